@@ -1,0 +1,122 @@
+//! A batch: several graphs side by side, as one disconnected graph of tensors.
+
+use std::sync::Arc;
+
+use tch::{Device, Tensor};
+
+/// Edges as attention reads them: by target, with exactly one self-loop a node.
+///
+/// Self-loops of the data are replaced by that one, as in PyTorch Geometric's `GATConv`. Edges of one
+/// target lie together, sources ascending; the transpose lists them by source for the backward pass.
+#[derive(Debug)]
+pub struct Adjacency {
+    /// `[num_nodes + 1]`, i32: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
+    pub row_pointers: Tensor,
+    /// `[num_edges]`, i32: source of each edge, in order of target.
+    pub sources: Tensor,
+    /// `[num_edges]`, i32: target of each edge, in order of target.
+    pub targets: Tensor,
+    /// `[num_nodes + 1]`, i32: edges of source `j` are `column_pointers[j]..column_pointers[j + 1]` of `transposed`.
+    pub column_pointers: Tensor,
+    /// `[num_edges]`, i32: for each edge in order of source, its position in order of target.
+    pub transposed: Tensor,
+}
+
+impl Adjacency {
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        Self {
+            row_pointers: self.row_pointers.shallow_clone(),
+            sources: self.sources.shallow_clone(),
+            targets: self.targets.shallow_clone(),
+            column_pointers: self.column_pointers.shallow_clone(),
+            transposed: self.transposed.shallow_clone(),
+        }
+    }
+
+    /// The same edges on `device`.
+    pub fn to_device(&self, device: Device) -> Self {
+        Self {
+            row_pointers: self.row_pointers.to_device(device),
+            sources: self.sources.to_device(device),
+            targets: self.targets.to_device(device),
+            column_pointers: self.column_pointers.to_device(device),
+            transposed: self.transposed.to_device(device),
+        }
+    }
+
+    /// Edges, self-loops included.
+    pub fn num_edges(&self) -> i64 {
+        self.sources.size()[0]
+    }
+}
+
+/// Several graphs as tensors. All index tensors are local to the batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Where each graph lies in its store: what caches are addressed by.
+    pub graph_index: Arc<Vec<u64>>,
+    /// CAN ID of each node, so that a teacher with another vocabulary can look up its own index.
+    pub can_ids: Arc<Vec<u32>>,
+    /// `[num_nodes]`, i64: vocabulary index of each node's ID, the target of the ID classifier.
+    pub id_index: Tensor,
+    /// `[num_nodes]`, i64: as `id_index`, but some replaced by UNKNOWN during training (`unknown_drop`): the model's input.
+    pub id_input: Tensor,
+    /// `[num_nodes, NODE_FEATURES]`, f32.
+    pub continuous: Tensor,
+    /// Edges for attention.
+    pub adjacency: Adjacency,
+    /// `[num_edges, EDGE_FEATURES]`, f32, in the order of `adjacency.sources`; a self-loop has the mean of its
+    /// node's other incoming edges (zeros if there are none). Only for models that use edge features.
+    pub edge_attributes: Option<Tensor>,
+    /// `[num_pairs]`, i64: `node * vocabulary_size + id_index[successor]` of every edge of the data (self-loops
+    /// included), each pair once, ascending: the ones of the multi-hot successor target.
+    pub successors: Tensor,
+    /// Rows of the vocabulary that `id_index` and `successors` refer to, UNKNOWN included.
+    pub vocabulary_size: i64,
+    /// `[num_graphs + 1]`, i64: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
+    pub node_pointers: Tensor,
+    /// `[num_nodes]`, i64: the graph that each node belongs to.
+    pub graph_of_node: Tensor,
+    /// `[num_graphs]`, i64: 1 where any frame of the window is an attack frame.
+    pub labels: Tensor,
+}
+
+impl Batch {
+    /// Graphs in the batch.
+    pub fn num_graphs(&self) -> usize {
+        self.graph_index.len()
+    }
+
+    /// Nodes in the batch.
+    pub fn num_nodes(&self) -> i64 {
+        self.id_index.size()[0]
+    }
+
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        self.map(Tensor::shallow_clone, Adjacency::shallow_clone)
+    }
+
+    /// The same batch on `device`.
+    pub fn to_device(&self, device: Device) -> Self {
+        self.map(|tensor| tensor.to_device(device), |adjacency| adjacency.to_device(device))
+    }
+
+    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor, adjacency: impl Fn(&Adjacency) -> Adjacency) -> Self {
+        Self {
+            graph_index: Arc::clone(&self.graph_index),
+            can_ids: Arc::clone(&self.can_ids),
+            id_index: tensor(&self.id_index),
+            id_input: tensor(&self.id_input),
+            continuous: tensor(&self.continuous),
+            adjacency: adjacency(&self.adjacency),
+            edge_attributes: self.edge_attributes.as_ref().map(&tensor),
+            successors: tensor(&self.successors),
+            vocabulary_size: self.vocabulary_size,
+            node_pointers: tensor(&self.node_pointers),
+            graph_of_node: tensor(&self.graph_of_node),
+            labels: tensor(&self.labels),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! kdgat distils large graph networks into small ones on machines that are too small for both.
+//!
+//! Data flows one way: CAN logs become frames ([`can`]), windows of frames become graphs in a mapped
+//! store ([`graph`]), batches of graphs train a model ([`nn`], [`train`]), and a frozen teacher on a
+//! thread of its own ([`distill`]) supplies the targets. A [`stage`] wires these together.
+
+pub mod can;
+pub mod cli;
+pub mod config;
+pub mod distill;
+pub mod graph;
+pub mod memory;
+pub mod nn;
+pub mod stage;
+pub mod torch;
+pub mod train;
