@@ -1,1 +1,17 @@
-//! (under construction)
+//! Models: graph attention layers, the VGAE, the GAT classifier, and their weights in and out.
+//!
+//! A model is built from a [`TensorSource`]: fresh parameters for training, or given tensors (a checkpoint,
+//! or a teacher's weights wherever they are at the moment). Its tensors carry PyTorch's names for the same layers.
+
+pub mod attention;
+pub mod error;
+pub mod gat_conv;
+pub mod layers;
+pub mod parameters;
+pub mod vgae;
+pub mod weights;
+
+pub use error::ModelError;
+pub use gat_conv::GatConv;
+pub use parameters::{FreshParameters, GivenTensors, Scope, TensorSource};
+pub use vgae::{Vgae, VgaeConfig, VgaeOutput};

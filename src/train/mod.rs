@@ -1,1 +1,13 @@
-//! (under construction)
+//! Training: the epoch loop, the optimiser, schedules, checkpoints, and a run on disk.
+
+pub mod checkpoint;
+pub mod console;
+pub mod fit;
+pub mod logs;
+pub mod metrics;
+pub mod objective;
+pub mod optimizer;
+pub mod run_directory;
+pub mod schedule;
+pub mod state;
+pub mod trainable;

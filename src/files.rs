@@ -1,0 +1,65 @@
+//! Files that are whole or absent: written to a temporary name beside, synced, renamed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Ending of files that are being written; whatever bears it is never read.
+pub const PARTIAL_EXTENSION: &str = "partial";
+
+/// Replaces `path` by `contents`, so that a reader or a crash sees the old file or the new one, never a part.
+///
+/// # Errors
+/// Any error of the file system; `path` is then as it was.
+pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
+    write_atomically_with(path, |file| file.write_all(contents))
+}
+
+/// As [`write_atomically`], for contents that `write` produces piece by piece.
+pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let partial = partial_name(path);
+    let result = File::create(&partial).and_then(|mut file| {
+        write(&mut file)?;
+        file.sync_all()
+    });
+    let result = result.and_then(|()| fs::rename(&partial, path)).and_then(|()| sync_parent(path));
+    if result.is_err() {
+        // The first error is the one to report; a partial file left behind is never read.
+        let _ = fs::remove_file(&partial);
+    }
+    result
+}
+
+/// Makes a rename or a new file in the folder of `path` durable.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+fn partial_name(path: &Path) -> PathBuf {
+    // The process number keeps two writers of one file from sharing a temporary.
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.{PARTIAL_EXTENSION}", std::process::id()));
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_atomically(&path, b"old").unwrap();
+        let error = write_atomically_with(&path, |file| {
+            file.write_all(b"half of the n")?;
+            Err(io::Error::other("disk full"))
+        });
+        assert_eq!(error.unwrap_err().to_string(), "disk full");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left behind");
+    }
+}

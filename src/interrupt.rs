@@ -1,0 +1,24 @@
+//! Ctrl-C and termination signals as a flag that long work looks at between two steps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Starts listening. The first signal asks for an orderly stop, the second ends the program at once.
+///
+/// # Errors
+/// If the signal handler cannot be set, or is set already.
+pub fn listen() -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(|| {
+        if REQUESTED.swap(true, Ordering::SeqCst) {
+            // What was saved last is whole, so nothing is lost by not waiting.
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+    })
+}
+
+/// Whether a stop was asked for.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}

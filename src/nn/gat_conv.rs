@@ -1,0 +1,61 @@
+//! A graph attention layer (Veličković et al. 2018), as PyTorch Geometric's `GATConv` computes it.
+
+use tch::Tensor;
+
+use super::attention::{self, AttentionKernel};
+use super::parameters::{Init, Scope};
+use super::{ModelError, layers};
+use crate::graph::Adjacency;
+
+/// Slope of the leaky ReLU on attention scores.
+pub const NEGATIVE_SLOPE: f64 = 0.2;
+
+/// `out_i = bias + Σ_j α_ij W x_j`, with `α_ij = softmax_j(leaky_relu(a_source·W x_j + a_target·W x_i))` a head.
+#[derive(Debug)]
+pub struct GatConv {
+    /// `[heads * channels, input]`
+    weight: Tensor,
+    /// `[1, heads, channels]`
+    attention_source: Tensor,
+    /// `[1, heads, channels]`
+    attention_target: Tensor,
+    /// `[heads * channels]`
+    bias: Tensor,
+    heads: i64,
+}
+
+impl GatConv {
+    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
+        Ok(Self {
+            weight: scope.sub("lin").parameter("weight", &[heads * channels, input], Init::Glorot)?,
+            attention_source: scope.parameter("att_src", &[1, heads, channels], Init::Glorot)?,
+            attention_target: scope.parameter("att_dst", &[1, heads, channels], Init::Glorot)?,
+            bias: scope.parameter("bias", &[heads * channels], Init::Constant(0.0))?,
+            heads,
+        })
+    }
+
+    /// A layer of `output` columns: with `heads` heads where they divide it, else with one.
+    pub fn dividing(scope: Scope, input: i64, output: i64, heads: i64) -> Result<Self, ModelError> {
+        if output % heads == 0 {
+            Self::new(scope, input, output / heads, heads)
+        } else {
+            Self::new(scope, input, output, 1)
+        }
+    }
+
+    /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
+    pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+        let values = layers::matmul_transposed(x, &self.weight)?;
+        attention::gat_conv(
+            kernel,
+            &values,
+            &self.attention_source,
+            &self.attention_target,
+            &self.bias,
+            adjacency,
+            self.heads,
+        )
+    }
+}

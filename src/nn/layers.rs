@@ -1,0 +1,142 @@
+//! The small layers that both models are made of.
+
+use tch::{Kind, Tensor};
+
+use super::ModelError;
+use super::parameters::{Init, Scope};
+use crate::graph::Batch;
+
+/// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`.
+pub fn matmul_transposed(x: &Tensor, weight: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?)
+}
+
+/// `x Wᵀ + b`.
+#[derive(Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// A linear layer with a bias.
+    pub fn new(mut scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+        Ok(Self {
+            weight: scope.parameter("weight", &[output, input], Init::Linear { fan_in: input })?,
+            bias: scope.parameter("bias", &[output], Init::Linear { fan_in: input })?,
+        })
+    }
+
+    /// `[rows, input]` → `[rows, output]`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+    }
+}
+
+/// Batch normalisation over nodes (Ioffe & Szegedy 2015).
+#[derive(Debug)]
+pub struct BatchNorm {
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    batches_seen: Tensor,
+}
+
+impl BatchNorm {
+    /// Normalisation of `columns` columns.
+    pub fn new(mut scope: Scope, columns: i64) -> Result<Self, ModelError> {
+        Ok(Self {
+            weight: scope.parameter("weight", &[columns], Init::Constant(1.0))?,
+            bias: scope.parameter("bias", &[columns], Init::Constant(0.0))?,
+            running_mean: scope.buffer("running_mean", &[columns], Kind::Float, Init::Constant(0.0))?,
+            running_variance: scope.buffer("running_var", &[columns], Kind::Float, Init::Constant(1.0))?,
+            batches_seen: scope.buffer("num_batches_tracked", &[], Kind::Int64, Init::Constant(0.0))?,
+        })
+    }
+
+    /// `[rows, columns]` → the same shape. Training uses the batch's statistics and updates the running ones.
+    pub fn forward(&self, x: &Tensor, training: bool) -> Result<Tensor, ModelError> {
+        if training {
+            let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+        }
+        let (momentum, epsilon, cudnn_enabled) = (0.1, 1e-5, true);
+        Ok(x.f_batch_norm(
+            Some(&self.weight),
+            Some(&self.bias),
+            Some(&self.running_mean),
+            Some(&self.running_variance),
+            training,
+            momentum,
+            epsilon,
+            cudnn_enabled,
+        )?)
+    }
+}
+
+/// ReLU, then dropout: what follows every hidden layer.
+pub fn relu_dropout(x: &Tensor, dropout: f64, training: bool) -> Result<Tensor, ModelError> {
+    let active = x.f_relu()?;
+    Ok(if training && dropout > 0.0 { active.f_dropout(dropout, true)? } else { active })
+}
+
+/// Linear layers with ReLU and dropout between them, named as the indices of a PyTorch `Sequential`: 0, 3, 6, …
+#[derive(Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    /// Layers between neighbouring `widths`.
+    pub fn new(mut scope: Scope, widths: &[i64]) -> Result<Self, ModelError> {
+        let layers = widths
+            .windows(2)
+            .enumerate()
+            .map(|(index, pair)| Linear::new(scope.sub(3 * index), pair[0], pair[1]))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { layers })
+    }
+
+    /// `[rows, widths[0]]` → `[rows, widths[last]]`.
+    pub fn forward(&self, x: &Tensor, dropout: f64, training: bool) -> Result<Tensor, ModelError> {
+        let mut x = x.shallow_clone();
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index > 0 {
+                x = relu_dropout(&x, dropout, training)?;
+            }
+            x = layer.forward(&x)?;
+        }
+        Ok(x)
+    }
+}
+
+/// The models' input: the embedding of each node's ID beside its continuous features.
+#[derive(Debug)]
+pub struct NodeInput {
+    embedding: Tensor,
+}
+
+impl NodeInput {
+    /// An embedding of `columns` columns for each of `vocabulary_size` IDs.
+    pub fn new(scope: &mut Scope, vocabulary_size: i64, columns: i64) -> Result<Self, ModelError> {
+        let embedding = scope.sub("id_embedding").parameter("weight", &[vocabulary_size, columns], Init::Normal)?;
+        Ok(Self { embedding })
+    }
+
+    /// `[num_nodes, columns + NODE_FEATURES]`.
+    pub fn forward(&self, batch: &Batch) -> Result<Tensor, ModelError> {
+        let embedded = self.embedding.f_index_select(0, &batch.id_input)?;
+        let continuous = batch.continuous.f_to_kind(embedded.kind())?;
+        Ok(Tensor::f_cat(&[embedded, continuous], 1)?)
+    }
+}
+
+/// Mean over the nodes of each graph: `[num_nodes, columns]` → `[num_graphs, columns]`.
+pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+    let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
+    let mut shape = x.size();
+    shape[0] = batch.num_graphs() as i64;
+    let sums = Tensor::f_zeros(&shape, (x.kind(), x.device()))?.f_index_add(0, &batch.graph_of_node, x)?;
+    let counts = if x.dim() == 2 { counts.f_unsqueeze(1)? } else { counts };
+    Ok(sums.f_div(&counts)?)
+}

@@ -1,0 +1,306 @@
+//! The variational graph autoencoder (Kipf & Welling 2016), with graph attention layers and three decoders.
+//!
+//! Encoder: ID embedding ‖ continuous features → attention layers → μ, log σ². Decoders: attention layers back to the
+//! continuous features; a linear classifier to the node's ID; an MLP to the set of its successors' IDs.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::attention::AttentionKernel;
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout};
+use super::parameters::Scope;
+use super::{GatConv, ModelError};
+use crate::graph::{Batch, NODE_FEATURES};
+
+/// Heads of the decoder's hidden layers, where the width divides.
+const DECODER_HEADS: i64 = 4;
+
+/// The architecture: what must be known to rebuild a model around its weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VgaeConfig {
+    /// Widths of the encoder's layers; a trailing width equal to `latent` is dropped.
+    pub hidden: Vec<i64>,
+    /// Columns of the latent.
+    pub latent: i64,
+    /// Heads of the first encoder layer.
+    pub heads: i64,
+    /// Columns of the ID embedding.
+    pub embedding: i64,
+    /// IDs of the vocabulary, UNKNOWN included.
+    pub vocabulary_size: i64,
+    /// Probability of dropping an activation in training.
+    pub dropout: f64,
+}
+
+impl VgaeConfig {
+    /// Widths of the attention layers of the encoder.
+    pub fn encoder_widths(&self) -> &[i64] {
+        match self.hidden.split_last() {
+            Some((last, rest)) if *last == self.latent && !rest.is_empty() => rest,
+            _ => &self.hidden,
+        }
+    }
+
+    /// Widths of the hidden attention layers of the decoder: the encoder's but its first, mirrored.
+    pub fn decoder_widths(&self) -> Vec<i64> {
+        self.encoder_widths().iter().skip(1).rev().copied().collect()
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let positive = [
+            ("latent", self.latent),
+            ("heads", self.heads),
+            ("embedding", self.embedding),
+            ("vocabulary_size", self.vocabulary_size),
+        ];
+        for (field, value) in positive {
+            if value < 1 {
+                return Err(ModelError::Architecture { field, found: value.to_string(), expected: "must be at least 1" });
+            }
+        }
+        if self.encoder_widths().is_empty() || self.hidden.iter().any(|width| *width < 1) {
+            return Err(ModelError::Architecture {
+                field: "hidden",
+                found: format!("{:?}", self.hidden),
+                expected: "needs at least one width, each at least 1",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a model learns or only answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Batch statistics, dropout, and a drawn latent.
+    Training,
+    /// Running statistics, no dropout, z = μ: the same answer every time.
+    Evaluation,
+}
+
+/// Everything that a forward computes. Rows are nodes.
+#[derive(Debug)]
+pub struct VgaeOutput {
+    /// `[num_nodes, NODE_FEATURES]`: the continuous features as decoded, in (0, 1).
+    pub reconstruction: Tensor,
+    /// `[num_nodes, vocabulary_size]`
+    pub id_logits: Tensor,
+    /// `[num_nodes, vocabulary_size]`
+    pub successor_logits: Tensor,
+    /// `[num_nodes, latent]`: z.
+    pub latent: Tensor,
+    /// `[num_nodes, latent]`: μ.
+    pub mean: Tensor,
+    /// `[num_nodes, latent]`: log σ².
+    pub log_variance: Tensor,
+}
+
+/// The task loss and its parts, each a scalar.
+#[derive(Debug)]
+pub struct VgaeLoss {
+    /// Mean squared error of the continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of the ID.
+    pub id: Tensor,
+    /// Binary cross entropy of the successor set.
+    pub successors: Tensor,
+    /// Kullback–Leibler divergence of the latent from the standard normal, mean over nodes and columns.
+    pub kl: Tensor,
+    /// reconstruction + 0.1·id + 0.05·successors + 0.01·kl
+    pub total: Tensor,
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Vgae {
+    config: VgaeConfig,
+    kernel: AttentionKernel,
+    input: NodeInput,
+    encoder_layers: Vec<GatConv>,
+    encoder_norms: Vec<BatchNorm>,
+    mean: Linear,
+    log_variance: Linear,
+    decoder_layers: Vec<GatConv>,
+    decoder_norms: Vec<BatchNorm>,
+    id_classifier: Linear,
+    successor_decoder: Mlp,
+}
+
+impl Vgae {
+    /// Builds the model around the tensors that `scope` gives.
+    pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
+        config.check()?;
+        let (latent, ids) = (config.latent, config.vocabulary_size);
+        let encoder_widths = config.encoder_widths();
+        let input = NodeInput::new(&mut scope, ids, config.embedding)?;
+
+        let (mut encoder_layers, mut encoder_norms) = (Vec::new(), Vec::new());
+        let mut columns = config.embedding + NODE_FEATURES as i64;
+        for (index, &width) in encoder_widths.iter().enumerate() {
+            let heads = if index == 0 { config.heads } else { 1 };
+            encoder_layers.push(GatConv::dividing(scope.sub("encoder_layers").sub(index), columns, width, heads)?);
+            encoder_norms.push(BatchNorm::new(scope.sub("encoder_bns").sub(index), width)?);
+            columns = width;
+        }
+        let mean = Linear::new(scope.sub("z_mean"), columns, latent)?;
+        let log_variance = Linear::new(scope.sub("z_logvar"), columns, latent)?;
+
+        let (mut decoder_layers, mut decoder_norms) = (Vec::new(), Vec::new());
+        let mut columns = latent;
+        let decoder_widths = config.decoder_widths();
+        for (index, &width) in decoder_widths.iter().enumerate() {
+            let layer = GatConv::dividing(scope.sub("decoder_layers").sub(index), columns, width, DECODER_HEADS)?;
+            decoder_layers.push(layer);
+            decoder_norms.push(BatchNorm::new(scope.sub("decoder_bns").sub(index), width)?);
+            columns = width;
+        }
+        let last = decoder_widths.len();
+        decoder_layers.push(GatConv::new(scope.sub("decoder_layers").sub(last), columns, NODE_FEATURES as i64, 1)?);
+
+        Ok(Self {
+            config: config.clone(),
+            kernel,
+            input,
+            encoder_layers,
+            encoder_norms,
+            mean,
+            log_variance,
+            decoder_layers,
+            decoder_norms,
+            id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
+            successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
+        })
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> &VgaeConfig {
+        &self.config
+    }
+
+    /// Encodes and decodes a batch. In training z is drawn from torch's generator, which the caller seeds.
+    pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<VgaeOutput, ModelError> {
+        let (mean, log_variance) = self.encode(batch, mode)?;
+        let latent = match mode {
+            Mode::Evaluation => mean.shallow_clone(),
+            Mode::Training => reparameterize(&mean, &log_variance, &mean.f_randn_like()?)?,
+        };
+        self.decode(batch, mode, latent, mean, log_variance)
+    }
+
+    /// μ and log σ², `[num_nodes, latent]` each.
+    pub fn encode(&self, batch: &Batch, mode: Mode) -> Result<(Tensor, Tensor), ModelError> {
+        let x = self.encoder(batch, mode)?;
+        Ok((self.mean.forward(&x)?, self.log_variance.forward(&x)?))
+    }
+
+    /// The three decoders on a given latent.
+    pub fn decode(
+        &self,
+        batch: &Batch,
+        mode: Mode,
+        latent: Tensor,
+        mean: Tensor,
+        log_variance: Tensor,
+    ) -> Result<VgaeOutput, ModelError> {
+        let reconstruction = self.reconstruct(&latent, batch, mode)?;
+        let id_logits = self.id_classifier.forward(&latent)?;
+        let training = mode == Mode::Training;
+        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, training)?;
+        Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance })
+    }
+
+    /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
+    pub fn targets(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
+        let mean = self.mean.forward(&self.encoder(batch, Mode::Evaluation)?)?;
+        let reconstruction = self.reconstruct(&mean, batch, Mode::Evaluation)?;
+        Ok((mean, reconstruction))
+    }
+
+    fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let mut x = self.input.forward(batch)?;
+        for (layer, norm) in self.encoder_layers.iter().zip(&self.encoder_norms) {
+            x = self.hidden(layer, norm, &x, batch, mode)?;
+        }
+        Ok(x)
+    }
+
+    fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let mut x = latent.shallow_clone();
+        for (layer, norm) in self.decoder_layers.iter().zip(&self.decoder_norms) {
+            x = self.hidden(layer, norm, &x, batch, mode)?;
+        }
+        // There is one attention layer more than norms: the last one, which maps to the features.
+        let last = &self.decoder_layers[self.decoder_norms.len()];
+        Ok(last.forward(&x, &batch.adjacency, self.kernel)?.f_sigmoid()?)
+    }
+
+    fn hidden(
+        &self,
+        layer: &GatConv,
+        norm: &BatchNorm,
+        x: &Tensor,
+        batch: &Batch,
+        mode: Mode,
+    ) -> Result<Tensor, ModelError> {
+        let training = mode == Mode::Training;
+        let x = layer.forward(x, &batch.adjacency, self.kernel)?;
+        relu_dropout(&norm.forward(&x, training)?, self.config.dropout, training)
+    }
+}
+
+/// z = μ + σ·ε (Kingma & Welling 2014).
+pub fn reparameterize(mean: &Tensor, log_variance: &Tensor, noise: &Tensor) -> Result<Tensor, ModelError> {
+    let deviation = log_variance.f_mul_scalar(0.5)?.f_exp()?;
+    Ok(mean.f_add(&deviation.f_mul(noise)?)?)
+}
+
+/// The task loss of a forward.
+pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
+    let reconstruction = output.reconstruction.f_mse_loss(&batch.continuous, tch::Reduction::Mean)?;
+    let id = output.id_logits.f_cross_entropy_for_logits(&batch.id_index)?;
+    let successors = successor_loss(&output.successor_logits, batch)?;
+    let squared = output.mean.f_square()?;
+    let kl = (output.log_variance.f_add_scalar(1.0)?.f_sub(&squared)?.f_sub(&output.log_variance.f_exp()?)?)
+        .f_mean(None)?
+        .f_mul_scalar(-0.5)?;
+    let total = reconstruction
+        .f_add(&id.f_mul_scalar(0.1)?)?
+        .f_add(&successors.f_mul_scalar(0.05)?)?
+        .f_add(&kl.f_mul_scalar(0.01)?)?;
+    Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+}
+
+/// Binary cross entropy against the multi-hot successor set, without making that `[num_nodes, vocabulary_size]` tensor:
+/// Σ softplus(logit) − Σ over the ones of their logits, divided by the number of elements.
+fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+    let elements = logits.numel() as f64;
+    let ones = logits.f_flatten(0, -1)?.f_index_select(0, &batch.successors)?.f_sum(None)?;
+    Ok(logits.f_softplus()?.f_sum(None)?.f_sub(&ones)?.f_div_scalar(elements)?)
+}
+
+/// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
+pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
+    let squared = output.reconstruction.f_sub(&batch.continuous)?.f_square()?;
+    let node_reconstruction = squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?;
+    let node_id = output
+        .id_logits
+        .f_log_softmax(-1, output.id_logits.kind())?
+        .f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?
+        .f_squeeze_dim(1)?
+        .f_neg()?;
+    let reconstruction = mean_per_graph(&node_reconstruction, batch)?;
+    let id = mean_per_graph(&node_id, batch)?;
+    let total = reconstruction.f_add(&id.f_mul_scalar(0.1)?)?;
+    Ok(Difficulty { reconstruction, id, total })
+}
+
+/// Difficulty and its two parts, `[num_graphs]` each.
+#[derive(Debug)]
+pub struct Difficulty {
+    /// Mean squared error of the continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of the IDs.
+    pub id: Tensor,
+    /// reconstruction + 0.1·id
+    pub total: Tensor,
+}

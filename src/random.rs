@@ -1,0 +1,84 @@
+//! Random decisions as pure functions of what they are for.
+//!
+//! Every shuffle, mask and draw is a function of the run's seed and its own place (purpose, epoch, step), so a resumed
+//! run makes the same decisions as an uninterrupted one and there is no generator state to save.
+
+/// What a random decision is for; decisions of different purposes are independent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Purpose {
+    /// Order of the graphs in an epoch.
+    Shuffle = 1,
+    /// Dropout masks and the noise of a latent in a training step.
+    Step = 2,
+    /// Initial weights.
+    Initialization = 3,
+    /// IDs replaced by UNKNOWN.
+    UnknownDrop = 4,
+    /// Which graphs a curriculum draws.
+    Curriculum = 5,
+    /// Resampling of a confidence interval.
+    Bootstrap = 6,
+}
+
+/// Mixes 64 bits so that neighbouring inputs give unrelated outputs (SplitMix64, Steele et al. 2014).
+pub fn mix(value: u64) -> u64 {
+    let mut bits = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
+}
+
+/// The random bits of one decision.
+pub fn bits(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> u64 {
+    mix(mix(mix(mix(seed) ^ purpose as u64) ^ epoch) ^ index)
+}
+
+/// A number in [0, 1) for one decision.
+pub fn unit(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> f64 {
+    // 53 bits: every double in [0, 1) of that spacing, none of them 1.
+    (bits(seed, purpose, epoch, index) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A seed for everything that belongs to a name, such as a parameter.
+pub fn seed_of_name(seed: u64, name: &str) -> u64 {
+    let digest = blake3::hash(name.as_bytes());
+    let mut first = [0u8; 8];
+    first.copy_from_slice(&digest.as_bytes()[..8]);
+    bits(seed, Purpose::Initialization, 0, u64::from_le_bytes(first))
+}
+
+/// Shuffles `items` (Fisher–Yates), the same way for the same seed, purpose and epoch.
+pub fn shuffle<T>(items: &mut [T], seed: u64, purpose: Purpose, epoch: u64) {
+    for last in (1..items.len()).rev() {
+        // The bias of a modulus of 64 bits by a length below 2^40 is under 2^-24: no test could see it.
+        let chosen = bits(seed, purpose, epoch, last as u64) % (last as u64 + 1);
+        items.swap(last, chosen as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_is_a_permutation_and_depends_on_the_epoch() {
+        let shuffled = |epoch| {
+            let mut items: Vec<u32> = (0..1000).collect();
+            shuffle(&mut items, 7, Purpose::Shuffle, epoch);
+            items
+        };
+        assert_eq!(shuffled(3), shuffled(3));
+        assert_ne!(shuffled(3), shuffled(4));
+        let mut sorted = shuffled(3);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn units_are_uniform() {
+        let mean = (0..100_000).map(|index| unit(1, Purpose::Step, 0, index)).sum::<f64>() / 1e5;
+        // Standard error is 0.0009.
+        assert!((mean - 0.5).abs() < 0.005, "mean of 100,000 uniform numbers is {mean}");
+    }
+}

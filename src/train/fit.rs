@@ -1,0 +1,458 @@
+//! The epoch loop.
+//!
+//! ```text
+//! for each epoch
+//!     for each burst of batches                      (read ahead by the loader's thread)
+//!         announce the burst                         (the teacher's visit, or its cache)
+//!         for each batch
+//!             seed by (run, epoch, step)
+//!             loss, backward                         (the student's activations live here and only here)
+//!             clip, Adam, zero the gradients         (on one flat tensor)
+//!     validate in evaluation mode
+//!     write metrics.csv, last/, and best.safetensors when it is the best
+//!     stop early, or lower the learning rate
+//! ```
+//!
+//! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`.
+
+use std::time::Instant;
+
+use tch::{Device, Kind, Tensor};
+
+use super::checkpoint::{self, CheckpointError};
+use super::console::Console;
+use super::logs::{CsvLog, LogError, number};
+use super::metrics::{EpochMetrics, metrics_header, metrics_row, steps_header};
+use super::objective::{Losses, Objective, ObjectiveError};
+use super::optimizer::{Adam, AdamOptions};
+use super::run_directory::{RunDirectory, RunError};
+use super::schedule::Schedule;
+use super::state::Position;
+use super::trainable::Trainable;
+use crate::graph::{Batch, Loader};
+use crate::nn::ModelError;
+use crate::nn::weights::StateDict;
+use crate::random::{self, Purpose};
+use crate::{interrupt, memory};
+
+/// File of everything that is needed to go on.
+pub const LAST: &str = "last/state.safetensors";
+/// File of the deployed model of the best epoch.
+pub const BEST: &str = "best.safetensors";
+
+/// Settings of the loop.
+#[derive(Debug, Clone)]
+pub struct FitOptions {
+    /// Epochs at most.
+    pub max_epochs: u64,
+    /// Epochs without an improvement of the validation loss before stopping.
+    pub patience: u64,
+    /// Initial learning rate.
+    pub lr: f64,
+    /// How it changes.
+    pub schedule: Schedule,
+    /// Of the optimiser.
+    pub adam: AdamOptions,
+    /// Batches whose gradients make one step.
+    pub accumulate_grad_batches: u64,
+    /// Steps between two rows of `steps.csv`, and two reads of the loss.
+    pub log_every_n_steps: u64,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Where the model computes.
+    pub device: Device,
+    /// Digest of configuration and data.
+    pub identity: String,
+}
+
+/// Which graphs are seen, batch by batch.
+pub trait BatchPlan {
+    /// Training batches of an epoch: a pure function of it.
+    fn training(&self, epoch: u64) -> Vec<Vec<u64>>;
+    /// Validation batches.
+    fn validation(&self) -> Vec<Vec<u64>>;
+}
+
+/// Writes the deployed model: called when an epoch is the best so far.
+pub type SaveBest<'a> = dyn FnMut(&Trainable, &Position) -> Result<(), CheckpointError> + 'a;
+
+/// What the loop works on.
+pub struct Fit<'a> {
+    /// The loss.
+    pub objective: &'a mut dyn Objective,
+    /// The tensors that it trains.
+    pub trainable: &'a mut Trainable,
+    /// Reads training batches.
+    pub training_loader: &'a Loader,
+    /// Reads validation batches.
+    pub validation_loader: &'a Loader,
+    /// Which batches.
+    pub plan: &'a dyn BatchPlan,
+    /// Where the run is written.
+    pub run: &'a RunDirectory,
+    /// Where its progress is shown.
+    pub console: &'a mut Console,
+    /// Writes the deployed model.
+    pub save_best: &'a mut SaveBest<'a>,
+}
+
+/// Why the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// All epochs are done.
+    MaxEpochs,
+    /// The validation loss had not improved for `patience` epochs.
+    EarlyStopping,
+    /// Ctrl-C or a termination signal; the run can be resumed.
+    Interrupted,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct FitSummary {
+    pub ending: Ending,
+    pub position: Position,
+    /// The last epoch that was completed in this process.
+    pub last: Option<EpochMetrics>,
+    /// The best epoch, if it was completed in this process.
+    pub best: Option<EpochMetrics>,
+    /// Highest counted memory of all epochs of this process.
+    pub peak_memory_bytes: u64,
+    /// Share of the time of the steps that the loop waited for data.
+    pub data_wait_share: f64,
+    /// Share that went into the optimiser.
+    pub optimizer_share: f64,
+}
+
+/// Anything that can end the loop early.
+#[derive(Debug, thiserror::Error)]
+pub enum FitError {
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Torch(#[from] tch::TchError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Store(#[from] crate::graph::StoreError),
+    #[error(transparent)]
+    Objective(ObjectiveError),
+    /// The run on disk was made from other data or settings.
+    #[error(
+        "{path}: the run was started with other settings or data (identity {found}, now {expected}); \
+         resume with its own config.json, or start a new run",
+        path = path.display()
+    )]
+    OtherIdentity { path: std::path::PathBuf, found: String, expected: String },
+    /// The loss became infinite or not a number.
+    #[error(
+        "the training loss is {loss} in epoch {epoch}, step {step}; lower --lr, raise --gradient-clip's effect, \
+         or look at the inputs; the last good state is in {path}", path = path.display()
+    )]
+    NotFinite { loss: f64, epoch: u64, step: u64, path: std::path::PathBuf },
+}
+
+/// Trains until the epochs are done, the patience is spent, or a stop is asked for.
+pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummary, FitError> {
+    let mut loop_state = LoopState::start(&mut fit, options, resume)?;
+    let ending = loop {
+        if loop_state.position.epoch >= options.max_epochs {
+            break Ending::MaxEpochs;
+        }
+        if loop_state.position.progress.epochs_since_best > options.patience {
+            break Ending::EarlyStopping;
+        }
+        if !loop_state.epoch(&mut fit, options)? {
+            break Ending::Interrupted;
+        }
+    };
+    Ok(loop_state.summary(ending))
+}
+
+/// What changes while the loop runs.
+struct LoopState {
+    position: Position,
+    optimizer: Adam,
+    /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
+    sums: Tensor,
+    metrics: CsvLog,
+    steps: CsvLog,
+    last: Option<EpochMetrics>,
+    best: Option<EpochMetrics>,
+    peak_memory_bytes: u64,
+    clock: Clock,
+}
+
+/// Seconds by what they went into.
+#[derive(Default)]
+struct Clock {
+    data_wait: f64,
+    optimizer: f64,
+    steps: f64,
+}
+
+impl LoopState {
+    fn start(fit: &mut Fit, options: &FitOptions, resume: bool) -> Result<Self, FitError> {
+        let parts = fit.objective.parts();
+        let mut optimizer = Adam::new(fit.trainable, options.adam)?;
+        let mut sums = Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?;
+        let mut position = Position { identity: options.identity.clone(), ..Position::default() };
+        if resume && fit.run.file(LAST).exists() {
+            position = restore(fit, options, &mut optimizer, &mut sums)?;
+        }
+        let (epoch, step) = (position.epoch, position.step);
+        let metrics_header = metrics_header(parts);
+        let metrics_header: Vec<&str> = metrics_header.iter().map(String::as_str).collect();
+        let number_at = |row: &csv::StringRecord, column: usize| row[column].parse::<u64>().unwrap_or(u64::MAX);
+        let metrics = CsvLog::resume(&fit.run.file("metrics.csv"), &metrics_header, |row| number_at(row, 0) < epoch)?;
+        let steps = CsvLog::resume(&fit.run.file("steps.csv"), &steps_header(fit.objective), |row| {
+            (number_at(row, 0), number_at(row, 1)) < (epoch, step)
+        })?;
+        Ok(Self {
+            position,
+            optimizer,
+            sums,
+            metrics,
+            steps,
+            last: None,
+            best: None,
+            peak_memory_bytes: 0,
+            clock: Clock::default(),
+        })
+    }
+
+    /// One epoch. Returns false when a stop was asked for; the state up to that step is then saved.
+    fn epoch(&mut self, fit: &mut Fit, options: &FitOptions) -> Result<bool, FitError> {
+        let epoch = self.position.epoch;
+        let lr = options.lr * options.schedule.factor(epoch, &self.position.progress);
+        let batches = fit.plan.training(epoch);
+        let total_steps = batches.len() as u64;
+        memory::reset_peak(options.device);
+        memory::set_epoch(epoch);
+        fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
+
+        let rest = batches.into_iter().skip(self.position.step as usize).collect();
+        let mut loaded = fit.training_loader.epoch(rest, epoch);
+        while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
+            for batch in &burst {
+                self.step(fit, options, batch, lr, total_steps)?;
+                if interrupt::requested() {
+                    self.save(fit)?;
+                    return Ok(false);
+                }
+            }
+        }
+        self.finish_epoch(fit, options, lr, total_steps)?;
+        Ok(true)
+    }
+
+    /// The next batches, announced to the objective; `None` at the epoch's end.
+    fn read_burst(
+        &mut self,
+        loaded: &mut impl Iterator<Item = Result<Batch, crate::graph::StoreError>>,
+        fit: &mut Fit,
+        options: &FitOptions,
+    ) -> Result<Option<Vec<Batch>>, FitError> {
+        let start = Instant::now();
+        let burst = loaded.take(fit.objective.burst().max(1)).collect::<Result<Vec<_>, _>>()?;
+        // On a GPU this copies from host memory; on a CPU it is another handle.
+        let burst: Vec<Batch> = burst.iter().map(|batch| batch.to_device(options.device)).collect();
+        self.clock.data_wait += start.elapsed().as_secs_f64();
+        if burst.is_empty() {
+            return Ok(None);
+        }
+        fit.objective.announce(&burst).map_err(FitError::Objective)?;
+        Ok(Some(burst))
+    }
+
+    fn step(
+        &mut self,
+        fit: &mut Fit,
+        options: &FitOptions,
+        batch: &Batch,
+        lr: f64,
+        total_steps: u64,
+    ) -> Result<(), FitError> {
+        let start = Instant::now();
+        let (epoch, step) = (self.position.epoch, self.position.step);
+        tch::manual_seed(random::bits(options.seed, Purpose::Step, epoch, step) as i64);
+        let losses = fit.objective.training_loss(batch).map_err(FitError::Objective)?;
+        let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
+        let scaled = if share == 1.0 { losses.total.shallow_clone() } else { losses.total.f_mul_scalar(share)? };
+        scaled.f_backward()?;
+        self.add(&losses, batch.num_graphs())?;
+        drop(losses);
+
+        let mut norm = None;
+        if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
+            let optimizer_start = Instant::now();
+            norm = Some(self.optimizer.step(fit.trainable, lr)?);
+            self.clock.optimizer += optimizer_start.elapsed().as_secs_f64();
+        }
+        self.position.step += 1;
+        self.position.epoch_graphs += batch.num_graphs() as u64;
+        let seconds = start.elapsed().as_secs_f64();
+        self.position.epoch_seconds += seconds;
+        self.clock.steps += seconds;
+        if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
+            self.log_step(fit, batch, lr, norm, seconds)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, losses: &Losses, graphs: usize) -> Result<(), FitError> {
+        self.sums = sum_with(&self.sums, losses, graphs)?;
+        Ok(())
+    }
+
+    /// Reads the running mean (a wait for the device), shows it and writes a row of `steps.csv`.
+    fn log_step(
+        &mut self,
+        fit: &mut Fit,
+        batch: &Batch,
+        lr: f64,
+        norm: Option<Tensor>,
+        seconds: f64,
+    ) -> Result<(), FitError> {
+        let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
+        if !mean.is_finite() {
+            let path = fit.run.file(LAST);
+            return Err(FitError::NotFinite { loss: mean, epoch: self.position.epoch, step: self.position.step - 1, path });
+        }
+        let norm = norm.map_or(Ok(f64::NAN), |norm| norm.f_double_value(&[]))?;
+        let mut row = vec![
+            self.position.epoch.to_string(),
+            (self.position.step - 1).to_string(),
+            number(mean),
+            number(lr),
+            number(norm),
+            batch.num_graphs().to_string(),
+            batch.num_nodes().to_string(),
+            batch.adjacency.num_edges().to_string(),
+            format!("{:.3}", seconds * 1e3),
+        ];
+        row.extend(fit.objective.step_values());
+        self.steps.write(&row)?;
+        fit.console.step(self.position.step, mean, &fit.objective.status());
+        Ok(())
+    }
+
+    fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
+        let validation = validate(fit, options)?;
+        let graphs = self.position.epoch_graphs.max(1) as f64;
+        let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
+        let names = fit.objective.parts();
+        let peak = memory::peak_bytes(options.device);
+        let metrics = EpochMetrics {
+            epoch: self.position.epoch,
+            train_loss: training[0],
+            val_loss: validation[0],
+            parts: names.iter().zip(&training[1..]).zip(&validation[1..]).map(|((&n, &t), &v)| (n, t, v)).collect(),
+            lr,
+            graphs_per_second: graphs / self.position.epoch_seconds.max(1e-9),
+            peak_memory_bytes: peak,
+            seconds: self.position.epoch_seconds,
+            steps,
+        };
+        self.peak_memory_bytes = self.peak_memory_bytes.max(peak);
+        self.metrics.write(&metrics_row(&metrics))?;
+        let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
+        if improved {
+            (fit.save_best)(fit.trainable, &self.position)?;
+            self.best = Some(metrics.clone());
+        }
+        fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.status());
+        self.last = Some(metrics);
+        self.position.epoch += 1;
+        (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
+        let _ = self.sums.f_zero_()?;
+        self.save(fit)
+    }
+
+    /// Writes `last/`: one file, so that it is from one moment.
+    fn save(&self, fit: &Fit) -> Result<(), FitError> {
+        let path = fit.run.file(LAST);
+        if let Some(folder) = path.parent() {
+            let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
+            std::fs::create_dir_all(folder).map_err(error)?;
+        }
+        let mut tensors = StateDict::new();
+        for (name, tensor) in fit.trainable.state_dict()? {
+            tensors.insert(format!("model.{name}"), tensor);
+        }
+        for (name, tensor) in self.optimizer.state()? {
+            tensors.insert(format!("optimizer.{name}"), tensor);
+        }
+        tensors.insert("epoch_sums".into(), self.sums.f_copy()?);
+        Ok(checkpoint::write(&path, &tensors, &self.position)?)
+    }
+
+    fn summary(self, ending: Ending) -> FitSummary {
+        let total = (self.clock.steps + self.clock.data_wait).max(1e-9);
+        FitSummary {
+            ending,
+            position: self.position,
+            last: self.last,
+            best: self.best,
+            peak_memory_bytes: self.peak_memory_bytes,
+            data_wait_share: self.clock.data_wait / total,
+            optimizer_share: self.clock.optimizer / total,
+        }
+    }
+}
+
+/// Micro-batches whose gradients the step that `step` belongs to adds up: fewer in an epoch's last.
+fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
+    let first = step / accumulate * accumulate;
+    accumulate.min(total_steps - first)
+}
+
+fn sum_with(sums: &Tensor, losses: &Losses, graphs: usize) -> Result<Tensor, FitError> {
+    tch::no_grad(|| {
+        let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
+        let values = Tensor::f_stack(&scalars, 0)?.f_to_kind(Kind::Double)?;
+        Ok(sums.f_add(&values.f_mul_scalar(graphs as f64)?)?)
+    })
+}
+
+/// Means over the validation graphs of the total loss and its parts.
+fn validate(fit: &mut Fit, options: &FitOptions) -> Result<Vec<f64>, FitError> {
+    let batches = fit.plan.validation();
+    let columns = 1 + fit.objective.parts().len();
+    let graphs: usize = batches.iter().map(Vec::len).sum();
+    if graphs == 0 {
+        return Ok(vec![f64::NAN; columns]);
+    }
+    let mut sums = Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?;
+    for batch in fit.validation_loader.epoch(batches, 0) {
+        let batch = batch?.to_device(options.device);
+        let losses = tch::no_grad(|| {
+            fit.objective.announce(std::slice::from_ref(&batch))?;
+            fit.objective.validation_loss(&batch)
+        });
+        sums = sum_with(&sums, &losses.map_err(FitError::Objective)?, batch.num_graphs())?;
+    }
+    Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
+}
+
+/// Puts a saved run back, and says where it was.
+fn restore(fit: &mut Fit, options: &FitOptions, optimizer: &mut Adam, sums: &mut Tensor) -> Result<Position, FitError> {
+    let path = fit.run.file(LAST);
+    let (tensors, position): (StateDict, Position) = checkpoint::read(&path)?;
+    if position.identity != options.identity {
+        return Err(FitError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
+    }
+    let model = tensors.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor.shallow_clone())));
+    fit.trainable.load_state_dict(&model.collect())?;
+    let find = |name: String, expected: Vec<i64>| {
+        tensors.get(&name).map(Tensor::shallow_clone).ok_or(ModelError::MissingTensor { name, expected })
+    };
+    optimizer.load(|name| find(format!("optimizer.{name}"), vec![]))?;
+    let _ = sums.f_copy_(&find("epoch_sums".into(), sums.size())?)?;
+    Ok(position)
+}

@@ -1,0 +1,50 @@
+//! Rows of `metrics.csv` and the header of `steps.csv`.
+
+use super::logs::number;
+use super::objective::Objective;
+
+/// One row of `metrics.csv`.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct EpochMetrics {
+    pub epoch: u64,
+    pub train_loss: f64,
+    pub val_loss: f64,
+    /// Training and validation means of the objective's parts, by name.
+    pub parts: Vec<(&'static str, f64, f64)>,
+    pub lr: f64,
+    pub graphs_per_second: f64,
+    pub peak_memory_bytes: u64,
+    pub seconds: f64,
+    pub steps: u64,
+}
+
+/// Columns of `metrics.csv` for an objective with these parts.
+pub fn metrics_header(parts: &[&str]) -> Vec<String> {
+    let mut header: Vec<String> = vec!["epoch".into(), "train_loss".into(), "val_loss".into()];
+    header.extend(parts.iter().map(|&part| part.to_owned()));
+    header.extend(["lr", "graphs_per_second", "peak_memory_bytes", "seconds", "steps"].map(str::to_owned));
+    header.extend(parts.iter().map(|part| format!("val_{part}")));
+    header
+}
+
+/// The row of an epoch.
+pub fn metrics_row(metrics: &EpochMetrics) -> Vec<String> {
+    let mut row = vec![metrics.epoch.to_string(), number(metrics.train_loss), number(metrics.val_loss)];
+    row.extend(metrics.parts.iter().map(|(_, training, _)| number(*training)));
+    row.extend([
+        number(metrics.lr),
+        format!("{:.1}", metrics.graphs_per_second),
+        metrics.peak_memory_bytes.to_string(),
+        format!("{:.3}", metrics.seconds),
+        metrics.steps.to_string(),
+    ]);
+    row.extend(metrics.parts.iter().map(|(_, _, validation)| number(*validation)));
+    row
+}
+
+/// Columns of `steps.csv` for an objective.
+pub fn steps_header(objective: &dyn Objective) -> Vec<&'static str> {
+    let mut header = vec!["epoch", "step", "train_loss", "lr", "gradient_norm", "graphs", "nodes", "edges", "step_ms"];
+    header.extend(objective.step_columns());
+    header
+}

@@ -1,0 +1,22 @@
+//! Where a run is: everything that is saved beside the weights, so that it can go on as if nothing had happened.
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::Progress;
+
+/// The position of a run. Random decisions are functions of it, so it stands for the random state too.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// The epoch in progress, from 0.
+    pub epoch: u64,
+    /// Steps of it that are done.
+    pub step: u64,
+    /// Seconds spent in this epoch's steps so far.
+    pub epoch_seconds: f64,
+    /// Graphs of this epoch seen so far.
+    pub epoch_graphs: u64,
+    /// Validation losses seen, learning rate reductions.
+    pub progress: Progress,
+    /// Digest of configuration and data: a run goes on only with what it began with.
+    pub identity: String,
+}
