@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor};
 
+pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
+
 /// Edges as attention reads them: by target, with exactly one self-loop a node.
 ///
 /// Self-loops of the data are replaced by that one, as in PyTorch Geometric's `GATConv`. Edges of one

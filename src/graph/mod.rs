@@ -1,8 +1,27 @@
 //! Windows of frames as graphs: features, vocabulary, the mapped store, and batches.
+//!
+//! Frames flow through windows and features into [`columns`], which [`store`] writes as shards and maps
+//! again; [`assemble`] puts graphs of a store side by side as a [`Batch`], and [`loader`] does so ahead of time.
 
+pub mod assemble;
 pub mod batch;
+pub mod columns;
+pub mod edge_list;
+pub mod error;
+pub mod loader;
+pub mod random;
+pub mod split;
+pub mod store;
+pub mod vocabulary;
 
+pub use assemble::{AssembleOptions, UnknownDrop, assemble};
 pub use batch::{Adjacency, Batch};
+pub use columns::{Columns, GraphView};
+pub use error::StoreError;
+pub use loader::{Loader, LoaderOptions, shuffled_batches};
+pub use split::Split;
+pub use store::Store;
+pub use vocabulary::Vocabulary;
 
 /// Continuous node features (the ID's vocabulary index is not one of them).
 pub const NODE_FEATURES: usize = 10;

@@ -1,0 +1,314 @@
+//! Batches from graphs: one pass over the mapped columns, and one copy into each tensor.
+//!
+//! The rows of a graph in the store are sorted by target already, so a batch's rows are those of its graphs, shifted;
+//! the transpose comes from counting the edges of each source. Nothing is sorted and nothing is hashed.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use tch::{Kind, Tensor};
+
+use super::random::{self, Purpose};
+use super::{Adjacency, Batch, EDGE_FEATURES, GraphView, NODE_FEATURES, Store, StoreError, Vocabulary};
+
+/// How graphs become a batch.
+#[derive(Debug, Clone)]
+pub struct AssembleOptions {
+    /// The vocabulary of the model that reads the batch.
+    pub vocabulary: Arc<Vocabulary>,
+    /// Replace some IDs of the model's input by UNKNOWN; only while training.
+    pub unknown_drop: Option<UnknownDrop>,
+    /// Whether the model uses edge features.
+    pub edge_attributes: bool,
+}
+
+/// Which inputs become UNKNOWN: a pure function of seed, epoch, the graph's place in the store, and the node.
+#[derive(Debug, Clone, Copy)]
+pub struct UnknownDrop {
+    /// Share of the nodes, 0 to 1.
+    pub probability: f64,
+    pub seed: u64,
+    pub epoch: u64,
+}
+
+/// Puts the graphs with these positions in the store side by side, in this order.
+///
+/// # Errors
+/// A position past the end, a damaged shard, or no memory for the tensors.
+pub fn assemble(store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
+    Assembler::default().assemble(store, graphs, options)
+}
+
+/// Keeps the memory of one batch for the next.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    can_ids: Vec<u32>,
+    id_index: Vec<i64>,
+    id_input: Vec<i64>,
+    continuous: Vec<f32>,
+    row_pointers: Vec<i32>,
+    sources: Vec<i32>,
+    targets: Vec<i32>,
+    column_pointers: Vec<i32>,
+    transposed: Vec<i32>,
+    edge_attributes: Vec<f32>,
+    successors: Vec<i64>,
+    node_pointers: Vec<i64>,
+    graph_of_node: Vec<i64>,
+    labels: Vec<i64>,
+    /// Whether the data has a self-loop, for each node of the graph at hand.
+    data_self_loop: Vec<bool>,
+    /// Next free place of each source of the graph at hand.
+    next_place: Vec<i32>,
+}
+
+/// Vocabulary row of a CAN ID, or what is wrong with it.
+type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
+
+impl Assembler {
+    /// As [`assemble`].
+    ///
+    /// # Errors
+    /// As [`assemble`].
+    pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
+        let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
+        let vocabulary = &options.vocabulary;
+        self.fill(&views, graphs, vocabulary.len() as i64, &|id| Ok(vocabulary.index_of(id)), options.edge_attributes)?;
+        let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
+        if let Some(drop) = &dropped {
+            self.drop_ids(graphs, drop);
+        }
+        self.tensors(graphs.to_vec(), vocabulary.len() as i64, dropped.is_some(), options.edge_attributes)
+    }
+
+    /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
+    pub(super) fn assemble_views(
+        &mut self,
+        views: &[GraphView<'_>],
+        vocabulary_size: i64,
+        edge_attributes: bool,
+        row_of: RowOf<'_>,
+    ) -> Result<Batch, StoreError> {
+        let graphs: Vec<u64> = (0..views.len() as u64).collect();
+        self.fill(views, &graphs, vocabulary_size, row_of, edge_attributes)?;
+        self.tensors(graphs, vocabulary_size, false, edge_attributes)
+    }
+
+    fn fill(
+        &mut self,
+        views: &[GraphView<'_>],
+        graphs: &[u64],
+        vocabulary_size: i64,
+        row_of: RowOf<'_>,
+        edge_attributes: bool,
+    ) -> Result<(), StoreError> {
+        self.reserve(views, edge_attributes)?;
+        for (view, &graph) in views.iter().zip(graphs) {
+            let error = |detail| StoreError::Graph { graph, detail };
+            if let Some(detail) = view.inconsistency() {
+                return Err(error(detail));
+            }
+            let first_node = self.can_ids.len();
+            self.append_nodes(view, row_of).map_err(error)?;
+            self.append_rows(view, first_node, edge_attributes);
+            self.append_columns(view, first_node);
+            self.append_successors(view, first_node, vocabulary_size);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, views: &[GraphView<'_>], edge_attributes: bool) -> Result<(), StoreError> {
+        let nodes: usize = views.iter().map(GraphView::num_nodes).sum();
+        let edges: usize = views.iter().map(GraphView::num_edges).sum();
+        if nodes + edges > i32::MAX as usize {
+            let value = format!("{} ({nodes} nodes, {edges} edges)", views.len());
+            return Err(StoreError::Parameter { name: "batch_size", value, expected: "small enough for 2^31 edges" });
+        }
+        emptied(&mut self.can_ids, nodes);
+        emptied(&mut self.id_index, nodes);
+        emptied(&mut self.continuous, nodes * NODE_FEATURES);
+        emptied(&mut self.row_pointers, nodes + 1).push(0);
+        emptied(&mut self.sources, edges + nodes);
+        emptied(&mut self.targets, edges + nodes);
+        emptied(&mut self.column_pointers, nodes + 1).push(0);
+        emptied(&mut self.transposed, edges + nodes);
+        emptied(&mut self.edge_attributes, if edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 });
+        emptied(&mut self.successors, edges);
+        emptied(&mut self.node_pointers, views.len() + 1).push(0);
+        emptied(&mut self.graph_of_node, nodes);
+        emptied(&mut self.labels, views.len());
+        Ok(())
+    }
+
+    fn append_nodes(&mut self, view: &GraphView<'_>, row_of: RowOf<'_>) -> Result<(), String> {
+        let graph = self.labels.len() as i64;
+        for &id in view.can_ids {
+            self.id_index.push(i64::from(row_of(id)?));
+        }
+        self.can_ids.extend_from_slice(view.can_ids);
+        self.continuous.extend_from_slice(view.node_features);
+        self.graph_of_node.resize(self.can_ids.len(), graph);
+        self.node_pointers.push(self.can_ids.len() as i64);
+        self.labels.push(view.attack.into());
+        Ok(())
+    }
+
+    /// Edges by target: a row's sources below the target, the self-loop, those above.
+    fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, edge_attributes: bool) {
+        let base = first_node as i32;
+        emptied(&mut self.data_self_loop, view.num_nodes()).resize(view.num_nodes(), false);
+        for target in 0..view.num_nodes() {
+            let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
+            let sources = &view.sources[row.clone()];
+            let below = sources.iter().take_while(|&&source| (source as usize) < target).count();
+            let has_loop = sources.get(below).is_some_and(|&source| source as usize == target);
+            self.data_self_loop[target] = has_loop;
+            let above = below + usize::from(has_loop);
+
+            self.sources.extend(sources[..below].iter().map(|&source| base + i32::from(source)));
+            self.sources.push(base + target as i32);
+            self.sources.extend(sources[above..].iter().map(|&source| base + i32::from(source)));
+            self.targets.resize(self.sources.len(), base + target as i32);
+            self.row_pointers.push(self.sources.len() as i32);
+
+            if edge_attributes {
+                let features = &view.edge_features[row.start * EDGE_FEATURES..row.end * EDGE_FEATURES];
+                let (before, rest) = features.split_at(below * EDGE_FEATURES);
+                let after = &rest[(above - below) * EDGE_FEATURES..];
+                self.edge_attributes.extend_from_slice(before);
+                self.edge_attributes.extend_from_slice(&mean_of_rows(before, after));
+                self.edge_attributes.extend_from_slice(after);
+            }
+        }
+    }
+
+    /// Edges by source: count, sum up, place.
+    fn append_columns(&mut self, view: &GraphView<'_>, first_node: usize) {
+        let nodes = view.num_nodes();
+        let first_edge = self.row_pointers[first_node];
+        let edges = first_edge as usize..self.sources.len();
+        emptied(&mut self.next_place, nodes).resize(nodes, 0);
+        for &source in &self.sources[edges.clone()] {
+            self.next_place[source as usize - first_node] += 1;
+        }
+        let mut end = first_edge;
+        for place in &mut self.next_place {
+            let count = std::mem::replace(place, end);
+            end += count;
+            self.column_pointers.push(end);
+        }
+        self.transposed.resize(edges.end, 0);
+        for edge in edges {
+            let place = &mut self.next_place[self.sources[edge] as usize - first_node];
+            self.transposed[*place as usize] = edge as i32;
+            *place += 1;
+        }
+    }
+
+    /// The vocabulary rows that follow each node in the data. Known IDs come ascending already, as the nodes do;
+    /// several unknown ones fall together, so the few rows that are not strictly ascending are put in order.
+    fn append_successors(&mut self, view: &GraphView<'_>, first_node: usize, vocabulary_size: i64) {
+        for source in 0..view.num_nodes() {
+            let node = first_node + source;
+            let begin = self.successors.len();
+            let column = self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize;
+            for &edge in &self.transposed[column] {
+                let target = self.targets[edge as usize] as usize;
+                if target != node || self.data_self_loop[source] {
+                    self.successors.push(node as i64 * vocabulary_size + self.id_index[target]);
+                }
+            }
+            if !self.successors[begin..].is_sorted_by(|left, right| left < right) {
+                self.successors[begin..].sort_unstable();
+                let mut kept = begin;
+                for position in begin..self.successors.len() {
+                    if kept == begin || self.successors[kept - 1] != self.successors[position] {
+                        self.successors[kept] = self.successors[position];
+                        kept += 1;
+                    }
+                }
+                self.successors.truncate(kept);
+            }
+        }
+    }
+
+    fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop) {
+        self.id_input.clear();
+        self.id_input.extend_from_slice(&self.id_index);
+        for (position, &graph) in graphs.iter().enumerate() {
+            let key = random::key(drop.seed, Purpose::UnknownDrop, &[drop.epoch, graph]);
+            let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
+            for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
+                if random::unit(random::mix(key, node as u64)) < drop.probability {
+                    *input = i64::from(Vocabulary::UNKNOWN);
+                }
+            }
+        }
+    }
+
+    fn tensors(
+        &self,
+        graphs: Vec<u64>,
+        vocabulary_size: i64,
+        dropped: bool,
+        edge_attributes: bool,
+    ) -> Result<Batch, StoreError> {
+        let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
+        let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
+        let id_input = match dropped {
+            true => tensor("id_input", &self.id_input, &[nodes], Kind::Int64)?,
+            false => id_index.shallow_clone(),
+        };
+        let edge_attributes = match edge_attributes {
+            true => {
+                Some(tensor("edge_attributes", &self.edge_attributes, &[edges, EDGE_FEATURES as i64], Kind::Float)?)
+            }
+            false => None,
+        };
+        let adjacency = Adjacency {
+            row_pointers: tensor("row_pointers", &self.row_pointers, &[nodes + 1], Kind::Int)?,
+            sources: tensor("sources", &self.sources, &[edges], Kind::Int)?,
+            targets: tensor("targets", &self.targets, &[edges], Kind::Int)?,
+            column_pointers: tensor("column_pointers", &self.column_pointers, &[nodes + 1], Kind::Int)?,
+            transposed: tensor("transposed", &self.transposed, &[edges], Kind::Int)?,
+        };
+        let num_graphs = self.labels.len() as i64;
+        Ok(Batch {
+            graph_index: Arc::new(graphs),
+            can_ids: Arc::new(self.can_ids.clone()),
+            id_index,
+            id_input,
+            continuous: tensor("continuous", &self.continuous, &[nodes, NODE_FEATURES as i64], Kind::Float)?,
+            adjacency,
+            edge_attributes,
+            successors: tensor("successors", &self.successors, &[self.successors.len() as i64], Kind::Int64)?,
+            vocabulary_size,
+            node_pointers: tensor("node_pointers", &self.node_pointers, &[num_graphs + 1], Kind::Int64)?,
+            graph_of_node: tensor("graph_of_node", &self.graph_of_node, &[nodes], Kind::Int64)?,
+            labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,
+        })
+    }
+}
+
+fn emptied<T>(buffer: &mut Vec<T>, capacity: usize) -> &mut Vec<T> {
+    buffer.clear();
+    buffer.reserve(capacity);
+    buffer
+}
+
+fn mean_of_rows(before: &[f32], after: &[f32]) -> [f32; EDGE_FEATURES] {
+    let mut mean = [0.0f32; EDGE_FEATURES];
+    let rows = (before.len() + after.len()) / EDGE_FEATURES;
+    for row in before.chunks_exact(EDGE_FEATURES).chain(after.chunks_exact(EDGE_FEATURES)) {
+        mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+    if rows > 0 {
+        mean.iter_mut().for_each(|sum| *sum /= rows as f32);
+    }
+    mean
+}
+
+fn tensor<T: Pod>(name: &'static str, values: &[T], size: &[i64], kind: Kind) -> Result<Tensor, StoreError> {
+    Tensor::f_from_data_size(bytemuck::cast_slice(values), size, kind)
+        .map_err(|source| StoreError::Tensor { tensor: name, source })
+}

@@ -1,0 +1,160 @@
+//! Batches made ahead of time, on threads of their own, and handed out in order.
+//!
+//! Thread `k` of `n` makes batches `k`, `k + n`, `k + 2n`… and keeps a few in its own bounded channel; the training
+//! loop takes from the channels in turn. So the order is fixed, and no more than `prefetch_batches` wait.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::assemble::{AssembleOptions, Assembler};
+use super::random::{self, Purpose};
+use super::{Batch, Store, StoreError};
+
+/// How batches are made ahead of time.
+#[derive(Debug, Clone)]
+pub struct LoaderOptions {
+    /// How graphs become a batch; the epoch of `unknown_drop` is set to that of [`Loader::epoch`].
+    pub assemble: AssembleOptions,
+    /// Threads (at least one).
+    pub workers: usize,
+    /// Batches that may wait, over all threads (at least one a thread).
+    pub prefetch_batches: usize,
+}
+
+/// The graphs in a random order, cut into batches of `batch_graphs` (the last one may be smaller).
+///
+/// A pure function: the same arguments give the same batches on every machine.
+pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
+    let mut order = graphs.to_vec();
+    let key = random::key(seed, Purpose::Shuffle, &[epoch]);
+    for last in (1..order.len()).rev() {
+        order.swap(last, random::below(random::mix(key, last as u64), last as u64 + 1) as usize);
+    }
+    order.chunks(batch_graphs.max(1)).map(<[u64]>::to_vec).collect()
+}
+
+/// Makes batches of one store.
+#[derive(Debug, Clone)]
+pub struct Loader {
+    store: Arc<Store>,
+    options: LoaderOptions,
+}
+
+impl Loader {
+    /// A loader over `store`; threads start with each epoch and end with it.
+    pub fn start(store: Arc<Store>, options: LoaderOptions) -> Self {
+        Self { store, options }
+    }
+
+    /// The store that batches are made of.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Starts making the given batches (positions in the store) in the background.
+    ///
+    /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
+    pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
+        let workers = self.options.workers.clamp(1, batches.len().max(1));
+        let waiting = (self.options.prefetch_batches / workers).max(1);
+        let mut assemble = self.options.assemble.clone();
+        if let Some(drop) = &mut assemble.unknown_drop {
+            drop.epoch = epoch;
+        }
+        let work = Arc::new(Work { store: Arc::clone(&self.store), batches, assemble });
+        let mut epoch =
+            EpochBatches { remaining: work.batches.len(), next: 0, channels: Vec::new(), threads: Vec::new() };
+        for worker in 0..workers {
+            // One batch more than the channel holds lies finished in the thread that waits to hand it over.
+            let (sender, receiver) = bounded(waiting - 1);
+            let work = Arc::clone(&work);
+            let run = move || work.run(worker, workers, &sender);
+            match std::thread::Builder::new().name(format!("kdgat-loader-{worker}")).spawn(run) {
+                Ok(thread) => epoch.threads.push(thread),
+                Err(source) => {
+                    let (sender, failed) = bounded(1);
+                    let path = self.store.path().to_path_buf();
+                    let error = StoreError::Io { action: "start a loader thread for", path, source };
+                    // The channel is empty and has room for one.
+                    let _ = sender.send(Err(error));
+                    epoch.channels.push(failed);
+                    continue;
+                }
+            }
+            epoch.channels.push(receiver);
+        }
+        epoch
+    }
+}
+
+struct Work {
+    store: Arc<Store>,
+    batches: Vec<Vec<u64>>,
+    assemble: AssembleOptions,
+}
+
+impl Work {
+    fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>) {
+        let mut assembler = Assembler::default();
+        for graphs in self.batches.iter().skip(worker).step_by(workers) {
+            let made = catch_unwind(AssertUnwindSafe(|| assembler.assemble(&self.store, graphs, &self.assemble)));
+            let result = made
+                .unwrap_or_else(|payload| Err(StoreError::panic(format!("loader thread {worker}"), payload.as_ref())));
+            let failed = result.is_err();
+            // A consumer that has gone needs no more batches.
+            if sender.send(result).is_err() || failed {
+                return;
+            }
+        }
+    }
+}
+
+/// The batches of an epoch, in order.
+#[derive(Debug)]
+pub struct EpochBatches {
+    remaining: usize,
+    next: usize,
+    channels: Vec<Receiver<Result<Batch, StoreError>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Iterator for EpochBatches {
+    type Item = Result<Batch, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.remaining == 0 {
+            return None;
+        }
+        let worker = self.next % self.channels.len();
+        self.next += 1;
+        self.remaining -= 1;
+        let result = self.channels[worker].recv().unwrap_or_else(|_| {
+            let thread = format!("loader thread {worker}");
+            Err(StoreError::Panic { thread, message: "it ended before its last batch".to_string() })
+        });
+        if result.is_err() {
+            self.remaining = 0;
+        }
+        Some(result)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl ExactSizeIterator for EpochBatches {}
+
+impl Drop for EpochBatches {
+    fn drop(&mut self) {
+        // Without their receivers the threads' next hand-over fails, and they end.
+        self.channels.clear();
+        for thread in self.threads.drain(..) {
+            // A panic outside of assembling was reported by `next` as a missing batch.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Training, validation and test graphs: blocks of time, never shuffled windows.
+//!
+//! The windows of a training file are cut into equal sections; the last part of each section is for validation.
+//! Windows that share a frame with a window on the other side of a border (the frame after a window counts: an edge
+//! leads to it) belong to neither side.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// Sections that a long file is cut into: several, so that validation sees several moments of a drive.
+const MOST_SECTIONS: u64 = 4;
+/// A validation stretch should be at least this long, in windows, for a file to be cut further.
+const SHORTEST_STRETCH: u64 = 16;
+
+/// What a graph is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Training files without the validation stretches.
+    Train,
+    /// Stretches of training files.
+    Validation,
+    /// Test files.
+    Test,
+}
+
+/// How the graphs of one training file are divided; positions count the file's graphs from 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSplit {
+    /// Ascending stretches for training.
+    pub train: Vec<Range<u64>>,
+    /// Ascending stretches for validation.
+    pub validation: Vec<Range<u64>>,
+}
+
+impl FileSplit {
+    /// Divides `graphs` windows of `window` frames, `stride` frames apart.
+    ///
+    /// `validation_fraction` of the windows are for validation; up to `window / stride` windows before and after each
+    /// stretch are dropped from training.
+    pub fn new(graphs: u64, window: usize, stride: usize, validation_fraction: f64) -> Self {
+        let wanted = (graphs as f64 * validation_fraction).round() as u64;
+        // Windows `a < b` share a frame when `b * stride <= a * stride + window`.
+        let dropped = (window / stride) as u64;
+        let sections = (wanted / SHORTEST_STRETCH.max(8 * dropped)).clamp(1, MOST_SECTIONS);
+        let mut split = Self::default();
+        let mut train_begin = 0;
+        for section in 0..sections {
+            let end = graphs * (section + 1) / sections;
+            let stretch = wanted * (section + 1) / sections - wanted * section / sections;
+            let begin = end - stretch.min(end);
+            let train_end = if stretch == 0 { end } else { begin.saturating_sub(dropped) };
+            if train_begin < train_end {
+                split.train.push(train_begin..train_end);
+            }
+            if stretch > 0 {
+                split.validation.push(begin..end);
+                train_begin = end + dropped;
+            } else {
+                train_begin = end;
+            }
+        }
+        split
+    }
+
+    /// What graph `position` of the file is for; `None` for those between.
+    pub fn of(&self, position: u64) -> Option<Split> {
+        let within = |stretches: &[Range<u64>]| {
+            let next = stretches.partition_point(|stretch| stretch.end <= position);
+            stretches.get(next).is_some_and(|stretch| stretch.contains(&position))
+        };
+        match (within(&self.train), within(&self.validation)) {
+            (true, _) => Some(Split::Train),
+            (_, true) => Some(Split::Validation),
+            _ => None,
+        }
+    }
+
+    /// The stretches of one side.
+    pub fn stretches(&self, split: Split) -> &[Range<u64>] {
+        match split {
+            Split::Train => &self.train,
+            Split::Validation => &self.validation,
+            Split::Test => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_has_several_validation_stretches() {
+        let split = FileSplit::new(1000, 100, 100, 0.2);
+        assert_eq!(split.validation, [200..250, 450..500, 700..750, 950..1000]);
+        assert_eq!(split.train, [0..199, 251..449, 501..699, 751..949]);
+    }
+
+    #[test]
+    fn a_short_file_keeps_its_end() {
+        let split = FileSplit::new(10, 100, 100, 0.2);
+        assert_eq!((split.train, split.validation), (vec![0..7], vec![8..10]));
+    }
+
+    #[test]
+    fn without_validation_everything_trains() {
+        let split = FileSplit::new(10, 100, 50, 0.0);
+        assert_eq!((split.train, split.validation), (vec![0..10], vec![]));
+        assert_eq!(FileSplit::new(0, 100, 100, 0.2), FileSplit::default());
+    }
+
+    #[test]
+    fn windows_far_apart_need_no_gap() {
+        let split = FileSplit::new(10, 100, 101, 0.2);
+        assert_eq!((split.train, split.validation), (vec![0..8], vec![8..10]));
+    }
+}

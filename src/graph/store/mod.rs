@@ -1,0 +1,134 @@
+//! A dataset's graphs on disk: a folder of mapped shards and a manifest. `docs/store.md` describes the files.
+//!
+//! Opening maps the shards and reads nothing of them; graphs are read in place, whatever the size of the store.
+
+pub mod manifest;
+pub mod shard;
+
+use std::path::{Path, PathBuf};
+
+use manifest::{FileEntry, Manifest};
+use shard::Shard;
+
+use super::{GraphView, Split, StoreError, Vocabulary};
+
+/// A mapped store.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    manifest: Manifest,
+    shards: Vec<Shard>,
+}
+
+impl Store {
+    /// Maps the store in `folder` and checks its manifest, and the size and header of each shard.
+    ///
+    /// The contents of the shards are compared with their checksums by [`Store::verify`], not here.
+    ///
+    /// # Errors
+    /// No store, one of another version, or a damaged one; each error says what to do.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        let manifest = Manifest::read(folder)?;
+        let shards = manifest.shards.iter().map(|entry| Shard::open(folder, entry)).collect::<Result<_, _>>()?;
+        Ok(Self { path: folder.to_path_buf(), manifest, shards })
+    }
+
+    /// Reads every byte and compares it with the checksums.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] names the first shard that differs.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        self.shards.iter().zip(&self.manifest.shards).try_for_each(|(shard, entry)| shard.verify(entry))
+    }
+
+    /// The store's folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Graphs of all files.
+    pub fn num_graphs(&self) -> u64 {
+        self.manifest.totals.graphs
+    }
+
+    /// Equal for stores with the same graphs, splits and vocabulary, and for no others.
+    pub fn digest(&self) -> &str {
+        &self.manifest.digest
+    }
+
+    /// Sources, parameters, counts and checksums.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The IDs of the attack-free frames that are trained on.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.manifest.vocabulary
+    }
+
+    /// Graph `graph` of the store, read in place.
+    ///
+    /// # Errors
+    /// No such graph, or a damaged shard.
+    pub fn try_graph(&self, graph: u64) -> Result<GraphView<'_>, StoreError> {
+        if graph >= self.num_graphs() {
+            let (store, num_graphs) = (self.path.clone(), self.num_graphs());
+            return Err(StoreError::NoSuchGraph { store, graph, num_graphs });
+        }
+        let entries = &self.manifest.shards;
+        let shard = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
+        self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
+    }
+
+    /// As [`Store::try_graph`].
+    ///
+    /// # Panics
+    /// Where that returns an error.
+    pub fn graph(&self, graph: u64) -> GraphView<'_> {
+        self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Positions of the graphs of a split, ascending; `attack` keeps those with that label only.
+    pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
+        self.select_where(attack, |_| true, split)
+    }
+
+    /// As [`Store::select`], of one folder of the dataset (such as `test_01_known_vehicle_known_attack`).
+    pub fn select_folder(&self, folder: &str, split: Split, attack: Option<bool>) -> Vec<u64> {
+        self.select_where(attack, |file| file.folder == folder, split)
+    }
+
+    fn select_where(&self, attack: Option<bool>, keep: impl Fn(&FileEntry) -> bool, split: Split) -> Vec<u64> {
+        let mut selected = Vec::new();
+        let mut labels = LabelCursor { store: self, shard: 0 };
+        for file in self.manifest.files.iter().filter(|&file| keep(file)) {
+            let stretches = match (file.training, split) {
+                (false, Split::Test) => &[0..file.graphs] as &[_],
+                (false, _) | (true, Split::Test) => &[],
+                (true, _) => file.split.stretches(split),
+            };
+            for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
+                if attack.is_none_or(|attack| labels.attack(graph) == attack) {
+                    selected.push(graph);
+                }
+            }
+        }
+        selected
+    }
+}
+
+/// Labels of ascending graphs.
+struct LabelCursor<'a> {
+    store: &'a Store,
+    shard: usize,
+}
+
+impl LabelCursor<'_> {
+    fn attack(&mut self, graph: u64) -> bool {
+        let entries = &self.store.manifest.shards;
+        while graph >= entries[self.shard].first_graph + entries[self.shard].graphs {
+            self.shard += 1;
+        }
+        self.store.shards[self.shard].labels()[(graph - entries[self.shard].first_graph) as usize] != 0
+    }
+}

@@ -1,0 +1,251 @@
+//! One file of graphs: a safetensors file whose tensors are the columns, mapped and read in place.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use bytemuck::Pod;
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+
+use super::manifest::ShardEntry;
+use crate::graph::columns::Columns;
+use crate::graph::{EDGE_FEATURES, GraphView, NODE_FEATURES, StoreError};
+
+#[cfg(target_endian = "big")]
+compile_error!("shards are little-endian and read in place");
+
+/// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
+const LAYOUT: [(&str, Dtype, usize); 13] = [
+    ("node_ptr", Dtype::U64, 1),
+    ("edge_ptr", Dtype::U64, 1),
+    ("first_frame", Dtype::U64, 1),
+    ("start_time", Dtype::F64, 1),
+    ("file", Dtype::U32, 1),
+    ("can_id", Dtype::U32, 1),
+    ("node_features", Dtype::F32, NODE_FEATURES),
+    ("edge_features", Dtype::F32, EDGE_FEATURES),
+    ("edge_source", Dtype::U16, 1),
+    ("edge_target", Dtype::U16, 1),
+    ("row_ptr", Dtype::U16, 1),
+    ("label", Dtype::U8, 1),
+    ("attack_free", Dtype::U8, 1),
+];
+
+/// Writes the graphs as a new file, synced to the disk.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn write(path: &Path, columns: &Columns, first_graph: u64) -> Result<ShardEntry, StoreError> {
+    let failed = || StoreError::io("write", path);
+    let file = File::create_new(path).map_err(StoreError::io("create", path))?;
+    let mut output =
+        HashingWriter { inner: BufWriter::with_capacity(1 << 20, file), hash: blake3::Hasher::new(), bytes: 0 };
+    write_columns(&mut output, columns).map_err(failed())?;
+    let file = output.inner.into_inner().map_err(|error| failed()(error.into_error()))?;
+    file.sync_all().map_err(StoreError::io("sync", path))?;
+    Ok(ShardEntry {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        first_graph,
+        graphs: columns.num_graphs() as u64,
+        nodes: columns.can_ids.len() as u64,
+        edges: columns.sources.len() as u64,
+        bytes: output.bytes,
+        blake3: output.hash.finalize().to_hex().to_string(),
+    })
+}
+
+fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
+    let contents = contents(columns);
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_string(), serde_json::json!({"format": "kdgat graph store"}));
+    let mut begin = 0;
+    for ((name, dtype, width), bytes) in LAYOUT.iter().zip(&contents) {
+        let rows = bytes.len() / (dtype.bitsize() / 8 * width);
+        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
+        let end = begin + bytes.len();
+        let entry = serde_json::json!({"dtype": dtype.to_string(), "shape": shape, "data_offsets": [begin, end]});
+        header.insert((*name).to_string(), entry);
+        begin = end;
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    output.write_all(&(header.len() as u64).to_le_bytes())?;
+    output.write_all(&header)?;
+    contents.iter().try_for_each(|bytes| output.write_all(bytes))
+}
+
+/// The columns as bytes, in the order of [`LAYOUT`].
+fn contents(columns: &Columns) -> [&[u8]; LAYOUT.len()] {
+    [
+        bytemuck::cast_slice(&columns.node_pointers),
+        bytemuck::cast_slice(&columns.edge_pointers),
+        bytemuck::cast_slice(&columns.first_frames),
+        bytemuck::cast_slice(&columns.start_times),
+        bytemuck::cast_slice(&columns.files),
+        bytemuck::cast_slice(&columns.can_ids),
+        bytemuck::cast_slice(&columns.node_features),
+        bytemuck::cast_slice(&columns.edge_features),
+        bytemuck::cast_slice(&columns.sources),
+        bytemuck::cast_slice(&columns.targets),
+        bytemuck::cast_slice(&columns.row_pointers),
+        &columns.labels,
+        &columns.attack_free,
+    ]
+}
+
+struct HashingWriter<W> {
+    inner: W,
+    hash: blake3::Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> Write for HashingWriter<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(buffer)?;
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// A mapped shard.
+#[derive(Debug)]
+pub struct Shard {
+    path: PathBuf,
+    map: Mmap,
+    graphs: usize,
+    nodes: usize,
+    edges: usize,
+    /// Where each column of [`LAYOUT`] begins in the file.
+    offsets: [usize; LAYOUT.len()],
+}
+
+impl Shard {
+    /// Maps the file and checks its size, header and shapes, not its contents.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when anything is not as in the manifest.
+    pub fn open(folder: &Path, entry: &ShardEntry) -> Result<Self, StoreError> {
+        let path = folder.join(&entry.name);
+        let damaged = |detail: String| StoreError::Damaged { shard: folder.join(&entry.name), detail };
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => damaged("the file is missing".to_string()),
+            _ => StoreError::io("open", &path)(error),
+        })?;
+        let bytes = file.metadata().map_err(StoreError::io("read the size of", &path))?.len();
+        if bytes != entry.bytes {
+            return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", entry.bytes)));
+        }
+        // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
+        let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
+        let offsets = column_offsets(&map, graphs, nodes, edges).map_err(damaged)?;
+        Ok(Self { path, map, graphs, nodes, edges, offsets })
+    }
+
+    /// The shard's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Compares every byte with the manifest's checksum.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn verify(&self, entry: &ShardEntry) -> Result<(), StoreError> {
+        let found = blake3::hash(&self.map).to_hex();
+        match found.as_str() == entry.blake3 {
+            true => Ok(()),
+            false => Err(self.damaged(format!("its checksum is {found}, the manifest says {}", entry.blake3))),
+        }
+    }
+
+    /// Graph `index` of the shard.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when its pointers leave the shard.
+    pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
+        let nodes = self.span(0, index, self.nodes)?;
+        let edges = self.span(1, index, self.edges)?;
+        Ok(GraphView {
+            first_frame: self.column::<u64>(2, index..index + 1)[0],
+            start_time: self.column::<f64>(3, index..index + 1)[0],
+            file: self.column::<u32>(4, index..index + 1)[0],
+            can_ids: self.column(5, nodes.clone()),
+            node_features: self.column(6, nodes.start * NODE_FEATURES..nodes.end * NODE_FEATURES),
+            edge_features: self.column(7, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
+            sources: self.column(8, edges.clone()),
+            targets: self.column(9, edges),
+            row_pointers: self.column(10, nodes.start + index..nodes.end + index + 1),
+            attack: self.column::<u8>(11, index..index + 1)[0] != 0,
+            attack_free: self.column(12, nodes),
+        })
+    }
+
+    /// `[graphs]`: 1 where any frame of the window is an attack frame.
+    pub fn labels(&self) -> &[u8] {
+        self.column(11, 0..self.graphs)
+    }
+
+    fn span(&self, column: usize, index: usize, length: usize) -> Result<std::ops::Range<usize>, StoreError> {
+        let ends: &[u64] = self.column(column, index..index + 2);
+        let (begin, end) = (ends[0] as usize, ends[1] as usize);
+        match begin <= end && end <= length {
+            true => Ok(begin..end),
+            false => {
+                let name = LAYOUT[column].0;
+                Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
+            }
+        }
+    }
+
+    /// Values of a column; the caller stays within its length, which `open` has checked.
+    fn column<T: Pod>(&self, column: usize, values: std::ops::Range<usize>) -> &[T] {
+        let size = size_of::<T>();
+        let begin = self.offsets[column];
+        bytemuck::cast_slice(&self.map[begin + values.start * size..begin + values.end * size])
+    }
+
+    fn damaged(&self, detail: String) -> StoreError {
+        StoreError::Damaged { shard: self.path.clone(), detail }
+    }
+}
+
+fn column_offsets(map: &[u8], graphs: usize, nodes: usize, edges: usize) -> Result<[usize; LAYOUT.len()], String> {
+    let (header, metadata) = SafeTensors::read_metadata(map).map_err(|error| format!("its header: {error}"))?;
+    let lengths = [
+        graphs + 1,
+        graphs + 1,
+        graphs,
+        graphs,
+        graphs,
+        nodes,
+        nodes,
+        edges,
+        edges,
+        edges,
+        nodes + graphs,
+        graphs,
+        nodes,
+    ];
+    let mut offsets = [0; LAYOUT.len()];
+    for (position, ((name, dtype, width), rows)) in LAYOUT.iter().zip(lengths).enumerate() {
+        let info = metadata.info(name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
+        if info.dtype != *dtype || info.shape != shape {
+            return Err(format!("{name} is {} {:?}, expected {dtype} {shape:?}", info.dtype, info.shape));
+        }
+        let begin = 8 + header + info.data_offsets.0;
+        if begin % (dtype.bitsize() / 8) != 0 {
+            return Err(format!("{name} begins at byte {begin}, which is not aligned"));
+        }
+        offsets[position] = begin;
+    }
+    Ok(offsets)
+}
