@@ -1,1 +1,30 @@
-//! (under construction)
+//! The configuration: one [`Config`] of sections, merged from defaults, presets, files, variables and flags.
+//!
+//! [`fields`] lists every field once; [`load()`] merges the layers; [`check()`] refuses what cannot be meant.
+
+mod check;
+mod error;
+mod fields;
+mod frozen;
+mod layer;
+mod load;
+mod origin;
+mod presets;
+mod print;
+mod reference;
+mod table;
+mod text;
+mod values;
+
+pub use check::{Stage, check, check_stage};
+pub use error::{ConfigError, Problem};
+pub use fields::*;
+pub use frozen::freeze;
+pub use layer::{field, fields, nearest, nearest_field};
+pub use load::{Loaded, Sources, load};
+pub use origin::Origin;
+pub use presets::BUILT_IN as BUILT_IN_PRESETS;
+pub use print::{to_json, to_toml};
+pub use reference::reference;
+pub use table::{Field, Limit, Section, running_text};
+pub use values::*;

@@ -1,0 +1,195 @@
+//! Every configuration field, once: its section, type, default, limit, and what it does.
+
+use std::path::PathBuf;
+
+use figment::value::Value;
+use serde::{Deserialize, Serialize};
+
+use super::table::Limit::{Above, AtLeast, Below, Between, Inside};
+use super::table::{Field, Section, config_fields};
+use super::values::*;
+
+config_fields! {
+    /// Where the traffic comes from and how it is cut into graphs.
+    data: DataConfig {
+        /// Folder of a dataset, or the name of one whose store exists. none: the simulated dataset `sim`, made on first use.
+        data: Option<PathBuf> = None;
+        /// Folder of the graph stores.
+        stores_dir: PathBuf = "stores".into();
+        /// Frames of a window, which becomes one graph.
+        window: usize = 100, AtLeast(2.0);
+        /// Frames from the start of a window to the start of the next.
+        stride: usize = 100, AtLeast(1.0);
+        /// Share of each training file's time that is held out for validation.
+        validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
+        /// Share of a file's rows that may be rejected before the file is refused.
+        max_reject_share: f64 = 0.01, Between(0.0, 1.0);
+        /// Format of the log files; auto recognises it by their content.
+        log_format: LogFormat = LogFormat::Auto;
+    }
+
+    /// What is trained. A preset such as `vgae,student` sets all that belongs together.
+    model: ModelConfig {
+        /// The architecture: graph autoencoder or classifier.
+        model: ModelKind = ModelKind::Vgae;
+        /// Name of the size, part of the run folder's name; a preset sets it together with the widths.
+        size: String = "student".to_string();
+        /// Widths of the hidden layers: one a layer for vgae, a single one for gat.
+        hidden: Vec<usize> = vec![80, 40, 16], AtLeast(1.0);
+        /// Width of the latent space (vgae).
+        latent: usize = 16, AtLeast(1.0);
+        /// Attention heads.
+        heads: usize = 1, AtLeast(1.0);
+        /// Width of the embedding of a CAN ID.
+        embedding: usize = 4, AtLeast(1.0);
+        /// Share of activations dropped in training.
+        dropout: f64 = 0.1, Below(0.0, 1.0);
+        /// Attention layers (gat; vgae has one a hidden width).
+        layers: usize = 2, AtLeast(1.0);
+        /// Fully connected layers of the classifier's head (gat).
+        fc_layers: usize = 3, AtLeast(1.0);
+        /// Graph convolution; gatv2 uses the edge features.
+        conv: Convolution = Convolution::Gat;
+        /// How attention is computed: by the fused kernel or by composed operations of libtorch.
+        attention: AttentionChoice = AttentionChoice::Auto;
+        /// Probability with which an ID is replaced by UNKNOWN in training.
+        unknown_drop: f64 = 0.01, Below(0.0, 1.0);
+    }
+
+    /// How it is trained.
+    training: TrainingConfig {
+        /// Epochs at most.
+        max_epochs: usize = 300, AtLeast(1.0);
+        /// Epochs without a better validation loss after which training stops.
+        patience: usize = 100, AtLeast(1.0);
+        /// Learning rate at the start.
+        lr: f64 = 0.002, Above(0.0);
+        /// L2 penalty of the weights in Adam.
+        weight_decay: f64 = 1e-4, AtLeast(0.0);
+        /// How the learning rate falls.
+        schedule: Schedule = Schedule::Cosine;
+        /// Epochs between two steps of the schedule `step`.
+        lr_step_epochs: usize = 100, AtLeast(1.0);
+        /// Factor of the learning rate at a step of the schedules `step` and `plateau`.
+        lr_gamma: f64 = 0.5, Inside(0.0, 1.0);
+        /// Largest norm of all gradients together; 0 does not clip.
+        gradient_clip: f64 = 1.0, AtLeast(0.0);
+        /// Batches whose gradients are added up before an optimiser step.
+        accumulate_grad_batches: usize = 1, AtLeast(1.0);
+        /// Graphs of a batch; the upper bound when the size is found automatically.
+        batch_size: usize = 4096, AtLeast(1.0);
+        /// Find the batch size that fits the memory.
+        optimize_batch_size: bool = true;
+        /// Optimiser steps that an epoch keeps when the batch size is found automatically.
+        min_steps_per_epoch: usize = 20, AtLeast(1.0);
+        /// Seed of every random decision.
+        seed: u64 = 42;
+        /// Threads that compute; 0 uses all cores.
+        threads: usize = 0, Between(0.0, 4096.0);
+        /// Threads that assemble batches.
+        num_workers: usize = 1, Between(1.0, 256.0);
+        /// Batches that are assembled ahead.
+        prefetch_batches: usize = 4, Between(1.0, 1024.0);
+        /// Where to train: auto (a GPU when there is one), cpu, cuda, cuda:N.
+        device: DeviceChoice = DeviceChoice::Auto;
+        /// Precision of the computation.
+        precision: Precision = Precision::Single;
+        /// Optimiser steps between two rows of steps.csv.
+        log_every_n_steps: usize = 20, AtLeast(1.0);
+        /// Loss of the classifier: cross-entropy, cross-entropy weighted by class, or focal loss (gat).
+        task_loss: TaskLoss = TaskLoss::CrossEntropy;
+        /// Exponent of the focal loss.
+        focal_gamma: f64 = 2.0, AtLeast(0.0);
+    }
+
+    /// What the student learns from the teacher, and where the teacher is meanwhile.
+    distillation: DistillationConfig {
+        /// Distil from a teacher.
+        use_kd: bool = false;
+        /// The teacher's weights: safetensors, or a PyTorch state dict beside its config.json. none: the dataset's registered teacher.
+        teacher_path: Option<PathBuf> = None;
+        /// Folder of the registered teachers.
+        teachers_dir: PathBuf = "teachers".into();
+        /// Temperature that softens the classes (gat).
+        kd_temperature: f64 = 4.0, Above(0.0);
+        /// Weight of the teacher's part of the loss; the task has the rest.
+        kd_alpha: f64 = 0.7, Between(0.0, 1.0);
+        /// Weight of the latent part of the VGAE's distillation loss.
+        kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
+        /// Weight of the reconstruction part of the VGAE's distillation loss.
+        kd_vgae_recon_weight: f64 = 0.5, AtLeast(0.0);
+        /// Distillation loss of the classifier: softened classes, decoupled, or difference of logits (gat).
+        kd_loss: KdLoss = KdLoss::Kl;
+        /// Keep the teacher off the device except while it works: short for `teacher_residency = "forward"`.
+        #[alias = "offload_teacher_to_cpu"]
+        offload_teacher: bool = false;
+        /// Where the teacher's weights are. none: forward with `offload_teacher`, else resident.
+        teacher_residency: Option<Residency> = None;
+        /// Batches that one visit of an offloaded teacher serves.
+        teacher_burst: usize = 16, AtLeast(1.0);
+        /// Layers that are on the device at once with `teacher_residency = "layer"`.
+        teacher_layer_slots: usize = 2, AtLeast(1.0);
+        /// Keep the teacher's outputs, so that each graph is computed once.
+        use_teacher_cache: bool = true;
+        /// Where they are kept: auto takes memory while it fits the budget, else the disk.
+        teacher_cache: TeacherCache = TeacherCache::Auto;
+        /// Precision of the kept outputs.
+        teacher_cache_precision: CachePrecision = CachePrecision::F32;
+        /// Folder of the outputs that are kept on disk.
+        teacher_cache_dir: PathBuf = "stores/targets".into();
+    }
+
+    /// Which graphs an epoch of `kdgat curriculum` sees.
+    curriculum: CurriculumConfig {
+        /// How normal graphs are chosen: by difficulty over time, the hardest always, at random, or all of them.
+        curriculum: CurriculumKind = CurriculumKind::Difficulty;
+        /// Normal graphs per attack graph at the first epoch.
+        curriculum_start_ratio: f64 = 1.0, Above(0.0);
+        /// Normal graphs per attack graph at the last epoch.
+        curriculum_end_ratio: f64 = 10.0, Above(0.0);
+        /// Percentile of difficulty that the first epoch starts from; it rises to 95.
+        difficulty_percentile: f64 = 50.0, Between(0.0, 95.0);
+        /// Epochs after which difficulty is scored again; 0 scores once.
+        difficulty_cache_update: usize = 0;
+        /// Graphs that are scored between two releases of memory.
+        difficulty_chunk: usize = 500, AtLeast(1.0);
+        /// Weights of the VGAE that scores. none: the dataset's registered VGAE teacher.
+        difficulty_model: Option<PathBuf> = None;
+    }
+
+    /// How much memory is used, and what is done to use less.
+    memory: MemoryConfig {
+        /// Recompute activations in the backward pass: less memory, the same gradients.
+        gradient_checkpointing: bool = true;
+        /// How the memory of a batch is predicted: by a few training steps, or in closed form.
+        memory_estimation: MemoryEstimation = MemoryEstimation::Measured;
+        /// Share of the free memory that is planned for.
+        safety_factor: f64 = 0.6, Between(0.01, 1.0);
+        /// Host memory that must not be exceeded. none: what the control group, the batch system, or the machine grants.
+        memory_limit: Option<ByteSize> = None, AtLeast(1048576.0);
+        /// GPU memory that must not be exceeded. none: what is free at the start.
+        gpu_memory_limit: Option<ByteSize> = None, AtLeast(1048576.0);
+        /// Optimiser steps between two releases of cached GPU memory; 0 never releases.
+        clear_cache_every_n: usize = 100;
+        /// Keep Adam's states in host memory.
+        offload_optimizer: bool = false;
+        /// Seconds between two rows of memory.csv.
+        memory_sample_seconds: f64 = 1.0, Between(0.01, 3600.0);
+    }
+
+    /// Where results go.
+    output: OutputConfig {
+        /// Folder of all runs.
+        runs_dir: PathBuf = "runs".into();
+        /// Continue the last unfinished run, or the one that `run_dir` names.
+        resume: bool = false;
+        /// Folder of this run. none: the next free number below `runs_dir`.
+        run_dir: Option<PathBuf> = None;
+    }
+
+    /// How results are judged.
+    evaluation: EvaluationConfig {
+        /// Score above which a window is called an attack: fpr:RATE (the share of benign validation windows above it), youden, or a number.
+        threshold: Threshold = Threshold::FalsePositiveRate(0.001);
+    }
+}

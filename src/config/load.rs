@@ -1,0 +1,132 @@
+//! The layers, merged: built-in defaults, presets, `kdgat.toml`, variables, `--config`, flags. Later wins.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::Serialized;
+
+use super::Config;
+use super::error::{ConfigError, Problem};
+use super::layer::{Layer, fields};
+use super::origin::Origin;
+use super::table::Field;
+use super::text::{Node, Table, parse_json, parse_toml};
+use super::{frozen, presets};
+
+/// Everything that a configuration is merged from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `vgae`, `student`, ...: merged left to right.
+    pub presets: Vec<String>,
+    /// Where `kdgat.toml` and `presets/` are looked for.
+    pub working_folder: PathBuf,
+    /// The process's environment; only `KDGAT_*` is read.
+    pub variables: Vec<(OsString, OsString)>,
+    /// What `--config` names: TOML, or a run's `config.json`.
+    pub config_file: Option<PathBuf>,
+    /// Pairs of a field's name and the text of its flag.
+    pub flags: Vec<(String, String)>,
+}
+
+/// A configuration, and where each of its values came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: Config,
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Loaded {
+    /// The layer that set this field.
+    pub fn origin(&self, field: &str) -> &Origin {
+        self.origins.get(field).unwrap_or(&Origin::Default)
+    }
+}
+
+/// Merges the layers. All that is wrong in any of them is reported together.
+pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+    let mut problems = Vec::new();
+    let mut layers = presets::layers(&sources.presets, &sources.working_folder, &mut problems)?;
+    let project_file = sources.working_folder.join("kdgat.toml");
+    if project_file.is_file() {
+        layers.push(file_layer(&project_file, "kdgat.toml", &mut problems)?);
+    }
+    layers.push(Layer::from_variables(&sources.variables, &mut problems));
+    if let Some(path) = &sources.config_file {
+        layers.push(file_layer(&sources.working_folder.join(path), &path.display().to_string(), &mut problems)?);
+    }
+    layers.push(Layer::from_flags(&sources.flags, &mut problems));
+    ConfigError::unless_empty(problems)?;
+
+    let mut figment = Figment::from(Serialized::defaults(Config::default()));
+    let mut origins = BTreeMap::new();
+    for layer in layers {
+        for assignment in &layer.assignments {
+            origins.insert(assignment.field.name, assignment.origin.clone());
+        }
+        figment = figment.merge(layer);
+    }
+    // Every value was read by its field's own type, so that this can only fail for a type that does not
+    // read back what it writes; a test goes through all of them.
+    let config = figment.extract().map_err(|error| {
+        ConfigError::Invalid(vec![Problem::Combination {
+            what: format!("the merged configuration does not fit its types: {error}"),
+            remedy: "please report this".to_string(),
+        }])
+    })?;
+    let loaded = Loaded { config, origins };
+    ConfigError::unless_empty(fields().filter_map(|field| out_of_range(field, &loaded)).collect())?;
+    Ok(loaded)
+}
+
+fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
+    let parsed = if text.trim_start().starts_with('{') {
+        parse_json(name, &text).and_then(|table| configuration_of(name, table))
+    } else {
+        parse_toml(name, &text)
+    };
+    match parsed {
+        Ok(table) => {
+            let origin_at = |line| Origin::File { file: name.to_string(), line };
+            Ok(Layer::from_table(&table, &origin_at, problems))
+        }
+        Err(problem) => {
+            problems.push(problem);
+            Ok(Layer::default())
+        }
+    }
+}
+
+/// A run's `config.json` holds the configuration under `config`, beside what the run was made from.
+fn configuration_of(file: &str, table: Table) -> Result<Table, Problem> {
+    let mut table = table;
+    for entry in &table {
+        if let (frozen::VERSION_KEY, Node::Value(text)) = (entry.key.as_str(), &entry.node) {
+            let found = text.parse().unwrap_or(u64::MAX);
+            if found > frozen::VERSION {
+                return Err(Problem::NewerLayout { file: file.to_string(), found, supported: frozen::VERSION });
+            }
+        }
+    }
+    let position = table.iter().position(|entry| entry.key == frozen::CONFIG_KEY);
+    match position.map(|position| table.swap_remove(position).node) {
+        Some(Node::Table(configuration)) => Ok(configuration),
+        Some(Node::Value(_)) => Err(Problem::Syntax {
+            file: file.to_string(),
+            line: 1,
+            message: format!("`{}` has to be an object with configuration fields", frozen::CONFIG_KEY),
+        }),
+        None => Ok(table),
+    }
+}
+
+fn out_of_range(field: &Field, loaded: &Loaded) -> Option<Problem> {
+    let mut problem = super::check::out_of_range(field, &loaded.config)?;
+    if let Problem::OutOfRange { origin, .. } = &mut problem {
+        *origin = Some(loaded.origin(field.name).clone());
+    }
+    Some(problem)
+}

@@ -1,0 +1,29 @@
+//! Where a value was written: the layer, and the place in it.
+
+use std::fmt;
+
+/// The layer that set a value. Later variants win over earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Built into the program.
+    Default,
+    /// `presets/*.toml`, from the working directory or from the binary.
+    Preset { preset: String, file: String, line: usize },
+    /// `kdgat.toml` of the working directory, or the file that `--config` names.
+    File { file: String, line: usize },
+    /// An environment variable.
+    Variable(String),
+    /// A flag of the command line.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => formatter.write_str("default"),
+            Origin::Preset { preset, file, line } => write!(formatter, "preset {preset} ({file}:{line})"),
+            Origin::File { file, line } => write!(formatter, "{file}:{line}"),
+            Origin::Variable(name) | Origin::Flag(name) => formatter.write_str(name),
+        }
+    }
+}

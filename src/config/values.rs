@@ -1,0 +1,407 @@
+//! What a configuration value can be: every type of a field reads itself from the text that a file, a
+//! variable or a flag holds, and writes itself back.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What is said about a type in help texts, in the reference, and in errors.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Completes "expected …", such as "a whole number".
+    pub expected: &'static str,
+    /// The placeholder of the flag's value, such as "N".
+    pub placeholder: &'static str,
+    /// Every valid text, when they are few.
+    pub choices: &'static [&'static str],
+    /// `none` is a value too.
+    pub optional: bool,
+    /// Written in quotes in a TOML file.
+    pub quoted: bool,
+    /// The flag may stand alone and then means `true`.
+    pub switch: bool,
+}
+
+impl Kind {
+    const fn plain(expected: &'static str, placeholder: &'static str, quoted: bool) -> Kind {
+        Kind { expected, placeholder, choices: &[], optional: false, quoted, switch: false }
+    }
+
+    /// "one of gat, gatv2", "a path, or none".
+    pub fn describe(&self) -> String {
+        let mut text = match self.choices {
+            [] => self.expected.to_string(),
+            choices => format!("one of {}", choices.join(", ")),
+        };
+        if self.optional {
+            text.push_str(", or none");
+        }
+        text
+    }
+}
+
+/// A type that a configuration field can have.
+pub trait Setting: Sized + Serialize + DeserializeOwned {
+    const KIND: Kind;
+    /// `None` when the text is no value of this type.
+    fn parse(text: &str) -> Option<Self>;
+    /// The text that [`Setting::parse`] reads back to the same value.
+    fn show(&self) -> String;
+    /// The numbers inside, which the field's limit applies to.
+    fn numbers(&self) -> Vec<f64> {
+        Vec::new()
+    }
+}
+
+impl Setting for bool {
+    const KIND: Kind = Kind { switch: true, ..Kind::plain("true or false", "true|false", false) };
+
+    fn parse(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($number:ty),+) => {$(
+        impl Setting for $number {
+            const KIND: Kind = Kind::plain("a whole number", "N", false);
+
+            fn parse(text: &str) -> Option<Self> {
+                text.trim().replace('_', "").parse().ok()
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+
+            fn numbers(&self) -> Vec<f64> {
+                vec![*self as f64]
+            }
+        }
+    )+};
+}
+whole_numbers!(usize, u64);
+
+impl Setting for f64 {
+    const KIND: Kind = Kind::plain("a number", "X", false);
+
+    fn parse(text: &str) -> Option<Self> {
+        text.trim().parse().ok().filter(|number: &f64| number.is_finite())
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![*self]
+    }
+}
+
+/// A name that becomes part of a folder's name.
+impl Setting for String {
+    const KIND: Kind = Kind::plain("a name of letters, digits, '.', '-' and '_'", "NAME", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        (!text.is_empty() && !text.starts_with('.') && text.chars().all(fits)).then(|| text.to_string())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Setting for PathBuf {
+    const KIND: Kind = Kind::plain("a path", "PATH", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| PathBuf::from(text))
+    }
+
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Setting for Vec<usize> {
+    const KIND: Kind = Kind::plain("whole numbers separated by commas", "N,N,..", false);
+
+    fn parse(text: &str) -> Option<Self> {
+        let inner = text.trim().trim_start_matches('[').trim_end_matches(']');
+        inner.split(',').map(usize::parse).collect()
+    }
+
+    fn show(&self) -> String {
+        self.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.iter().map(|&number| number as f64).collect()
+    }
+}
+
+impl<T: Setting> Setting for Option<T> {
+    const KIND: Kind = Kind { optional: true, ..T::KIND };
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "none" { Some(None) } else { T::parse(text).map(Some) }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_string(), T::show)
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.as_ref().map(T::numbers).unwrap_or_default()
+    }
+}
+
+/// A type that is stored as the text it prints as.
+macro_rules! stored_as_text {
+    ($($name:ident),+) => {$(
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                Self::parse(&text).ok_or_else(|| format!("`{text}` found, expected {}", Self::KIND.expected))
+            }
+        }
+    )+};
+}
+stored_as_text!(ByteSize, DeviceChoice, Threshold);
+
+/// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ByteSize(pub u64);
+
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("KiB", 1 << 10),
+    ("kB", 1_000),
+    ("B", 1),
+];
+
+impl fmt::Display for ByteSize {
+    /// The largest unit that divides it, so that nothing is lost.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0);
+        let (unit, bytes) = whole.unwrap_or(&("B", 1));
+        write!(formatter, "{}{unit}", self.0 / bytes)
+    }
+}
+
+impl Setting for ByteSize {
+    const KIND: Kind = Kind::plain("a size such as 6GiB or 512MB", "SIZE", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let (number, unit) =
+            text.split_at(text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len()));
+        let (number, unit) = (number.trim(), unit.trim());
+        let bytes_per_unit = match unit {
+            "" => 1,
+            unit => BYTE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?.1,
+        };
+        if let Some(whole) = u64::parse(number) {
+            return whole.checked_mul(bytes_per_unit).map(ByteSize);
+        }
+        let bytes = f64::parse(number)? * bytes_per_unit as f64;
+        (0.0..u64::MAX as f64).contains(&bytes).then_some(ByteSize(bytes.round() as u64))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.0 as f64]
+    }
+}
+
+/// Where a model is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum DeviceChoice {
+    /// The first GPU when there is one, else the CPU.
+    Auto,
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => formatter.write_str("auto"),
+            DeviceChoice::Cpu => formatter.write_str("cpu"),
+            DeviceChoice::Cuda(0) => formatter.write_str("cuda"),
+            DeviceChoice::Cuda(index) => write!(formatter, "cuda:{index}"),
+        }
+    }
+}
+
+impl Setting for DeviceChoice {
+    const KIND: Kind = Kind::plain("auto, cpu, cuda or cuda:N", "DEVICE", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(DeviceChoice::Auto),
+            "cpu" => Some(DeviceChoice::Cpu),
+            "cuda" => Some(DeviceChoice::Cuda(0)),
+            _ => text.strip_prefix("cuda:")?.parse().ok().map(DeviceChoice::Cuda),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// How the score is found above which a window is called an attack.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Threshold {
+    /// The score that this share of benign validation windows exceeds.
+    FalsePositiveRate(f64),
+    /// The score at which true-positive minus false-positive rate is largest on validation data (Youden 1950).
+    Youden,
+    /// This score.
+    Score(f64),
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Threshold::FalsePositiveRate(rate) => write!(formatter, "fpr:{rate}"),
+            Threshold::Youden => formatter.write_str("youden"),
+            Threshold::Score(score) => write!(formatter, "{score}"),
+        }
+    }
+}
+
+impl Setting for Threshold {
+    const KIND: Kind = Kind::plain("fpr:RATE (above 0, below 1), youden, or a score", "THRESHOLD", true);
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "youden" {
+            return Some(Threshold::Youden);
+        }
+        match text.strip_prefix("fpr:") {
+            Some(rate) => f64::parse(rate).filter(|&rate| rate > 0.0 && rate < 1.0).map(Threshold::FalsePositiveRate),
+            None => f64::parse(text).map(Threshold::Score),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Enumerations whose variants have a name in files and on the command line.
+macro_rules! choices {
+    ($($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $text:literal),+ $(,)? })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$note])* #[serde(rename = $text)] $variant),+ }
+
+        impl $name {
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+
+        impl Setting for $name {
+            const KIND: Kind = Kind {
+                choices: &[$($text),+],
+                ..Kind::plain("one of its names", "NAME", true)
+            };
+
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some($name::$variant),)+ _ => None }
+            }
+
+            fn show(&self) -> String {
+                self.as_str().to_string()
+            }
+        }
+    )+};
+}
+
+choices! {
+    LogFormat {
+        /// Recognised by the content of each file.
+        Auto = "auto",
+        Csv = "csv",
+        /// What SocketCAN's `candump -L` writes.
+        Candump = "candump",
+    }
+    ModelKind { Vgae = "vgae", Gat = "gat" }
+    /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).
+    Convolution { Gat = "gat", GatV2 = "gatv2" }
+    AttentionChoice {
+        /// The fused kernel where it serves the model, else composed operations.
+        Auto = "auto",
+        Fused = "fused",
+        Composed = "composed",
+    }
+    Schedule { Cosine = "cosine", Step = "step", Plateau = "plateau", Constant = "constant" }
+    Precision { Single = "32", Half = "16-mixed", BrainFloat = "bf16-mixed" }
+    TaskLoss { CrossEntropy = "ce", Weighted = "weighted", Focal = "focal" }
+    KdLoss {
+        /// Kullback–Leibler divergence of softened classes (Hinton et al. 2015).
+        Kl = "kl",
+        /// Decoupled distillation (Zhao et al. 2022).
+        Dkd = "dkd",
+        /// Mean squared difference of logits (Kim et al. 2021).
+        Mse = "mse",
+    }
+    Residency {
+        /// The teacher's weights stay on the device.
+        Resident = "resident",
+        /// On the device only around a visit.
+        Forward = "forward",
+        /// Layer by layer through a ring of slots.
+        Layer = "layer",
+        /// Chosen from measured numbers.
+        Auto = "auto",
+    }
+    TeacherCache {
+        /// In memory while it fits the budget, else on disk.
+        Auto = "auto",
+        Off = "off",
+        Ram = "ram",
+        Disk = "disk",
+    }
+    CachePrecision { F32 = "f32", F16 = "f16" }
+    CurriculumKind { Difficulty = "difficulty", Static = "static", Random = "random", Off = "none" }
+    MemoryEstimation { Measured = "measured", Static = "static" }
+}
