@@ -257,7 +257,7 @@ pub fn reparameterize(mean: &Tensor, log_variance: &Tensor, noise: &Tensor) -> R
 /// The task loss of a forward.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
     let reconstruction = output.reconstruction.f_mse_loss(&batch.continuous, tch::Reduction::Mean)?;
-    let id = output.id_logits.f_cross_entropy_for_logits(&batch.id_index)?;
+    let id = output.id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
     let successors = successor_loss(&output.successor_logits, batch)?;
     let squared = output.mean.f_square()?;
     let kl = (output.log_variance.f_add_scalar(1.0)?.f_sub(&squared)?.f_sub(&output.log_variance.f_exp()?)?)

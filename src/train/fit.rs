@@ -388,7 +388,7 @@ impl LoopState {
         for (name, tensor) in self.optimizer.state()? {
             tensors.insert(format!("optimizer.{name}"), tensor);
         }
-        tensors.insert("epoch_sums".into(), self.sums.f_copy()?);
+        tensors.insert("epoch_sums".into(), self.sums.f_detach_copy()?);
         Ok(checkpoint::write(&path, &tensors, &self.position)?)
     }
 

@@ -68,7 +68,7 @@ impl Adam {
     /// What a checkpoint holds of the optimiser.
     pub fn state(&self) -> Result<[(&'static str, Tensor); 3], ModelError> {
         let steps = Tensor::from_slice(&[self.steps]);
-        Ok([("mean", self.mean.f_copy()?), ("mean_square", self.mean_square.f_copy()?), ("steps", steps)])
+        Ok([("mean", self.mean.f_detach_copy()?), ("mean_square", self.mean_square.f_detach_copy()?), ("steps", steps)])
     }
 
     /// Puts back what [`Self::state`] gave.

@@ -59,7 +59,7 @@ impl Trainable {
     pub fn state_dict(&self) -> Result<StateDict, ModelError> {
         self.tensors
             .iter()
-            .map(|named| Ok((named.name.clone(), named.tensor.f_detach()?.f_to_device(Device::Cpu)?.f_copy()?)))
+            .map(|named| Ok((named.name.clone(), named.tensor.f_detach()?.f_to_device(Device::Cpu)?.f_detach_copy()?)))
             .collect()
     }
 
