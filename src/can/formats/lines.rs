@@ -1,0 +1,156 @@
+//! Cuts a log into lines, block by block, in a fixed amount of memory whatever the lines are.
+
+use memchr::memchr;
+
+use super::input::Input;
+use crate::can::error::CanError;
+
+/// The longest line that is given out; no row of any format comes near.
+pub const MAX_LINE_BYTES: usize = 64 << 10;
+/// Bytes held at a time: small enough for a core's own cache, and room for more than one longest line.
+const BLOCK_BYTES: usize = 256 << 10;
+/// How much of a line that is too long is kept, to show where it was.
+const OVERLONG_HEAD_BYTES: usize = 128;
+
+/// One line, without its line ending (`\n` or `\r\n`).
+pub struct Line<'a> {
+    /// Counted from 1.
+    pub number: u64,
+    /// The line, or how it begins if it is too long.
+    pub bytes: &'a [u8],
+    /// The line was longer than [`MAX_LINE_BYTES`].
+    pub too_long: bool,
+}
+
+/// The lines of a log.
+pub struct Lines {
+    input: Input,
+    buffer: Vec<u8>,
+    /// Not given out yet: `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    /// Lines given out so far.
+    number: u64,
+    at_end: bool,
+    overlong_head: Vec<u8>,
+}
+
+/// Where the next line was found.
+enum Found {
+    InBuffer { start: usize, end: usize },
+    TooLong,
+    End,
+}
+
+impl Lines {
+    /// The lines of `input`; reads the first block.
+    ///
+    /// # Errors
+    /// Those of [`Input::read`].
+    pub fn new(input: Input) -> Result<Lines, CanError> {
+        let mut lines = Lines {
+            input,
+            buffer: vec![0; BLOCK_BYTES],
+            start: 0,
+            end: 0,
+            number: 0,
+            at_end: false,
+            overlong_head: Vec::new(),
+        };
+        while !lines.at_end && lines.end < lines.buffer.len() / 2 {
+            lines.fill()?;
+        }
+        if lines.buffer[..lines.end].starts_with(b"\xEF\xBB\xBF") {
+            lines.start = 3; // a byte order mark, as some editors write
+        }
+        Ok(lines)
+    }
+
+    /// The next line, `None` at the end. The last line needs no line ending.
+    ///
+    /// # Errors
+    /// Those of [`Input::read`].
+    #[inline]
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>, CanError> {
+        let found = match memchr(b'\n', &self.buffer[self.start..self.end]) {
+            Some(length) if length <= MAX_LINE_BYTES => {
+                let start = self.start;
+                self.start += length + 1;
+                Found::InBuffer { start, end: start + length }
+            }
+            _ => self.find_beyond_buffer()?,
+        };
+        self.number += 1;
+        let number = self.number;
+        Ok(match found {
+            Found::InBuffer { start, end } => {
+                let bytes = &self.buffer[start..end];
+                Some(Line { number, bytes: bytes.strip_suffix(b"\r").unwrap_or(bytes), too_long: false })
+            }
+            Found::TooLong => Some(Line { number, bytes: &self.overlong_head, too_long: true }),
+            Found::End => None,
+        })
+    }
+
+    /// The first lines, without taking them.
+    pub fn peek(&self, limit: usize) -> Vec<&[u8]> {
+        let block = &self.buffer[self.start..self.end];
+        let mut lines: Vec<&[u8]> = block.split(|byte| *byte == b'\n').take(limit + 1).collect();
+        // What follows the last line ending of a block may be the beginning of a line only.
+        if lines.len() > limit || !self.at_end {
+            lines.pop();
+        }
+        lines.iter().map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect()
+    }
+
+    /// The log.
+    pub fn input(&self) -> &Input {
+        &self.input
+    }
+
+    /// The buffer holds no whole line: reads on, and passes over a line that is too long.
+    #[cold]
+    fn find_beyond_buffer(&mut self) -> Result<Found, CanError> {
+        let mut overlong = false;
+        loop {
+            let held = &self.buffer[self.start..self.end];
+            let line_end = memchr(b'\n', held);
+            let length = line_end.unwrap_or(held.len());
+            if length > MAX_LINE_BYTES && !overlong {
+                overlong = true;
+                self.overlong_head = held[..OVERLONG_HEAD_BYTES].to_vec();
+            }
+            let start = self.start;
+            match line_end {
+                Some(length) => {
+                    self.start += length + 1;
+                    return Ok(if overlong { Found::TooLong } else { Found::InBuffer { start, end: start + length } });
+                }
+                None if self.at_end => {
+                    self.start = self.end;
+                    return Ok(match length {
+                        _ if overlong => Found::TooLong,
+                        0 => Found::End,
+                        _ => Found::InBuffer { start, end: start + length },
+                    });
+                }
+                None if overlong => (self.start, self.end) = (0, 0),
+                None => {}
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Reads more behind what is held.
+    fn fill(&mut self) -> Result<(), CanError> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let count = self.input.read(&mut self.buffer[self.end..])?;
+        self.end += count;
+        self.at_end = count == 0;
+        Ok(())
+    }
+}

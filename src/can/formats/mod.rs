@@ -1,0 +1,215 @@
+//! Log formats: how a file becomes blocks of frames.
+//!
+//! [`open_log`] decompresses (by magic bytes), finds the format (by content) and returns a [`LogReader`]. A text
+//! format is a [`LineFormat`]: one file of this folder, one row a line. What is no text would implement
+//! [`FrameSource`] directly.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::CanError;
+use super::frame::Frame;
+use super::report::{FrameKind, ReadReport, RejectReason};
+
+pub mod can_train_and_test;
+mod candump;
+mod fields;
+mod input;
+mod lines;
+mod text_log;
+
+pub use input::Compression;
+pub use lines::MAX_LINE_BYTES;
+
+use input::Input;
+use lines::Lines;
+use text_log::TextLog;
+
+/// Lines looked at to find the format.
+const LINES_TO_RECOGNISE: usize = 64;
+
+/// A log format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// `timestamp,arbitration_id,data_field,attack` ([`can_train_and_test`]).
+    CanTrainAndTest,
+    /// SocketCAN `candump -L`.
+    Candump,
+}
+
+impl Format {
+    /// All formats; of two that read a log equally well, the first is taken.
+    pub const ALL: [Format; 2] = [Format::Candump, Format::CanTrainAndTest];
+
+    /// Its name on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::CanTrainAndTest => "can-train-and-test",
+            Format::Candump => "candump",
+        }
+    }
+
+    fn source(self, lines: Lines) -> Box<dyn FrameSource> {
+        match self {
+            Format::CanTrainAndTest => Box::new(TextLog::new(lines, can_train_and_test::CanTrainAndTest::default())),
+            Format::Candump => Box::new(TextLog::new(lines, candump::Candump)),
+        }
+    }
+
+    /// How many of a log's first lines this format reads.
+    fn score(self, head: &[&[u8]]) -> usize {
+        match self {
+            Format::CanTrainAndTest => score::<can_train_and_test::CanTrainAndTest>(head),
+            Format::Candump => score::<candump::Candump>(head),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("unknown log format {name:?}; known formats: {}", known_formats()))
+    }
+}
+
+fn known_formats() -> String {
+    Format::ALL.map(Format::name).join(", ")
+}
+
+/// What a line turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Row {
+    /// A frame.
+    Frame(Frame, FrameKind),
+    /// An error frame of the bus: counted, not delivered.
+    ErrorFrame,
+    /// A header, a comment, an event that is no frame.
+    Skipped,
+    /// Something that should be a frame and cannot be read.
+    Rejected(RejectReason),
+}
+
+/// A text format, one row a line.
+pub trait LineFormat: Default + Send {
+    /// Reads one line, without its line ending and never blank. Lines come in the order of the file.
+    fn parse_line(&mut self, line: &[u8]) -> Row;
+}
+
+/// Anything that delivers the frames of one log, in order.
+pub trait FrameSource: Send {
+    /// Appends frames until `frames` holds `limit` or the log ends, and counts what it saw in `report`.
+    ///
+    /// # Errors
+    /// When the log cannot be read on. A row that cannot be read is counted, and is no error.
+    fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError>;
+}
+
+fn score<F: LineFormat>(head: &[&[u8]]) -> usize {
+    let mut format = F::default();
+    let read = head.iter().filter(|line| !line.trim_ascii().is_empty());
+    read.filter(|line| !matches!(format.parse_line(line), Row::Rejected(_))).count()
+}
+
+/// Opens the log at `path`; its format is recognised by its first lines unless one is forced.
+///
+/// # Errors
+/// When the file is missing, unreadable, empty, damaged, or in no known format.
+pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanError> {
+    let lines = Lines::new(Input::open(path)?)?;
+    let compression = lines.input().compression();
+    let format = match format {
+        Some(format) => format,
+        None => recognise(&lines)?,
+    };
+    Ok(LogReader { format, compression, source: format.source(lines), report: ReadReport::default() })
+}
+
+fn recognise(lines: &Lines) -> Result<Format, CanError> {
+    let head = lines.peek(LINES_TO_RECOGNISE);
+    // `min_by_key` takes the first of equals.
+    let best = Format::ALL.into_iter().map(|format| (format, format.score(&head))).min_by_key(|(_, score)| usize::MAX - score);
+    match best {
+        Some((format, 1..)) => Ok(format),
+        _ => {
+            let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or_default();
+            Err(CanError::UnknownFormat {
+                path: lines.input().path().to_path_buf(),
+                first_line: String::from_utf8_lossy(&first[..first.len().min(320)]).chars().take(80).collect(),
+                known: known_formats(),
+            })
+        }
+    }
+}
+
+/// Reads a log from its beginning to its end, in blocks of the caller's size.
+pub struct LogReader {
+    format: Format,
+    compression: Compression,
+    source: Box<dyn FrameSource>,
+    report: ReadReport,
+}
+
+impl LogReader {
+    /// Clears `frames` and fills it with the next frames, at most `limit`; `Ok(0)` is the end of the log.
+    ///
+    /// # Errors
+    /// When the file cannot be read on, is truncated or damaged, or changed its size meanwhile.
+    pub fn read_block(&mut self, limit: usize, frames: &mut Vec<Frame>) -> Result<usize, CanError> {
+        frames.clear();
+        self.source.read(limit, frames, &mut self.report)?;
+        Ok(frames.len())
+    }
+
+    /// What was seen so far.
+    pub fn report(&self) -> &ReadReport {
+        &self.report
+    }
+
+    /// The log's format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// How the file is compressed.
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What a format makes of a log of these lines.
+    pub fn rows_of<F: LineFormat>(lines: &[&str]) -> Vec<Row> {
+        let mut format = F::default();
+        lines.iter().map(|line| format.parse_line(line.as_bytes())).collect()
+    }
+
+    pub fn frame(timestamp: f64, can_id: u32, data: &[u8], attack: bool) -> Frame {
+        let mut payload = [0; 8];
+        payload[..data.len()].copy_from_slice(data);
+        Frame { timestamp, can_id, payload, payload_length: data.len() as u8, attack }
+    }
+
+    #[test]
+    fn formats_have_the_names_they_are_parsed_from() {
+        for format in Format::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+            assert_eq!(serde_json::to_value(format).unwrap(), format.name());
+        }
+        assert!("cvs".parse::<Format>().unwrap_err().contains("can-train-and-test"));
+    }
+}
