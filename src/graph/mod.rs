@@ -1,6 +1,6 @@
 //! Windows of frames as graphs: features, vocabulary, the mapped store, and batches.
 //!
-//! Frames flow through windows and features into [`columns`], which [`store`] writes as shards and maps
+//! Frames flow through [`window`] and [`features`] into [`columns`], which [`store`] writes as shards and maps
 //! again; [`assemble`] puts graphs of a store side by side as a [`Batch`], and [`loader`] does so ahead of time.
 
 pub mod assemble;
@@ -8,11 +8,13 @@ pub mod batch;
 pub mod columns;
 pub mod edge_list;
 pub mod error;
+pub mod features;
 pub mod loader;
 pub mod random;
 pub mod split;
 pub mod store;
 pub mod vocabulary;
+pub mod window;
 
 pub use assemble::{AssembleOptions, UnknownDrop, assemble};
 pub use batch::{Adjacency, Batch};
