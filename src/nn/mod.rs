@@ -5,6 +5,7 @@
 
 pub mod attention;
 pub mod error;
+pub mod gat;
 pub mod gat_conv;
 pub mod layers;
 pub mod parameters;
@@ -12,6 +13,7 @@ pub mod vgae;
 pub mod weights;
 
 pub use error::ModelError;
+pub use gat::{Gat, GatConfig};
 pub use gat_conv::GatConv;
 pub use parameters::{FreshParameters, GivenTensors, Scope, TensorSource};
 pub use vgae::{Vgae, VgaeConfig, VgaeOutput};

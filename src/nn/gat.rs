@@ -1,0 +1,126 @@
+//! The GAT classifier (Veličković et al. 2018) with jumping knowledge (Xu et al. 2018) by concatenation.
+//!
+//! ID embedding ‖ continuous features → attention layers with ReLU and dropout → their outputs side by side → mean over
+//! each graph's nodes → fully connected head → logits of normal and attack.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::attention::AttentionKernel;
+use super::layers::{Mlp, NodeInput, mean_per_graph, relu_dropout};
+use super::parameters::Scope;
+use super::vgae::Mode;
+use super::{GatConv, ModelError};
+use crate::graph::{Batch, NODE_FEATURES};
+
+/// Classes: normal and attack.
+pub const CLASSES: i64 = 2;
+
+/// The architecture: what must be known to rebuild a model around its weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GatConfig {
+    /// Channels of a head in every layer.
+    pub hidden: i64,
+    /// Attention layers.
+    pub layers: i64,
+    /// Heads of every layer, side by side.
+    pub heads: i64,
+    /// Columns of the ID embedding.
+    pub embedding: i64,
+    /// Fully connected layers of the head.
+    pub fc_layers: i64,
+    /// IDs of the vocabulary, UNKNOWN included.
+    pub vocabulary_size: i64,
+    /// Probability of dropping an activation in training.
+    pub dropout: f64,
+}
+
+impl GatConfig {
+    /// Columns of the pooled embedding of a graph.
+    pub fn embedding_columns(&self) -> i64 {
+        self.hidden * self.heads * self.layers
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let positive = [
+            ("hidden", self.hidden),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("embedding", self.embedding),
+            ("fc_layers", self.fc_layers),
+            ("vocabulary_size", self.vocabulary_size),
+        ];
+        for (field, value) in positive {
+            if value < 1 {
+                return Err(ModelError::Architecture { field, found: value.to_string(), expected: "must be at least 1" });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Gat {
+    config: GatConfig,
+    kernel: AttentionKernel,
+    input: NodeInput,
+    convs: Vec<GatConv>,
+    head: Mlp,
+}
+
+impl Gat {
+    /// Builds the model around the tensors that `scope` gives.
+    pub fn new(mut scope: Scope, config: &GatConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
+        config.check()?;
+        let input = NodeInput::new(&mut scope, config.vocabulary_size, config.embedding)?;
+        let mut columns = config.embedding + NODE_FEATURES as i64;
+        let mut convs = Vec::new();
+        for index in 0..config.layers {
+            convs.push(GatConv::new(scope.sub("convs").sub(index), columns, config.hidden, config.heads)?);
+            columns = config.hidden * config.heads;
+        }
+        let pooled = config.embedding_columns();
+        let mut widths = vec![pooled; config.fc_layers as usize];
+        widths.push(CLASSES);
+        let head = Mlp::new(scope.sub("fc_layers"), &widths)?;
+        Ok(Self { config: config.clone(), kernel, input, convs, head })
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> &GatConfig {
+        &self.config
+    }
+
+    /// Logits, `[num_graphs, CLASSES]`.
+    pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let pooled = self.embed(batch, mode)?;
+        self.classify(&pooled, mode)
+    }
+
+    /// The pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
+    pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let layers = self.layer_outputs(batch, mode)?;
+        // Pooling each layer on its own gives the same means as pooling their concatenation, on a tensor that is
+        // graphs tall instead of nodes tall.
+        let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Tensor::f_cat(&pooled, 1)?)
+    }
+
+    /// Logits of pooled embeddings.
+    pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+        self.head.forward(pooled, self.config.dropout, mode == Mode::Training)
+    }
+
+    /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
+    pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
+        let mut x = self.input.forward(batch)?;
+        let mut outputs = Vec::with_capacity(self.convs.len());
+        for conv in &self.convs {
+            x = conv.forward(&x, &batch.adjacency, self.kernel)?;
+            x = relu_dropout(&x, self.config.dropout, mode == Mode::Training)?;
+            outputs.push(x.shallow_clone());
+        }
+        Ok(outputs)
+    }
+}
