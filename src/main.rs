@@ -1,1 +1,5 @@
-fn main() {}
+//! The command `kdgat`. Everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    kdgat::cli::main()
+}

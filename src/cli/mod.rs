@@ -1,1 +1,30 @@
-//! (under construction)
+//! The command line: types and help texts, and the way from a command to the code that does it.
+
+mod commands;
+mod completions;
+mod configuration;
+mod dispatch;
+mod exit;
+pub mod output;
+mod parse;
+mod settings;
+
+use std::process::ExitCode;
+
+pub use commands::{Cli, Command, ConfigArgs, DataCommand, EvaluateArgs, TeachersCommand};
+pub use dispatch::run;
+pub use exit::{ExitStatus, UsageError, exit_code};
+pub use parse::parse;
+pub use settings::{FieldFlags, Settings};
+
+/// The whole program: parses the process's arguments, runs the command, prints what went wrong.
+pub fn main() -> ExitCode {
+    match parse(std::env::args_os()) {
+        Ok(cli) => run(cli).unwrap_or_else(|error| exit::report(&error)),
+        Err(message) => {
+            // Help and version are such messages too; nobody reading them is no failure.
+            let _ = message.print();
+            ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(exit::INPUT))
+        }
+    }
+}

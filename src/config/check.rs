@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
-use super::layer::{field, fields};
+use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
 use super::table::Field;
@@ -37,7 +37,7 @@ impl Stage {
 
 /// Refuses values out of range and combinations that contradict each other; names all of them.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
-    let mut problems: Vec<Problem> = fields().filter_map(|field| out_of_range(field, config)).collect();
+    let mut problems: Vec<Problem> = fields().filter_map(|field| range_problem(field, config)).collect();
     problems.extend(contradictions(config));
     ConfigError::unless_empty(problems)
 }
@@ -66,16 +66,8 @@ pub fn check_stage(loaded: &Loaded, stage: Stage) -> Result<(), ConfigError> {
     ConfigError::unless_empty(problems)
 }
 
-/// The problem of a field whose numbers are outside its limit.
-pub(super) fn out_of_range(field: &Field, config: &Config) -> Option<Problem> {
-    let limit = field.limit?;
-    (!(field.numbers)(config).iter().all(|&number| limit.holds(number))).then(|| Problem::OutOfRange {
-        field: field.name,
-        found: (field.show)(config),
-        limit: limit.to_string(),
-        remedy: format!("set it with {}", field.flag()),
-        origin: None,
-    })
+fn range_problem(field: &Field, config: &Config) -> Option<Problem> {
+    (!field.admits(&(field.numbers)(config))).then(|| out_of_range(field, (field.show)(config), None))
 }
 
 fn contradictions(config: &Config) -> Vec<Problem> {

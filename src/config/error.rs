@@ -46,7 +46,7 @@ pub enum Problem {
     WrongSection { field: &'static str, section: &'static str, found: String, origin: Origin },
     #[error("{origin}: `{field}` is given a second time (first: {first}); keep one of the two")]
     GivenTwice { field: &'static str, first: Origin, origin: Origin },
-    #[error("{origin}: {field} = `{found}` is not valid; expected {expected}{}", nearest.as_ref().map(|name| format!("; the nearest is {name}")).unwrap_or_default())]
+    #[error("{origin}: `{found}` is no value of {field}; expected {expected}{}", nearest.as_ref().map(|name| format!("; the nearest is {name}")).unwrap_or_default())]
     BadValue { field: &'static str, found: String, expected: String, nearest: Option<&'static str>, origin: Origin },
     #[error("{}{field} = {found} is out of range: it has to be {limit}; {remedy}", origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default())]
     OutOfRange { field: &'static str, found: String, limit: String, remedy: String, origin: Option<Origin> },

@@ -166,9 +166,9 @@ config_fields! {
         /// Share of the free memory that is planned for.
         safety_factor: f64 = 0.6, Between(0.01, 1.0);
         /// Host memory that must not be exceeded. none: what the control group, the batch system, or the machine grants.
-        memory_limit: Option<ByteSize> = None, AtLeast(1048576.0);
+        memory_limit: Option<ByteSize> = None, Above(0.0);
         /// GPU memory that must not be exceeded. none: what is free at the start.
-        gpu_memory_limit: Option<ByteSize> = None, AtLeast(1048576.0);
+        gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
         /// Optimiser steps between two releases of cached GPU memory; 0 never releases.
         clear_cache_every_n: usize = 100;
         /// Keep Adam's states in host memory.

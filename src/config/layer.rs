@@ -92,7 +92,10 @@ impl Layer {
             return;
         }
         match (field.read)(text) {
-            Some(value) => self.assignments.push(Assignment { field, value, origin }),
+            Some((value, numbers)) if field.admits(&numbers) => {
+                self.assignments.push(Assignment { field, value, origin });
+            }
+            Some(_) => problems.push(out_of_range(field, text.to_string(), Some(origin))),
             None => problems.push(Problem::BadValue {
                 field: field.name,
                 found: text.to_string(),
@@ -152,6 +155,17 @@ impl Provider for Layer {
             }
         }
         Ok(Profile::Default.collect(sections))
+    }
+}
+
+/// The problem of a number outside its field's limit.
+pub(super) fn out_of_range(field: &Field, found: String, origin: Option<Origin>) -> Problem {
+    Problem::OutOfRange {
+        field: field.name,
+        found,
+        limit: field.limit.map(|limit| limit.to_string()).unwrap_or_default(),
+        remedy: format!("set it with {}", field.flag()),
+        origin,
     }
 }
 

@@ -9,9 +9,8 @@ use figment::providers::Serialized;
 
 use super::Config;
 use super::error::{ConfigError, Problem};
-use super::layer::{Layer, fields};
+use super::layer::Layer;
 use super::origin::Origin;
-use super::table::Field;
 use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 
@@ -75,9 +74,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
             remedy: "please report this".to_string(),
         }])
     })?;
-    let loaded = Loaded { config, origins };
-    ConfigError::unless_empty(fields().filter_map(|field| out_of_range(field, &loaded)).collect())?;
-    Ok(loaded)
+    Ok(Loaded { config, origins })
 }
 
 fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {
@@ -121,12 +118,4 @@ fn configuration_of(file: &str, table: Table) -> Result<Table, Problem> {
         }),
         None => Ok(table),
     }
-}
-
-fn out_of_range(field: &Field, loaded: &Loaded) -> Option<Problem> {
-    let mut problem = super::check::out_of_range(field, &loaded.config)?;
-    if let Problem::OutOfRange { origin, .. } = &mut problem {
-        *origin = Some(loaded.origin(field.name).clone());
-    }
-    Some(problem)
 }

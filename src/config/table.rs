@@ -19,8 +19,8 @@ pub struct Field {
     pub help: &'static [&'static str],
     pub kind: Kind,
     pub limit: Option<Limit>,
-    /// The text as a value of the field's type; `None` when it is none.
-    pub read: fn(&str) -> Option<Value>,
+    /// The text as a value of the field's type, and the numbers in it; `None` when it is none.
+    pub read: fn(&str) -> Option<(Value, Vec<f64>)>,
     pub show: fn(&Config) -> String,
     pub numbers: fn(&Config) -> Vec<f64>,
 }
@@ -41,6 +41,11 @@ impl Field {
     /// `max_epochs` is `KDGAT_MAX_EPOCHS`.
     pub fn variable(&self) -> String {
         variable(self.name)
+    }
+
+    /// Whether the field's limit, if it has one, holds for all these numbers.
+    pub fn admits(&self, numbers: &[f64]) -> bool {
+        self.limit.is_none_or(|limit| numbers.iter().all(|&number| limit.holds(number)))
     }
 
     pub fn goes_by(&self, name: &str) -> bool {
@@ -160,7 +165,11 @@ macro_rules! config_fields {
                         help: &[$($help),+],
                         kind: <$type as Setting>::KIND,
                         limit: [$(Some($limit),)? None][0],
-                        read: |text| Value::serialize(<$type as Setting>::parse(text)?).ok(),
+                        read: |text| {
+                            let value = <$type as Setting>::parse(text)?;
+                            let numbers = Setting::numbers(&value);
+                            Some((Value::serialize(value).ok()?, numbers))
+                        },
                         show: |config| Setting::show(&config.$section.$field),
                         numbers: |config| Setting::numbers(&config.$section.$field),
                     },

@@ -1,0 +1,110 @@
+//! The commands and their arguments.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::settings::Settings;
+
+/// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
+#[derive(Debug, Parser)]
+#[command(name = "kdgat", version, propagate_version = true, args_override_self = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a graph autoencoder on attack-free traffic (--preset vgae,teacher or vgae,student)
+    Autoencoder(Settings),
+    /// Train a classifier on all graphs (--preset gat,teacher or gat,student)
+    Normal(Settings),
+    /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
+    Curriculum(Settings),
+    /// Score trained models on the test folders of their dataset
+    Evaluate(EvaluateArgs),
+    /// Simulate, build and describe datasets
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// List, show and check registered teachers, or compute their outputs ahead of time
+    #[command(subcommand)]
+    Teachers(TeachersCommand),
+    /// Print the merged configuration and which layer set each value
+    Config(ConfigArgs),
+    /// Print what was found: libtorch, GPUs, memory, copy bandwidth
+    Doctor,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell to complete in
+        shell: Shell,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct EvaluateArgs {
+    /// Run folders; without any, all models of the dataset
+    #[arg(value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DataCommand {
+    /// Write a simulated dataset: normal traffic and labelled attacks
+    Simulate {
+        /// The folder to make
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Build the graph store of a dataset (stages do so by themselves)
+    Build(Settings),
+    /// Count files, frames, graphs, attacks, IDs and rejected rows of a dataset
+    Info {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TeachersCommand {
+    /// List the registered teachers
+    List(Settings),
+    /// Show a teacher's card, configuration and digests
+    Show {
+        /// The teacher, as DATASET/MODEL
+        #[arg(value_name = "TEACHER")]
+        teacher: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Check that teachers are undamaged, fit their configuration, and answer the same twice
+    Verify {
+        /// Teachers, as DATASET/MODEL; without any, all
+        #[arg(value_name = "TEACHER")]
+        teachers: Vec<String>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Compute a teacher's outputs for a dataset ahead of the training
+    Cache(Settings),
+}
+
+#[derive(Args, Debug)]
+pub struct ConfigArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print the reference of all fields (docs/configuration.md) instead
+    #[arg(long, conflicts_with = "json")]
+    pub reference: bool,
+    #[command(flatten)]
+    pub settings: Settings,
+}

@@ -1,0 +1,153 @@
+//! The flags that every working command shares: presets, a configuration file, and one flag for each field of
+//! the configuration, made from the table of fields.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::config::{self, Config, ConfigError, Field, Loaded, SECTIONS, Sources, Stage};
+
+/// What a command's configuration is merged from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Settings {
+    /// Presets, merged left to right: a model, a size, then overlays (vgae,student,quick)
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub preset: Vec<String>,
+    /// A TOML file, or the config.json of a run to repeat it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub fields: FieldFlags,
+}
+
+impl Settings {
+    /// The merged configuration, checked for what holds for every command.
+    pub fn load(&self) -> Result<Loaded, ConfigError> {
+        let loaded = self.merge()?;
+        config::check(&loaded.config)?;
+        Ok(loaded)
+    }
+
+    /// The merged configuration, checked for a command that trains.
+    pub fn load_for(&self, stage: Stage) -> Result<Loaded, ConfigError> {
+        let loaded = self.merge()?;
+        config::check_stage(&loaded, stage)?;
+        Ok(loaded)
+    }
+
+    fn merge(&self) -> Result<Loaded, ConfigError> {
+        config::load(&self.sources())
+    }
+
+    /// The layers, with the process's environment and working directory.
+    pub fn sources(&self) -> Sources {
+        Sources {
+            presets: self.preset.clone(),
+            working_folder: PathBuf::new(),
+            variables: std::env::vars_os().collect(),
+            config_file: self.config.clone(),
+            flags: self.fields.0.clone(),
+        }
+    }
+}
+
+/// Pairs of a field's name and the text of its flag, for the flags that were given.
+#[derive(Clone, Debug, Default)]
+pub struct FieldFlags(pub Vec<(String, String)>);
+
+/// The flags that `-h` shows; `--help` shows all.
+const COMMON: &[&str] = &[
+    "data",
+    "max_epochs",
+    "lr",
+    "batch_size",
+    "seed",
+    "device",
+    "use_kd",
+    "teacher_path",
+    "offload_teacher",
+    "memory_limit",
+    "resume",
+];
+
+impl Args for FieldFlags {
+    fn augment_args(command: Command) -> Command {
+        let defaults = Config::default();
+        let mut command = command;
+        for section in SECTIONS {
+            for field in section.fields {
+                command = command.arg(argument(field, &defaults));
+            }
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FieldFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given =
+            |field: &Field| matches.get_one::<String>(field.name).map(|text| (field.name.to_string(), text.clone()));
+        Ok(FieldFlags(config::fields().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn argument(field: &'static Field, defaults: &Config) -> Arg {
+    let limit = field.limit.map(|limit| format!("; {limit}")).unwrap_or_default();
+    let help = format!("{} [default: {}{limit}]", field.help_text().trim_end_matches('.'), (field.show)(defaults));
+    let mut argument = Arg::new(field.name)
+        .long(field.name.replace('_', "-"))
+        .alias(field.name)
+        .help(help)
+        .help_heading(format!("{} fields", capitalised(field.section)))
+        .value_name(field.kind.placeholder)
+        .value_parser(AnyText { suggestions: field.kind.choices })
+        .action(ArgAction::Set)
+        .allow_negative_numbers(true)
+        .overrides_with(field.name)
+        .hide_short_help(!COMMON.contains(&field.name));
+    if let Some(alias) = field.alias {
+        argument = argument.alias(alias.replace('_', "-")).alias(alias);
+    }
+    if field.kind.switch {
+        argument = argument.num_args(0..=1).default_missing_value("true");
+    }
+    argument
+}
+
+fn capitalised(word: &str) -> String {
+    let (first, rest) = word.split_at(1);
+    first.to_ascii_uppercase() + rest
+}
+
+/// Accepts any text, so that all bad values are reported together by the configuration; knows the valid
+/// ones for help and completion.
+#[derive(Clone)]
+struct AnyText {
+    suggestions: &'static [&'static str],
+}
+
+impl TypedValueParser for AnyText {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, _: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        let invalid = || clap::Error::new(ErrorKind::InvalidUtf8).with_cmd(command);
+        value.to_str().map(str::to_string).ok_or_else(invalid)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let suggestions = self.suggestions.iter().map(|suggestion| PossibleValue::new(*suggestion));
+        (!self.suggestions.is_empty()).then(|| Box::new(suggestions) as Box<dyn Iterator<Item = PossibleValue>>)
+    }
+}

@@ -1,0 +1,119 @@
+//! The program as a user meets it: exit codes, messages, help.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn kdgat(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).output().unwrap()
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
+    command.current_dir(folder).args(arguments);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KDGAT_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn config_prints_the_merged_result_with_origins() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("kdgat.toml"), "patience = 7\n").unwrap();
+    let output = command(folder.path(), &["config", "--preset", "vgae,student", "--offload-teacher"])
+        .env("KDGAT_LR", "0.5")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for (assignment, origin) in [
+        ("lr = 0.5", "KDGAT_LR"),
+        ("patience = 7", "kdgat.toml:1"),
+        ("offload_teacher = true", "--offload-teacher"),
+        ("use_kd = true", "preset vgae,student (built-in presets/vgae.toml:"),
+        ("window = 100", "default"),
+    ] {
+        let found = text.lines().any(|line| line.starts_with(assignment) && line.contains(&format!("# {origin}")));
+        assert!(found, "no line `{assignment} # {origin}` in\n{text}");
+    }
+    let json = kdgat(folder.path(), &["config", "--json", "--seed", "5"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["config"]["training"]["seed"], 5);
+    assert_eq!(json["origins"]["seed"], "--seed");
+}
+
+#[test]
+fn wrong_usage_and_input_end_with_two() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, message) in [
+        (vec!["autoencoder", "--max-epoch", "3"], "'--max-epochs'"),
+        (vec!["autoencoder", "--zzzzzz", "3"], "a similar argument exists"),
+        (vec!["autoencodr"], "'autoencoder'"),
+        (vec!["data", "buidl"], "'build'"),
+        (vec!["qqq"], "a similar subcommand exists"),
+        (vec![], "Usage"),
+        (vec!["config", "--lr", "x", "--conv", "y"], "2 problems"),
+        (vec!["config", "--preset", "nope"], "no preset is called `nope`"),
+        (vec!["config", "--config", "missing.toml"], "error: cannot read missing.toml\n  because: "),
+        (vec!["normal"], "use --preset gat,student"),
+        (vec!["autoencoder", "--preset", "vgae,teacher", "--offload-teacher"], "--use-kd"),
+    ] {
+        let output = kdgat(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "kdgat {arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "kdgat {arguments:?}: {}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+    }
+}
+
+#[test]
+fn help_shows_the_common_flags_and_all_of_them_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = stdout(&kdgat(folder.path(), &["autoencoder", "-h"]));
+    let long = stdout(&kdgat(folder.path(), &["autoencoder", "--help"]));
+    assert!(short.contains("--offload-teacher") && !short.contains("--lr-gamma"), "{short}");
+    for field in kdgat::config::fields() {
+        assert!(long.contains(&field.flag()), "{} is not in the help", field.flag());
+    }
+    for command in
+        ["autoencoder", "normal", "curriculum", "evaluate", "data", "teachers", "config", "doctor", "completions"]
+    {
+        let output = kdgat(folder.path(), &[command, "--help"]);
+        assert!(output.status.success(), "kdgat {command} --help");
+    }
+    assert!(stdout(&kdgat(folder.path(), &["--version"])).starts_with("kdgat "));
+}
+
+#[test]
+fn completions_know_flags_and_values() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = kdgat(folder.path(), &["completions", shell]);
+        assert!(output.status.success());
+        let script = stdout(&output);
+        assert!(script.contains("offload-teacher") && script.contains("bf16-mixed"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than a pipe holds, so that the program is still writing when its reader is gone.
+    let mut child =
+        command(folder.path(), &["completions", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 1];
+    let mut reader = child.stdout.take().unwrap();
+    reader.read_exact(&mut first).unwrap();
+    drop(reader);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?} {}", output.status, stderr(&output));
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+}
