@@ -1,0 +1,83 @@
+//! What the shuttle needs of a device: memory, a copy, streams with events, and time.
+
+mod cpu;
+
+use std::any::Any;
+
+use tch::{Device, TchError, Tensor};
+
+use super::order::Stream;
+use super::targets::Targets;
+
+pub use cpu::Cpu;
+
+/// A device as the teacher thread drives it.
+///
+/// Nothing here lets the host wait: copies and forwards are queued, and events order them.
+pub trait Accelerator: Send + 'static {
+    /// A point in a stream, with its time.
+    type Event: Clone + Send + 'static;
+
+    /// Where tensors of the teacher live.
+    fn device(&self) -> Device;
+
+    /// Whether work is done when its call returns, in memory that is the host's.
+    fn is_host(&self) -> bool;
+
+    /// Host memory that copies to the device can be made from without waiting, or plain memory with the reason.
+    fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError>;
+
+    /// `[bytes]`, u8, from the pool of the student's stream.
+    fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError>;
+
+    /// Queues a copy on [`Stream::Copy`].
+    fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError>;
+
+    /// Runs `work` with the teacher's stream as the thread's current one.
+    fn on_teacher<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, AcceleratorError>;
+
+    /// Marks the present end of a stream.
+    fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError>;
+
+    /// Lets later work of `stream` wait for `event`.
+    fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), AcceleratorError>;
+
+    /// Milliseconds between two points, or nothing while the device has not come so far.
+    fn elapsed_ms(&self, from: &Self::Event, to: &Self::Event) -> Option<f64>;
+
+    /// Called on the student's thread: its current stream waits for `events`, and the memory of `targets` returns to
+    /// its pool only after what that stream does with it.
+    fn student_takes(events: &[Self::Event], targets: &Targets) -> Result<(), AcceleratorError>;
+
+    /// Bytes that are free on the device, or nothing where that cannot be told.
+    fn free_bytes(&self) -> Option<u64>;
+}
+
+/// Host memory for weights.
+pub struct HostBlock {
+    /// `[bytes]`, u8.
+    pub tensor: Tensor,
+    /// Why the memory is not page-locked, where it should be.
+    pub not_page_locked: Option<String>,
+    /// Keeps the memory alive.
+    pub owner: Option<Box<dyn Any + Send>>,
+}
+
+/// Why a device did not do as told.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceleratorError {
+    /// libtorch failed, for instance for want of memory.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+    /// A device that this program cannot drive.
+    #[error("the teacher cannot run on {device:?}: {reason}")]
+    Unsupported {
+        /// The device that was asked for.
+        device: Device,
+        /// Why not.
+        reason: String,
+    },
+    /// Streams, events or page-locked memory failed.
+    #[error("{0}")]
+    Driver(String),
+}

@@ -1,0 +1,246 @@
+//! Carries frozen weights between one block of host memory and the device.
+//!
+//! The weights lie once in host memory, layer by layer, each tensor at a multiple of 256 bytes, in a page-locked
+//! block where the device is not the host. A load is one asynchronous copy into one allocation, and tensors are views
+//! into it; letting go is dropping that allocation. Nothing is ever copied back. The order of copies, forwards and the
+//! student's work is kept by [`super::order`]; the flows are those of [`super::visit`].
+
+mod block;
+mod carrier;
+
+use crate::graph::Batch;
+
+use super::accelerator::Accelerator;
+use super::model::FrozenModel;
+use super::order::{AllRules, Order, Stream};
+use super::targets::Targets;
+use super::teacher::{Residency, TeacherError};
+use super::visit::{self, Held, Output};
+use super::weights::Weights;
+
+use carrier::{Carrier, Job, Slot, Span};
+
+/// Where the weights are for a visit and after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VisitKind {
+    /// All of them, and they stay.
+    Resident,
+    /// All of them, and they go.
+    Forward,
+    /// `slots` layers at a time.
+    Layer {
+        /// Layers that are on the device at once.
+        slots: usize,
+    },
+}
+
+impl VisitKind {
+    /// The policy in the user's words.
+    pub fn residency(self) -> Residency {
+        match self {
+            Self::Resident => Residency::Resident,
+            Self::Forward => Residency::Forward,
+            Self::Layer { .. } => Residency::Layer,
+        }
+    }
+}
+
+/// Targets that the device may still be computing: the student's stream has to wait for `events`.
+pub struct Ready<E> {
+    /// What was asked for.
+    pub targets: Targets,
+    /// What the student's stream waits for.
+    pub events: Vec<E>,
+}
+
+/// What [`Shuttle::visit`] calls with the number of a batch and its targets.
+pub type OnReady<'a, A> = dyn FnMut(usize, Ready<<A as Accelerator>::Event>) -> Result<(), TeacherError> + 'a;
+
+/// What visits took and moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// Copies of weights to the device.
+    pub copy_ms: f64,
+    /// The part of it in which the teacher had to wait for them.
+    pub copy_exposed_ms: f64,
+    /// Forwards.
+    pub forward_ms: f64,
+    /// Bytes that were copied.
+    pub copied_bytes: u64,
+    /// Copies that were made.
+    pub copies: u64,
+    /// Batches that went through the model.
+    pub forwards: u64,
+}
+
+/// A frozen model, its weights in host memory, and what of them is on the device.
+pub struct Shuttle<A: Accelerator> {
+    carrier: Carrier<A>,
+    order: Order<A::Event, AllRules>,
+    held: Option<Held<Slot>>,
+}
+
+impl<A: Accelerator> Shuttle<A> {
+    /// Packs `weights` into one block of host memory and lets go of the tensors that they came in.
+    pub fn new(mut accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
+        let layers = block::lay_out(model.as_ref(), &weights)?;
+        let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
+        let host = accelerator.host_block(bytes)?;
+        if let Some(reason) = &host.not_page_locked {
+            tracing::warn!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap");
+        }
+        block::pack(&layers, weights, &host.tensor)?;
+        let carrier = Carrier {
+            accelerator,
+            model,
+            host,
+            layers,
+            jobs: Vec::new(),
+            spans: Vec::new(),
+            counted: Timings::default(),
+            in_place: false,
+            held_bytes: 0,
+            peak_bytes: 0,
+        };
+        Ok(Self { carrier, order: Order::new(AllRules), held: None })
+    }
+
+    /// Targets of `batches`, each given to `ready` as soon as its forward is queued.
+    ///
+    /// Afterwards the weights stay (`Resident`) or go (`Forward`, `Layer`); they go when anything fails, too.
+    pub fn visit(
+        &mut self,
+        kind: VisitKind,
+        batches: Vec<Batch>,
+        ready: &mut OnReady<'_, A>,
+    ) -> Result<(), TeacherError> {
+        self.carrier.jobs = batches.into_iter().map(Job::new).collect();
+        let outcome = match kind {
+            VisitKind::Resident | VisitKind::Forward => self.visit_whole(kind, ready),
+            VisitKind::Layer { slots } => self.visit_layers(slots, ready),
+        };
+        self.carrier.jobs.clear();
+        if outcome.is_err() || kind != VisitKind::Resident {
+            self.let_go()?;
+        }
+        outcome
+    }
+
+    fn visit_whole(&mut self, kind: VisitKind, ready: &mut OnReady<'_, A>) -> Result<(), TeacherError> {
+        self.load(kind, true)?;
+        let Some(held) = &self.held else { return Ok(()) };
+        for batch in 0..self.carrier.jobs.len() {
+            let output = visit::forward(&mut self.carrier, &mut self.order, held, batch)?;
+            ready(batch, finish(&mut self.carrier, &mut self.order, batch, output)?)?;
+        }
+        Ok(())
+    }
+
+    fn visit_layers(&mut self, slots: usize, ready: &mut OnReady<'_, A>) -> Result<(), TeacherError> {
+        self.let_go()?;
+        self.carrier.in_place = false;
+        let before = self.carrier.spans.len();
+        let (layers, slot_bytes, batches) = (self.layers(), self.layer_bytes(), self.carrier.jobs.len());
+        let outputs = visit::through_layers(&mut self.carrier, &mut self.order, layers, slots, slot_bytes, batches)?;
+        self.expose_host_copies(before);
+        for (batch, output) in outputs.into_iter().enumerate() {
+            ready(batch, finish(&mut self.carrier, &mut self.order, batch, output)?)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to bring the weights in, so that they are there when the next visit starts.
+    pub fn prepare(&mut self, kind: VisitKind) -> Result<(), TeacherError> {
+        if matches!(kind, VisitKind::Layer { .. }) {
+            return Ok(());
+        }
+        self.load(kind, false)
+    }
+
+    fn load(&mut self, kind: VisitKind, needed_now: bool) -> Result<(), TeacherError> {
+        if self.held.is_none() {
+            self.carrier.in_place = kind == VisitKind::Resident && self.carrier.accelerator.is_host();
+            let (before, bytes) = (self.carrier.spans.len(), self.bytes());
+            self.held = Some(visit::load(&mut self.carrier, &mut self.order, bytes)?);
+            if needed_now {
+                self.expose_host_copies(before);
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy that the host makes itself is waited for by nature.
+    fn expose_host_copies(&mut self, since: usize) {
+        if self.carrier.accelerator.is_host() {
+            let copies = self.carrier.spans[since..].iter().filter(|(span, ..)| matches!(span, Span::Copy));
+            let exposed: Vec<_> = copies.map(|(_, from, to)| (Span::Exposed, from.clone(), to.clone())).collect();
+            self.carrier.spans.extend(exposed);
+        }
+    }
+
+    /// Drops the weights on the device, after whoever reads them last.
+    pub fn let_go(&mut self) -> Result<(), TeacherError> {
+        match self.held.take() {
+            Some(held) => visit::let_go(&mut self.carrier, &mut self.order, held),
+            None => Ok(()),
+        }
+    }
+
+    /// Times of what the device has finished since the last call.
+    pub fn take_timings(&mut self) -> Timings {
+        let Carrier { accelerator, spans, counted, .. } = &mut self.carrier;
+        let mut timings = std::mem::take(counted);
+        spans.retain(|(span, from, to)| {
+            let Some(milliseconds) = accelerator.elapsed_ms(from, to) else { return true };
+            match span {
+                Span::Copy => timings.copy_ms += milliseconds,
+                Span::Exposed => timings.copy_exposed_ms += milliseconds,
+                Span::Forward => timings.forward_ms += milliseconds,
+            }
+            false
+        });
+        timings
+    }
+
+    /// Bytes of the weights, alignment included.
+    pub fn bytes(&self) -> usize {
+        self.carrier.bytes()
+    }
+
+    /// Bytes of the largest layer: what a slot of the ring takes.
+    pub fn layer_bytes(&self) -> usize {
+        self.carrier.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0)
+    }
+
+    /// Layers of the model.
+    pub fn layers(&self) -> usize {
+        self.carrier.layers.len()
+    }
+
+    /// Bytes of weights that are on the device now.
+    pub fn device_bytes(&self) -> usize {
+        self.carrier.held_bytes
+    }
+
+    /// The most that ever were.
+    pub fn peak_device_bytes(&self) -> usize {
+        self.carrier.peak_bytes
+    }
+
+    /// The device that is being driven.
+    pub fn accelerator(&self) -> &A {
+        &self.carrier.accelerator
+    }
+}
+
+fn finish<A: Accelerator>(
+    carrier: &mut Carrier<A>,
+    order: &mut Order<A::Event, AllRules>,
+    batch: usize,
+    output: Output,
+) -> Result<Ready<A::Event>, TeacherError> {
+    let events = order.before(Stream::Student, &[output.0], &[]);
+    // From here on the allocator keeps the order: the student's stream is noted on the memory when it takes them.
+    order.forget(output.0);
+    Ok(Ready { targets: carrier.take_targets(batch)?, events })
+}

@@ -1,0 +1,169 @@
+//! Carries out the commands of a visit on a real device.
+
+use tch::Tensor;
+
+use crate::distill::accelerator::{Accelerator, AcceleratorError, HostBlock};
+use crate::distill::model::{FrozenModel, LayerState, WeightViews};
+use crate::distill::order::{Stream, Streams};
+use crate::distill::targets::Targets;
+use crate::distill::teacher::TeacherError;
+use crate::distill::visit::{Machine, Part};
+use crate::graph::Batch;
+
+use super::Timings;
+use super::block::{self, Layer};
+
+/// Device memory and the weights in it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    memory: Tensor,
+    views: WeightViews,
+    bytes: usize,
+}
+
+/// A batch on its way through the model.
+pub(super) struct Job {
+    batch: Batch,
+    on_device: bool,
+    state: LayerState,
+    targets: Option<Targets>,
+}
+
+impl Job {
+    pub fn new(batch: Batch) -> Self {
+        Self { batch, on_device: false, state: LayerState::new(), targets: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Span {
+    Copy,
+    Exposed,
+    Forward,
+}
+
+/// The device with the host block, the model and the batches of the present visit.
+pub(super) struct Carrier<A: Accelerator> {
+    pub accelerator: A,
+    pub model: Box<dyn FrozenModel>,
+    pub host: HostBlock,
+    pub layers: Vec<Layer>,
+    pub jobs: Vec<Job>,
+    /// Points in time that the device may not have reached yet.
+    pub spans: Vec<(Span, A::Event, A::Event)>,
+    pub counted: Timings,
+    /// Weights that stay on a device which is the host are used where they lie.
+    pub in_place: bool,
+    pub held_bytes: usize,
+    pub peak_bytes: usize,
+}
+
+impl<A: Accelerator> Carrier<A> {
+    /// Bytes of all layers.
+    pub fn bytes(&self) -> usize {
+        self.layers.last().map_or(0, |layer| layer.offset + layer.bytes)
+    }
+
+    /// The targets of a batch that went through all layers.
+    pub fn take_targets(&mut self, batch: usize) -> Result<Targets, TeacherError> {
+        let job = &mut self.jobs[batch];
+        match job.targets.take() {
+            Some(targets) => Ok(targets),
+            None => Ok(self.model.target_layout().check(std::mem::take(&mut job.state), &job.batch)?),
+        }
+    }
+
+    fn layers_of(&self, part: Part) -> &[Layer] {
+        match part {
+            Part::All => &self.layers,
+            Part::Layer(layer) => &self.layers[layer..=layer],
+        }
+    }
+}
+
+impl<A: Accelerator> Streams for Carrier<A> {
+    type Event = A::Event;
+    type Error = TeacherError;
+
+    fn record(&mut self, stream: Stream) -> Result<A::Event, TeacherError> {
+        Ok(self.accelerator.record(stream)?)
+    }
+
+    fn wait(&mut self, stream: Stream, event: &A::Event) -> Result<(), TeacherError> {
+        if stream != Stream::Teacher {
+            return Ok(self.accelerator.wait(stream, event)?);
+        }
+        // What the teacher waits for is its weights: the time between these two points is what the copy costs.
+        let from = self.accelerator.record(stream)?;
+        self.accelerator.wait(stream, event)?;
+        let to = self.accelerator.record(stream)?;
+        self.spans.push((Span::Exposed, from, to));
+        Ok(())
+    }
+}
+
+impl<A: Accelerator> Machine for Carrier<A> {
+    type Slot = Slot;
+
+    fn allocate(&mut self, bytes: usize) -> Result<Slot, TeacherError> {
+        let memory = if self.in_place { self.host.tensor.shallow_clone() } else { self.accelerator.allocate(bytes)? };
+        self.held_bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.held_bytes);
+        Ok(Slot { memory, views: WeightViews::default(), bytes })
+    }
+
+    fn copy(&mut self, part: Part, slot: &mut Slot) -> Result<(), TeacherError> {
+        if !self.in_place {
+            let layers = self.layers_of(part);
+            let offset = layers.first().map_or(0, |layer| layer.offset);
+            let bytes: usize = layers.iter().map(|layer| layer.bytes).sum();
+            let from = self.host.tensor.f_narrow(0, offset as i64, bytes as i64)?;
+            let mut to = slot.memory.f_narrow(0, 0, bytes as i64)?;
+            let start = self.accelerator.record(Stream::Copy)?;
+            self.accelerator.copy(&from, &mut to)?;
+            let end = self.accelerator.record(Stream::Copy)?;
+            self.spans.push((Span::Copy, start, end));
+            self.counted.copies += 1;
+            self.counted.copied_bytes += bytes as u64;
+        }
+        slot.views = block::views(self.layers_of(part), &slot.memory)?;
+        Ok(())
+    }
+
+    fn forward(&mut self, part: Part, slot: &Slot, batch: usize) -> Result<(), TeacherError> {
+        let Self { accelerator, model, jobs, layers, .. } = self;
+        let job = &mut jobs[batch];
+        let device = accelerator.device();
+        let start = accelerator.record(Stream::Teacher)?;
+        accelerator.on_teacher(|| -> Result<(), TeacherError> {
+            if !job.on_device {
+                job.batch = job.batch.to_device(device);
+                job.on_device = true;
+            }
+            match part {
+                Part::All => job.targets = Some(model.forward(&slot.views, &job.batch)?),
+                Part::Layer(layer) => {
+                    let state = std::mem::take(&mut job.state);
+                    job.state = model.forward_layer(layer, &slot.views, &job.batch, state)?;
+                }
+            }
+            Ok(())
+        })??;
+        let end = accelerator.record(Stream::Teacher)?;
+        self.spans.push((Span::Forward, start, end));
+        if part == Part::All || part == Part::Layer(layers.len() - 1) {
+            self.counted.forwards += 1;
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, slot: Slot) {
+        self.held_bytes -= slot.bytes;
+    }
+}
+
+impl From<AcceleratorError> for TeacherError {
+    fn from(source: AcceleratorError) -> Self {
+        Self::Device { source }
+    }
+}

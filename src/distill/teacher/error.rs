@@ -1,0 +1,71 @@
+//! Why there is no teacher, or none any more.
+
+use std::path::PathBuf;
+
+use tch::TchError;
+
+use crate::distill::accelerator::AcceleratorError;
+use crate::distill::model::ModelError;
+use crate::distill::weights::WeightsError;
+
+/// Why there are no targets.
+#[derive(Debug, thiserror::Error)]
+pub enum TeacherError {
+    /// A layer reads a weight that the file does not hold.
+    #[error(
+        "the teacher's weights have no tensor '{tensor}', which its layer '{layer}' reads; config.json and weights are of \
+         different models: register the teacher again"
+    )]
+    MissingTensor {
+        /// Name of the tensor.
+        tensor: String,
+        /// Name of the layer.
+        layer: String,
+    },
+    /// A model without layers.
+    #[error("the teacher has no layers")]
+    NoLayers,
+    /// The thread could not be started.
+    #[error("cannot start the teacher's thread")]
+    Spawn(#[source] std::io::Error),
+    /// The device did not do as told.
+    #[error("the teacher's device failed")]
+    Device {
+        /// What it said.
+        source: AcceleratorError,
+    },
+    /// libtorch failed, for instance for want of memory.
+    #[error("the teacher failed in libtorch")]
+    Torch(#[from] TchError),
+    /// The forward failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The weights have to be read again and are no longer there, or no longer the same.
+    #[error("the teacher's weights have to be read again from {}: {reason}", path.display())]
+    Reload {
+        /// Their file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+        /// Why the file could not be read.
+        source: Option<WeightsError>,
+    },
+    /// The forward panicked.
+    #[error("the teacher's forward panicked: {message}")]
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// More targets were asked for than batches were submitted.
+    #[error("targets were asked for, but every submitted batch has been answered; submit the next burst first")]
+    NothingSubmitted,
+    /// The thread ended earlier.
+    #[error("the teacher stopped earlier: {cause}")]
+    Stopped {
+        /// Why.
+        cause: String,
+    },
+    /// The thread was told to stop while it worked.
+    #[error("the teacher was told to stop")]
+    Interrupted,
+}

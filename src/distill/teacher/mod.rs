@@ -1,0 +1,199 @@
+//! The teacher as the training loop sees it.
+//!
+//! ```text
+//! for burst in batches.chunks(teacher_burst):
+//!     teacher.submit(burst)                 # the thread answers from cache or with a visit of the weights
+//!     for batch in burst:
+//!         targets = teacher.targets()?      # waits; errors and panics of the thread arrive here
+//!         student step
+//!         (before the last optimiser step)  teacher.prepare()
+//! summary = teacher.finish()?
+//! ```
+//!
+//! With a resident teacher the loop may submit the next burst before it steps through the present one; then the
+//! teacher works beside the student. Otherwise the visit falls between two student steps, when the student's
+//! activations are gone.
+
+mod error;
+mod options;
+mod report;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use tch::Device;
+
+use crate::graph::Batch;
+
+use super::accelerator::{Accelerator, AcceleratorError, Cpu};
+use super::model::FrozenModel;
+use super::shuttle::Shuttle;
+use super::targets::Targets;
+use super::weights::Weights;
+
+pub use error::TeacherError;
+pub use options::{Residency, TeacherOptions};
+pub use report::{StepReport, Summary};
+
+use report::Shared;
+use worker::{Reply, Request, Worker};
+
+/// Bursts that may wait for the thread before `submit` blocks.
+const WAITING_BURSTS: usize = 2;
+
+/// A frozen teacher on a thread of its own.
+pub struct Teacher {
+    requests: Option<Sender<Request>>,
+    replies: Receiver<Result<Reply, TeacherError>>,
+    thread: Option<JoinHandle<Option<Summary>>>,
+    shared: Arc<Shared>,
+    submitted: AtomicU64,
+    answered: u64,
+    failure: Option<String>,
+    last_answer: Option<Instant>,
+    digest: String,
+}
+
+impl Teacher {
+    /// Packs the weights into host memory and starts the thread.
+    pub fn start(model: Box<dyn FrozenModel>, weights: Weights, options: TeacherOptions) -> Result<Self, TeacherError> {
+        match options.device {
+            Device::Cpu => Self::start_on(Cpu, model, weights, options),
+            device => Err(TeacherError::Device {
+                source: AcceleratorError::Unsupported { device, reason: "no such device".to_string() },
+            }),
+        }
+    }
+
+    fn start_on<A: Accelerator>(
+        accelerator: A,
+        model: Box<dyn FrozenModel>,
+        weights: Weights,
+        options: TeacherOptions,
+    ) -> Result<Self, TeacherError> {
+        let digest = weights.digest().to_string();
+        let (request_sender, request_receiver) = bounded(WAITING_BURSTS);
+        let (reply_sender, reply_receiver) = unbounded();
+        let shuttle = Shuttle::new(accelerator, model, weights)?;
+        let shared = Arc::new(Shared::new(shuttle.bytes() as u64, &digest));
+        let worker = Worker { shuttle, options, replies: reply_sender, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new()
+            .name("teacher".to_string())
+            .spawn(move || worker::main(worker, request_receiver))
+            .map_err(TeacherError::Spawn)?;
+        Ok(Self {
+            requests: Some(request_sender),
+            replies: reply_receiver,
+            thread: Some(thread),
+            shared,
+            submitted: AtomicU64::new(0),
+            answered: 0,
+            failure: None,
+            last_answer: None,
+            digest,
+        })
+    }
+
+    /// Digest of the teacher's weights: what a student's checkpoint and summary name it by.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Hands over the batches to come: one visit of the weights serves them all.
+    ///
+    /// Blocks while two bursts wait already. If the thread has ended, [`Teacher::targets`] says why.
+    pub fn submit(&self, batches: Vec<Batch>) {
+        self.submitted.fetch_add(batches.len() as u64, Ordering::Relaxed);
+        self.send(Request::Burst(batches));
+    }
+
+    /// Says that the student's activations are gone and that a burst is about to be submitted, so that the weights
+    /// may already be copied (during the optimiser's step, for instance). Does nothing where that would not help.
+    pub fn prepare(&self) {
+        self.send(Request::Prepare);
+    }
+
+    fn send(&self, request: Request) {
+        if let Some(requests) = &self.requests {
+            // A closed channel means that the thread has ended; its last reply tells why.
+            let _ = requests.send(request);
+        }
+    }
+
+    /// Targets of the next submitted batch, in order; waits for them.
+    ///
+    /// After an error the thread has ended, and every later call fails with the same cause.
+    pub fn targets(&mut self) -> Result<Targets, TeacherError> {
+        if let Some(cause) = &self.failure {
+            return Err(TeacherError::Stopped { cause: cause.clone() });
+        }
+        if self.answered == self.submitted.load(Ordering::Relaxed) {
+            return Err(TeacherError::NothingSubmitted);
+        }
+        let asked = Instant::now();
+        if let Some(last_answer) = self.last_answer {
+            self.shared.note_step(asked - last_answer);
+        }
+        let reply = self.replies.recv().unwrap_or(Err(TeacherError::Interrupted));
+        self.shared.note_wait(asked.elapsed());
+        self.last_answer = Some(Instant::now());
+        let outcome = reply.and_then(|reply| reply.take());
+        self.answered += 1;
+        if let Err(error) = &outcome {
+            self.failure = Some(with_sources(error));
+            self.stop();
+        }
+        outcome
+    }
+
+    /// What happened since the last report.
+    pub fn report(&self) -> StepReport {
+        self.shared.take_report()
+    }
+
+    /// Lets the thread finish what was submitted and ends it.
+    pub fn finish(mut self) -> Result<Summary, TeacherError> {
+        self.requests = None;
+        let summary = self.join();
+        if let Some(cause) = self.failure.take() {
+            return Err(TeacherError::Stopped { cause });
+        }
+        match summary {
+            Some(summary) => Ok(summary),
+            // The thread's last reply is the error that ended it.
+            None => Err(self.replies.try_iter().find_map(Result::err).unwrap_or(TeacherError::Interrupted)),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop();
+        self.requests = None;
+        self.join();
+    }
+
+    fn join(&mut self) -> Option<Summary> {
+        self.thread.take().and_then(|thread| thread.join().ok()).flatten()
+    }
+}
+
+impl Drop for Teacher {
+    /// Stops after the batch that is being computed, and waits for the thread's end.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// An error with its causes, in one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,157 @@
+//! What a teacher did, for the log of steps and the summary of a run.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::distill::shuttle::Timings;
+
+/// What happened since the report before: the teacher's columns of `steps.csv`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// `resident`, `forward` or `layer` if the teacher ran, `cached` if it did not.
+    pub teacher_mode: String,
+    /// Bytes of the teacher's weights.
+    pub teacher_bytes: u64,
+    /// Milliseconds of copying weights to the device.
+    pub copy_ms: f64,
+    /// The part of `copy_ms` in which the teacher waited for its weights.
+    pub copy_exposed_ms: f64,
+    /// Milliseconds of the teacher's forwards.
+    pub teacher_forward_ms: f64,
+    /// Milliseconds that the training loop waited for targets.
+    pub student_wait_ms: f64,
+    /// Graphs whose targets came from the cache.
+    pub cache_hit_rows: u64,
+    /// Graphs whose targets the teacher computed.
+    pub cache_miss_rows: u64,
+    /// Bytes of the teacher's weights on the device at the moment of the report.
+    pub device_bytes_teacher: u64,
+}
+
+/// What a teacher did altogether.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Digest of the teacher's weights.
+    pub teacher_digest: String,
+    /// The columns of `steps.csv`, summed over the run; the mode is that of the last visit.
+    pub total: StepReport,
+    /// Batches that got targets.
+    pub batches: u64,
+    /// Visits of the weights to the device.
+    pub visits: u64,
+    /// Batches that went through the teacher.
+    pub forwards: u64,
+    /// Copies of weights to the device.
+    pub copies: u64,
+    /// Bytes of weights that were copied to the device.
+    pub copied_bytes: u64,
+    /// The most bytes of weights that were on the device at once.
+    pub peak_device_bytes_teacher: u64,
+}
+
+/// Numbers that the thread and the training loop add to.
+#[derive(Debug)]
+pub(super) struct Shared {
+    stop: AtomicBool,
+    device_bytes: AtomicU64,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    since_report: StepReport,
+    summary: Summary,
+    steps: Vec<Duration>,
+}
+
+impl Shared {
+    pub fn new(teacher_bytes: u64, teacher_digest: &str) -> Self {
+        let mut counts = Counts::default();
+        counts.since_report.teacher_bytes = teacher_bytes;
+        counts.summary.total.teacher_bytes = teacher_bytes;
+        counts.summary.teacher_digest = teacher_digest.to_string();
+        Self { stop: AtomicBool::new(false), device_bytes: AtomicU64::new(0), counts: Mutex::new(counts) }
+    }
+
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The training loop's time between taking targets and asking for the next.
+    pub fn note_step(&self, step: Duration) {
+        let mut counts = self.counts.lock();
+        if counts.steps.len() < 1024 {
+            counts.steps.push(step);
+        }
+    }
+
+    pub fn take_steps(&self) -> Vec<Duration> {
+        std::mem::take(&mut self.counts.lock().steps)
+    }
+
+    pub fn note_wait(&self, wait: Duration) {
+        self.counts.lock().since_report.student_wait_ms += wait.as_secs_f64() * 1e3;
+    }
+
+    pub fn note_batch(&self, hits: u64, misses: u64) {
+        let mut counts = self.counts.lock();
+        counts.since_report.cache_hit_rows += hits;
+        counts.since_report.cache_miss_rows += misses;
+        counts.summary.batches += 1;
+    }
+
+    pub fn note_visit(&self, mode: &str) {
+        let mut counts = self.counts.lock();
+        counts.since_report.teacher_mode = mode.to_string();
+        counts.summary.total.teacher_mode = mode.to_string();
+        counts.summary.visits += 1;
+    }
+
+    pub fn note_timings(&self, timings: Timings, device_bytes: usize, peak_device_bytes: usize) {
+        self.device_bytes.store(device_bytes as u64, Ordering::Relaxed);
+        let mut counts = self.counts.lock();
+        counts.since_report.copy_ms += timings.copy_ms;
+        counts.since_report.copy_exposed_ms += timings.copy_exposed_ms;
+        counts.since_report.teacher_forward_ms += timings.forward_ms;
+        counts.summary.forwards += timings.forwards;
+        counts.summary.copies += timings.copies;
+        counts.summary.copied_bytes += timings.copied_bytes;
+        counts.summary.peak_device_bytes_teacher = peak_device_bytes as u64;
+    }
+
+    pub fn take_report(&self) -> StepReport {
+        let mut counts = self.counts.lock();
+        let fresh = StepReport { teacher_bytes: counts.since_report.teacher_bytes, ..StepReport::default() };
+        let mut report = std::mem::replace(&mut counts.since_report, fresh);
+        report.device_bytes_teacher = self.device_bytes.load(Ordering::Relaxed);
+        if report.teacher_mode.is_empty() {
+            report.teacher_mode = "cached".to_string();
+        }
+        counts.summary.total.add(&report);
+        report
+    }
+
+    pub fn summary(&self) -> Summary {
+        self.take_report();
+        self.counts.lock().summary.clone()
+    }
+}
+
+impl StepReport {
+    fn add(&mut self, other: &StepReport) {
+        self.copy_ms += other.copy_ms;
+        self.copy_exposed_ms += other.copy_exposed_ms;
+        self.teacher_forward_ms += other.teacher_forward_ms;
+        self.student_wait_ms += other.student_wait_ms;
+        self.cache_hit_rows += other.cache_hit_rows;
+        self.cache_miss_rows += other.cache_miss_rows;
+        self.device_bytes_teacher = other.device_bytes_teacher;
+    }
+}

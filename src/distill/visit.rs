@@ -1,0 +1,165 @@
+//! A visit of the teacher's weights to the device: copies, forwards and the letting go, in order.
+//!
+//! The flows are written once, over a [`Machine`]: the shuttle's real device, or the simulated one of the tests.
+
+use super::order::{Buffer, Order, Rules, Stream, Streams};
+
+/// The part of the weights that one copy moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// All layers, as they lie in the host block.
+    All,
+    /// One layer.
+    Layer(usize),
+}
+
+/// What carries out a visit.
+pub trait Machine: Streams {
+    /// Device memory for weights.
+    type Slot;
+
+    /// Takes memory from the pool of the student's stream.
+    fn allocate(&mut self, bytes: usize) -> Result<Self::Slot, Self::Error>;
+
+    /// Queues the copy of `part` on [`Stream::Copy`].
+    fn copy(&mut self, part: Part, slot: &mut Self::Slot) -> Result<(), Self::Error>;
+
+    /// Queues the forward of batch number `batch` of this visit through `part` on [`Stream::Teacher`].
+    fn forward(&mut self, part: Part, slot: &Self::Slot, batch: usize) -> Result<(), Self::Error>;
+
+    /// Drops memory. Its home stream already waits for whoever used it last.
+    fn free(&mut self, slot: Self::Slot);
+}
+
+/// Weights that lie on the device.
+#[derive(Debug)]
+pub struct Held<S> {
+    buffer: Buffer,
+    slot: S,
+}
+
+/// The memory of one batch's targets: written by the forward, to be read by the student.
+#[derive(Debug, Clone, Copy)]
+pub struct Output(pub(super) Buffer);
+
+/// Brings the whole model to the device.
+pub fn load<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    bytes: usize,
+) -> Result<Held<M::Slot>, M::Error> {
+    let mut held = allocate(machine, order, bytes)?;
+    match copy(machine, order, Part::All, &mut held) {
+        Ok(()) => Ok(held),
+        Err(error) => {
+            let_go(machine, order, held)?;
+            Err(error)
+        }
+    }
+}
+
+/// Queues the forward of one batch through weights that are (or will be, by then) on the device.
+pub fn forward<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    held: &Held<M::Slot>,
+    batch: usize,
+) -> Result<Output, M::Error> {
+    let output = new_output(machine, order)?;
+    run_forward(machine, order, Part::All, held, batch, output)?;
+    Ok(output)
+}
+
+/// Gives the weights' memory back. Nothing is copied to the host: frozen weights are there already.
+pub fn let_go<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    held: Held<M::Slot>,
+) -> Result<(), M::Error> {
+    let waited = order.release(machine, held.buffer);
+    machine.free(held.slot);
+    waited
+}
+
+/// Runs `batches` batches through a model of `layers` layers with room for `slots` of them, each of `slot_bytes`.
+///
+/// Every layer is copied once a visit and serves all batches; the copies of the next layers are under way while one
+/// computes.
+pub fn through_layers<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    layers: usize,
+    slots: usize,
+    slot_bytes: usize,
+    batches: usize,
+) -> Result<Vec<Output>, M::Error> {
+    let mut ring = Vec::with_capacity(slots);
+    let outcome = run_ring(machine, order, &mut ring, (layers, slots.clamp(1, layers.max(1)), slot_bytes), batches);
+    for held in ring {
+        let_go(machine, order, held)?;
+    }
+    outcome
+}
+
+fn run_ring<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    ring: &mut Vec<Held<M::Slot>>,
+    (layers, slots, slot_bytes): (usize, usize, usize),
+    batches: usize,
+) -> Result<Vec<Output>, M::Error> {
+    for layer in 0..slots {
+        ring.push(allocate(machine, order, slot_bytes)?);
+        copy(machine, order, Part::Layer(layer), &mut ring[layer])?;
+    }
+    let outputs = (0..batches).map(|_| new_output(machine, order)).collect::<Result<Vec<_>, _>>()?;
+    for layer in 0..layers {
+        let slot = layer % slots;
+        for (batch, output) in outputs.iter().enumerate() {
+            run_forward(machine, order, Part::Layer(layer), &ring[slot], batch, *output)?;
+        }
+        // The slot that was just read takes the layer after those that are on their way.
+        if layer + slots < layers {
+            copy(machine, order, Part::Layer(layer + slots), &mut ring[slot])?;
+        }
+    }
+    Ok(outputs)
+}
+
+fn allocate<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    bytes: usize,
+) -> Result<Held<M::Slot>, M::Error> {
+    let slot = machine.allocate(bytes)?;
+    let event = machine.record(Stream::Student)?;
+    Ok(Held { buffer: order.allocated(Stream::Student, event), slot })
+}
+
+fn copy<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    part: Part,
+    held: &mut Held<M::Slot>,
+) -> Result<(), M::Error> {
+    let Held { buffer, slot } = held;
+    order.run(machine, Stream::Copy, (&[], &[*buffer]), |machine| machine.copy(part, slot))
+}
+
+fn new_output<M: Machine, R: Rules>(machine: &mut M, order: &mut Order<M::Event, R>) -> Result<Output, M::Error> {
+    let event = machine.record(Stream::Teacher)?;
+    Ok(Output(order.allocated(Stream::Teacher, event)))
+}
+
+fn run_forward<M: Machine, R: Rules>(
+    machine: &mut M,
+    order: &mut Order<M::Event, R>,
+    part: Part,
+    held: &Held<M::Slot>,
+    batch: usize,
+    output: Output,
+) -> Result<(), M::Error> {
+    order.run(machine, Stream::Teacher, (&[held.buffer], &[output.0]), |machine| {
+        machine.forward(part, &held.slot, batch)
+    })
+}

@@ -1,0 +1,184 @@
+//! Named weights in host memory, and the digest of their content.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Kind, TchError, Tensor};
+
+/// A model's weights by name, in host memory, with the digest of their content.
+///
+/// The digest covers names, kinds, shapes and bytes, in ascending order of names: it is the same whichever file
+/// format the weights came from, and differs after one more step of training.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: BTreeMap<String, Tensor>,
+    digest: String,
+    source: Option<PathBuf>,
+}
+
+impl Weights {
+    /// Copies what is elsewhere into host memory and computes the digest.
+    pub fn from_tensors(tensors: impl IntoIterator<Item = (String, Tensor)>) -> Result<Self, WeightsError> {
+        let mut host = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let place = || WeightsError::Unusable { name: name.clone(), found: format!("{tensor:?}") };
+            if !tensor.defined() || tensor.is_sparse() {
+                return Err(place());
+            }
+            let tensor = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+            if host.insert(name.clone(), tensor).is_some() {
+                return Err(WeightsError::Twice { name });
+            }
+        }
+        let digest = digest_of(&host)?;
+        Ok(Self { tensors: host, digest, source: None })
+    }
+
+    /// Reads a safetensors file.
+    pub fn read_safetensors(path: &Path) -> Result<Self, WeightsError> {
+        let tensors = Tensor::read_safetensors(path)
+            .map_err(|source| WeightsError::Unreadable { path: path.to_path_buf(), source })?;
+        Ok(Self::from_tensors(tensors)?.with_source(path))
+    }
+
+    /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.
+    pub fn with_source(mut self, path: &Path) -> Self {
+        self.source = Some(path.to_path_buf());
+        self
+    }
+
+    /// The file that they can be read from again.
+    pub fn source(&self) -> Option<&Path> {
+        self.source.as_deref()
+    }
+
+    /// BLAKE3 of the content, in hexadecimal.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Ascending by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// The weight of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.values().map(|tensor| tensor_bytes(tensor) as u64).sum()
+    }
+
+    pub(super) fn into_tensors(self) -> BTreeMap<String, Tensor> {
+        self.tensors
+    }
+}
+
+/// Bytes of a tensor's elements.
+pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
+}
+
+/// The elements of a tensor as they lie in memory, row by row.
+pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
+    let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
+    let mut bytes = vec![0; tensor_bytes(&tensor)];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
+fn digest_of(tensors: &BTreeMap<String, Tensor>) -> Result<String, TchError> {
+    let mut hasher = blake3::Hasher::new();
+    for (name, tensor) in tensors {
+        // The name is length-prefixed and the shape counted, so that no two sets of weights hash the same text.
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        hasher.update(kind_name(tensor.kind()).as_bytes());
+        hasher.update(&(tensor.dim() as u64).to_le_bytes());
+        for size in tensor.size() {
+            hasher.update(&size.to_le_bytes());
+        }
+        hasher.update(&bytes_of(tensor)?);
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Names of fixed width, independent of how a crate prints them.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Float => "f32 ",
+        Kind::Double => "f64 ",
+        Kind::Half => "f16 ",
+        Kind::BFloat16 => "bf16",
+        Kind::Int64 => "i64 ",
+        Kind::Int => "i32 ",
+        Kind::Int16 => "i16 ",
+        Kind::Int8 => "i8  ",
+        Kind::Uint8 => "u8  ",
+        Kind::Bool => "bool",
+        _ => "else",
+    }
+}
+
+/// Why there are no weights.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The file is missing or not what it should be.
+    #[error("cannot read weights from {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What libtorch or the format's reader said.
+        source: TchError,
+    },
+    /// A tensor that is undefined or sparse.
+    #[error("weight '{name}' is {found}; expected a dense tensor")]
+    Unusable {
+        /// Name of the tensor.
+        name: String,
+        /// What it is.
+        found: String,
+    },
+    /// Two tensors of one name.
+    #[error("weight '{name}' occurs twice")]
+    Twice {
+        /// Name of the tensors.
+        name: String,
+    },
+    /// libtorch failed, for instance for want of memory.
+    #[error("cannot copy the weights to host memory")]
+    Torch(#[from] TchError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(scale: f64) -> Weights {
+        let tensors = [
+            ("b".to_string(), Tensor::from(3i64)),
+            ("a".to_string(), Tensor::ones([2, 3], (Kind::Float, Device::Cpu)) * scale),
+        ];
+        Weights::from_tensors(tensors).unwrap()
+    }
+
+    #[test]
+    fn digest_is_of_content_not_of_order_or_layout() {
+        let transposed = Tensor::ones([3, 2], (Kind::Float, Device::Cpu)).transpose(0, 1);
+        let other_order =
+            Weights::from_tensors([("a".to_string(), transposed), ("b".to_string(), Tensor::from(3i64))]).unwrap();
+        assert_eq!(weights(1.0).digest(), other_order.digest());
+        assert_ne!(weights(1.0).digest(), weights(1.0 + 1e-6).digest());
+        let renamed = [("a2".to_string(), Tensor::from(1f32))];
+        let named = [("a".to_string(), Tensor::from(1f32))];
+        assert_ne!(Weights::from_tensors(renamed).unwrap().digest(), Weights::from_tensors(named).unwrap().digest());
+    }
+
+    #[test]
+    fn missing_file_is_named() {
+        let error = Weights::read_safetensors(Path::new("no/such/weights.safetensors")).unwrap_err();
+        assert!(error.to_string().contains("no/such/weights.safetensors"), "{error}");
+    }
+}
