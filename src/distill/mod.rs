@@ -6,6 +6,7 @@
 //! lie is a policy, chosen by hand or by the [`planner`] from measured numbers.
 
 pub mod accelerator;
+pub mod frozen;
 pub mod losses;
 pub mod model;
 pub mod order;

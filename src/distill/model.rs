@@ -100,6 +100,9 @@ pub enum ModelError {
     /// libtorch failed, for instance for want of memory.
     #[error("the teacher's forward failed")]
     Torch(#[from] TchError),
+    /// The weights do not fit the architecture, or a layer could not be computed.
+    #[error("the teacher's layer failed")]
+    Layer(#[from] crate::nn::ModelError),
     /// Anything else that a model wants to say.
     #[error("{0}")]
     Other(String),

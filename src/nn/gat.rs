@@ -74,16 +74,8 @@ impl Gat {
     pub fn new(mut scope: Scope, config: &GatConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
         config.check()?;
         let input = NodeInput::new(&mut scope, config.vocabulary_size, config.embedding)?;
-        let mut columns = config.embedding + NODE_FEATURES as i64;
-        let mut convs = Vec::new();
-        for index in 0..config.layers {
-            convs.push(GatConv::new(scope.sub("convs").sub(index), columns, config.hidden, config.heads)?);
-            columns = config.hidden * config.heads;
-        }
-        let pooled = config.embedding_columns();
-        let mut widths = vec![pooled; config.fc_layers as usize];
-        widths.push(CLASSES);
-        let head = Mlp::new(scope.sub("fc_layers"), &widths)?;
+        let convs = (0..config.layers).map(|index| conv_layer(&mut scope, config, index)).collect::<Result<_, _>>()?;
+        let head = head(&mut scope, config)?;
         Ok(Self { config: config.clone(), kernel, input, convs, head })
     }
 
@@ -114,7 +106,7 @@ impl Gat {
 
     /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
-        let mut x = self.input.forward(batch)?;
+        let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         let mut outputs = Vec::with_capacity(self.convs.len());
         for conv in &self.convs {
             x = conv.forward(&x, &batch.adjacency, self.kernel)?;
@@ -123,4 +115,17 @@ impl Gat {
         }
         Ok(outputs)
     }
+}
+
+/// Attention layer `index`.
+pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<GatConv, ModelError> {
+    let input = if index == 0 { config.embedding + NODE_FEATURES as i64 } else { config.hidden * config.heads };
+    GatConv::new(scope.sub("convs").sub(index), input, config.hidden, config.heads)
+}
+
+/// The fully connected head.
+pub fn head(scope: &mut Scope, config: &GatConfig) -> Result<Mlp, ModelError> {
+    let mut widths = vec![config.embedding_columns(); config.fc_layers as usize];
+    widths.push(CLASSES);
+    Mlp::new(scope.sub("fc_layers"), &widths)
 }

@@ -123,10 +123,10 @@ impl NodeInput {
         Ok(Self { embedding })
     }
 
-    /// `[num_nodes, columns + NODE_FEATURES]`.
-    pub fn forward(&self, batch: &Batch) -> Result<Tensor, ModelError> {
-        let embedded = self.embedding.f_index_select(0, &batch.id_input)?;
-        let continuous = batch.continuous.f_to_kind(embedded.kind())?;
+    /// Indices `[num_nodes]` and features `[num_nodes, NODE_FEATURES]` → `[num_nodes, columns + NODE_FEATURES]`.
+    pub fn forward(&self, id_index: &Tensor, continuous: &Tensor) -> Result<Tensor, ModelError> {
+        let embedded = self.embedding.f_index_select(0, id_index)?;
+        let continuous = continuous.f_to_kind(embedded.kind())?;
         Ok(Tensor::f_cat(&[embedded, continuous], 1)?)
     }
 }

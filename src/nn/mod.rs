@@ -4,6 +4,7 @@
 //! or a teacher's weights wherever they are at the moment). Its tensors carry PyTorch's names for the same layers.
 
 pub mod attention;
+pub mod description;
 pub mod error;
 pub mod gat;
 pub mod gat_conv;
@@ -12,6 +13,7 @@ pub mod parameters;
 pub mod vgae;
 pub mod weights;
 
+pub use description::{Architecture, DatasetIdentity, ModelDescription};
 pub use error::ModelError;
 pub use gat::{Gat, GatConfig};
 pub use gat_conv::GatConv;

@@ -116,12 +116,11 @@ pub struct Vgae {
     config: VgaeConfig,
     kernel: AttentionKernel,
     input: NodeInput,
-    encoder_layers: Vec<GatConv>,
-    encoder_norms: Vec<BatchNorm>,
+    encoder: Vec<HiddenLayer>,
     mean: Linear,
     log_variance: Linear,
-    decoder_layers: Vec<GatConv>,
-    decoder_norms: Vec<BatchNorm>,
+    decoder: Vec<HiddenLayer>,
+    output: GatConv,
     id_classifier: Linear,
     successor_decoder: Mlp,
 }
@@ -131,42 +130,25 @@ impl Vgae {
     pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
         config.check()?;
         let (latent, ids) = (config.latent, config.vocabulary_size);
-        let encoder_widths = config.encoder_widths();
         let input = NodeInput::new(&mut scope, ids, config.embedding)?;
-
-        let (mut encoder_layers, mut encoder_norms) = (Vec::new(), Vec::new());
-        let mut columns = config.embedding + NODE_FEATURES as i64;
-        for (index, &width) in encoder_widths.iter().enumerate() {
-            let heads = if index == 0 { config.heads } else { 1 };
-            encoder_layers.push(GatConv::dividing(scope.sub("encoder_layers").sub(index), columns, width, heads)?);
-            encoder_norms.push(BatchNorm::new(scope.sub("encoder_bns").sub(index), width)?);
-            columns = width;
+        let mut encoder = Vec::new();
+        for index in 0..config.encoder_widths().len() {
+            encoder.push(HiddenLayer::encoder(&mut scope, config, index)?);
         }
-        let mean = Linear::new(scope.sub("z_mean"), columns, latent)?;
-        let log_variance = Linear::new(scope.sub("z_logvar"), columns, latent)?;
-
-        let (mut decoder_layers, mut decoder_norms) = (Vec::new(), Vec::new());
-        let mut columns = latent;
-        let decoder_widths = config.decoder_widths();
-        for (index, &width) in decoder_widths.iter().enumerate() {
-            let layer = GatConv::dividing(scope.sub("decoder_layers").sub(index), columns, width, DECODER_HEADS)?;
-            decoder_layers.push(layer);
-            decoder_norms.push(BatchNorm::new(scope.sub("decoder_bns").sub(index), width)?);
-            columns = width;
+        let (mean, log_variance) = (mean_layer(&mut scope, config)?, log_variance_layer(&mut scope, config)?);
+        let mut decoder = Vec::new();
+        for index in 0..config.decoder_widths().len() {
+            decoder.push(HiddenLayer::decoder(&mut scope, config, index)?);
         }
-        let last = decoder_widths.len();
-        decoder_layers.push(GatConv::new(scope.sub("decoder_layers").sub(last), columns, NODE_FEATURES as i64, 1)?);
-
         Ok(Self {
             config: config.clone(),
             kernel,
             input,
-            encoder_layers,
-            encoder_norms,
+            encoder,
             mean,
             log_variance,
-            decoder_layers,
-            decoder_norms,
+            decoder,
+            output: output_layer(&mut scope, config)?,
             id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
             successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
         })
@@ -217,35 +199,83 @@ impl Vgae {
     }
 
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let mut x = self.input.forward(batch)?;
-        for (layer, norm) in self.encoder_layers.iter().zip(&self.encoder_norms) {
-            x = self.hidden(layer, norm, &x, batch, mode)?;
+        let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
+        for layer in &self.encoder {
+            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
         }
         Ok(x)
     }
 
     fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = latent.shallow_clone();
-        for (layer, norm) in self.decoder_layers.iter().zip(&self.decoder_norms) {
-            x = self.hidden(layer, norm, &x, batch, mode)?;
+        for layer in &self.decoder {
+            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
         }
-        // There is one attention layer more than norms: the last one, which maps to the features.
-        let last = &self.decoder_layers[self.decoder_norms.len()];
-        Ok(last.forward(&x, &batch.adjacency, self.kernel)?.f_sigmoid()?)
+        Ok(self.output.forward(&x, &batch.adjacency, self.kernel)?.f_sigmoid()?)
+    }
+}
+
+/// Attention, batch norm, ReLU, dropout.
+#[derive(Debug)]
+pub struct HiddenLayer {
+    conv: GatConv,
+    norm: BatchNorm,
+}
+
+impl HiddenLayer {
+    /// Layer `index` of the encoder.
+    pub fn encoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
+        let widths = config.encoder_widths();
+        let (input, heads) = match index {
+            0 => (config.embedding + NODE_FEATURES as i64, config.heads),
+            _ => (widths[index - 1], 1),
+        };
+        let conv = GatConv::dividing(scope.sub("encoder_layers").sub(index), input, widths[index], heads)?;
+        Ok(Self { conv, norm: BatchNorm::new(scope.sub("encoder_bns").sub(index), widths[index])? })
     }
 
-    fn hidden(
+    /// Hidden layer `index` of the decoder.
+    pub fn decoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
+        let widths = config.decoder_widths();
+        let input = if index == 0 { config.latent } else { widths[index - 1] };
+        let conv = GatConv::dividing(scope.sub("decoder_layers").sub(index), input, widths[index], DECODER_HEADS)?;
+        Ok(Self { conv, norm: BatchNorm::new(scope.sub("decoder_bns").sub(index), widths[index])? })
+    }
+
+    /// `[num_nodes, input]` → `[num_nodes, width]`.
+    pub fn forward(
         &self,
-        layer: &GatConv,
-        norm: &BatchNorm,
         x: &Tensor,
         batch: &Batch,
+        kernel: AttentionKernel,
+        dropout: f64,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
         let training = mode == Mode::Training;
-        let x = layer.forward(x, &batch.adjacency, self.kernel)?;
-        relu_dropout(&norm.forward(&x, training)?, self.config.dropout, training)
+        let x = self.conv.forward(x, &batch.adjacency, kernel)?;
+        relu_dropout(&self.norm.forward(&x, training)?, dropout, training)
     }
+}
+
+/// The linear layer to μ.
+pub fn mean_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, ModelError> {
+    Linear::new(scope.sub("z_mean"), last_width(config), config.latent)
+}
+
+fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, ModelError> {
+    Linear::new(scope.sub("z_logvar"), last_width(config), config.latent)
+}
+
+/// The attention layer to the continuous features.
+pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<GatConv, ModelError> {
+    let widths = config.decoder_widths();
+    let input = widths.last().copied().unwrap_or(config.latent);
+    GatConv::new(scope.sub("decoder_layers").sub(widths.len()), input, NODE_FEATURES as i64, 1)
+}
+
+fn last_width(config: &VgaeConfig) -> i64 {
+    // `VgaeConfig::check` refuses an encoder without layers; a width of 0 could build nothing either.
+    config.encoder_widths().last().copied().unwrap_or(0)
 }
 
 /// z = μ + σ·ε (Kingma & Welling 2014).

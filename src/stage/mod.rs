@@ -1,1 +1,15 @@
-//! (under construction)
+//! Stages: open data, build a model, get a teacher, fit, save. Wiring only; the numerics lie in [`crate::nn`],
+//! [`crate::distill`] and [`crate::train`].
+
+mod autoencoder;
+mod error;
+mod objective;
+mod outcome;
+mod setup;
+mod teacher;
+mod training;
+
+pub use autoencoder::autoencoder;
+pub use error::StageError;
+pub use outcome::Outcome;
+pub use setup::open_store;

@@ -1,0 +1,82 @@
+//! A GAT classifier as teacher: its logits.
+
+use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors};
+use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::distill::targets::TargetLayout;
+use crate::graph::Batch;
+use crate::nn::Scope;
+use crate::nn::attention::AttentionKernel;
+use crate::nn::gat::{self, CLASSES, GatConfig};
+use crate::nn::layers::{NodeInput, mean_per_graph};
+use tch::Tensor;
+
+/// A GAT that is never trained again.
+///
+/// Parts: input → [x]; each attention layer [pooled…, x] → [pooled…, pooled, x]; head → [logits].
+#[derive(Debug)]
+pub struct FrozenGat {
+    config: GatConfig,
+    vocabulary: TeacherVocabulary,
+    kernel: AttentionKernel,
+}
+
+impl FrozenGat {
+    /// A teacher of this architecture.
+    pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel) -> Self {
+        Self { config, vocabulary, kernel }
+    }
+
+    fn run(
+        &self,
+        layer: usize,
+        views: &WeightViews,
+        batch: &Batch,
+        mut state: LayerState,
+    ) -> Result<LayerState, crate::nn::ModelError> {
+        let mut source = Views(views);
+        let mut scope = Scope::root(&mut source);
+        if layer == 0 {
+            let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
+            return Ok(vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous)?]);
+        }
+        // Parts run in order, so there is always a last tensor: the nodes' embedding.
+        let x = state.pop().unwrap_or_else(Tensor::new);
+        let index = layer as i64 - 1;
+        if index < self.config.layers {
+            let conv = gat::conv_layer(&mut scope, &self.config, index)?;
+            let x = conv.forward(&x, &batch.adjacency, self.kernel)?.f_relu()?;
+            state.push(mean_per_graph(&x, batch)?);
+            state.push(x);
+            return Ok(state);
+        }
+        let head = gat::head(&mut scope, &self.config)?;
+        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, false)?])
+    }
+}
+
+impl FrozenModel for FrozenGat {
+    fn target_layout(&self) -> TargetLayout {
+        TargetLayout::classifier(CLASSES as usize)
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        let mut layers = vec![LayerSpec { name: "input".to_owned(), tensors: vec!["id_embedding.weight".to_owned()] }];
+        layers.extend((0..self.config.layers).map(|index| LayerSpec {
+            name: format!("attention layer {index}"),
+            tensors: conv_tensors(&format!("convs.{index}")),
+        }));
+        let tensors = (0..self.config.fc_layers).flat_map(|index| linear_tensors(&format!("fc_layers.{}", 3 * index)));
+        layers.push(LayerSpec { name: "head".to_owned(), tensors: tensors.collect() });
+        layers
+    }
+
+    fn forward_layer(
+        &self,
+        layer: usize,
+        weights: &WeightViews,
+        batch: &Batch,
+        state: LayerState,
+    ) -> Result<LayerState, ModelError> {
+        self.run(layer, weights, batch, state).map_err(ModelError::from)
+    }
+}

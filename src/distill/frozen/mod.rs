@@ -1,0 +1,89 @@
+//! The models of [`crate::nn`] as frozen teachers: built around weights wherever they lie at the moment.
+//!
+//! A teacher has the vocabulary that it was trained with. If the student's is another, nodes are looked up in the
+//! teacher's by their CAN ID; an ID that the teacher does not know is its UNKNOWN.
+
+mod gat;
+mod vgae;
+
+use std::sync::Arc;
+
+use tch::{Kind, Tensor};
+
+use super::model::{ModelError, WeightViews};
+use crate::graph::{Batch, Vocabulary};
+use crate::nn::parameters::{Init, Role, TensorSource};
+
+pub use gat::FrozenGat;
+pub use vgae::FrozenVgae;
+
+/// Where a teacher finds the index of a node's ID.
+#[derive(Debug, Clone)]
+pub enum TeacherVocabulary {
+    /// The student's indices are the teacher's too.
+    Shared,
+    /// Indices are looked up by CAN ID.
+    Own(Arc<Vocabulary>),
+}
+
+impl TeacherVocabulary {
+    /// Shared if both list the same IDs.
+    pub fn new(teacher: Vocabulary, student: &Vocabulary) -> Self {
+        if teacher.ids() == student.ids() { Self::Shared } else { Self::Own(Arc::new(teacher)) }
+    }
+
+    /// `[num_nodes]`, i64: the teacher's index of each node's ID. The student's random UNKNOWNs are not the teacher's.
+    fn indices(&self, batch: &Batch) -> Tensor {
+        match self {
+            Self::Shared => batch.id_index.shallow_clone(),
+            Self::Own(vocabulary) => {
+                let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(vocabulary.index_of(id))).collect();
+                Tensor::from_slice(&indices).to_device(batch.id_index.device())
+            }
+        }
+    }
+}
+
+/// Weights by name, as the source that a model's layers take their tensors from.
+struct Views<'a>(&'a WeightViews);
+
+impl TensorSource for Views<'_> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[i64],
+        _: Kind,
+        _: Init,
+        _: Role,
+    ) -> Result<Tensor, crate::nn::ModelError> {
+        let expected = || shape.to_vec();
+        let missing = |_| crate::nn::ModelError::MissingTensor { name: name.to_owned(), expected: expected() };
+        let tensor = self.0.get(name).map_err(missing)?;
+        if tensor.size() != shape {
+            let (name, found) = (name.to_owned(), tensor.size());
+            return Err(crate::nn::ModelError::TensorShape { name, found, expected: expected() });
+        }
+        Ok(tensor)
+    }
+}
+
+/// Names of the tensors of an attention layer at `path`.
+fn conv_tensors(path: &str) -> Vec<String> {
+    ["lin.weight", "att_src", "att_dst", "bias"].iter().map(|name| format!("{path}.{name}")).collect()
+}
+
+/// Names of the tensors of a batch norm at `path`.
+fn norm_tensors(path: &str) -> Vec<String> {
+    let names = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"];
+    names.iter().map(|name| format!("{path}.{name}")).collect()
+}
+
+fn linear_tensors(path: &str) -> Vec<String> {
+    vec![format!("{path}.weight"), format!("{path}.bias")]
+}
+
+/// The tensor that the layer before left at `position`.
+fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, ModelError> {
+    let found = state.get(position).map(Tensor::shallow_clone);
+    found.ok_or_else(|| ModelError::Other(format!("the layer before left {} tensors, not {}", state.len(), position + 1)))
+}

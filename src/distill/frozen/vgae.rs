@@ -1,0 +1,112 @@
+//! A VGAE as teacher: μ and the reconstruction from it. The decoders that no target needs are never loaded.
+
+use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
+use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::distill::targets::TargetLayout;
+use crate::graph::{Batch, NODE_FEATURES};
+use crate::nn::attention::AttentionKernel;
+use crate::nn::layers::NodeInput;
+use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
+use crate::nn::Scope;
+
+/// Its sequential parts, in order.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// → [x]
+    Input,
+    /// [x] → [x]
+    Encoder(usize),
+    /// [x] → [μ, μ]
+    Latent,
+    /// [μ, x] → [μ, x]
+    Decoder(usize),
+    /// [μ, x] → [μ, reconstruction]
+    Output,
+}
+
+/// A VGAE that is never trained again.
+#[derive(Debug)]
+pub struct FrozenVgae {
+    config: VgaeConfig,
+    vocabulary: TeacherVocabulary,
+    kernel: AttentionKernel,
+    parts: Vec<Part>,
+}
+
+impl FrozenVgae {
+    /// A teacher of this architecture.
+    pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel) -> Self {
+        let mut parts = vec![Part::Input];
+        parts.extend((0..config.encoder_widths().len()).map(Part::Encoder));
+        parts.push(Part::Latent);
+        parts.extend((0..config.decoder_widths().len()).map(Part::Decoder));
+        parts.push(Part::Output);
+        Self { config, vocabulary, kernel, parts }
+    }
+
+    fn run(&self, part: Part, views: &WeightViews, batch: &Batch, state: LayerState) -> Result<LayerState, crate::nn::ModelError> {
+        let mut source = Views(views);
+        let mut scope = Scope::root(&mut source);
+        let at = |position| state_at(&state, position).map_err(|_| state_error());
+        let hidden = |layer: HiddenLayer, x| layer.forward(&x, batch, self.kernel, 0.0, Mode::Evaluation);
+        Ok(match part {
+            Part::Input => {
+                let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
+                vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous)?]
+            }
+            Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
+            Part::Latent => {
+                let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&at(0)?)?;
+                vec![mean.shallow_clone(), mean]
+            }
+            Part::Decoder(index) => {
+                vec![at(0)?, hidden(HiddenLayer::decoder(&mut scope, &self.config, index)?, at(1)?)?]
+            }
+            Part::Output => {
+                let output = vgae::output_layer(&mut scope, &self.config)?;
+                vec![at(0)?, output.forward(&at(1)?, &batch.adjacency, self.kernel)?.f_sigmoid()?]
+            }
+        })
+    }
+}
+
+fn state_error() -> crate::nn::ModelError {
+    crate::nn::ModelError::Architecture { field: "layer", found: "no state".into(), expected: "layers run in order" }
+}
+
+impl FrozenModel for FrozenVgae {
+    fn target_layout(&self) -> TargetLayout {
+        TargetLayout::vgae(self.config.latent as usize, NODE_FEATURES)
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        let spec = |part: &Part| match part {
+            Part::Input => ("input".to_owned(), vec!["id_embedding.weight".to_owned()]),
+            Part::Encoder(index) => {
+                let mut tensors = conv_tensors(&format!("encoder_layers.{index}"));
+                tensors.extend(norm_tensors(&format!("encoder_bns.{index}")));
+                (format!("encoder layer {index}"), tensors)
+            }
+            Part::Latent => ("latent".to_owned(), linear_tensors("z_mean")),
+            Part::Decoder(index) => {
+                let mut tensors = conv_tensors(&format!("decoder_layers.{index}"));
+                tensors.extend(norm_tensors(&format!("decoder_bns.{index}")));
+                (format!("decoder layer {index}"), tensors)
+            }
+            Part::Output => {
+                ("output".to_owned(), conv_tensors(&format!("decoder_layers.{}", self.config.decoder_widths().len())))
+            }
+        };
+        self.parts.iter().map(spec).map(|(name, tensors)| LayerSpec { name, tensors }).collect()
+    }
+
+    fn forward_layer(
+        &self,
+        layer: usize,
+        weights: &WeightViews,
+        batch: &Batch,
+        state: LayerState,
+    ) -> Result<LayerState, ModelError> {
+        self.run(self.parts[layer], weights, batch, state).map_err(ModelError::from)
+    }
+}

@@ -1,0 +1,51 @@
+//! What can end a stage early.
+
+use std::path::PathBuf;
+
+use crate::can::CanError;
+use crate::distill::TeacherError;
+use crate::graph::StoreError;
+use crate::nn::ModelError;
+use crate::train::checkpoint::CheckpointError;
+use crate::train::fit::FitError;
+use crate::train::run_directory::RunError;
+
+/// An error of a stage, of whatever module it comes from.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error(transparent)]
+    Can(#[from] CanError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Teacher(#[from] TeacherError),
+    #[error(transparent)]
+    Registry(#[from] crate::distill::RegistryError),
+    #[error(transparent)]
+    Weights(#[from] crate::distill::WeightsError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// A file of the run cannot be read or written.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// What was asked for cannot be done with this data or machine.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl StageError {
+    /// Whether the user can mend it: a wrong name, a missing folder, a damaged file.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Fit(error) => matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_)),
+            Self::Model(ModelError::Torch(_)) | Self::File { .. } | Self::Teacher(_) => false,
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! How a run ended: `summary.json`, and the last lines that a user reads.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::distill::Summary as TeacherSummary;
+use crate::train::console::{Console, mebibytes};
+use crate::train::fit::{Ending, FitSummary};
+use crate::train::metrics::EpochMetrics;
+
+/// The end of a training stage.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    pub run: PathBuf,
+    pub ending: Ending,
+    pub epochs: u64,
+    pub best_epoch: u64,
+    pub best_val_loss: Option<f64>,
+    pub best: Option<Value>,
+    pub last: Option<Value>,
+    pub peak_memory_bytes: u64,
+    pub data_wait_share: f64,
+    pub optimizer_share: f64,
+    pub num_parameters: i64,
+    pub weights_digest: String,
+    pub teacher: Option<TeacherSummary>,
+    /// Data, teacher, batch size: what `config.json` holds too.
+    pub inputs: Map<String, Value>,
+}
+
+impl Outcome {
+    /// From what the loop and the teacher report.
+    pub fn new(
+        run: PathBuf,
+        summary: &FitSummary,
+        num_parameters: i64,
+        weights_digest: String,
+        teacher: Option<TeacherSummary>,
+        inputs: Map<String, Value>,
+    ) -> Self {
+        Self {
+            run,
+            ending: summary.ending,
+            epochs: summary.position.epoch,
+            best_epoch: summary.position.progress.best_epoch + 1,
+            best_val_loss: summary.position.progress.best_loss,
+            best: summary.best.as_ref().map(metrics_json),
+            last: summary.last.as_ref().map(metrics_json),
+            peak_memory_bytes: summary.peak_memory_bytes,
+            data_wait_share: summary.data_wait_share,
+            optimizer_share: summary.optimizer_share,
+            num_parameters,
+            weights_digest,
+            teacher,
+            inputs,
+        }
+    }
+
+    /// The last lines of a run.
+    pub fn print(&self, console: &mut Console, summary: &FitSummary) {
+        let ending = match self.ending {
+            Ending::MaxEpochs => "all epochs done",
+            Ending::EarlyStopping => "stopped early: the validation loss no longer falls",
+            Ending::Interrupted => "interrupted; go on with --resume",
+        };
+        let best = self.best_val_loss.map_or("none".to_owned(), |loss| format!("{loss:.6}"));
+        console.line(&format!(
+            "{ending} after {} epochs; best validation loss {best} in epoch {}",
+            self.epochs, self.best_epoch
+        ));
+        if let Some(metrics) = summary.best.as_ref().or(summary.last.as_ref()) {
+            console.line(&format!("  losses (training, validation): {}", describe_parts(metrics)));
+            console.line(&format!("  {:.0} graphs/s in that epoch", metrics.graphs_per_second));
+        }
+        if let Some(teacher) = &self.teacher {
+            let total = &teacher.total;
+            console.line(&format!(
+                "  teacher: {} visits, {} forwards of {} batches, {:.1} MB copied, {} of {} targets from the cache, \
+                 waited {:.1} s for it; at most {} of its weights on the device",
+                teacher.visits,
+                teacher.forwards,
+                teacher.batches,
+                teacher.copied_bytes as f64 / 1e6,
+                total.cache_hit_rows,
+                total.cache_hit_rows + total.cache_miss_rows,
+                total.student_wait_ms / 1e3,
+                mebibytes(teacher.peak_device_bytes_teacher),
+            ));
+        }
+        console.line(&format!(
+            "  peak memory of tensors {}; waiting for data {:.0} %, optimiser {:.0} % of the time",
+            mebibytes(self.peak_memory_bytes),
+            100.0 * self.data_wait_share,
+            100.0 * self.optimizer_share,
+        ));
+        console.line(&format!("  run: {}", self.run.display()));
+    }
+}
+
+fn describe_parts(metrics: &EpochMetrics) -> String {
+    let parts = metrics.parts.iter().filter(|(_, training, _)| training.is_finite());
+    let texts = parts.map(|(name, training, validation)| format!("{name} {training:.5} {validation:.5}"));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn metrics_json(metrics: &EpochMetrics) -> Value {
+    let parts: Map<String, Value> = metrics
+        .parts
+        .iter()
+        .filter(|(_, training, _)| training.is_finite())
+        .flat_map(|(name, training, validation)| {
+            [((*name).to_owned(), json!(training)), (format!("val_{name}"), json!(validation))]
+        })
+        .collect();
+    json!({
+        "epoch": metrics.epoch,
+        "train_loss": metrics.train_loss,
+        "val_loss": metrics.val_loss,
+        "parts": parts,
+        "graphs_per_second": metrics.graphs_per_second,
+        "peak_memory_bytes": metrics.peak_memory_bytes,
+    })
+}

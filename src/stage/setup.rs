@@ -1,0 +1,102 @@
+//! What every stage begins with: threads, device, and the store of the dataset.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tch::Device;
+
+use super::StageError;
+use crate::can::{self, Dataset};
+use crate::config::{Config, DeviceChoice};
+use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
+
+/// Name of the dataset that is simulated when none is given.
+pub const SIMULATED: &str = "sim";
+
+/// Sets the number of threads that compute.
+pub fn use_threads(threads: usize) {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+        threads => threads,
+    };
+    tch::set_num_threads(threads as i32);
+}
+
+/// The device to compute on.
+///
+/// # Errors
+/// If a GPU is asked for that is not there.
+pub fn device(choice: DeviceChoice) -> Result<Device, StageError> {
+    let gpus = tch::Cuda::device_count() as usize;
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Auto => Ok(if gpus > 0 { Device::Cuda(0) } else { Device::Cpu }),
+        DeviceChoice::Cuda(index) if index < gpus => Ok(Device::Cuda(index)),
+        DeviceChoice::Cuda(index) => Err(StageError::Input(format!(
+            "--device cuda:{index}: {gpus} GPU(s) found; use --device cpu, or see `kdgat doctor` for what is missing"
+        ))),
+    }
+}
+
+/// The store of the configured dataset, built if it is not there or its source has changed.
+pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
+    let dataset = match &config.data.data {
+        Some(root) => Dataset::open(root)?,
+        None => simulated(&config.data.stores_dir)?,
+    };
+    let options = BuildOptions {
+        window: config.data.window,
+        stride: config.data.stride,
+        validation_fraction: config.data.validation_fraction,
+        max_reject_share: config.data.max_reject_share,
+        format: config.data.log_format.forced(),
+        threads: config.training.threads,
+        ..BuildOptions::default()
+    };
+    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+}
+
+/// The simulated dataset, made on first use.
+fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
+    let folder: PathBuf = stores_dir.join("simulated").join(SIMULATED);
+    let start = Instant::now();
+    if can::ensure_simulated(&can::SimulationOptions::default(), &folder)? {
+        eprintln!("simulated traffic of the dataset '{SIMULATED}' in {:.1} s: {}", start.elapsed().as_secs_f64(), folder.display());
+    }
+    Ok(Dataset::open(&folder)?)
+}
+
+/// Says in plain lines what a build does.
+#[derive(Debug)]
+struct BuildLines {
+    start: Instant,
+}
+
+impl Default for BuildLines {
+    fn default() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Progress for BuildLines {
+    fn report(&self, event: &Event<'_>) {
+        match event {
+            Event::Waiting { lock } => eprintln!("waiting for another process that builds this store ({})", lock.display()),
+            Event::Rebuilding { reason } => eprintln!("building the graph store again: {reason}"),
+            Event::Started { files, bytes } => {
+                eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
+            }
+            Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
+                eprintln!("warning: {folder}/{name}: {}", report.describe_rejects());
+            }
+            Event::Finished { folder, graphs, bytes } => eprintln!(
+                "built {graphs} graphs in {:.1} s ({:.1} MB): {}",
+                self.start.elapsed().as_secs_f64(),
+                *bytes as f64 / 1e6,
+                folder.display()
+            ),
+            _ => {}
+        }
+    }
+}
