@@ -43,7 +43,9 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
         return Err(RejectReason::IdTooLarge);
     }
     let ((payload, payload_length), kind) = match data {
-        [b'#', flags, data @ ..] if fields::is_hex(&[*flags]) => (payload(data, FD_BYTES)?, FrameKind::FlexibleDataRate),
+        [b'#', flags, data @ ..] if fields::is_hex(&[*flags]) => {
+            (payload(data, FD_BYTES)?, FrameKind::FlexibleDataRate)
+        }
         [b'#', ..] => return Err(RejectReason::DataNotHex),
         [b'R', length @ ..] if length.is_empty() || fields::small_number(length).is_some() => {
             (Default::default(), FrameKind::Remote)
@@ -96,16 +98,10 @@ mod tests {
         assert_eq!(row("(1.5) can0 20000004#0000000000000000"), Row::ErrorFrame);
         let mut long = frame(1.5, 0x123, &[1, 2, 3, 4, 5, 6, 7, 8], false);
         long.payload_length = 12;
-        assert_eq!(
-            row("(1.5) can0 123##10102030405060708090A0B0C"),
-            Row::Frame(long, FrameKind::FlexibleDataRate)
-        );
+        assert_eq!(row("(1.5) can0 123##10102030405060708090A0B0C"), Row::Frame(long, FrameKind::FlexibleDataRate));
         assert_eq!(
             row("(1.5) can0 123#1122334455667788_E"),
-            Row::Frame(
-                frame(1.5, 0x123, &[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88], false),
-                FrameKind::Data
-            )
+            Row::Frame(frame(1.5, 0x123, &[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88], false), FrameKind::Data)
         );
     }
 

@@ -139,7 +139,8 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
 fn recognise(lines: &Lines) -> Result<Format, CanError> {
     let head = lines.peek(LINES_TO_RECOGNISE);
     // `min_by_key` takes the first of equals.
-    let best = Format::ALL.into_iter().map(|format| (format, format.score(&head))).min_by_key(|(_, score)| usize::MAX - score);
+    let best =
+        Format::ALL.into_iter().map(|format| (format, format.score(&head))).min_by_key(|(_, score)| usize::MAX - score);
     match best {
         Some((format, 1..)) => Ok(format),
         _ => {
