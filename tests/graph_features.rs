@@ -143,7 +143,7 @@ fn graphs_of(frames: &[Frame], window: usize, stride: usize, block: usize) -> Co
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn graphs_equal_the_reference_for_any_block_size(

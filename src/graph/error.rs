@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::can::CanError;
+
 /// Why a store could not be built, opened or read.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -43,10 +45,10 @@ pub enum StoreError {
     #[error("dataset {name} has no log file: nothing to build")]
     NoFiles { name: String },
 
-    /// A dataset without a single window for training.
-    #[error("dataset {name} has no graph for training: its training files hold {frames} frames, \
-        but a window of {window} frames needs {} in one file; use a smaller window or longer logs", window + 1)]
-    NoTrainingGraphs { name: String, frames: u64, window: usize },
+    /// A dataset without a single window.
+    #[error("dataset {name} gives no graph: a window of {window} frames needs {} frames in one file, \
+        and the longest of its files has {longest}; use a smaller --window or longer logs", window + 1)]
+    NoGraphs { name: String, longest: u64, window: usize },
 
     /// Too many rows of a file were rejected.
     #[error("{}: {rejected} of {rows} rows rejected ({:.1} %, at most {:.1} % are allowed): {places}; \
@@ -59,15 +61,8 @@ pub enum StoreError {
     SourceChanged { path: PathBuf },
 
     /// A log could not be read.
-    #[error("{}: {message}", path.display())]
-    Source {
-        path: PathBuf,
-        message: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-        /// Whether the file's content is to blame, and not the machine.
-        input: bool,
-    },
+    #[error(transparent)]
+    Can(#[from] CanError),
 
     /// A graph that cannot be part of a batch.
     #[error("graph {graph} cannot be put in a batch: {detail}")]
@@ -96,11 +91,17 @@ impl StoreError {
             | Self::Damaged { .. }
             | Self::Parameter { .. }
             | Self::NoFiles { .. }
-            | Self::NoTrainingGraphs { .. }
+            | Self::NoGraphs { .. }
             | Self::Rejected { .. }
             | Self::SourceChanged { .. }
             | Self::EdgeList { .. } => true,
-            Self::Source { input, .. } => *input,
+            Self::Can(error) => !matches!(
+                error,
+                CanError::UnreadableFolder { .. }
+                    | CanError::Open { .. }
+                    | CanError::Read { .. }
+                    | CanError::Write { .. }
+            ),
             Self::Io { .. }
             | Self::NoSuchGraph { .. }
             | Self::Graph { .. }

@@ -22,7 +22,7 @@ pub use columns::{Columns, GraphView};
 pub use error::StoreError;
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
 pub use split::Split;
-pub use store::Store;
+pub use store::{BuildOptions, Event, Progress, Store, open_or_build};
 pub use vocabulary::Vocabulary;
 
 /// Continuous node features (the ID's vocabulary index is not one of them).

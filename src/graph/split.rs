@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Sections that a long file is cut into: several, so that validation sees several moments of a drive.
 const MOST_SECTIONS: u64 = 4;
 /// A validation stretch should be at least this long, in windows, for a file to be cut further.
-const SHORTEST_STRETCH: u64 = 16;
+const SHORTEST_STRETCH: u64 = 8;
 
 /// What a graph is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

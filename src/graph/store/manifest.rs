@@ -1,11 +1,15 @@
 //! `store.json`: what a store was built from, how, what is in it, and the checksums that prove it whole.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::options::BuildOptions;
+use crate::can::{ReadReport, Role};
 use crate::graph::split::FileSplit;
 use crate::graph::{StoreError, Vocabulary};
 
@@ -14,14 +18,19 @@ pub const FORMAT_VERSION: u64 = 1;
 /// The manifest's name in the store's folder.
 pub const MANIFEST: &str = "store.json";
 
+/// Name of the only set of features so far.
+pub const FEATURES: &str = "window";
+
 /// All that is known of a store besides its graphs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format_version: u64,
     /// Name of the dataset.
     pub dataset: String,
-    pub parameters: Parameters,
-    /// blake3 of all that follows but sizes and times of the sources: the same graphs, splits and vocabulary.
+    /// Name of the set of node and edge features.
+    pub features: String,
+    pub options: BuildOptions,
+    /// Equal for the same graphs, splits and vocabulary ([`Manifest::computed_digest`]).
     pub digest: String,
     pub totals: Totals,
     pub files: Vec<FileEntry>,
@@ -30,40 +39,16 @@ pub struct Manifest {
     pub shards: Vec<ShardEntry>,
 }
 
-/// What decides how frames become graphs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Parameters {
-    /// Frames in a window.
-    pub window: usize,
-    /// Frames between the starts of two windows.
-    pub stride: usize,
-    /// Share of each training file's windows that is for validation.
-    pub validation_fraction: f64,
-    /// Share of a file's rows that may be unreadable.
-    pub max_reject_share: f64,
-    /// Log format that was forced, if any.
-    pub format: Option<String>,
-    /// Name of the feature set.
-    pub features: String,
-}
-
 /// A log file and what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileEntry {
     /// Folder within the dataset, such as `test_01_known_vehicle_known_attack`.
     pub folder: String,
     pub name: String,
-    /// Whether the file is for training and validation, and not a test.
-    pub training: bool,
+    pub role: Role,
     pub source: SourceState,
-    /// Rows read, rejected ones included.
-    pub rows: u64,
-    pub frames: u64,
-    pub attack_frames: u64,
-    /// Rejected rows by reason.
-    pub rejected: BTreeMap<String, u64>,
-    /// Frames whose timestamp lies before that of the frame above.
-    pub backward_timestamps: u64,
+    /// Rows, frames, attack frames, rejected rows, steps back in time.
+    pub report: ReadReport,
     /// Distinct CAN IDs.
     pub ids: u64,
     /// Position in the store of the file's first graph.
@@ -72,13 +57,6 @@ pub struct FileEntry {
     pub attack_graphs: u64,
     /// Stretches of the file's graphs (counted from 0); empty for a test file.
     pub split: FileSplit,
-}
-
-impl FileEntry {
-    /// Rejected rows of all reasons.
-    pub fn rejected_rows(&self) -> u64 {
-        self.rejected.values().sum()
-    }
 }
 
 /// What a source file was when it was read.
@@ -150,17 +128,40 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// blake3 over everything that decides what a training run sees, in a fixed order.
+    /// blake3 over what decides what a training run sees: options, files, splits, vocabulary, and the shards' checksums.
+    ///
+    /// Where the files lie, what the dataset is called and when it was written do not count: a copy is the same data.
     pub fn computed_digest(&self) -> String {
-        let mut canonical = self.clone();
-        canonical.digest = String::new();
-        for file in &mut canonical.files {
-            // The same bytes copied to another place are the same data.
-            file.source.modified_nanoseconds = 0;
-        }
-        // A struct of strings and numbers: it always has a JSON form.
-        let json = serde_json::to_vec(&canonical).unwrap_or_default();
-        blake3::hash(&json).to_hex().to_string()
+        let files = self.files.iter().map(|file| {
+            json!([file.folder, file.name, file.role, file.source.blake3, file.graphs, file.attack_graphs, file.split])
+        });
+        let shards = self.shards.iter().map(|shard| json!([shard.graphs, shard.nodes, shard.edges, shard.blake3]));
+        let canonical = json!({
+            "format_version": self.format_version,
+            "features": self.features,
+            "options": self.options.canonical(),
+            "totals": self.totals,
+            "files": files.collect::<Vec<_>>(),
+            "vocabulary": self.vocabulary,
+            "shards": shards.collect::<Vec<_>>(),
+        });
+        blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
+    }
+
+    /// Writes the manifest under a temporary name beside, syncs it, and renames it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn write(&self, folder: &Path) -> Result<(), StoreError> {
+        let path = folder.join(MANIFEST);
+        let failed = || StoreError::io("write", &path);
+        let json = serde_json::to_vec_pretty(self).map_err(|error| failed()(error.into()))?;
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let beside = folder.join(format!("{MANIFEST}.{}-{number}.partial", std::process::id()));
+        let mut file = File::create(&beside).map_err(StoreError::io("create", &beside))?;
+        file.write_all(&json).and_then(|()| file.sync_all()).map_err(failed())?;
+        fs::rename(&beside, &path).map_err(failed())
     }
 
     fn check_positions(&self) -> Result<(), String> {

@@ -2,11 +2,20 @@
 //!
 //! Opening maps the shards and reads nothing of them; graphs are read in place, whatever the size of the store.
 
+pub mod build;
+mod ingest;
 pub mod manifest;
+pub mod options;
+pub mod progress;
 pub mod shard;
+
+pub use build::open_or_build;
+pub use options::BuildOptions;
+pub use progress::{Event, Progress};
 
 use std::path::{Path, PathBuf};
 
+use crate::can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
@@ -102,10 +111,11 @@ impl Store {
         let mut selected = Vec::new();
         let mut labels = LabelCursor { store: self, shard: 0 };
         for file in self.manifest.files.iter().filter(|&file| keep(file)) {
-            let stretches = match (file.training, split) {
-                (false, Split::Test) => &[0..file.graphs] as &[_],
-                (false, _) | (true, Split::Test) => &[],
-                (true, _) => file.split.stretches(split),
+            let whole_file = [0..file.graphs];
+            let stretches = match (file.role, split) {
+                (Role::Test, Split::Test) => &whole_file,
+                (Role::Test, _) | (_, Split::Test) => &[] as &[_],
+                (_, split) => file.split.stretches(split),
             };
             for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
                 if attack.is_none_or(|attack| labels.attack(graph) == attack) {

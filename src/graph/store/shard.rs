@@ -32,11 +32,11 @@ const LAYOUT: [(&str, Dtype, usize); 13] = [
     ("attack_free", Dtype::U8, 1),
 ];
 
-/// Writes the graphs as a new file, synced to the disk.
+/// Writes the graphs as a new file, synced to the disk. Its position in the store is not known yet.
 ///
 /// # Errors
 /// [`StoreError::Io`].
-pub fn write(path: &Path, columns: &Columns, first_graph: u64) -> Result<ShardEntry, StoreError> {
+pub fn write(path: &Path, columns: &Columns) -> Result<ShardEntry, StoreError> {
     let failed = || StoreError::io("write", path);
     let file = File::create_new(path).map_err(StoreError::io("create", path))?;
     let mut output =
@@ -46,7 +46,7 @@ pub fn write(path: &Path, columns: &Columns, first_graph: u64) -> Result<ShardEn
     file.sync_all().map_err(StoreError::io("sync", path))?;
     Ok(ShardEntry {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        first_graph,
+        first_graph: 0,
         graphs: columns.num_graphs() as u64,
         nodes: columns.can_ids.len() as u64,
         edges: columns.sources.len() as u64,

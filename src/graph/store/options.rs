@@ -1,0 +1,89 @@
+//! How a dataset becomes a store.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::can::Format;
+use crate::graph::StoreError;
+use crate::graph::features::LONGEST_WINDOW;
+
+/// What decides the content of a store, and how fast it is built.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BuildOptions {
+    /// Frames in a window.
+    pub window: usize,
+    /// Frames between the starts of two windows.
+    pub stride: usize,
+    /// Share of each training file's windows that is for validation.
+    pub validation_fraction: f64,
+    /// Share of a file's rows that may be unreadable.
+    pub max_reject_share: f64,
+    /// Read every log in this format, instead of recognising it.
+    pub format: Option<Format>,
+    /// Size at which a shard is complete. Each thread holds one in memory while building.
+    pub shard_bytes: u64,
+    /// Threads to build with, 0 for one a core. The store is the same for any number.
+    #[serde(skip)]
+    pub threads: usize,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self {
+            window: 100,
+            stride: 100,
+            validation_fraction: 0.2,
+            max_reject_share: 0.01,
+            format: None,
+            shard_bytes: 16 << 20,
+            threads: 0,
+        }
+    }
+}
+
+impl BuildOptions {
+    /// Checks each value.
+    ///
+    /// # Errors
+    /// [`StoreError::Parameter`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        let parameter = |name, value: String, expected| Err(StoreError::Parameter { name, value, expected });
+        if !(2..=LONGEST_WINDOW).contains(&self.window) {
+            return parameter("window", self.window.to_string(), "2 to 65534 frames");
+        }
+        if self.stride == 0 {
+            return parameter("stride", "0".to_string(), "at least 1 frame");
+        }
+        if !(0.0..1.0).contains(&self.validation_fraction) {
+            return parameter("validation_fraction", self.validation_fraction.to_string(), "at least 0 and below 1");
+        }
+        if !(0.0..=1.0).contains(&self.max_reject_share) {
+            return parameter("max_reject_share", self.max_reject_share.to_string(), "0 to 1");
+        }
+        if self.shard_bytes == 0 {
+            return parameter("shard_bytes", "0".to_string(), "at least 1 byte");
+        }
+        Ok(())
+    }
+
+    /// The values that decide the content, in whole numbers: what is read back compares equal to what was written.
+    pub(super) fn canonical(&self) -> serde_json::Value {
+        let billionths = |share: f64| (share * 1e9).round() as u64;
+        json!({
+            "window": self.window,
+            "stride": self.stride,
+            "validation_fraction": billionths(self.validation_fraction),
+            "max_reject_share": billionths(self.max_reject_share),
+            "format": self.format,
+            "shard_bytes": self.shard_bytes,
+        })
+    }
+
+    pub(super) fn num_threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+            threads => threads,
+        }
+    }
+}
