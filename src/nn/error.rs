@@ -23,6 +23,9 @@ pub enum ModelError {
     /// A weight file cannot be read or written.
     #[error("{path}: {reason}", path = path.display())]
     File { path: PathBuf, reason: String },
+    /// Attention could not be computed.
+    #[error(transparent)]
+    Attention(#[from] super::attention::AttentionError),
     /// libtorch refused an operation.
     #[error(transparent)]
     Torch(#[from] tch::TchError),

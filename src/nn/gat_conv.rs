@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::attention::{self, AttentionKernel};
+use super::attention::{self, AttentionKernel, AttentionOptions};
 use super::parameters::{Init, Scope};
 use super::{ModelError, layers};
 use crate::graph::Adjacency;
@@ -21,7 +21,6 @@ pub struct GatConv {
     attention_target: Tensor,
     /// `[heads * channels]`
     bias: Tensor,
-    heads: i64,
 }
 
 impl GatConv {
@@ -32,7 +31,6 @@ impl GatConv {
             attention_source: scope.parameter("att_src", &[1, heads, channels], Init::Glorot)?,
             attention_target: scope.parameter("att_dst", &[1, heads, channels], Init::Glorot)?,
             bias: scope.parameter("bias", &[heads * channels], Init::Constant(0.0))?,
-            heads,
         })
     }
 
@@ -48,14 +46,15 @@ impl GatConv {
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
     pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
         let values = layers::matmul_transposed(x, &self.weight)?;
-        attention::gat_conv(
+        let attended = attention::gat_conv(
             kernel,
             &values,
             &self.attention_source,
             &self.attention_target,
-            &self.bias,
+            Some(&self.bias),
             adjacency,
-            self.heads,
-        )
+            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, ..AttentionOptions::default() },
+        )?;
+        Ok(attended.output)
     }
 }

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_panic_arrives_at_the_caller() {
-        let payload = catch_unwind(|| parallel_for(100, 1, |range| assert!(!range.contains(&99), "index 99"))).unwrap_err();
+        let payload =
+            catch_unwind(|| parallel_for(100, 1, |range| assert!(!range.contains(&99), "index 99"))).unwrap_err();
         assert_eq!(ffi::panic_message(payload.as_ref()), "panicked: index 99");
     }
 

@@ -9,7 +9,8 @@ pub fn philox(key: u64, counter: u64) -> [u32; 4] {
     let mut state = [counter as u32, (counter >> 32) as u32, 0, 0];
     let mut key = [key as u32, (key >> 32) as u32];
     for _ in 0..10 {
-        let products = [u64::from(MULTIPLIERS[0]) * u64::from(state[0]), u64::from(MULTIPLIERS[1]) * u64::from(state[2])];
+        let products =
+            [u64::from(MULTIPLIERS[0]) * u64::from(state[0]), u64::from(MULTIPLIERS[1]) * u64::from(state[2])];
         state = [
             (products[1] >> 32) as u32 ^ state[1] ^ key[0],
             products[1] as u32,
