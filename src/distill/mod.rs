@@ -10,6 +10,7 @@ pub mod frozen;
 pub mod losses;
 pub mod model;
 pub mod order;
+pub mod registry;
 pub mod shuttle;
 pub mod targets;
 pub mod teacher;
@@ -17,6 +18,7 @@ pub mod visit;
 pub mod weights;
 
 pub use model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+pub use registry::RegistryError;
 pub use targets::{Per, TargetLayout, TargetName, TargetSpec, Targets};
 pub use teacher::{Residency, StepReport, Summary, Teacher, TeacherError, TeacherOptions};
 pub use weights::{Weights, WeightsError};

@@ -7,8 +7,8 @@ use std::time::Instant;
 use tch::Device;
 
 use super::StageError;
-use crate::can::{self, Dataset};
-use crate::config::{Config, DeviceChoice};
+use crate::can::{self, Dataset, Format, ReadReport};
+use crate::config::{Config, DeviceChoice, LogFormat};
 use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
 
 /// Name of the dataset that is simulated when none is given.
@@ -50,7 +50,7 @@ pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
         stride: config.data.stride,
         validation_fraction: config.data.validation_fraction,
         max_reject_share: config.data.max_reject_share,
-        format: config.data.log_format.forced(),
+        format: forced_format(config.data.log_format),
         threads: config.training.threads,
         ..BuildOptions::default()
     };
@@ -88,7 +88,7 @@ impl Progress for BuildLines {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
             }
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
-                eprintln!("warning: {folder}/{name}: {}", report.describe_rejects());
+                eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));
             }
             Event::Finished { folder, graphs, bytes } => eprintln!(
                 "built {graphs} graphs in {:.1} s ({:.1} MB): {}",
@@ -98,5 +98,22 @@ impl Progress for BuildLines {
             ),
             _ => {}
         }
+    }
+}
+
+/// Rejected rows by reason, each with the first places.
+fn describe_rejects(report: &ReadReport) -> String {
+    let reason = |(reason, rejections): (&can::RejectReason, &can::report::Rejections)| {
+        let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
+        format!("{} rows left out: {reason}{first}", rejections.count)
+    };
+    report.rejected.iter().map(reason).collect::<Vec<_>>().join("; ")
+}
+
+fn forced_format(choice: LogFormat) -> Option<Format> {
+    match choice {
+        LogFormat::Auto => None,
+        LogFormat::Csv => Some(Format::CanTrainAndTest),
+        LogFormat::Candump => Some(Format::Candump),
     }
 }

@@ -7,8 +7,10 @@ use serde_json::{Map, Value, json};
 use tch::Device;
 
 use super::StageError;
-use crate::config::{self, Config, Schedule as ScheduleChoice};
+use crate::config::{self, AttentionChoice, Config, Schedule as ScheduleChoice};
 use crate::graph::{AssembleOptions, Loader, LoaderOptions, Store, UnknownDrop, Vocabulary, shuffled_batches};
+use crate::nn::DatasetIdentity;
+use crate::nn::attention::AttentionKernel;
 use crate::train::fit::{BatchPlan, FitOptions, LAST};
 use crate::train::optimizer::AdamOptions;
 use crate::train::run_directory::RunDirectory;
@@ -131,4 +133,28 @@ impl BatchPlan for ShuffledEpochs {
 /// Whether there is something to go on with.
 pub fn can_resume(config: &Config, run: &RunDirectory) -> bool {
     config.output.resume && run.file(LAST).exists()
+}
+
+/// What identifies a run's inputs: part of `config.json` and `summary.json`.
+pub fn inputs(
+    dataset: &DatasetIdentity,
+    teacher: Option<&str>,
+    batch_graphs: usize,
+    identity: &str,
+) -> Map<String, Value> {
+    let mut inputs = Map::new();
+    inputs.insert("dataset".into(), json!(dataset));
+    inputs.insert("teacher_digest".into(), json!(teacher));
+    inputs.insert("batch_graphs".into(), json!(batch_graphs));
+    inputs.insert("identity".into(), json!(identity));
+    inputs
+}
+
+/// The implementation of attention that is configured.
+pub fn attention_kernel(config: &Config) -> AttentionKernel {
+    match config.model.attention {
+        AttentionChoice::Auto => AttentionKernel::Auto,
+        AttentionChoice::Fused => AttentionKernel::Fused,
+        AttentionChoice::Composed => AttentionKernel::Composed,
+    }
 }
