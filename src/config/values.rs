@@ -213,7 +213,7 @@ const BYTE_UNITS: &[(&str, u64)] = &[
 impl fmt::Display for ByteSize {
     /// The largest unit that divides it, so that nothing is lost.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0);
+        let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
         let (unit, bytes) = whole.unwrap_or(&("B", 1));
         write!(formatter, "{}{unit}", self.0 / bytes)
     }
