@@ -91,31 +91,35 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
             Ok(Layer::from_table(&table, &origin_at, problems))
         }
         Err(problem) => {
-            problems.push(problem);
+            problems.push(*problem);
             Ok(Layer::default())
         }
     }
 }
 
 /// A run's `config.json` holds the configuration under `config`, beside what the run was made from.
-fn configuration_of(file: &str, table: Table) -> Result<Table, Problem> {
+fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let mut table = table;
     for entry in &table {
         if let (frozen::VERSION_KEY, Node::Value(text)) = (entry.key.as_str(), &entry.node) {
             let found = text.parse().unwrap_or(u64::MAX);
             if found > frozen::VERSION {
-                return Err(Problem::NewerLayout { file: file.to_string(), found, supported: frozen::VERSION });
+                return Err(Box::new(Problem::NewerLayout {
+                    file: file.to_string(),
+                    found,
+                    supported: frozen::VERSION,
+                }));
             }
         }
     }
     let position = table.iter().position(|entry| entry.key == frozen::CONFIG_KEY);
     match position.map(|position| table.swap_remove(position).node) {
         Some(Node::Table(configuration)) => Ok(configuration),
-        Some(Node::Value(_)) => Err(Problem::Syntax {
+        Some(Node::Value(_)) => Err(Box::new(Problem::Syntax {
             file: file.to_string(),
             line: 1,
             message: format!("`{}` has to be an object with configuration fields", frozen::CONFIG_KEY),
-        }),
+        })),
         None => Ok(table),
     }
 }

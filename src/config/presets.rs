@@ -25,7 +25,7 @@ pub struct Preset {
 }
 
 impl Preset {
-    fn parse(name: &str, file: String, text: &str) -> Result<Preset, Problem> {
+    fn parse(name: &str, file: String, text: &str) -> Result<Preset, Box<Problem>> {
         let mut shared = parse_toml(&file, text)?;
         let sizes = shared.extract_if(.., |entry| entry.key == "size" && matches!(entry.node, Node::Table(_)));
         let mut tables = Vec::new();
@@ -40,7 +40,7 @@ impl Preset {
                 Node::Table(fields) => sizes.push((key, fields)),
                 Node::Value(_) => {
                     let message = format!("size.{key} has to be a table of fields: [size.{key}]");
-                    return Err(Problem::Syntax { file, line, message });
+                    return Err(Box::new(Problem::Syntax { file, line, message }));
                 }
             }
         }
@@ -62,7 +62,7 @@ pub fn available(working_folder: &Path) -> Result<(Vec<Preset>, Vec<Problem>), C
     let mut problems = Vec::new();
     let mut add = |name: &str, file: String, text: &str| match Preset::parse(name, file, text) {
         Ok(preset) => presets.push(preset),
-        Err(problem) => problems.push(problem),
+        Err(problem) => problems.push(*problem),
     };
     let mut found = Vec::new();
     for path in toml_files(&working_folder.join("presets"))? {

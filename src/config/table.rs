@@ -19,11 +19,14 @@ pub struct Field {
     pub help: &'static [&'static str],
     pub kind: Kind,
     pub limit: Option<Limit>,
-    /// The text as a value of the field's type, and the numbers in it; `None` when it is none.
-    pub read: fn(&str) -> Option<(Value, Vec<f64>)>,
+    /// The text as a value of the field's type; `None` when it is none.
+    pub read: fn(&str) -> Option<Reading>,
     pub show: fn(&Config) -> String,
     pub numbers: fn(&Config) -> Vec<f64>,
 }
+
+/// A value as figment merges it, and the numbers in it, which the field's limit applies to.
+pub type Reading = (Value, Vec<f64>);
 
 /// A section of the configuration: a table of a TOML file.
 pub struct Section {

@@ -20,12 +20,12 @@ pub enum Node {
 }
 
 /// `file` is only named in errors.
-pub fn parse_toml(file: &str, text: &str) -> Result<Table, Problem> {
+pub fn parse_toml(file: &str, text: &str) -> Result<Table, Box<Problem>> {
     match DeTable::parse(text) {
         Ok(table) => Ok(toml_table(table.get_ref(), text)),
         Err(error) => {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
-            Err(Problem::Syntax { file: file.to_string(), line, message: error.message().to_string() })
+            Err(Box::new(Problem::Syntax { file: file.to_string(), line, message: error.message().to_string() }))
         }
     }
 }
@@ -68,8 +68,8 @@ fn line_at(text: &str, offset: usize) -> usize {
 }
 
 /// `file` is only named in errors.
-pub fn parse_json(file: &str, text: &str) -> Result<Table, Problem> {
-    let syntax = |line, message| Problem::Syntax { file: file.to_string(), line, message };
+pub fn parse_json(file: &str, text: &str) -> Result<Table, Box<Problem>> {
+    let syntax = |line, message| Box::new(Problem::Syntax { file: file.to_string(), line, message });
     match serde_json::from_str(text) {
         Ok(serde_json::Value::Object(object)) => Ok(json_table(&object, text)),
         Ok(_) => Err(syntax(1, "expected an object with configuration fields".to_string())),

@@ -188,6 +188,12 @@ macro_rules! stored_as_text {
 stored_as_text!(ByteSize, DeviceChoice, Threshold);
 
 /// A number of bytes, written `6GiB` (1024³), `512MB` (1000²), or without a unit.
+///
+/// ```
+/// use kdgat::config::{ByteSize, Setting};
+/// assert_eq!(ByteSize::parse("1.5GiB"), Some(ByteSize(1_610_612_736)));
+/// assert_eq!(ByteSize(1_610_612_736).to_string(), "1536MiB");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ByteSize(pub u64);
@@ -207,7 +213,7 @@ const BYTE_UNITS: &[(&str, u64)] = &[
 impl fmt::Display for ByteSize {
     /// The largest unit that divides it, so that nothing is lost.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0);
+        let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
         let (unit, bytes) = whole.unwrap_or(&("B", 1));
         write!(formatter, "{}{unit}", self.0 / bytes)
     }

@@ -1,0 +1,247 @@
+//! `scripts/setup` and `scripts/kdgat` on machines that lack something, played by a PATH of stand-ins.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// What the scripts call beside cargo, the compiler, Python and df.
+const TOOLS: &[&str] = &[
+    "bash", "env", "dirname", "basename", "sed", "awk", "mkdir", "mktemp", "sort", "head", "cat", "paste", "uname",
+    "rm", "mv", "ln", "flock", "find", "grep", "touch", "sleep", "chmod",
+];
+
+const CARGO: &str = r#"
+[ "$1" = --version ] && { echo "cargo 1.95.0 (2026-01-01)"; exit 0; }
+echo "cargo $*" >> "$LOG"
+[ -f "$LOG.broken" ] && { echo "error: it does not compile" >&2; exit 101; }
+mkdir -p target/release
+printf '#!/usr/bin/env bash\necho "in $PWD with $*"\n' > target/release/kdgat
+chmod +x target/release/kdgat
+"#;
+
+/// pip's download leaves a mark; unpacking writes what the scripts look at.
+const PYTHON: &str = r#"
+case "$1 $2 $3" in
+  "-m pip --version") echo "pip 25" ;;
+  "-m pip download") echo "download $*" >> "$LOG" ;;
+  "- "*)
+    mkdir -p "$3/torch/lib" "$3/torch/include/torch/headeronly"
+    printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n' \
+      > "$3/torch/include/torch/headeronly/version.h" ;;
+esac
+"#;
+
+const DF: &str = r#"echo header; echo "disk 100000000 0 ${FREE_KIB:-99999999} 0% /""#;
+
+/// A clone of the repository's scripts on a machine of its own.
+struct Machine {
+    folder: TempDir,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let machine = Machine { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir(machine.path("bin")).unwrap();
+        for tool in TOOLS {
+            let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+                .map(|folder| folder.join(tool))
+                .find(|path| path.exists());
+            symlink(found.unwrap_or_else(|| panic!("{tool} is not on the PATH")), machine.path("bin").join(tool))
+                .unwrap();
+        }
+        for (name, body) in [("cargo", CARGO), ("c++", ""), ("python3", PYTHON), ("df", DF)] {
+            machine.install(name, body);
+        }
+        machine.clone_repository("clone");
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn install(&self, name: &str, body: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, format!("#!/usr/bin/env bash\n{body}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn without(self, tool: &str) -> Machine {
+        fs::remove_file(self.path("bin").join(tool)).unwrap();
+        self
+    }
+
+    fn clone_repository(&self, name: &str) {
+        let clone = self.path(name);
+        for folder in ["scripts", "src", "presets"] {
+            fs::create_dir_all(clone.join(folder)).unwrap();
+        }
+        for script in ["setup", "kdgat"] {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
+            fs::copy(source, clone.join("scripts").join(script)).unwrap();
+        }
+        for file in ["build.rs", "Cargo.toml", "Cargo.lock", "src/main.rs"] {
+            fs::write(clone.join(file), "").unwrap();
+        }
+    }
+
+    fn command(&self, script: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.path(script));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", self.path("bin"))
+            .env("HOME", self.path("home"))
+            .env("XDG_CACHE_HOME", self.path("cache"))
+            .env("LOG", self.path("log"));
+        command
+    }
+
+    fn run(&self, script: &str, arguments: &[&str]) -> Output {
+        self.command(script, arguments).output().unwrap()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn cargo_config(&self) -> String {
+        fs::read_to_string(self.path("clone/.cargo/config.toml")).unwrap_or_default()
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Exit code 2, this message, and nothing downloaded or configured.
+fn assert_refused(machine: &Machine, output: &Output, message: &str) {
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+    assert!(stderr(output).contains(message), "`{message}` is missing in: {}", stderr(output));
+    assert_eq!(machine.log(), "", "something was downloaded or built all the same");
+    assert_eq!(machine.cargo_config(), "");
+}
+
+#[test]
+fn what_is_missing_is_named_before_any_download() {
+    for (tool, message) in [
+        ("cargo", "cargo is not on the PATH; install Rust"),
+        ("c++", "no C++ compiler ('c++') on the PATH; install g++ or clang++"),
+        ("python3", "python3 is not on the PATH"),
+    ] {
+        let machine = Machine::new().without(tool);
+        assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), message);
+        assert_refused(&machine, &machine.run("clone/scripts/kdgat", &["--version"]), message);
+    }
+}
+
+#[test]
+fn python_without_pip_and_old_rust_are_named() {
+    let machine = Machine::new();
+    machine.install("python3", "echo No module named pip >&2; exit 1");
+    assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), "python3 has no pip");
+    let machine = Machine::new();
+    machine.install("cargo", "echo cargo 1.75.0");
+    assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), "cargo is version 1.75, kdgat needs Rust 1.88");
+}
+
+#[test]
+fn too_little_disk_space_is_named() {
+    let machine = Machine::new();
+    let output = machine.command("clone/scripts/setup", &[]).env("FREE_KIB", "1000000").output().unwrap();
+    assert_refused(&machine, &output, "976 MiB free, building kdgat needs 3072 MiB");
+    fs::create_dir_all(machine.path("clone/target/release")).unwrap();
+    let output = machine.command("clone/scripts/setup", &[]).env("FREE_KIB", "1000000").output().unwrap();
+    assert_refused(&machine, &output, "976 MiB free, libtorch needs 2048 MiB");
+    let output = machine.command("clone/scripts/setup", &["--cuda"]).env("FREE_KIB", "9000000").output().unwrap();
+    assert_refused(&machine, &output, "libtorch needs 12288 MiB");
+}
+
+#[test]
+fn a_libtorch_of_another_version_is_named() {
+    let machine = Machine::new();
+    let libtorch = machine.path("libtorch");
+    let run = || machine.command("clone/scripts/setup", &[]).env("LIBTORCH", &libtorch).output().unwrap();
+    assert_refused(&machine, &run(), "has no lib/ and include/");
+    fs::create_dir_all(libtorch.join("lib")).unwrap();
+    fs::create_dir_all(libtorch.join("include/torch/headeronly")).unwrap();
+    assert_refused(&machine, &run(), "is libtorch of an unknown version, kdgat needs 2.11.0");
+    let header = |minor: u32| {
+        let text = format!(
+            "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR {minor}\n#define TORCH_VERSION_PATCH 0\n"
+        );
+        fs::write(libtorch.join("include/torch/headeronly/version.h"), text).unwrap();
+    };
+    header(5);
+    assert_refused(&machine, &run(), "is libtorch 2.5.0, kdgat needs 2.11.0; unset LIBTORCH");
+    header(11);
+    let output = run();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(machine.cargo_config().contains(&format!("LIBTORCH = \"{}\"", libtorch.display())));
+    assert_eq!(machine.log(), "", "a libtorch of the user's needs no download");
+}
+
+#[test]
+fn a_failed_download_leaves_nothing_behind() {
+    let machine = Machine::new();
+    machine.install("python3", "[ \"$3\" = --version ] && exit 0; echo no network >&2; exit 1");
+    let output = machine.run("clone/scripts/setup", &[]);
+    assert_refused(&machine, &output, "the download failed; check the network");
+    let left: Vec<_> =
+        fs::read_dir(machine.path("cache/kdgat")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["setup.lock"]);
+}
+
+#[test]
+fn libtorch_is_downloaded_once_for_all_clones() {
+    let machine = Machine::new();
+    machine.clone_repository("second");
+    for script in ["clone/scripts/setup", "clone/scripts/setup", "second/scripts/setup"] {
+        let output = machine.run(script, &[]);
+        assert!(output.status.success(), "{script}: {}", stderr(&output));
+    }
+    assert_eq!(machine.log().lines().count(), 1, "{}", machine.log());
+    assert!(machine.log().contains("torch==2.11.0"));
+    let torch = machine.path("cache/kdgat/libtorch-2.11.0-cpu/torch");
+    assert!(machine.cargo_config().contains(&format!("LIBTORCH = \"{}\"", torch.display())));
+    assert!(machine.run("clone/scripts/setup", &["--help"]).status.success());
+    assert_eq!(machine.run("clone/scripts/setup", &["--gpu"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_program_is_built_when_sources_change_and_only_then() {
+    let machine = Machine::new();
+    let elsewhere = machine.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let run = || {
+        let mut command = machine.command("clone/scripts/kdgat", &["config", "--seed", "a b"]);
+        command.current_dir(&elsewhere).output().unwrap()
+    };
+    let builds = || machine.log().lines().filter(|line| line.starts_with("cargo build --release")).count();
+    let output = run();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let expected = format!("in {} with config --seed a b\n", elsewhere.display());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    assert_eq!(builds(), 1);
+    assert_eq!(stderr(&run()), "", "nothing is said when there is nothing to do");
+    assert_eq!(builds(), 1);
+
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::write(machine.path("clone/src/main.rs"), "// changed").unwrap();
+    assert!(run().status.success());
+    assert_eq!(builds(), 2);
+
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::remove_file(machine.path("clone/src/main.rs")).unwrap();
+    fs::write(machine.path("log.broken"), "").unwrap();
+    let output = run();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("error: it does not compile"), "{}", stderr(&output));
+    assert!(output.stdout.is_empty(), "the old program must not run after a failed build");
+    fs::remove_file(machine.path("log.broken")).unwrap();
+    assert!(run().status.success());
+    assert_eq!(builds(), 4);
+}
