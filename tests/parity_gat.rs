@@ -51,7 +51,9 @@ fn evaluation_equals_the_reference() {
         for kernel in KERNELS {
             for (batch, suffix) in [("batch", ""), ("edge_batch", "_edge")] {
                 let name = format!("gat_{size}_eval{suffix}");
-                let (Some((model, _)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else { continue };
+                let (Some((model, _)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else {
+                    continue;
+                };
                 let batch = parity_batch(batch);
                 for (index, output) in model.layer_outputs(&batch, Mode::Evaluation).unwrap().iter().enumerate() {
                     assert_close(&format!("{name}.xs{index}"), output, &reference[&format!("xs{index}")], TOLERANCE);

@@ -65,7 +65,9 @@ fn evaluation_equals_the_reference() {
         for kernel in KERNELS {
             for (batch, suffix) in [("batch", ""), ("edge_batch", "_edge")] {
                 let name = format!("vgae_{size}_eval_eps0{suffix}");
-                let (Some((model, _)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else { continue };
+                let (Some((model, _)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else {
+                    continue;
+                };
                 let batch = parity_batch(batch);
                 let output = model.forward(&batch, Mode::Evaluation).unwrap();
                 check_outputs(&name, &output, &reference);
@@ -105,7 +107,8 @@ fn check_losses(name: &str, output: &VgaeOutput, batch: &kdgat::graph::Batch) {
 #[test]
 fn a_drawn_latent_equals_the_reference() {
     let noise = parity_tensors("eps").unwrap();
-    for (size, noise_name) in [("student", "eps_student"), ("teacher", "eps_teacher"), ("teacher_xl", "eps_teacher_xl")] {
+    for (size, noise_name) in [("student", "eps_student"), ("teacher", "eps_teacher"), ("teacher_xl", "eps_teacher_xl")]
+    {
         let name = format!("vgae_{size}_eval_eps");
         let (Some((model, _)), Some(reference)) = (model(size, AttentionKernel::Auto), parity_tensors(&name)) else {
             continue;
@@ -124,11 +127,12 @@ fn training_with_batch_statistics_equals_the_reference() {
     for size in ["student", "teacher", "teacher_xl"] {
         for kernel in KERNELS {
             let name = format!("vgae_{size}_train_eps0");
-            let (Some((model, tensors)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else { continue };
+            let (Some((model, tensors)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else {
+                continue;
+            };
             let batch = parity_batch("batch");
             let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
-            let output =
-                model.decode(&batch, Mode::Training, mean.shallow_clone(), mean, log_variance).unwrap();
+            let output = model.decode(&batch, Mode::Training, mean.shallow_clone(), mean, log_variance).unwrap();
             check_outputs(&name, &output, &reference);
             check_losses(&name, &output, &batch);
             if let Some(running) = parity_tensors(&format!("vgae_{size}_train_bn_running_after")) {
@@ -136,7 +140,9 @@ fn training_with_batch_statistics_equals_the_reference() {
                     assert_close(&named.name, &named.tensor, &running[&named.name], TOLERANCE);
                 }
             }
-            if let Some(gradients) = (size == "student").then(|| parity_tensors("vgae_student_train_eps0_grads")).flatten() {
+            if let Some(gradients) =
+                (size == "student").then(|| parity_tensors("vgae_student_train_eps0_grads")).flatten()
+            {
                 vgae::task_loss(&output, &batch).unwrap().total.backward();
                 check_gradients(&name, &tensors, &gradients);
             }
@@ -197,24 +203,34 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
     let (teacher_latent, teacher_reconstruction) = tch::no_grad(|| {
         let (mean, log_variance) = teacher_model.encode(&batch, Mode::Evaluation).unwrap();
         let noise_name = if teacher == "teacher" { "eps_teacher" } else { "eps_teacher_xl" };
-        let latent = if drawn { reparameterize(&mean, &log_variance, &noise[noise_name]).unwrap() } else { mean.shallow_clone() };
+        let latent = if drawn {
+            reparameterize(&mean, &log_variance, &noise[noise_name]).unwrap()
+        } else {
+            mean.shallow_clone()
+        };
         let output = teacher_model.decode(&batch, Mode::Evaluation, latent, mean, log_variance).unwrap();
         (output.latent, output.reconstruction)
     });
     let student_mode = if mode == "eval" { Mode::Evaluation } else { Mode::Training };
     let (mean, log_variance) = student.encode(&batch, student_mode).unwrap();
-    let latent = if drawn { reparameterize(&mean, &log_variance, &noise["eps_student"]).unwrap() } else { mean.shallow_clone() };
+    let latent =
+        if drawn { reparameterize(&mean, &log_variance, &noise["eps_student"]).unwrap() } else { mean.shallow_clone() };
     let output = student.decode(&batch, student_mode, latent, mean, log_variance).unwrap();
 
     let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
     let projected = projection.forward(&output.latent).unwrap();
-    let kd = losses::vgae(&projected, &output.reconstruction, &teacher_latent, &teacher_reconstruction, weights).unwrap();
+    let kd =
+        losses::vgae(&projected, &output.reconstruction, &teacher_latent, &teacher_reconstruction, weights).unwrap();
     let task = vgae::task_loss(&output, &batch).unwrap().total;
     let total = losses::total(&kd.total, &task, weights.alpha).unwrap();
     let scalars = &parity_scalars()[&name];
-    for (part, found) in
-        [("task", &task), ("latent_kd", &kd.latent), ("recon_kd", &kd.reconstruction), ("kd", &kd.total), ("total", &total)]
-    {
+    for (part, found) in [
+        ("task", &task),
+        ("latent_kd", &kd.latent),
+        ("recon_kd", &kd.reconstruction),
+        ("kd", &kd.total),
+        ("total", &total),
+    ] {
         assert_scalar(&format!("{name}.{part}"), value(found), &scalars[part], TOLERANCE);
     }
 

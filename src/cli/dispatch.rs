@@ -5,8 +5,11 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::{completions, configuration};
+use super::{completions, configuration, data, teachers};
 use crate::config::Stage;
+use crate::interrupt;
+use crate::stage::{self, Outcome};
+use crate::train::fit::Ending;
 
 /// Carries out one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -14,53 +17,50 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Config(args) => configuration::print(&args),
         Command::Completions { shell } => completions::print(shell),
 
-        // The arms below load and check the configuration; the call that each comment names is still to be wired.
         Command::Autoencoder(settings) => {
-            let _loaded = settings.load_for(Stage::Autoencoder)?;
-            unfinished("autoencoder") // crate::stage::autoencoder(&loaded)
+            let loaded = settings.load_for(Stage::Autoencoder)?;
+            start()?;
+            Ok(exit_code(&stage::autoencoder(&loaded.config)?))
         }
         Command::Normal(settings) => {
             let _loaded = settings.load_for(Stage::Normal)?;
-            unfinished("normal") // crate::stage::normal(&loaded)
+            unfinished("normal")
         }
         Command::Curriculum(settings) => {
             let _loaded = settings.load_for(Stage::Curriculum)?;
-            unfinished("curriculum") // crate::stage::curriculum(&loaded)
+            unfinished("curriculum")
         }
         Command::Evaluate(args) => {
             let _loaded = args.settings.load()?;
-            unfinished("evaluate") // crate::stage::evaluate(&loaded, &args.runs)
+            unfinished("evaluate")
         }
-        Command::Data(DataCommand::Simulate { settings, .. }) => {
-            let _loaded = settings.load()?;
-            unfinished("data simulate") // crate::can::simulate(&SimulationOptions { seed: .. }, &folder)
+        Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
+        Command::Data(DataCommand::Build(settings)) => data::build(&settings.load()?.config),
+        Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),
+        Command::Teachers(TeachersCommand::List(settings)) => teachers::list(&settings.load()?.config),
+        Command::Teachers(TeachersCommand::Show { settings, teacher }) => {
+            teachers::show(&settings.load()?.config, &teacher)
         }
-        Command::Data(DataCommand::Build(settings)) => {
-            let _loaded = settings.load()?;
-            unfinished("data build") // crate::graph::open_or_build(..)
-        }
-        Command::Data(DataCommand::Info { settings, .. }) => {
-            let _loaded = settings.load()?;
-            unfinished("data info") // crate::stage::data_info(&loaded, json)
-        }
-        Command::Teachers(TeachersCommand::List(settings)) => {
-            let _loaded = settings.load()?;
-            unfinished("teachers list") // crate::distill::registry
-        }
-        Command::Teachers(TeachersCommand::Show { settings, .. }) => {
-            let _loaded = settings.load()?;
-            unfinished("teachers show") // crate::distill::registry
-        }
-        Command::Teachers(TeachersCommand::Verify { settings, .. }) => {
-            let _loaded = settings.load()?;
-            unfinished("teachers verify") // crate::distill::registry
+        Command::Teachers(TeachersCommand::Verify { settings, teachers }) => {
+            teachers::verify(&settings.load()?.config, &teachers)
         }
         Command::Teachers(TeachersCommand::Cache(settings)) => {
             let _loaded = settings.load()?;
-            unfinished("teachers cache") // crate::distill::cache
+            unfinished("teachers cache")
         }
-        Command::Doctor => unfinished("doctor"), // crate::torch::doctor()
+        Command::Doctor => unfinished("doctor"),
     }
+}
+
+/// What training commands do before anything touches torch.
+fn start() -> Result<()> {
+    interrupt::listen()?;
+    Ok(())
+}
+
+/// An interrupted run is neither done nor wrong usage.
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    if outcome.ending == Ending::Interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn unfinished(command: &str) -> Result<ExitCode> {

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use anyhow::Error;
 use thiserror::Error;
 
+use crate::can::CanError;
 use crate::config::ConfigError;
+use crate::distill::RegistryError;
+use crate::stage::StageError;
 
 /// Wrong usage or input.
 pub const INPUT: u8 = 2;
@@ -19,6 +22,24 @@ pub trait ExitStatus {
 }
 
 impl ExitStatus for ConfigError {
+    fn exit_code(&self) -> u8 {
+        INPUT
+    }
+}
+
+impl ExitStatus for StageError {
+    fn exit_code(&self) -> u8 {
+        if self.is_input() { INPUT } else { FAILURE }
+    }
+}
+
+impl ExitStatus for CanError {
+    fn exit_code(&self) -> u8 {
+        INPUT
+    }
+}
+
+impl ExitStatus for RegistryError {
     fn exit_code(&self) -> u8 {
         INPUT
     }
@@ -44,7 +65,7 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError).unwrap_or(FAILURE)
+    first_of!(ConfigError, UsageError, StageError, CanError, RegistryError).unwrap_or(FAILURE)
 }
 
 /// Prints `error: …` with the chain of causes to standard error. When the reader of the output has gone away

@@ -3,11 +3,13 @@
 mod commands;
 mod completions;
 mod configuration;
+mod data;
 mod dispatch;
 mod exit;
 pub mod output;
 mod parse;
 mod settings;
+mod teachers;
 
 use std::process::ExitCode;
 

@@ -30,4 +30,3 @@ pub enum ModelError {
     #[error(transparent)]
     Torch(#[from] tch::TchError),
 }
-

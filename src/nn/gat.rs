@@ -52,7 +52,11 @@ impl GatConfig {
         ];
         for (field, value) in positive {
             if value < 1 {
-                return Err(ModelError::Architecture { field, found: value.to_string(), expected: "must be at least 1" });
+                return Err(ModelError::Architecture {
+                    field,
+                    found: value.to_string(),
+                    expected: "must be at least 1",
+                });
             }
         }
         Ok(())

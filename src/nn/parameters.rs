@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_wrong_shape_names_the_tensor_and_both_shapes() {
-        let mut source = GivenTensors::new([("layer.weight".to_owned(), Tensor::zeros([2, 3], (Kind::Float, Device::Cpu)))]);
+        let mut source =
+            GivenTensors::new([("layer.weight".to_owned(), Tensor::zeros([2, 3], (Kind::Float, Device::Cpu)))]);
         let error = Scope::root(&mut source).sub("layer").parameter("weight", &[3, 3], Init::Glorot).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("layer.weight") && text.contains("[2, 3]") && text.contains("[3, 3]"), "{text}");

@@ -55,7 +55,11 @@ impl VgaeConfig {
         ];
         for (field, value) in positive {
             if value < 1 {
-                return Err(ModelError::Architecture { field, found: value.to_string(), expected: "must be at least 1" });
+                return Err(ModelError::Architecture {
+                    field,
+                    found: value.to_string(),
+                    expected: "must be at least 1",
+                });
             }
         }
         if self.encoder_widths().is_empty() || self.hidden.iter().any(|width| *width < 1) {

@@ -77,9 +77,11 @@ pub fn dtype_of(kind: Kind) -> Option<Dtype> {
 
 /// A tensor of a safetensors file.
 pub fn from_view(view: &TensorView) -> Result<Tensor, ModelError> {
-    let kinds = [Kind::Bool, Kind::Uint8, Kind::Int, Kind::Int64, Kind::BFloat16, Kind::Half, Kind::Float, Kind::Double];
+    let kinds =
+        [Kind::Bool, Kind::Uint8, Kind::Int, Kind::Int64, Kind::BFloat16, Kind::Half, Kind::Float, Kind::Double];
     let kind = kinds.into_iter().find(|kind| dtype_of(*kind) == Some(view.dtype()));
-    let kind = kind.ok_or_else(|| TchError::Convert(format!("safetensors type {:?} is not used here", view.dtype())))?;
+    let kind =
+        kind.ok_or_else(|| TchError::Convert(format!("safetensors type {:?} is not used here", view.dtype())))?;
     let shape: Vec<i64> = view.shape().iter().map(|&length| length as i64).collect();
     Ok(Tensor::f_from_data_size(view.data(), &shape, kind)?)
 }

@@ -47,8 +47,11 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let teacher_digest = found.as_ref().map(|found| found.weights.digest().to_owned());
     let identity = training::identity(config, STAGE, plan.batch_graphs, &store, teacher_digest.as_deref());
     let run = training::run_directory(config, &dataset.name, STAGE)?;
-    let mut console = Console::new(Some(&run.file("log.txt")))
-        .map_err(|source| StageError::File { path: run.file("log.txt"), action: "write", source })?;
+    let mut console = Console::new(Some(&run.file("log.txt"))).map_err(|source| StageError::File {
+        path: run.file("log.txt"),
+        action: "write",
+        source,
+    })?;
     let inputs = training::inputs(&dataset, teacher_digest.as_deref(), plan.batch_graphs, &identity);
     let resumes = training::can_resume(config, &run);
     if !resumes {

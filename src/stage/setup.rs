@@ -62,7 +62,11 @@ fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
     let folder: PathBuf = stores_dir.join("simulated").join(SIMULATED);
     let start = Instant::now();
     if can::ensure_simulated(&can::SimulationOptions::default(), &folder)? {
-        eprintln!("simulated traffic of the dataset '{SIMULATED}' in {:.1} s: {}", start.elapsed().as_secs_f64(), folder.display());
+        eprintln!(
+            "simulated traffic of the dataset '{SIMULATED}' in {:.1} s: {}",
+            start.elapsed().as_secs_f64(),
+            folder.display()
+        );
     }
     Ok(Dataset::open(&folder)?)
 }
@@ -82,7 +86,9 @@ impl Default for BuildLines {
 impl Progress for BuildLines {
     fn report(&self, event: &Event<'_>) {
         match event {
-            Event::Waiting { lock } => eprintln!("waiting for another process that builds this store ({})", lock.display()),
+            Event::Waiting { lock } => {
+                eprintln!("waiting for another process that builds this store ({})", lock.display())
+            }
             Event::Rebuilding { reason } => eprintln!("building the graph store again: {reason}"),
             Event::Started { files, bytes } => {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);

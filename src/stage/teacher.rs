@@ -7,9 +7,9 @@ use tch::Device;
 
 use super::{Outcome, StageError};
 use crate::config::{Config, Residency as ResidencyChoice};
-use crate::distill::frozen::{FrozenGat, FrozenVgae, TeacherVocabulary};
+use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::registry::{self, CardFacts, Registry};
-use crate::distill::{FrozenModel, Residency, Teacher, TeacherOptions, Weights};
+use crate::distill::{Residency, Teacher, TeacherOptions, Weights};
 use crate::graph::{Store, Vocabulary};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::{Architecture, DatasetIdentity};
@@ -50,10 +50,7 @@ pub fn start(
     kernel: AttentionKernel,
     device: Device,
 ) -> Result<Teacher, StageError> {
-    let model: Box<dyn FrozenModel> = match found.architecture {
-        Architecture::Vgae(architecture) => Box::new(FrozenVgae::new(architecture, found.vocabulary, kernel)),
-        Architecture::Gat(architecture) => Box::new(FrozenGat::new(architecture, found.vocabulary, kernel)),
-    };
+    let model = frozen::model(found.architecture, found.vocabulary, kernel);
     let mut options = TeacherOptions::new(device);
     options.residency = match config.distillation.residency() {
         ResidencyChoice::Resident => Residency::Resident,

@@ -62,7 +62,9 @@ pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOpti
     let schedule = match training.schedule {
         ScheduleChoice::Constant => Schedule::Constant,
         ScheduleChoice::Cosine => Schedule::Cosine { max_epochs: training.max_epochs as u64 },
-        ScheduleChoice::Step => Schedule::Step { step_epochs: training.lr_step_epochs as u64, gamma: training.lr_gamma },
+        ScheduleChoice::Step => {
+            Schedule::Step { step_epochs: training.lr_step_epochs as u64, gamma: training.lr_gamma }
+        }
         // Lowered well before early stopping would end the run.
         ScheduleChoice::Plateau => {
             Schedule::Plateau { patience_epochs: (training.patience as u64 / 4).max(1), gamma: training.lr_gamma }

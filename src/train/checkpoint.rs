@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::files;
-use crate::nn::weights::{self, StateDict};
 use crate::nn::ModelError;
+use crate::nn::weights::{self, StateDict};
 
 const METADATA_KEY: &str = "kdgat";
 const FORMAT_VERSION: u32 = 1;
@@ -63,8 +63,11 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
     }
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
     let file = safetensors::serialize(views, Some(metadata)).map_err(|error| damaged(error.to_string()))?;
-    files::write_atomically(path, &file)
-        .map_err(|source| CheckpointError::File { path: path.to_owned(), action: "write the checkpoint", source })
+    files::write_atomically(path, &file).map_err(|source| CheckpointError::File {
+        path: path.to_owned(),
+        action: "write the checkpoint",
+        source,
+    })
 }
 
 /// Reads what [`write`] wrote.
@@ -73,8 +76,11 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
 /// If the file is missing, of another version, or not what was written.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
     let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
-    let file = std::fs::read(path)
-        .map_err(|source| CheckpointError::File { path: path.to_owned(), action: "read the checkpoint", source })?;
+    let file = std::fs::read(path).map_err(|source| CheckpointError::File {
+        path: path.to_owned(),
+        action: "read the checkpoint",
+        source,
+    })?;
     let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| damaged(error.to_string()))?;
     let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
     let text = text.ok_or_else(|| damaged("was not written by kdgat (no 'kdgat' metadata)".into()))?;

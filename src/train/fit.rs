@@ -322,7 +322,12 @@ impl LoopState {
         let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
         if !mean.is_finite() {
             let path = fit.run.file(LAST);
-            return Err(FitError::NotFinite { loss: mean, epoch: self.position.epoch, step: self.position.step - 1, path });
+            return Err(FitError::NotFinite {
+                loss: mean,
+                epoch: self.position.epoch,
+                step: self.position.step - 1,
+                path,
+            });
         }
         let norm = norm.map_or(Ok(f64::NAN), |norm| norm.f_double_value(&[]))?;
         let mut row = vec![
@@ -447,7 +452,9 @@ fn restore(fit: &mut Fit, options: &FitOptions, optimizer: &mut Adam, sums: &mut
     if position.identity != options.identity {
         return Err(FitError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
     }
-    let model = tensors.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor.shallow_clone())));
+    let model = tensors
+        .iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor.shallow_clone())));
     fit.trainable.load_state_dict(&model.collect())?;
     let find = |name: String, expected: Vec<i64>| {
         tensors.get(&name).map(Tensor::shallow_clone).ok_or(ModelError::MissingTensor { name, expected })

@@ -50,15 +50,19 @@ impl RunDirectory {
 
     /// A folder of the user's choice, made if it is not there.
     pub fn at(path: &Path) -> Result<Self, RunError> {
-        fs::create_dir_all(path)
-            .map_err(|source| RunError::File { path: path.to_owned(), action: "create the run's folder", source })?;
+        fs::create_dir_all(path).map_err(|source| RunError::File {
+            path: path.to_owned(),
+            action: "create the run's folder",
+            source,
+        })?;
         Self::hold(path.to_owned())
     }
 
     /// The newest run below `parent` that has a checkpoint and no summary.
     pub fn resume(parent: &Path) -> Result<Self, RunError> {
         let unfinished = |path: &PathBuf| !path.join("summary.json").exists() && path.join("config.json").exists();
-        let newest = numbers(parent).unwrap_or_default().into_iter().rev().map(|number| parent.join(number.to_string()));
+        let newest =
+            numbers(parent).unwrap_or_default().into_iter().rev().map(|number| parent.join(number.to_string()));
         match newest.into_iter().find(unfinished) {
             Some(path) => Self::hold(path),
             None => Err(RunError::NothingToResume { path: parent.to_owned() }),
@@ -89,8 +93,11 @@ impl RunDirectory {
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), RunError> {
         let path = self.file(name);
         let text = serde_json::to_vec_pretty(value).map_err(io::Error::other);
-        text.and_then(|text| files::write_atomically(&path, &text))
-            .map_err(|source| RunError::File { path, action: "write", source })
+        text.and_then(|text| files::write_atomically(&path, &text)).map_err(|source| RunError::File {
+            path,
+            action: "write",
+            source,
+        })
     }
 }
 

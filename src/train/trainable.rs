@@ -23,7 +23,11 @@ pub struct Trainable {
 impl Trainable {
     /// Moves the parameters into one flat tensor, and gives each a gradient that lies in another.
     pub fn new(mut tensors: Vec<NamedTensor>, device: Device) -> Result<Self, ModelError> {
-        let total = tensors.iter().filter(|named| named.role == Role::Parameter).map(|named| named.tensor.numel()).sum::<usize>();
+        let total = tensors
+            .iter()
+            .filter(|named| named.role == Role::Parameter)
+            .map(|named| named.tensor.numel())
+            .sum::<usize>();
         let values = Tensor::f_empty([total as i64], (Kind::Float, device))?;
         let gradients = Tensor::f_zeros([total as i64], (Kind::Float, device))?;
         let mut offset = 0;
@@ -80,6 +84,8 @@ impl Trainable {
 
     /// Digest of the tensors whose names `counted` accepts.
     pub fn digest(&self, counted: impl Fn(&str) -> bool) -> Result<String, ModelError> {
-        weights::digest(self.tensors.iter().filter(|named| counted(&named.name)).map(|named| (named.name.as_str(), &named.tensor)))
+        weights::digest(
+            self.tensors.iter().filter(|named| counted(&named.name)).map(|named| (named.name.as_str(), &named.tensor)),
+        )
     }
 }

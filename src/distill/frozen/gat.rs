@@ -1,6 +1,6 @@
 //! A GAT classifier as teacher: its logits.
 
-use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors};
+use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::TargetLayout;
 use crate::graph::Batch;
@@ -39,8 +39,9 @@ impl FrozenGat {
             let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
             return Ok(vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous)?]);
         }
-        // Parts run in order, so there is always a last tensor: the nodes' embedding.
-        let x = state.pop().unwrap_or_else(Tensor::new);
+        // The last tensor is the nodes' embedding, those before it are pooled.
+        let x = state_at(&state, state.len().saturating_sub(1))?;
+        state.pop();
         let index = layer as i64 - 1;
         if index < self.config.layers {
             let conv = gat::conv_layer(&mut scope, &self.config, index)?;

@@ -8,10 +8,15 @@ mod vgae;
 
 use std::sync::Arc;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::model::{ModelError, WeightViews};
-use crate::graph::{Batch, Vocabulary};
+use super::model::{FrozenModel, ModelError, WeightViews};
+use super::registry::RegisteredTeacher;
+use super::{Teacher, TeacherError, TeacherOptions};
+use crate::graph::edge_list::{EdgeList, from_edge_list};
+use crate::graph::{Batch, NODE_FEATURES, Vocabulary};
+use crate::nn::Architecture;
+use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role, TensorSource};
 
 pub use gat::FrozenGat;
@@ -83,7 +88,58 @@ fn linear_tensors(path: &str) -> Vec<String> {
 }
 
 /// The tensor that the layer before left at `position`.
-fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, ModelError> {
-    let found = state.get(position).map(Tensor::shallow_clone);
-    found.ok_or_else(|| ModelError::Other(format!("the layer before left {} tensors, not {}", state.len(), position + 1)))
+fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, crate::nn::ModelError> {
+    let missing = || crate::nn::ModelError::Architecture {
+        field: "layer",
+        found: format!("{} tensors of the layer before", state.len()),
+        expected: "layers run in order, each with the state of the one before",
+    };
+    state.get(position).map(Tensor::shallow_clone).ok_or_else(missing)
+}
+
+/// The teacher of this architecture.
+pub fn model(
+    architecture: Architecture,
+    vocabulary: TeacherVocabulary,
+    kernel: AttentionKernel,
+) -> Box<dyn FrozenModel> {
+    match architecture {
+        Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel)),
+        Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel)),
+    }
+}
+
+/// Checks that a teacher's weights fit its architecture, and that it answers twice the same, bit by bit.
+///
+/// # Errors
+/// Names the tensor that does not fit, or the target that differs.
+pub fn check(teacher: RegisteredTeacher) -> Result<(), TeacherError> {
+    let batch = probe_batch(teacher.config.vocabulary.len() as i64).map_err(ModelError::Other)?;
+    let model = model(teacher.architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
+    let mut running = Teacher::start(model, teacher.weights, TeacherOptions::new(Device::Cpu))?;
+    running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
+    let (first, second) = (running.targets()?, running.targets()?);
+    for ((name, first), (_, second)) in first.tensors.iter().zip(&second.tensors) {
+        if first != second {
+            let reason = format!("its target '{name}' differs between two runs on the same graph");
+            return Err(ModelError::Other(reason).into());
+        }
+    }
+    Ok(())
+}
+
+/// A graph of three nodes in a ring.
+fn probe_batch(vocabulary_size: i64) -> Result<Batch, String> {
+    let last = (vocabulary_size - 1).max(0) as u32;
+    let list = EdgeList {
+        id_index: &[0, last.min(1), last],
+        continuous: &[0.5; 3 * NODE_FEATURES],
+        sources: &[0, 1, 2],
+        targets: &[1, 2, 0],
+        edge_attributes: None,
+        node_pointers: &[0, 3],
+        labels: &[0],
+        vocabulary_size,
+    };
+    from_edge_list(&list).map_err(|error| error.to_string())
 }

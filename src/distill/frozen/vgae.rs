@@ -4,10 +4,10 @@ use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::TargetLayout;
 use crate::graph::{Batch, NODE_FEATURES};
+use crate::nn::Scope;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::layers::NodeInput;
 use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
-use crate::nn::Scope;
 
 /// Its sequential parts, in order.
 #[derive(Debug, Clone, Copy)]
@@ -44,10 +44,16 @@ impl FrozenVgae {
         Self { config, vocabulary, kernel, parts }
     }
 
-    fn run(&self, part: Part, views: &WeightViews, batch: &Batch, state: LayerState) -> Result<LayerState, crate::nn::ModelError> {
+    fn run(
+        &self,
+        part: Part,
+        views: &WeightViews,
+        batch: &Batch,
+        state: LayerState,
+    ) -> Result<LayerState, crate::nn::ModelError> {
         let mut source = Views(views);
         let mut scope = Scope::root(&mut source);
-        let at = |position| state_at(&state, position).map_err(|_| state_error());
+        let at = |position| state_at(&state, position);
         let hidden = |layer: HiddenLayer, x| layer.forward(&x, batch, self.kernel, 0.0, Mode::Evaluation);
         Ok(match part {
             Part::Input => {
@@ -68,10 +74,6 @@ impl FrozenVgae {
             }
         })
     }
-}
-
-fn state_error() -> crate::nn::ModelError {
-    crate::nn::ModelError::Architecture { field: "layer", found: "no state".into(), expected: "layers run in order" }
 }
 
 impl FrozenModel for FrozenVgae {

@@ -134,8 +134,11 @@ impl Registry {
             files::write_atomically(&partial.join(CONFIG), &text?)?;
             files::write_atomically(&partial.join(CARD), card::render(&description, &weights, facts).as_bytes())
         };
-        replace_folder(&folder, write)
-            .map_err(|source| RegistryError::File { path: folder.clone(), action: "register the teacher in", source })?;
+        replace_folder(&folder, write).map_err(|source| RegistryError::File {
+            path: folder.clone(),
+            action: "register the teacher in",
+            source,
+        })?;
         Ok(folder)
     }
 }
@@ -165,8 +168,11 @@ fn read_config(weights: &Path) -> Result<TeacherConfig, RegistryError> {
         return Err(RegistryError::NoWeights { path: weights.to_owned() });
     }
     let path = weights.with_file_name(CONFIG);
-    let text = fs::read_to_string(&path)
-        .map_err(|source| RegistryError::NoConfig { path: path.clone(), weights: weights.to_owned(), source })?;
+    let text = fs::read_to_string(&path).map_err(|source| RegistryError::NoConfig {
+        path: path.clone(),
+        weights: weights.to_owned(),
+        source,
+    })?;
     let unreadable = |reason: String| RegistryError::Config { path: path.clone(), reason };
     let json: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
     match json["format_version"].as_u64() {

@@ -1,0 +1,97 @@
+//! `kdgat data`: simulate, build, describe.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::output;
+use crate::can::{SimulationOptions, simulate as simulate_dataset};
+use crate::config::Config;
+use crate::graph::store::manifest::{FileEntry, Manifest};
+use crate::stage;
+
+/// Writes a simulated dataset into `folder`.
+pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
+    let options = SimulationOptions { seed: config.training.seed, ..SimulationOptions::default() };
+    simulate_dataset(&options, folder)?;
+    output::write(&format!("simulated traffic with seed {}: {}\n", options.seed, folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the store of a dataset if it is not there.
+pub fn build(config: &Config) -> Result<ExitCode> {
+    let store = stage::open_store(config)?;
+    let totals = &store.manifest().totals;
+    output::write(&format!(
+        "{}: {} graphs ({} with an attack) of {} frames: {}\n",
+        store.manifest().dataset,
+        totals.graphs,
+        totals.attack_graphs,
+        totals.frames,
+        store.path().display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Counts of a dataset, a line a file.
+pub fn info(config: &Config, json: bool) -> Result<ExitCode> {
+    let store = stage::open_store(config)?;
+    let manifest = store.manifest();
+    let text = if json { serde_json::to_string_pretty(manifest)? + "\n" } else { table(manifest) };
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+const COLUMNS: [&str; 8] = ["file", "frames", "attack", "graphs", "with attack", "IDs", "rejected", "backward"];
+
+fn table(manifest: &Manifest) -> String {
+    let totals = &manifest.totals;
+    let mut rows: Vec<[String; 8]> = manifest.files.iter().map(row).collect();
+    rows.push([
+        format!("{} files", totals.files),
+        totals.frames.to_string(),
+        totals.attack_frames.to_string(),
+        totals.graphs.to_string(),
+        totals.attack_graphs.to_string(),
+        totals.ids.to_string(),
+        totals.rejected_rows.to_string(),
+        manifest.files.iter().map(|file| file.report.backward_timestamps).sum::<u64>().to_string(),
+    ]);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0).max(COLUMNS[column].len());
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let mut text = format!(
+        "{}: windows of {} frames, a new one every {}; {} IDs in the vocabulary; digest {}\n\n",
+        manifest.dataset,
+        manifest.options.window,
+        manifest.options.stride,
+        manifest.vocabulary.ids().len(),
+        &manifest.digest[..16]
+    );
+    let mut line = |cells: &[&str]| {
+        for (index, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
+            // Writing to a String cannot fail.
+            let _ = if index == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+        }
+        text.push('\n');
+    };
+    line(&COLUMNS);
+    for row in &rows {
+        line(&row.each_ref().map(String::as_str));
+    }
+    text
+}
+
+fn row(file: &FileEntry) -> [String; 8] {
+    [
+        format!("{}/{}", file.folder, file.name),
+        file.report.frames.to_string(),
+        file.report.attack_frames.to_string(),
+        file.graphs.to_string(),
+        file.attack_graphs.to_string(),
+        file.ids.to_string(),
+        file.report.rejected_rows().to_string(),
+        file.report.backward_timestamps.to_string(),
+    ]
+}
