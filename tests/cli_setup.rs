@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 /// What the scripts call beside cargo, the compiler, Python and df.
 const TOOLS: &[&str] = &[
-    "bash", "env", "dirname", "basename", "sed", "awk", "mkdir", "mktemp", "sort", "head", "cat", "paste", "uname",
+    "bash", "env", "dirname", "realpath", "sed", "awk", "mkdir", "mktemp", "sort", "head", "cat", "paste", "uname",
     "rm", "mv", "ln", "flock", "find", "grep", "touch", "sleep", "chmod",
 ];
 
@@ -17,9 +17,11 @@ const CARGO: &str = r#"
 [ "$1" = --version ] && { echo "cargo 1.95.0 (2026-01-01)"; exit 0; }
 echo "cargo $*" >> "$LOG"
 [ -f "$LOG.broken" ] && { echo "error: it does not compile" >&2; exit 101; }
-mkdir -p target/release
-printf '#!/usr/bin/env bash\necho "in $PWD with $*"\n' > target/release/kdgat
-chmod +x target/release/kdgat
+target=target
+while [ $# -gt 0 ]; do [ "$1" = --target-dir ] && target=$2; shift; done
+mkdir -p "$target/release"
+printf '#!/usr/bin/env bash\necho "in $PWD with $*"\n' > "$target/release/kdgat"
+chmod +x "$target/release/kdgat"
 "#;
 
 /// pip's download leaves a mark; unpacking writes what the scripts look at.
@@ -244,4 +246,9 @@ fn the_program_is_built_when_sources_change_and_only_then() {
     fs::remove_file(machine.path("log.broken")).unwrap();
     assert!(run().status.success());
     assert_eq!(builds(), 4);
+
+    let mut command = machine.command("clone/scripts/kdgat", &["--version"]);
+    let output = command.current_dir(&elsewhere).env("CARGO_TARGET_DIR", "mine").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(elsewhere.join("mine/release/kdgat").exists());
 }

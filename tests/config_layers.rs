@@ -224,6 +224,11 @@ fn every_field_survives_freezing_and_printing() {
         }
         assert_eq!(again.config, expected, "{name}");
     }
+    let presets = vec!["quick".to_string()];
+    let replayed = Sources { presets, config_file: Some("config.json".into()), ..sources(folder.path()) };
+    let message = config::load(&replayed).unwrap_err().to_string();
+    assert!(message.starts_with("--preset would be ignored: config.json sets every field"), "{message}");
+
     let serialised = serde_json::to_string(&loaded.config).unwrap();
     assert_eq!(serde_json::from_str::<Config>(&serialised).unwrap(), loaded.config);
 }

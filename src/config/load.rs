@@ -9,7 +9,7 @@ use figment::providers::Serialized;
 
 use super::Config;
 use super::error::{ConfigError, Problem};
-use super::layer::Layer;
+use super::layer::{Layer, fields};
 use super::origin::Origin;
 use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
@@ -53,7 +53,15 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     }
     layers.push(Layer::from_variables(&sources.variables, &mut problems));
     if let Some(path) = &sources.config_file {
-        layers.push(file_layer(&sources.working_folder.join(path), &path.display().to_string(), &mut problems)?);
+        let layer = file_layer(&sources.working_folder.join(path), &path.display().to_string(), &mut problems)?;
+        if !sources.presets.is_empty() && layer.assignments.len() == fields().count() {
+            problems.push(Problem::Ignored {
+                flag: "--preset".to_string(),
+                because: format!("{} sets every field", path.display()),
+                remedy: "drop --preset, or give the fields to change as flags".to_string(),
+            });
+        }
+        layers.push(layer);
     }
     layers.push(Layer::from_flags(&sources.flags, &mut problems));
     ConfigError::unless_empty(problems)?;
