@@ -210,8 +210,8 @@ impl Attacker {
                 let after = last.map_or(2 * SECOND, |episode| episode.end_nanoseconds);
                 let number = self.episodes.len() as u64;
                 let random = self.random.child(u64::MAX - number);
-                let start = after + (random.between(0, 2.0, 5.0) * SECOND as f64) as u64;
-                let end = start + (random.between(1, 1.5, 3.5) * SECOND as f64) as u64;
+                let start = after + (random.between(0, 1.5, 3.5) * SECOND as f64) as u64;
+                let end = start + (random.between(1, 1.0, 2.5) * SECOND as f64) as u64;
                 let (kind, intensity) = self.attacks[number as usize % self.attacks.len()];
                 self.episodes.push(Episode::new(kind, intensity, (start, end), random.child(2)));
                 self.planned.clear();
