@@ -77,12 +77,13 @@ impl Stuffing {
 
     const fn step(self, bit: u8) -> Stuffing {
         let first = 1 + 4 * bit;
-        let run_goes_on = self.state >= first && self.state < first + 4;
-        match (run_goes_on, self.state - first.wrapping_mul(run_goes_on as u8)) {
+        if self.state == first + 3 {
             // The fifth equal bit is followed by a stuff bit of the other value: a run of one.
-            (true, 3) => Stuffing { state: 1 + 4 * (1 - bit), stuffed: self.stuffed + 1 },
-            (true, _) => Stuffing { state: self.state + 1, stuffed: self.stuffed },
-            (false, _) => Stuffing { state: first, stuffed: self.stuffed },
+            Stuffing { state: 5 - 4 * bit, stuffed: self.stuffed + 1 }
+        } else if first <= self.state && self.state < first + 3 {
+            Stuffing { state: self.state + 1, stuffed: self.stuffed }
+        } else {
+            Stuffing { state: first, stuffed: self.stuffed }
         }
     }
 }
