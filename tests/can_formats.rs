@@ -187,7 +187,7 @@ proptest! {
     /// Whatever a file holds, each format comes to its end, and every line is one row or none.
     #[test]
     fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(
-        prop_oneof![Just(b'\n'), Just(b','), Just(b' '), Just(b'#'), Just(b'('), b'0'..b'9', any::<u8>()], 1..400,
+        prop_oneof![Just(b'\n'), Just(b','), Just(b' '), Just(b'#'), Just(b'('), b'0'..=b'9', any::<u8>()], 1..400,
     )) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");

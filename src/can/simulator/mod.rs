@@ -7,6 +7,7 @@ mod attack;
 mod bus;
 mod drive;
 mod folder;
+mod messages;
 mod random;
 mod vehicle;
 mod wire;
