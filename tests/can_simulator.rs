@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use kdgat::can::formats::can_train_and_test;
 use kdgat::can::simulator::{
-    AttackKind, Drive, DrivePlan, Intensity, SimulationOptions, SimulationRecord, ensure_simulated, simulate,
-    simulate_drive,
+    AttackKind, Drive, DrivePlan, Intensity, SIMULATION_VERSION, SimulationOptions, SimulationRecord, ensure_simulated,
+    simulate, simulate_drive,
 };
 use kdgat::can::{CanError, Dataset, Frame, Role, open_log};
 
@@ -50,6 +51,19 @@ fn the_same_options_give_the_same_bytes_and_another_seed_others() {
     let [a, b, c] = ["a", "b", "c"].map(|name| contents(&folder.path().join(name)));
     assert!(a == b, "the same seed gave different files");
     assert!(a.keys().eq(c.keys()) && a.iter().all(|(name, bytes)| c[name] != *bytes), "seeds 1 and 2 share a file");
+}
+
+/// A digest made on x86-64: other machines must find the same. Who changes the simulated traffic changes this and
+/// `SIMULATION_VERSION`.
+#[test]
+fn every_machine_simulates_the_same_frames() {
+    let mut rows = Vec::new();
+    for (number, kind) in [(0, AttackKind::Masquerade), (1, AttackKind::Fuzzing), (2, AttackKind::Replay)] {
+        let drive = drive(number, &[(kind, Intensity::Low), (kind, Intensity::Medium), (kind, Intensity::High)]);
+        drive.frames.iter().for_each(|frame| can_train_and_test::write_row(frame, &mut rows));
+    }
+    assert_eq!(&blake3::hash(&rows).to_hex()[..16], "f975a7bb2bc7178a");
+    assert_eq!(SIMULATION_VERSION, 1);
 }
 
 #[test]

@@ -21,8 +21,10 @@ pub struct CanTrainAndTest {
     begun: bool,
 }
 
+#[derive(Default)]
 enum Columns {
     /// `timestamp,arbitration_id,data_field,attack`, the order nearly every file has.
+    #[default]
     Standard,
     Located(Located),
     /// A header that lacks a column: no row can be read.
@@ -39,12 +41,6 @@ struct Located {
 }
 
 const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3) };
-
-impl Default for Columns {
-    fn default() -> Self {
-        Columns::Standard
-    }
-}
 
 impl LineFormat for CanTrainAndTest {
     #[inline]
@@ -211,7 +207,7 @@ mod tests {
             ("1.0,123,001122334455667788,0", RejectReason::TooManyBytes),
             ("1.0,123,00,2", RejectReason::BadLabel),
             ("1.0,123,00,", RejectReason::BadLabel),
-            ("1.0,1\0023,00,0", RejectReason::NulByte),
+            ("1.0,1\x0023,00,0", RejectReason::NulByte),
         ] {
             assert_eq!(rows_of::<CanTrainAndTest>(&["1,1,,0", row])[1], Row::Rejected(reason), "{row:?}");
         }

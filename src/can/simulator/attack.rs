@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bus::{ControlUnit, MESSAGES, Message};
+use super::bus::{ControlUnit, Message};
+use super::messages::MESSAGES;
 use super::random::Stream;
 use super::vehicle::State;
 use crate::can::frame::{Frame, PAYLOAD_BYTES};
@@ -230,7 +231,7 @@ impl Episode {
         let copies = match self.intensity {
             Intensity::High => 3,
             Intensity::Medium => 1,
-            Intensity::Low => u64::from(index % 4 == 0),
+            Intensity::Low => u64::from(index.is_multiple_of(4)),
         };
         let forged = message.encode(&forge(state, self.intensity, 1.0), index + 1, noise);
         let injection = |copy| Injection {

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use super::attack::{AttackKind, Episode, Injection, Intensity, Verdict};
-use super::bus::{MESSAGES, Message, Sending};
+use super::bus::{Message, Sending};
+use super::messages::MESSAGES;
 use super::random::{Purpose, Stream};
 use super::vehicle::{State, Vehicle};
 use super::wire::{BIT_NANOSECONDS, frame_bits};
@@ -210,8 +211,8 @@ impl Attacker {
                 let after = last.map_or(2 * SECOND, |episode| episode.end_nanoseconds);
                 let number = self.episodes.len() as u64;
                 let random = self.random.child(u64::MAX - number);
-                let start = after + (random.between(0, 2.0, 5.0) * SECOND as f64) as u64;
-                let end = start + (random.between(1, 1.5, 3.5) * SECOND as f64) as u64;
+                let start = after + (random.between(0, 1.5, 3.5) * SECOND as f64) as u64;
+                let end = start + (random.between(1, 1.0, 2.5) * SECOND as f64) as u64;
                 let (kind, intensity) = self.attacks[number as usize % self.attacks.len()];
                 self.episodes.push(Episode::new(kind, intensity, (start, end), random.child(2)));
                 self.planned.clear();
@@ -283,7 +284,7 @@ impl Schedule {
         self.release_nanoseconds = match self.sending {
             Sending::Periodic { .. } => self.phase_nanoseconds + self.index * self.period_nanoseconds + self.jitter(),
             Sending::Sporadic { seconds, delay_milliseconds, .. } => {
-                if self.index % BURST_FRAMES == 0 {
+                if self.index.is_multiple_of(BURST_FRAMES) {
                     let wait = self.random.between(self.index, 0.3, 1.7) * f64::from(seconds);
                     self.burst_nanoseconds += (wait * SECOND as f64) as u64;
                 }

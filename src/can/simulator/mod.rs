@@ -7,6 +7,7 @@ mod attack;
 mod bus;
 mod drive;
 mod folder;
+mod messages;
 mod random;
 mod vehicle;
 mod wire;
@@ -25,7 +26,7 @@ pub const SIMULATION_VERSION: u32 = 1;
 
 /// Seconds of the clock at the beginning of the first drive; each drive begins an hour after the one before.
 const FIRST_DRIVE_SECONDS: u64 = 1_700_000_000;
-/// The least a drive may hold: an attack begins after seven seconds at the latest.
+/// The least a drive may hold: an attack begins after six seconds at the latest.
 const LEAST_FRAMES: u64 = 10_000;
 
 /// What to simulate. The defaults make the dataset `sim`.

@@ -50,7 +50,7 @@ pub enum Signal {
     FuelRate,
     Odometer,
     Headlights,
-    TurnSignal,
+    TurnIndicator,
     Wiper,
     TirePressure,
     Seconds,
@@ -118,7 +118,7 @@ impl State {
             Signal::FuelRate => self.fuel_rate(),
             Signal::Odometer => self.odometer,
             Signal::Headlights => f64::from(self.headlights),
-            Signal::TurnSignal => self.turn_signal,
+            Signal::TurnIndicator => self.turn_signal,
             Signal::Wiper => self.wiper,
             Signal::TirePressure => self.tire_pressure,
             Signal::Seconds => self.seconds,
@@ -165,7 +165,7 @@ impl Vehicle {
             outside,
             battery: 13.9,
             fuel: environment.between(3, 15.0, 95.0),
-            odometer: environment.between(4, 10_000.0, 90_000.0),
+            odometer: environment.between(4, 41_000.0, 42_000.0),
             headlights: environment.uniform(5) < 0.5,
             turn_signal: 0.0,
             wiper: 0.0,
@@ -249,7 +249,7 @@ impl Vehicle {
         state.steering_angle += (wanted - before) * 0.05;
         state.steering_rate = (state.steering_angle - before) / STEP_SECONDS;
         let signalling = bend.abs() > 0.55;
-        let blink = (now / 0.4) as u64 % 2 == 0;
+        let blink = ((now / 0.4) as u64).is_multiple_of(2);
         state.turn_signal = if signalling && blink { 1.0 + f64::from(bend < 0.0) } else { 0.0 };
         if self.road.child(3).uniform((now / 20.0) as u64) < 0.1 && now % 20.0 < STEP_SECONDS {
             state.headlights = !state.headlights;
