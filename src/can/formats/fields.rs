@@ -139,8 +139,12 @@ pub fn listed_payload<'a>(
     let mut payload = [0u8; PAYLOAD_BYTES];
     let mut length = 0usize;
     for token in tokens {
-        let text = std::str::from_utf8(token).ok().filter(|text| !text.starts_with('+'));
-        let value = text.and_then(|text| u8::from_str_radix(text, radix).ok()).ok_or(RejectReason::DataNotHex)?;
+        let value = match (radix, token) {
+            (16, [_] | [_, _]) => leading_hex(token).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value as u8),
+            (10, _) => small_number(token).and_then(|value| u8::try_from(value).ok()),
+            _ => None,
+        };
+        let value = value.ok_or(RejectReason::DataNotHex)?;
         if let Some(byte) = payload.get_mut(length) {
             *byte = value;
         }

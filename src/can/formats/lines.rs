@@ -103,6 +103,11 @@ impl Lines {
         lines.iter().map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect()
     }
 
+    /// What has been read and not yet given out.
+    pub fn held(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
     /// The log.
     pub fn input(&self) -> &Input {
         &self.input

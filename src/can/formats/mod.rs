@@ -14,11 +14,16 @@ use super::error::CanError;
 use super::frame::Frame;
 use super::report::{FrameKind, ReadReport, RejectReason};
 
+mod asc;
 pub mod can_train_and_test;
 mod candump;
+mod candump_ascii;
+mod car_hacking;
+mod challenge_2020;
 mod fields;
 mod input;
 mod lines;
+mod road;
 mod text_log;
 
 pub use input::Compression;
@@ -26,6 +31,7 @@ pub use lines::MAX_LINE_BYTES;
 
 use input::Input;
 use lines::Lines;
+use road::InjectionLabels;
 use text_log::TextLog;
 
 /// Lines looked at to find the format.
@@ -39,32 +45,51 @@ pub enum Format {
     CanTrainAndTest,
     /// SocketCAN `candump -L`.
     Candump,
+    /// SocketCAN `candump -ta`, as on a terminal.
+    CandumpAscii,
+    /// HCRL Car-Hacking and Survival Analysis as published: `time,id,DLC,byte,…,R|T`.
+    CarHacking,
+    /// HCRL Challenge 2020: `Timestamp,Arbitration_ID,DLC,Data,Class,SubClass`.
+    #[serde(rename = "challenge-2020")]
+    Challenge2020,
+    /// Vector ASC.
+    Asc,
+}
+
+/// Calls a generic function with the type that reads a format.
+macro_rules! with_line_format {
+    ($format:expr, $function:ident($($argument:expr),*)) => {
+        match $format {
+            Format::CanTrainAndTest => $function::<can_train_and_test::CanTrainAndTest>($($argument),*),
+            Format::Candump => $function::<candump::Candump>($($argument),*),
+            Format::CandumpAscii => $function::<candump_ascii::CandumpAscii>($($argument),*),
+            Format::CarHacking => $function::<car_hacking::CarHacking>($($argument),*),
+            Format::Challenge2020 => $function::<challenge_2020::Challenge2020>($($argument),*),
+            Format::Asc => $function::<asc::Asc>($($argument),*),
+        }
+    };
 }
 
 impl Format {
-    /// All formats; of two that read a log equally well, the first is taken.
-    pub const ALL: [Format; 2] = [Format::Candump, Format::CanTrainAndTest];
+    /// All formats; of those that read a log equally well, the first is taken.
+    pub const ALL: [Format; 6] = [
+        Format::Candump,
+        Format::CandumpAscii,
+        Format::CarHacking,
+        Format::Challenge2020,
+        Format::Asc,
+        Format::CanTrainAndTest,
+    ];
 
     /// Its name on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Format::CanTrainAndTest => "can-train-and-test",
             Format::Candump => "candump",
-        }
-    }
-
-    fn source(self, lines: Lines) -> Box<dyn FrameSource> {
-        match self {
-            Format::CanTrainAndTest => Box::new(TextLog::new(lines, can_train_and_test::CanTrainAndTest::default())),
-            Format::Candump => Box::new(TextLog::new(lines, candump::Candump)),
-        }
-    }
-
-    /// How many of a log's first lines this format reads.
-    fn score(self, head: &[&[u8]]) -> usize {
-        match self {
-            Format::CanTrainAndTest => score::<can_train_and_test::CanTrainAndTest>(head),
-            Format::Candump => score::<candump::Candump>(head),
+            Format::CandumpAscii => "candump-ascii",
+            Format::CarHacking => "car-hacking",
+            Format::Challenge2020 => "challenge-2020",
+            Format::Asc => "asc",
         }
     }
 }
@@ -80,7 +105,11 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Format::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| format!("unknown log format {name:?}; known formats: {}", known_formats()))
+        found.ok_or_else(|| {
+            let likeness = |format: &Format| (1000.0 * strsim::jaro_winkler(name, format.name())) as u32;
+            let nearest = Format::ALL.into_iter().max_by_key(likeness).map_or("", Format::name);
+            format!("unknown log format {name:?}; did you mean {nearest:?}? Known formats: {}", known_formats())
+        })
     }
 }
 
@@ -116,6 +145,11 @@ pub trait FrameSource: Send {
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError>;
 }
 
+fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
+    Box::new(TextLog::new(lines, F::default()))
+}
+
+/// How many of a log's first lines a format reads.
 fn score<F: LineFormat>(head: &[&[u8]]) -> usize {
     let mut format = F::default();
     let read = head.iter().filter(|line| !line.trim_ascii().is_empty());
@@ -133,18 +167,25 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
         Some(format) => format,
         None => recognise(&lines)?,
     };
-    Ok(LogReader { format, compression, source: format.source(lines), report: ReadReport::default() })
+    let labels = match format {
+        Format::Candump | Format::CandumpAscii => InjectionLabels::of(path)?,
+        _ => None,
+    };
+    let source = with_line_format!(format, text_log(lines));
+    Ok(LogReader { format, compression, source, labels, report: ReadReport::default() })
 }
 
 fn recognise(lines: &Lines) -> Result<Format, CanError> {
     let head = lines.peek(LINES_TO_RECOGNISE);
     // `min_by_key` takes the first of equals.
-    let best =
-        Format::ALL.into_iter().map(|format| (format, format.score(&head))).min_by_key(|(_, score)| usize::MAX - score);
+    let best = Format::ALL
+        .into_iter()
+        .map(|format| (format, with_line_format!(format, score(&head))))
+        .min_by_key(|(_, score)| usize::MAX - score);
     match best {
         Some((format, 1..)) => Ok(format),
         _ => {
-            let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or_default();
+            let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or(lines.held());
             Err(CanError::UnknownFormat {
                 path: lines.input().path().to_path_buf(),
                 first_line: String::from_utf8_lossy(&first[..first.len().min(320)]).chars().take(80).collect(),
@@ -159,6 +200,7 @@ pub struct LogReader {
     format: Format,
     compression: Compression,
     source: Box<dyn FrameSource>,
+    labels: Option<InjectionLabels>,
     report: ReadReport,
 }
 
@@ -170,6 +212,9 @@ impl LogReader {
     pub fn read_block(&mut self, limit: usize, frames: &mut Vec<Frame>) -> Result<usize, CanError> {
         frames.clear();
         self.source.read(limit, frames, &mut self.report)?;
+        if let Some(labels) = &mut self.labels {
+            self.report.attack_frames += labels.apply(frames);
+        }
         Ok(frames.len())
     }
 
@@ -211,6 +256,7 @@ pub(super) mod tests {
             assert_eq!(format.name().parse(), Ok(format));
             assert_eq!(serde_json::to_value(format).unwrap(), format.name());
         }
-        assert!("cvs".parse::<Format>().unwrap_err().contains("can-train-and-test"));
+        let error = "car-hackin".parse::<Format>().unwrap_err();
+        assert!(error.contains("did you mean \"car-hacking\"?"), "{error}");
     }
 }

@@ -1,0 +1,295 @@
+//! The car and its driver: physical signals that move together.
+//!
+//! The driver picks a speed every few seconds; pedal and brake follow from it, acceleration from these, the gear
+//! from speed and pedal, engine speed from gear and speed, temperatures and fuel from the engine's work. Only
+//! additions, multiplications and divisions are used, so that every machine computes the same bits.
+
+use super::random::{Purpose, Stream};
+
+/// Seconds of one step of the physics.
+const STEP_SECONDS: f64 = 0.01;
+/// The same in nanoseconds.
+const STEP_NANOSECONDS: u64 = 10_000_000;
+/// Speeds that a driver picks, km/h: standing, town, road, motorway.
+const TARGET_SPEEDS_KMH: [f64; 8] = [0.0, 20.0, 32.0, 50.0, 50.0, 70.0, 95.0, 120.0];
+/// Speed above which the next gear is taken with the pedal half down, km/h.
+const UPSHIFT_KMH: [f64; 5] = [16.0, 32.0, 50.0, 72.0, 98.0];
+/// Engine revolutions a minute for each km/h, by gear.
+const RPM_PER_KMH: [f64; 6] = [115.0, 68.0, 46.0, 34.0, 27.0, 22.0];
+const IDLE_RPM: f64 = 780.0;
+
+/// A quantity that some message carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    Speed,
+    WheelFrontLeft,
+    WheelFrontRight,
+    WheelRearLeft,
+    WheelRearRight,
+    EngineSpeed,
+    TurbineSpeed,
+    Torque,
+    Pedal,
+    Throttle,
+    Brake,
+    BrakeSwitch,
+    Gear,
+    Shifting,
+    SteeringAngle,
+    SteeringRate,
+    SteeringTorque,
+    YawRate,
+    LateralAcceleration,
+    LongitudinalAcceleration,
+    CoolantTemperature,
+    OilTemperature,
+    IntakeTemperature,
+    OutsideTemperature,
+    BatteryVoltage,
+    FuelLevel,
+    FuelRate,
+    Odometer,
+    Headlights,
+    TurnSignal,
+    Wiper,
+    TirePressure,
+    Seconds,
+}
+
+/// What the car does at one moment. Units: km/h, 1/min, Nm, percent, bar, degrees, m/s², °C, V, l/h, km, s.
+#[derive(Debug, Clone, Copy)]
+pub struct State {
+    pub speed: f64,
+    pub engine_speed: f64,
+    pub torque: f64,
+    pub pedal: f64,
+    pub brake: f64,
+    pub gear: usize,
+    shifting_seconds: f64,
+    pub steering_angle: f64,
+    steering_rate: f64,
+    acceleration: f64,
+    coolant: f64,
+    oil: f64,
+    outside: f64,
+    battery: f64,
+    fuel: f64,
+    odometer: f64,
+    headlights: bool,
+    turn_signal: f64,
+    wiper: f64,
+    tire_pressure: f64,
+    seconds: f64,
+}
+
+impl State {
+    /// The value of a signal.
+    pub fn signal(&self, signal: Signal) -> f64 {
+        // Positive steering turns left: the outer wheels, and the front ones, go a longer way.
+        let curve = self.steering_angle * 0.000_12;
+        let yaw_rate = self.speed * self.steering_angle * 0.006;
+        match signal {
+            Signal::Speed => self.speed,
+            Signal::WheelFrontLeft => self.speed * (1.002 - curve),
+            Signal::WheelFrontRight => self.speed * (1.002 + curve),
+            Signal::WheelRearLeft => self.speed * (1.0 - curve),
+            Signal::WheelRearRight => self.speed * (1.0 + curve),
+            Signal::EngineSpeed => self.engine_speed,
+            Signal::TurbineSpeed => self.speed * RPM_PER_KMH[self.gear - 1],
+            Signal::Torque => self.torque,
+            Signal::Pedal => self.pedal,
+            Signal::Throttle => 4.0 + 0.9 * self.pedal,
+            Signal::Brake => self.brake,
+            Signal::BrakeSwitch => f64::from(self.brake > 0.5),
+            Signal::Gear => self.gear as f64,
+            Signal::Shifting => f64::from(self.shifting_seconds > 0.0),
+            Signal::SteeringAngle => self.steering_angle,
+            Signal::SteeringRate => self.steering_rate,
+            Signal::SteeringTorque => self.steering_angle * 0.05 + self.steering_rate * 0.02,
+            Signal::YawRate => yaw_rate,
+            Signal::LateralAcceleration => self.speed / 3.6 * yaw_rate * 0.017_45,
+            Signal::LongitudinalAcceleration => self.acceleration,
+            Signal::CoolantTemperature => self.coolant,
+            Signal::OilTemperature => self.oil,
+            Signal::IntakeTemperature => self.outside + 0.1 * (self.coolant - self.outside),
+            Signal::OutsideTemperature => self.outside,
+            Signal::BatteryVoltage => self.battery,
+            Signal::FuelLevel => self.fuel,
+            Signal::FuelRate => self.fuel_rate(),
+            Signal::Odometer => self.odometer,
+            Signal::Headlights => f64::from(self.headlights),
+            Signal::TurnSignal => self.turn_signal,
+            Signal::Wiper => self.wiper,
+            Signal::TirePressure => self.tire_pressure,
+            Signal::Seconds => self.seconds,
+        }
+    }
+
+    fn fuel_rate(&self) -> f64 {
+        0.6 + self.engine_speed * self.torque.max(0.0) * 0.000_03
+    }
+}
+
+/// A drive as it unfolds.
+pub struct Vehicle {
+    state: State,
+    steps: u64,
+    driver: Stream,
+    road: Stream,
+    /// The driver's present wish, and when the next one comes.
+    target_speed: f64,
+    next_wish_seconds: f64,
+    wishes: u64,
+}
+
+impl Vehicle {
+    /// A car that is already on its way, with speed and temperatures that depend on the drive.
+    pub fn new(drive: Stream) -> Vehicle {
+        let environment = drive.purpose(Purpose::Environment);
+        let driver = drive.purpose(Purpose::Driver);
+        let outside = environment.between(0, -5.0, 30.0);
+        let speed = TARGET_SPEEDS_KMH[driver.below(u64::MAX, TARGET_SPEEDS_KMH.len())];
+        let state = State {
+            speed,
+            engine_speed: IDLE_RPM,
+            torque: 20.0,
+            pedal: 0.0,
+            brake: 0.0,
+            gear: 1 + UPSHIFT_KMH.iter().filter(|limit| speed > **limit).count(),
+            shifting_seconds: 0.0,
+            steering_angle: 0.0,
+            steering_rate: 0.0,
+            acceleration: 0.0,
+            coolant: environment.between(1, outside.max(20.0), 90.0),
+            oil: environment.between(2, outside.max(20.0), 85.0),
+            outside,
+            battery: 13.9,
+            fuel: environment.between(3, 15.0, 95.0),
+            odometer: environment.between(4, 10_000.0, 90_000.0),
+            headlights: environment.uniform(5) < 0.5,
+            turn_signal: 0.0,
+            wiper: 0.0,
+            tire_pressure: environment.between(6, 2.2, 2.5),
+            seconds: environment.between(7, 0.0, 3600.0),
+        };
+        let road = drive.purpose(Purpose::Road);
+        Vehicle { state, steps: 0, driver, road, target_speed: speed, next_wish_seconds: 0.0, wishes: 0 }
+    }
+
+    /// The state at that time of the drive; time never goes back.
+    pub fn at(&mut self, nanoseconds: u64) -> &State {
+        while self.steps * STEP_NANOSECONDS < nanoseconds {
+            self.steps += 1;
+            self.step(self.steps as f64 * STEP_SECONDS);
+        }
+        &self.state
+    }
+
+    fn step(&mut self, now: f64) {
+        self.drive(now);
+        self.accelerate();
+        self.turn(now);
+        self.warm_up(now);
+    }
+
+    /// The driver's wish, and the feet that follow it.
+    fn drive(&mut self, now: f64) {
+        if now >= self.next_wish_seconds {
+            self.wishes += 1;
+            self.target_speed = TARGET_SPEEDS_KMH[self.driver.below(2 * self.wishes, TARGET_SPEEDS_KMH.len())];
+            self.next_wish_seconds = now + self.driver.between(2 * self.wishes + 1, 5.0, 14.0);
+        }
+        let state = &mut self.state;
+        let missing = self.target_speed * (1.0 + 0.03 * self.driver.curve(now / 2.0)) - state.speed;
+        let holding = if self.target_speed > 0.0 { 4.0 + 0.14 * state.speed } else { 0.0 };
+        let pedal = if missing > -6.0 { (holding + 4.5 * missing).clamp(0.0, 90.0) } else { 0.0 };
+        let brake = if missing < -3.0 { (-1.6 * missing).clamp(2.0, 60.0) } else { 0.0 };
+        let brake = if self.target_speed == 0.0 && state.speed < 3.0 { 12.0 } else { brake };
+        state.pedal += (if brake > 0.0 { 0.0 } else { pedal } - state.pedal) * 0.04;
+        state.brake += (brake - state.brake) * 0.08;
+    }
+
+    /// Torque, acceleration, gear and engine speed.
+    fn accelerate(&mut self) {
+        let state = &mut self.state;
+        let engaged = if state.shifting_seconds > 0.0 { 0.25 } else { 1.0 };
+        let wanted = engaged * (2.6 * state.pedal - 14.0 + if state.speed < 5.0 { 20.0 } else { 0.0 });
+        state.torque += (wanted - state.torque) * 0.12;
+        let ratio = RPM_PER_KMH[state.gear - 1];
+        let drag = 0.12 + 0.000_055 * state.speed * state.speed;
+        let road_force = if state.speed > 0.3 { drag + 0.11 * state.brake } else { 0.11 * state.brake };
+        state.acceleration = state.torque * ratio.min(60.0) * 0.000_36 - road_force;
+        let before = state.speed;
+        state.speed = (before + state.acceleration * 3.6 * STEP_SECONDS).clamp(0.0, 200.0);
+        state.acceleration = (state.speed - before) / (3.6 * STEP_SECONDS);
+        state.odometer += state.speed * STEP_SECONDS / 3600.0;
+
+        state.shifting_seconds -= STEP_SECONDS;
+        let eager = 0.75 + 0.008 * state.pedal;
+        if state.shifting_seconds <= 0.0 {
+            let up = state.gear < 6 && state.speed > UPSHIFT_KMH[state.gear - 1] * eager;
+            let down = state.gear > 1 && state.speed < UPSHIFT_KMH[state.gear - 2] * eager * 0.75;
+            if up || down {
+                state.gear = if up { state.gear + 1 } else { state.gear - 1 };
+                state.shifting_seconds = 0.35;
+            }
+        }
+        let slip = 1.0 + 0.001 * state.torque.max(0.0);
+        let wanted = (state.speed * RPM_PER_KMH[state.gear - 1] * slip).max(IDLE_RPM + 2.0 * state.pedal);
+        state.engine_speed += (wanted - state.engine_speed) * 0.08;
+    }
+
+    /// Steering, turn signals, lights and wipers.
+    fn turn(&mut self, now: f64) {
+        let state = &mut self.state;
+        let before = state.steering_angle;
+        let bend = self.road.child(1).curve(now / 6.0);
+        let correction = self.road.child(2).curve(now / 0.8);
+        let wanted = (bend * bend * bend * 260.0 + 6.0 * correction) / (1.0 + state.speed * 0.05);
+        state.steering_angle += (wanted - before) * 0.05;
+        state.steering_rate = (state.steering_angle - before) / STEP_SECONDS;
+        let signalling = bend.abs() > 0.55;
+        let blink = (now / 0.4) as u64 % 2 == 0;
+        state.turn_signal = if signalling && blink { 1.0 + f64::from(bend < 0.0) } else { 0.0 };
+        if self.road.child(3).uniform((now / 20.0) as u64) < 0.1 && now % 20.0 < STEP_SECONDS {
+            state.headlights = !state.headlights;
+        }
+        state.wiper = (self.road.child(4).curve(now / 25.0) * 4.0 - 1.0).floor().clamp(0.0, 2.0);
+    }
+
+    /// What changes slowly.
+    fn warm_up(&mut self, now: f64) {
+        let state = &mut self.state;
+        let heat = 0.4 + 0.000_004 * state.engine_speed * state.torque.max(0.0);
+        state.coolant += ((91.0 - state.coolant) * 0.006 * heat + 0.02 * self.road.child(5).curve(now)) * STEP_SECONDS;
+        state.oil += (state.coolant + 4.0 - state.oil) * 0.004 * STEP_SECONDS;
+        state.battery = 13.9 + 0.15 * self.road.child(6).curve(now / 3.0) - 0.2 * f64::from(state.headlights);
+        state.fuel -= state.fuel_rate() * STEP_SECONDS / 3600.0 * 2.0;
+        state.seconds += STEP_SECONDS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_stay_within_a_cars_limits_and_move_together() {
+        for drive in 0..10 {
+            let mut vehicle = Vehicle::new(Stream::new(1).child(drive));
+            let (mut fastest, mut gears) = (0.0f64, [false; 6]);
+            for second in 1..600u64 {
+                let state = *vehicle.at(second * 1_000_000_000);
+                assert!((0.0..=150.0).contains(&state.speed), "speed {}", state.speed);
+                assert!((700.0..=6500.0).contains(&state.engine_speed), "engine {}", state.engine_speed);
+                assert!((-20.0..=110.0).contains(&state.coolant), "coolant {}", state.coolant);
+                assert!(state.steering_angle.abs() < 300.0, "steering {}", state.steering_angle);
+                assert!(state.speed < 60.0 || state.gear >= 3, "{} km/h in gear {}", state.speed, state.gear);
+                fastest = fastest.max(state.speed);
+                gears[state.gear - 1] = true;
+            }
+            assert!(fastest > 60.0, "drive {drive} never gets going: {fastest} km/h");
+            assert!(gears.iter().filter(|used| **used).count() >= 4, "drive {drive} uses gears {gears:?}");
+        }
+    }
+}

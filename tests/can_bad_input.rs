@@ -1,0 +1,245 @@
+//! Damaged logs and folders: bad rows are counted with their places, everything else is an error that names the path.
+
+mod can_support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use can_support::{read_all, read_log};
+use kdgat::can::{CanError, Dataset, Format, RejectReason, open_log};
+
+const GOOD: &str = "1.0,123,00FF,0\n";
+
+/// Reads to the end or to the first error.
+fn try_read(path: &Path) -> Result<u64, CanError> {
+    let mut log = open_log(path, None)?;
+    let mut frames = Vec::new();
+    while log.read_block(1000, &mut frames)? > 0 {}
+    Ok(log.report().frames)
+}
+
+fn error_of(path: &Path) -> CanError {
+    let error = try_read(path).expect_err("this should not be readable");
+    let text = error.to_string();
+    assert!(text.contains(path.file_name().unwrap().to_str().unwrap()), "the path is not named: {text}");
+    error
+}
+
+#[test]
+fn bad_rows_are_counted_with_file_and_line_and_the_others_are_read() {
+    use RejectReason::*;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.csv");
+    let bad: [(&[u8], RejectReason); 16] = [
+        (b"1.0,123,00,0,5,6,7", FieldCount),
+        (b"1.0,123,00", FieldCount),
+        (b"1.0,12G,00,0", IdNotHex),
+        (b"1.0,20000000,00,0", IdTooLarge),
+        (b"1.0,FFFFFFFF,00,0", IdTooLarge),
+        (b"1.0,123,000,0", OddDigits),
+        (b"1.0,123,0x0Z,0", DataNotHex),
+        (b"1.0,123,001122334455667788,0", TooManyBytes),
+        (b"NaN,123,00,0", TimestampNotFinite),
+        (b"inf,123,00,0", TimestampNotFinite),
+        (b"noon,123,00,0", TimestampNotANumber),
+        (b"1.0,123,00,maybe", BadLabel),
+        (b"1.0,123\0,00,0", NulByte),
+        (b"1.0,123,\xC3\x28,0", InvalidUtf8),
+        (b"\0\0\0\0", NulByte),
+        (b"-", FieldCount),
+    ];
+    let mut text = b"timestamp,arbitration_id,data_field,attack\n".to_vec();
+    for (row, _) in &bad {
+        text.extend([GOOD.as_bytes(), row, b"\r\n"].concat());
+    }
+    fs::write(&path, text).unwrap();
+    let (frames, report) = read_log(&path);
+    assert_eq!((frames.len(), report.rows, report.rejected_rows()), (16, 32, 16));
+    assert_eq!(report.reject_share(), 0.5);
+    for (position, (row, reason)) in bad.iter().enumerate() {
+        let rejections = &report.rejected[reason];
+        assert_eq!(rejections.count, bad.iter().filter(|(_, other)| other == reason).count() as u64, "{reason}");
+        let place = rejections.first.iter().find(|place| place.line == 3 + 2 * position as u64);
+        let place = place.unwrap_or_else(|| panic!("{row:?}: {reason} has {:?}", rejections.first));
+        assert_eq!((place.file.as_path(), place.text.as_str()), (path.as_path(), &*String::from_utf8_lossy(row)));
+    }
+}
+
+#[test]
+fn of_many_bad_rows_only_the_first_places_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.csv");
+    fs::write(&path, GOOD.to_owned() + &"1.0,123,0,0\n".repeat(100_000)).unwrap();
+    let (_, report) = read_log(&path);
+    let odd = &report.rejected[&RejectReason::OddDigits];
+    assert_eq!((odd.count, odd.first.len()), (100_000, 5));
+}
+
+#[test]
+fn lines_are_the_same_wherever_blocks_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    // Rows of different lengths, several times the size of a block.
+    let rows: String =
+        (0..40_000).map(|index| format!("{}.5,{:X},{},0\n", index, index % 2048, "AB".repeat(index % 9))).collect();
+    fs::write(&path, &rows).unwrap();
+    let (frames, report) = read_all(open_log(&path, None).unwrap(), 777);
+    assert_eq!((frames.len(), report.rejected_rows()), (40_000, 0));
+    assert!(frames.iter().enumerate().all(|(index, frame)| {
+        frame.timestamp == index as f64 + 0.5
+            && frame.can_id == index as u32 % 2048
+            && usize::from(frame.payload_length) == index % 9
+    }));
+}
+
+#[test]
+fn missing_empty_and_foreign_files_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    assert!(matches!(error_of(&folder.path().join("none.csv")), CanError::MissingFile { .. }));
+    assert!(matches!(error_of(&path("empty.csv", b"")), CanError::EmptyFile { .. }));
+    let nothing = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()).finish().unwrap();
+    assert!(matches!(error_of(&path("nothing.csv.gz", &nothing)), CanError::EmptyFile { .. }));
+    assert!(matches!(error_of(&path("text.csv", b"Dear reader,\nthis is no log\n")), CanError::UnknownFormat { .. }));
+    assert!(matches!(error_of(&path("zeros.csv", &[0; 100_000])), CanError::UnknownFormat { .. }));
+    assert!(matches!(error_of(folder.path()), CanError::Open { .. }));
+    // A header alone is a log without frames.
+    assert_eq!(try_read(&path("header.csv", b"timestamp,arbitration_id,data_field,attack\n")).unwrap(), 0);
+}
+
+#[test]
+fn a_forced_format_counts_what_it_cannot_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    fs::write(&path, GOOD.repeat(3)).unwrap();
+    let (frames, report) = read_all(open_log(&path, Some(Format::Candump)).unwrap(), 10);
+    assert_eq!((frames.len(), report.rejected_rows()), (0, 3));
+}
+
+#[test]
+fn truncated_and_damaged_compression_is_an_error_wherever_it_is_cut() {
+    let text: String =
+        (0..50_000).map(|index| format!("{index}.25,{:X},{:016X},0\n", index % 2048, index * 77)).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 0);
+    xz.write_all(text.as_bytes()).unwrap();
+    let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, whole) in [("gzip", gzip.finish().unwrap()), ("zstd", zstd), ("xz", xz.finish().unwrap())] {
+        let path = folder.path().join("log.csv");
+        for cut in [whole.len() - 1, whole.len() - 7, whole.len() / 2, 20, 7] {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let error = error_of(&path);
+            assert!(
+                matches!(error, CanError::Damaged { compression, .. } if compression == name),
+                "{name} cut at {cut}: {error}"
+            );
+        }
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(try_read(&path).unwrap(), 50_000, "{name}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_gzip_is_found_by_its_checksum() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    gzip.write_all(GOOD.repeat(5000).as_bytes()).unwrap();
+    let mut bytes = gzip.finish().unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flipped.csv.gz");
+    fs::write(&path, bytes).unwrap();
+    assert!(matches!(error_of(&path), CanError::Damaged { .. }));
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("live.csv");
+    for grows in [true, false] {
+        fs::write(&path, GOOD.repeat(200_000)).unwrap();
+        let mut log = open_log(&path, None).unwrap();
+        let mut frames = Vec::new();
+        log.read_block(10, &mut frames).unwrap();
+        let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        if grows {
+            (&file).write_all(GOOD.as_bytes()).unwrap();
+        } else {
+            file.set_len(1_000_000).unwrap();
+        }
+        let error = loop {
+            match log.read_block(1000, &mut frames) {
+                Ok(0) => panic!("the change was not seen"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, CanError::ChangedWhileRead { .. }), "{error}");
+    }
+}
+
+#[test]
+fn folders_that_are_no_dataset_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("data");
+    let error = |root: &Path| Dataset::open(root).unwrap_err();
+    assert!(matches!(error(&root), CanError::MissingFolder { .. }));
+    fs::write(&root, "x").unwrap();
+    assert!(matches!(error(&root), CanError::NotAFolder { .. }));
+    fs::remove_file(&root).unwrap();
+    fs::create_dir_all(root.join("notes")).unwrap();
+    fs::write(root.join("train_01_attack_free"), "a file, not a folder").unwrap();
+    let text = error(&root).to_string();
+    assert!(text.contains("notes, train_01_attack_free") && text.contains("train_02_with_attacks/"), "{text}");
+    fs::remove_file(root.join("train_01_attack_free")).unwrap();
+    fs::create_dir_all(root.join("train_01_attack_free/deeper.csv")).unwrap();
+    fs::write(root.join("train_01_attack_free/README.md"), "x").unwrap();
+    fs::write(root.join("train_01_attack_free/.hidden.csv"), "x").unwrap();
+    let text = error(&root).to_string();
+    assert!(text.contains("no log file in train_01_attack_free") && text.contains(".csv"), "{text}");
+    fs::write(root.join("train_01_attack_free/drive.csv.gz"), "x").unwrap();
+    let dataset = Dataset::open(&root).unwrap();
+    assert_eq!((dataset.name.as_str(), dataset.files.len()), ("data", 1));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_may_not_be_read_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let train = folder.path().join("train_01_attack_free");
+    fs::create_dir(&train).unwrap();
+    let log = train.join("locked.csv");
+    fs::write(&log, GOOD).unwrap();
+    let lock = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    lock(&log, 0);
+    if fs::read(&log).is_ok() {
+        eprintln!("skipped: this user may read everything");
+        return;
+    }
+    assert!(matches!(error_of(&log), CanError::Open { .. }));
+    lock(&train, 0);
+    let error = Dataset::open(folder.path()).unwrap_err();
+    assert!(matches!(error, CanError::UnreadableFolder { .. }), "{error}");
+    lock(&train, 0o755);
+}
+
+#[test]
+fn a_hundred_thousand_files_are_listed_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = folder.path().join("train_01_attack_free");
+    fs::create_dir(&train).unwrap();
+    for number in 0..100_000 {
+        fs::File::create(train.join(format!("{number:06}.csv"))).unwrap();
+    }
+    let dataset = Dataset::open(folder.path()).unwrap();
+    assert_eq!(dataset.files.len(), 100_000);
+    assert!(dataset.files.is_sorted_by_key(|file| &file.path));
+}

@@ -1,0 +1,206 @@
+//! The simulated dataset: the same for the same seed, true labels, and written whole or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use kdgat::can::simulator::{
+    AttackKind, Drive, DrivePlan, Intensity, SimulationOptions, SimulationRecord, ensure_simulated, simulate,
+    simulate_drive,
+};
+use kdgat::can::{CanError, Dataset, Frame, Role, open_log};
+
+fn small() -> SimulationOptions {
+    SimulationOptions {
+        attack_free_drives: 2,
+        attack_free_frames: 10_000,
+        with_attacks_frames: 12_000,
+        test_frames: 12_000,
+        ..SimulationOptions::default()
+    }
+}
+
+fn drive(number: u64, attacks: &[(AttackKind, Intensity)]) -> Drive {
+    simulate_drive(&DrivePlan { seed: 3, number, begins_at_seconds: 0, frames: 30_000, attacks: attacks.to_vec() })
+}
+
+/// Every file of a folder with its bytes.
+fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.strip_prefix(root).unwrap().display().to_string(), fs::read(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn the_same_options_give_the_same_bytes_and_another_seed_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, seed) in [("a", 1), ("b", 1), ("c", 2)] {
+        simulate(&SimulationOptions { seed, ..small() }, &folder.path().join(name)).unwrap();
+    }
+    let [a, b, c] = ["a", "b", "c"].map(|name| contents(&folder.path().join(name)));
+    assert!(a == b, "the same seed gave different files");
+    assert!(a.keys().eq(c.keys()) && a.iter().all(|(name, bytes)| c[name] != *bytes), "seeds 1 and 2 share a file");
+}
+
+#[test]
+fn one_thread_gives_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    simulate(&small(), &folder.path().join("many")).unwrap();
+    one_thread.install(|| simulate(&small(), &folder.path().join("one"))).unwrap();
+    assert!(contents(&folder.path().join("many")) == contents(&folder.path().join("one")));
+}
+
+#[test]
+fn the_folder_is_a_dataset_with_the_counts_of_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("new/sim");
+    simulate(&small(), &target).unwrap();
+    let dataset = Dataset::open(&target).unwrap();
+    assert_eq!(dataset.name, "sim");
+    let count = |role| dataset.files_of(role).count();
+    assert_eq!([Role::TrainAttackFree, Role::TrainWithAttacks, Role::Test].map(count), [2, 4, 10]);
+    let record: SimulationRecord = serde_json::from_slice(&fs::read(target.join("simulation.json")).unwrap()).unwrap();
+    assert_eq!(record.options, small());
+    for file in &record.files {
+        let mut log = open_log(&target.join(&file.path), None).unwrap();
+        let mut frames = Vec::new();
+        while log.read_block(4096, &mut frames).unwrap() > 0 {}
+        let report = log.report();
+        assert_eq!((report.frames, report.attack_frames), (file.frames, file.attack_frames), "{:?}", file.path);
+        assert_eq!((report.rejected_rows(), report.backward_timestamps), (0, 0), "{:?}", file.path);
+        let attack_free = file.path.starts_with("train_01_attack_free");
+        assert_eq!(attack_free, file.attack_frames == 0, "{:?} has {} attack frames", file.path, file.attack_frames);
+    }
+    let left: Vec<_> = fs::read_dir(folder.path().join("new")).unwrap().collect();
+    assert_eq!(left.len(), 1, "something was left beside the dataset: {left:?}");
+}
+
+#[test]
+fn what_exists_is_never_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("sim");
+    fs::create_dir(&target).unwrap();
+    assert!(ensure_simulated(&small(), &target).unwrap(), "an empty folder is as good as none");
+    assert!(!ensure_simulated(&small(), &target).unwrap(), "it was there already");
+    let other = SimulationOptions { seed: 9, ..small() };
+    for error in [simulate(&small(), &target).unwrap_err(), ensure_simulated(&other, &target).unwrap_err()] {
+        assert!(matches!(error, CanError::TargetExists { .. }), "{error}");
+        assert!(error.to_string().contains(target.to_str().unwrap()), "{error}");
+    }
+    let damaged = target.join("test_01_known_attack/fuzzing-2.csv.gz");
+    let mut bytes = fs::read(&damaged).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let error = ensure_simulated(&small(), &target).unwrap_err().to_string();
+    assert!(error.contains("fuzzing-2.csv.gz"), "the damaged file is not named: {error}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let error = simulate(&small(), &file.join("sim")).unwrap_err();
+    assert!(error.to_string().contains("file"), "{error}");
+    let error = simulate(&SimulationOptions { test_frames: 5, ..small() }, &folder.path().join("sim")).unwrap_err();
+    assert!(error.to_string().contains("test_frames is 5"), "{error}");
+    assert!(!folder.path().join("sim").exists());
+}
+
+#[test]
+fn attack_free_traffic_keeps_its_periods_and_the_bus_its_rate() {
+    let Drive { frames, episodes } = drive(0, &[]);
+    assert!(episodes.is_empty() && frames.iter().all(|frame| !frame.attack));
+    let seconds = frames.last().unwrap().timestamp - frames[0].timestamp;
+    for (can_id, period) in [(0x0A0, 0.010), (0x153, 0.020), (0x316, 0.050), (0x52A, 1.0)] {
+        let count = frames.iter().filter(|frame| frame.can_id == can_id).count() as f64;
+        assert!((count * period / seconds - 1.0).abs() < 0.05, "{can_id:X}: {count} frames in {seconds} s");
+    }
+    // The shortest frame has 47 bits: at 500 kbit/s no two frames end within 94 µs.
+    let gaps: Vec<f64> = frames.windows(2).map(|pair| pair[1].timestamp - pair[0].timestamp).collect();
+    assert!(gaps.iter().all(|gap| *gap > 93e-6), "two frames overlap");
+    assert_eq!(frames.iter().map(|frame| frame.can_id).collect::<BTreeSet<_>>().len(), 33);
+}
+
+#[test]
+fn during_flooding_the_flood_wins_the_bus() {
+    let Drive { frames, episodes } = drive(1, &[(AttackKind::Flooding, Intensity::High)]);
+    let episode = &episodes[0];
+    let during = within(&frames, episode.start_nanoseconds, episode.end_nanoseconds);
+    let flood = during.iter().filter(|frame| frame.can_id == 0).count();
+    assert!(flood * 10 > during.len() * 7, "{flood} of {} frames", during.len());
+    assert!(frames.iter().all(|frame| frame.attack == (frame.can_id == 0)));
+}
+
+#[test]
+fn labels_lie_within_episodes() {
+    use AttackKind::*;
+    for kind in [Flooding, Fuzzing, Spoofing, Replay, Suspension, Masquerade] {
+        for intensity in [Intensity::Low, Intensity::Medium, Intensity::High] {
+            let Drive { frames, episodes } = drive(2, &[(kind, intensity)]);
+            assert!(!episodes.is_empty());
+            let labelled = frames.iter().filter(|frame| frame.attack);
+            // A frame ends up to one queue of waiting frames after the attacker handed it over.
+            let outside = labelled.clone().filter(|frame| {
+                !episodes.iter().any(|episode| {
+                    (episode.start_nanoseconds as f64 / 1e9..episode.end_nanoseconds as f64 / 1e9 + 0.02)
+                        .contains(&frame.timestamp)
+                })
+            });
+            assert_eq!(outside.count(), 0, "{kind:?} {intensity:?}: labels outside of the attacks");
+            assert!(labelled.count() > 5, "{kind:?} {intensity:?}: nearly no label");
+        }
+    }
+}
+
+#[test]
+fn a_suspended_id_is_absent_and_each_missing_frame_labels_one() {
+    let Drive { frames, episodes } = drive(3, &[(AttackKind::Suspension, Intensity::Medium)]);
+    let episode = &episodes[0];
+    let during = within(&frames, episode.start_nanoseconds + 20_000_000, episode.end_nanoseconds);
+    assert!(during.iter().all(|frame| !episode.target_ids.contains(&frame.can_id)), "the ID is still there");
+    let seconds = (episode.end_nanoseconds - episode.start_nanoseconds) as f64 / 1e9;
+    let labelled = during.iter().filter(|frame| frame.attack).count() as f64;
+    assert!(labelled / seconds > 45.0 && labelled / seconds < 105.0, "{labelled} labels in {seconds} s");
+}
+
+#[test]
+fn a_masquerade_replaces_frames_and_nothing_else() {
+    let attacked = drive(4, &[(AttackKind::Masquerade, Intensity::High)]);
+    let target = attacked.episodes[0].target_ids[0];
+    let during = within(&attacked.frames, attacked.episodes[0].start_nanoseconds, attacked.episodes[0].end_nanoseconds);
+    assert!(during.iter().filter(|frame| frame.attack).all(|frame| frame.can_id == target));
+    let same_count = |frames: &[Frame]| frames.iter().filter(|frame| frame.can_id == target).count();
+    let peaceful = drive(4, &[]);
+    let expected = same_count(within(
+        &peaceful.frames,
+        attacked.episodes[0].start_nanoseconds,
+        attacked.episodes[0].end_nanoseconds,
+    ));
+    assert!(same_count(during).abs_diff(expected) <= 1, "{} frames instead of {expected}", same_count(during));
+}
+
+#[test]
+fn spoofed_frames_carry_a_legitimate_id_beside_the_true_ones() {
+    let Drive { frames, episodes } = drive(5, &[(AttackKind::Spoofing, Intensity::Medium)]);
+    let target = episodes[0].target_ids[0];
+    let during = within(&frames, episodes[0].start_nanoseconds, episodes[0].end_nanoseconds);
+    let count = |attack| during.iter().filter(|frame| frame.can_id == target && frame.attack == attack).count();
+    assert!(count(true).abs_diff(count(false)) <= 3, "{} forged, {} true", count(true), count(false));
+}
+
+fn within(frames: &[Frame], start: u64, end: u64) -> &[Frame] {
+    let position = |nanoseconds: u64| frames.partition_point(|frame| frame.timestamp < nanoseconds as f64 / 1e9);
+    &frames[position(start)..position(end)]
+}
