@@ -70,7 +70,7 @@ proptest! {
     fn a_shard_gives_back_any_graphs(graphs in prop::collection::vec(any_graph(), 1..12)) {
         let folder = tempfile::tempdir().unwrap();
         let columns = columns_of(&graphs);
-        let entry = shard::write(&folder.path().join("shard-00000.safetensors"), &columns).unwrap();
+        let (entry, _) = shard::write(&folder.path().join("shard-00000.safetensors"), &columns).unwrap();
         let shard = Shard::open(folder.path(), &entry).unwrap();
         shard.verify(&entry).unwrap();
         prop_assert_eq!(entry.graphs as usize, graphs.len());

@@ -133,7 +133,7 @@ impl Assembler {
         emptied(&mut self.column_pointers, nodes + 1).push(0);
         emptied(&mut self.transposed, edges + nodes);
         emptied(&mut self.edge_attributes, if edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 });
-        emptied(&mut self.successors, edges);
+        emptied(&mut self.successors, edges + 1);
         emptied(&mut self.node_pointers, views.len() + 1).push(0);
         emptied(&mut self.graph_of_node, nodes);
         emptied(&mut self.labels, views.len());
@@ -156,30 +156,43 @@ impl Assembler {
     /// Edges by target: a row's sources below the target, the self-loop, those above.
     fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, edge_attributes: bool) {
         let base = first_node as i32;
-        emptied(&mut self.data_self_loop, view.num_nodes()).resize(view.num_nodes(), false);
-        for target in 0..view.num_nodes() {
+        let nodes = view.num_nodes();
+        let begin = self.sources.len();
+        self.sources.resize(begin + view.num_edges() + nodes, 0);
+        self.targets.resize(begin + view.num_edges() + nodes, 0);
+        self.data_self_loop.clear();
+        let mut row_begin = begin;
+        for target in 0..nodes {
             let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
-            let sources = &view.sources[row.clone()];
-            let below = sources.iter().take_while(|&&source| (source as usize) < target).count();
-            let has_loop = sources.get(below).is_some_and(|&source| source as usize == target);
-            self.data_self_loop[target] = has_loop;
-            let above = below + usize::from(has_loop);
-
-            self.sources.extend(sources[..below].iter().map(|&source| base + i32::from(source)));
-            self.sources.push(base + target as i32);
-            self.sources.extend(sources[above..].iter().map(|&source| base + i32::from(source)));
-            self.targets.resize(self.sources.len(), base + target as i32);
-            self.row_pointers.push(self.sources.len() as i32);
+            let data = &view.sources[row.clone()];
+            let sources = &mut self.sources[row_begin..row_begin + data.len() + 1];
+            // Without branches: rows are short and their order is unpredictable. A self-loop of the data is written
+            // where the one self-loop belongs, and those above it close up.
+            let (mut below, mut others) = (0, 0);
+            for &source in data {
+                let source = source as usize;
+                sources[others + usize::from(source > target)] = base + source as i32;
+                below += usize::from(source < target);
+                others += usize::from(source != target);
+            }
+            sources[below] = base + target as i32;
+            let has_loop = others < data.len();
+            self.data_self_loop.push(has_loop);
+            self.targets[row_begin..row_begin + others + 1].fill(base + target as i32);
+            row_begin += others + 1;
+            self.row_pointers.push(row_begin as i32);
 
             if edge_attributes {
                 let features = &view.edge_features[row.start * EDGE_FEATURES..row.end * EDGE_FEATURES];
                 let (before, rest) = features.split_at(below * EDGE_FEATURES);
-                let after = &rest[(above - below) * EDGE_FEATURES..];
+                let after = &rest[usize::from(has_loop) * EDGE_FEATURES..];
                 self.edge_attributes.extend_from_slice(before);
                 self.edge_attributes.extend_from_slice(&mean_of_rows(before, after));
                 self.edge_attributes.extend_from_slice(after);
             }
         }
+        self.sources.truncate(row_begin);
+        self.targets.truncate(row_begin);
     }
 
     /// Edges by source: count, sum up, place.
@@ -198,8 +211,8 @@ impl Assembler {
             self.column_pointers.push(end);
         }
         self.transposed.resize(edges.end, 0);
-        for edge in edges {
-            let place = &mut self.next_place[self.sources[edge] as usize - first_node];
+        for (edge, &source) in edges.clone().zip(&self.sources[edges]) {
+            let place = &mut self.next_place[source as usize - first_node];
             self.transposed[*place as usize] = edge as i32;
             *place += 1;
         }
@@ -208,28 +221,30 @@ impl Assembler {
     /// The vocabulary rows that follow each node in the data. Known IDs come ascending already, as the nodes do;
     /// several unknown ones fall together, so the few rows that are not strictly ascending are put in order.
     fn append_successors(&mut self, view: &GraphView<'_>, first_node: usize, vocabulary_size: i64) {
-        for source in 0..view.num_nodes() {
+        let mut end = self.successors.len();
+        // One place more than there are edges: a self-loop that the data does not have is written and passed over.
+        self.successors.resize(end + view.num_edges() + 1, 0);
+        for (source, &has_loop) in self.data_self_loop.iter().enumerate() {
             let node = first_node + source;
-            let begin = self.successors.len();
+            let begin = end;
+            let row = node as i64 * vocabulary_size;
+            let mut last = row - 1;
+            let mut ascending = true;
             let column = self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize;
             for &edge in &self.transposed[column] {
                 let target = self.targets[edge as usize] as usize;
-                if target != node || self.data_self_loop[source] {
-                    self.successors.push(node as i64 * vocabulary_size + self.id_index[target]);
-                }
+                let is_data = target != node || has_loop;
+                let successor = row + self.id_index[target];
+                self.successors[end] = successor;
+                end += usize::from(is_data);
+                ascending &= !is_data || successor > last;
+                last = if is_data { successor } else { last };
             }
-            if !self.successors[begin..].is_sorted_by(|left, right| left < right) {
-                self.successors[begin..].sort_unstable();
-                let mut kept = begin;
-                for position in begin..self.successors.len() {
-                    if kept == begin || self.successors[kept - 1] != self.successors[position] {
-                        self.successors[kept] = self.successors[position];
-                        kept += 1;
-                    }
-                }
-                self.successors.truncate(kept);
+            if !ascending {
+                end = begin + sort_distinct(&mut self.successors[begin..end]);
             }
         }
+        self.successors.truncate(end);
     }
 
     fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop) {
@@ -294,6 +309,19 @@ fn emptied<T>(buffer: &mut Vec<T>, capacity: usize) -> &mut Vec<T> {
     buffer.clear();
     buffer.reserve(capacity);
     buffer
+}
+
+/// Sorts the values and moves the distinct ones to the front; how many there are.
+fn sort_distinct(values: &mut [i64]) -> usize {
+    values.sort_unstable();
+    let mut kept = 0;
+    for position in 0..values.len() {
+        if kept == 0 || values[kept - 1] != values[position] {
+            values[kept] = values[position];
+            kept += 1;
+        }
+    }
+    kept
 }
 
 fn mean_of_rows(before: &[f32], after: &[f32]) -> [f32; EDGE_FEATURES] {

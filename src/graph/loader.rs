@@ -73,21 +73,24 @@ impl Loader {
             let work = Arc::clone(&work);
             let run = move || work.run(worker, workers, &sender);
             match std::thread::Builder::new().name(format!("kdgat-loader-{worker}")).spawn(run) {
-                Ok(thread) => epoch.threads.push(thread),
-                Err(source) => {
-                    let (sender, failed) = bounded(1);
-                    let path = self.store.path().to_path_buf();
-                    let error = StoreError::Io { action: "start a loader thread for", path, source };
-                    // The channel is empty and has room for one.
-                    let _ = sender.send(Err(error));
-                    epoch.channels.push(failed);
-                    continue;
+                Ok(thread) => {
+                    epoch.threads.push(thread);
+                    epoch.channels.push(receiver);
                 }
+                Err(source) => epoch.channels.push(only_error(&self.store, source)),
             }
-            epoch.channels.push(receiver);
         }
         epoch
     }
+}
+
+/// The channel of a thread that could not be started.
+fn only_error(store: &Store, source: std::io::Error) -> Receiver<Result<Batch, StoreError>> {
+    let (sender, receiver) = bounded(1);
+    let path = store.path().to_path_buf();
+    // There is room for one, and the receiver is alive.
+    let _ = sender.send(Err(StoreError::Io { action: "start a loader thread for", path, source }));
+    receiver
 }
 
 struct Work {
@@ -99,15 +102,24 @@ struct Work {
 impl Work {
     fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>) {
         let mut assembler = Assembler::default();
-        for graphs in self.batches.iter().skip(worker).step_by(workers) {
-            let made = catch_unwind(AssertUnwindSafe(|| assembler.assemble(&self.store, graphs, &self.assemble)));
-            let result = made
-                .unwrap_or_else(|payload| Err(StoreError::panic(format!("loader thread {worker}"), payload.as_ref())));
-            let failed = result.is_err();
-            // A consumer that has gone needs no more batches.
-            if sender.send(result).is_err() || failed {
-                return;
-            }
+        let share = self.batches.iter().skip(worker).step_by(workers);
+        hand_over(worker, share, sender, |graphs| assembler.assemble(&self.store, graphs, &self.assemble));
+    }
+}
+
+/// Makes batches until the last one, an error, a panic, or a consumer that has gone and needs no more.
+fn hand_over<'a>(
+    worker: usize,
+    share: impl Iterator<Item = &'a Vec<u64>>,
+    sender: &Sender<Result<Batch, StoreError>>,
+    mut make: impl FnMut(&[u64]) -> Result<Batch, StoreError>,
+) {
+    for graphs in share {
+        let result = catch_unwind(AssertUnwindSafe(|| make(graphs)))
+            .unwrap_or_else(|payload| Err(StoreError::panic(format!("loader thread {worker}"), payload.as_ref())));
+        let failed = result.is_err();
+        if sender.send(result).is_err() || failed {
+            return;
         }
     }
 }
@@ -156,5 +168,19 @@ impl Drop for EpochBatches {
             // A panic outside of assembling was reported by `next` as a missing batch.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_reaches_the_consumer_with_its_message() {
+        let (sender, receiver) = bounded(8);
+        hand_over(3, [vec![1], vec![2]].iter(), &sender, |graphs| panic!("no graph {}", graphs[0]));
+        drop(sender);
+        let messages: Vec<String> = receiver.iter().map(|result| result.unwrap_err().to_string()).collect();
+        assert_eq!(messages, ["loader thread 3 stopped with a panic: no graph 1; please report it"]);
     }
 }

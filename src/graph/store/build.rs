@@ -38,13 +38,13 @@ pub fn open_or_build(
     let place = Place::new(dataset, options, stores_dir)?;
     // Whatever else is found may be another process that is just putting a store in its place: look again with the lock.
     if let Ok(State::Fits(store)) = place.state(dataset, options) {
-        return Ok(store);
+        return Ok(*store);
     }
     fs::create_dir_all(stores_dir).map_err(StoreError::io("create", stores_dir))?;
     let _lock = place.lock(progress)?;
     match place.state(dataset, options)? {
         // Another process built it while this one waited.
-        State::Fits(store) => return Ok(store),
+        State::Fits(store) => return Ok(*store),
         State::Missing => {}
         State::Unfit(reason) => progress.report(&Event::Rebuilding { reason: &reason }),
     }
@@ -190,7 +190,7 @@ struct Place {
 }
 
 enum State {
-    Fits(Store),
+    Fits(Box<Store>),
     Missing,
     Unfit(String),
 }
@@ -249,7 +249,7 @@ impl Place {
             // A store on a read-only disk is as good; its logs are compared by content again next time.
             tracing::debug!("cannot note the new times of unchanged logs: {error}");
         }
-        Ok(State::Fits(store))
+        Ok(State::Fits(Box::new(store)))
     }
 
     /// Waits until no other process builds this store; the lock ends with the returned file, or with the process.

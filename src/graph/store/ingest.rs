@@ -12,6 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
+use crossbeam_channel::{Receiver, Sender, bounded};
+
 use super::manifest::{ShardEntry, SourceState};
 use super::options::BuildOptions;
 use super::progress::{Event, Progress};
@@ -24,6 +26,8 @@ use crate::graph::window::Windows;
 
 /// Files that are smaller than this together share shards.
 const UNIT_BYTES: u64 = 1 << 20;
+/// Written shards that may wait for the disk.
+const SHARDS_UNSYNCED: usize = 4;
 /// Frames read at a time.
 const BLOCK_FRAMES: usize = 16_384;
 /// Places named for each reason when too many rows of a file are rejected.
@@ -56,16 +60,32 @@ pub fn ingest(
     let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
     progress.report(&Event::Started { files: sizes.len(), bytes: sizes.iter().sum() });
     let units = units(&sizes);
-    let build = |index: usize, worker: &mut Option<Worker>| {
-        let worker = worker.get_or_insert_with(|| Worker::new(options));
-        worker.build_unit(dataset, units[index].clone(), index, options, folder, progress)
-    };
+    let (unsynced, to_sync) = bounded(SHARDS_UNSYNCED);
+    let parts = std::thread::scope(|scope| {
+        let syncing = scope.spawn(move || sync_all(&to_sync));
+        let build = |index: usize, worker: &mut Option<Worker>| {
+            let worker = worker.get_or_insert_with(|| Worker::new(options));
+            let output = ShardOutput { folder, unit: index, options, shards: Vec::new(), unsynced: &unsynced };
+            worker.build_unit(dataset, units[index].clone(), output, progress)
+        };
+        let parts = in_parallel(units.len(), options.num_threads(), build);
+        // Without senders the thread comes to its end.
+        drop(unsynced);
+        let synced = syncing.join().unwrap_or_else(|payload| Err(StoreError::panic("disk thread", payload.as_ref())));
+        // A failed sync is why a sender found nobody listening.
+        synced.and(parts)
+    })?;
     let mut ingested = Ingested::default();
-    for unit in in_parallel(units.len(), options.num_threads(), build)? {
-        ingested.files.extend(unit.files);
-        ingested.shards.extend(unit.shards);
+    for part in parts {
+        ingested.files.extend(part.files);
+        ingested.shards.extend(part.shards);
     }
     Ok(ingested)
+}
+
+/// Waits for the disk, so that the threads that read and compute need not.
+fn sync_all(files: &Receiver<(PathBuf, File)>) -> Result<(), StoreError> {
+    files.iter().try_for_each(|(path, file)| file.sync_all().map_err(StoreError::io("sync", &path)))
 }
 
 fn units(sizes: &[u64]) -> Vec<Range<usize>> {
@@ -137,17 +157,13 @@ impl Worker {
         &mut self,
         dataset: &Dataset,
         files: Range<usize>,
-        unit: usize,
-        options: &BuildOptions,
-        folder: &Path,
+        mut output: ShardOutput<'_>,
         progress: &dyn Progress,
     ) -> Result<Ingested, StoreError> {
-        let mut output = ShardOutput { folder, unit, limit_bytes: options.shard_bytes, shards: Vec::new() };
         self.columns.clear();
         let mut outcomes = Vec::with_capacity(files.len());
         for position in files {
-            let file = &dataset.files[position];
-            outcomes.push(self.build_file(file, position as u32, options, &mut output, progress)?);
+            outcomes.push(self.build_file(&dataset.files[position], position as u32, &mut output, progress)?);
         }
         output.write(&mut self.columns)?;
         Ok(Ingested { files: outcomes, shards: output.shards })
@@ -157,11 +173,11 @@ impl Worker {
         &mut self,
         file: &SourceFile,
         position: u32,
-        options: &BuildOptions,
         output: &mut ShardOutput<'_>,
         progress: &dyn Progress,
     ) -> Result<FileOutcome, StoreError> {
         let Self { frames, windows, extractor, columns } = self;
+        let options = output.options;
         let before = file_state(&file.path)?;
         let mut reader = open_log(&file.path, options.format)?;
         let mut ids = IdSet::default();
@@ -195,13 +211,14 @@ impl Worker {
 struct ShardOutput<'a> {
     folder: &'a Path,
     unit: usize,
-    limit_bytes: u64,
+    options: &'a BuildOptions,
     shards: Vec<ShardEntry>,
+    unsynced: &'a Sender<(PathBuf, File)>,
 }
 
 impl ShardOutput<'_> {
     fn write_if_full(&mut self, columns: &mut Columns) -> Result<(), StoreError> {
-        if columns.bytes() >= self.limit_bytes { self.write(columns) } else { Ok(()) }
+        if columns.bytes() >= self.options.shard_bytes { self.write(columns) } else { Ok(()) }
     }
 
     fn write(&mut self, columns: &mut Columns) -> Result<(), StoreError> {
@@ -209,9 +226,12 @@ impl ShardOutput<'_> {
             return Ok(());
         }
         let name = format!("unit-{:06}-{:06}.safetensors", self.unit, self.shards.len());
-        self.shards.push(shard::write(&self.folder.join(name), columns)?);
+        let path = self.folder.join(name);
+        let (entry, file) = shard::write(&path, columns)?;
+        self.shards.push(entry);
         columns.clear();
-        Ok(())
+        let nobody = |_| std::io::Error::other("the disk failed before");
+        self.unsynced.send((path.clone(), file)).map_err(nobody).map_err(StoreError::io("sync", &path))
     }
 }
 

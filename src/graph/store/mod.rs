@@ -111,10 +111,10 @@ impl Store {
         let mut selected = Vec::new();
         let mut labels = LabelCursor { store: self, shard: 0 };
         for file in self.manifest.files.iter().filter(|&file| keep(file)) {
-            let whole_file = [0..file.graphs];
+            let whole_file = 0..file.graphs;
             let stretches = match (file.role, split) {
-                (Role::Test, Split::Test) => &whole_file,
-                (Role::Test, _) | (_, Split::Test) => &[] as &[_],
+                (Role::Test, Split::Test) => std::slice::from_ref(&whole_file),
+                (Role::Test, _) | (_, Split::Test) => &[],
                 (_, split) => file.split.stretches(split),
             };
             for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {

@@ -32,19 +32,19 @@ const LAYOUT: [(&str, Dtype, usize); 13] = [
     ("attack_free", Dtype::U8, 1),
 ];
 
-/// Writes the graphs as a new file, synced to the disk. Its position in the store is not known yet.
+/// Writes the graphs as a new file. Its position in the store is not known yet, and its bytes may not be on the disk yet:
+/// that is for `sync_all` of the returned file.
 ///
 /// # Errors
 /// [`StoreError::Io`].
-pub fn write(path: &Path, columns: &Columns) -> Result<ShardEntry, StoreError> {
+pub fn write(path: &Path, columns: &Columns) -> Result<(ShardEntry, File), StoreError> {
     let failed = || StoreError::io("write", path);
     let file = File::create_new(path).map_err(StoreError::io("create", path))?;
-    let mut output =
-        HashingWriter { inner: BufWriter::with_capacity(1 << 20, file), hash: blake3::Hasher::new(), bytes: 0 };
+    let inner = BufWriter::with_capacity(1 << 20, file);
+    let mut output = HashingWriter { inner, hash: blake3::Hasher::new(), bytes: 0 };
     write_columns(&mut output, columns).map_err(failed())?;
     let file = output.inner.into_inner().map_err(|error| failed()(error.into_error()))?;
-    file.sync_all().map_err(StoreError::io("sync", path))?;
-    Ok(ShardEntry {
+    let entry = ShardEntry {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         first_graph: 0,
         graphs: columns.num_graphs() as u64,
@@ -52,7 +52,8 @@ pub fn write(path: &Path, columns: &Columns) -> Result<ShardEntry, StoreError> {
         edges: columns.sources.len() as u64,
         bytes: output.bytes,
         blake3: output.hash.finalize().to_hex().to_string(),
-    })
+    };
+    Ok((entry, file))
 }
 
 fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {

@@ -1,0 +1,378 @@
+//! Batches equal a slow, obvious assembly of the same graphs, and the loader hands them out in order.
+
+mod graph_support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use graph_support::{AnyGraph, Draw, any_graph, shared, write_dataset};
+use kdgat::can::Dataset;
+use kdgat::graph::assemble::Assembler;
+use kdgat::graph::batch::{EdgeList, EdgeListFile, from_edge_list};
+use kdgat::graph::{
+    AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, Loader, LoaderOptions, NODE_FEATURES, Store, StoreError,
+    UnknownDrop, Vocabulary, assemble, open_or_build, shuffled_batches,
+};
+use proptest::prelude::*;
+use tch::{Kind, Tensor};
+
+fn integers(tensor: &Tensor) -> Vec<i64> {
+    Vec::try_from(tensor.to_kind(Kind::Int64).view([-1])).unwrap()
+}
+
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    assert_eq!(tensor.kind(), Kind::Float);
+    Vec::try_from(tensor.contiguous().view([-1])).unwrap()
+}
+
+/// The same graphs, put together one set and map at a time.
+fn assert_equals_reference(batch: &Batch, graphs: &[AnyGraph], index_of: &dyn Fn(u32) -> i64) {
+    let size = batch.vocabulary_size;
+    let ids: Vec<u32> = graphs.iter().flat_map(|graph| graph.ids.clone()).collect();
+    let indices: Vec<i64> = ids.iter().map(|&id| index_of(id)).collect();
+    let nodes = ids.len() as i64;
+    let mut edges: BTreeMap<(i64, i64), Vec<f32>> = BTreeMap::new();
+    let mut successors = BTreeSet::new();
+    let (mut node_pointers, mut graph_of_node) = (vec![0], Vec::new());
+    for (position, graph) in graphs.iter().enumerate() {
+        let base = *node_pointers.last().unwrap();
+        for (edge, features) in graph.edges.iter().zip(graph.edge_features.chunks(EDGE_FEATURES)) {
+            let (target, source) = (base + i64::from(edge.0), base + i64::from(edge.1));
+            successors.insert(source * size + indices[target as usize]);
+            if source != target {
+                edges.insert((target, source), features.to_vec());
+            }
+        }
+        graph_of_node.resize(graph_of_node.len() + graph.ids.len(), position as i64);
+        node_pointers.push(graph_of_node.len() as i64);
+    }
+    for node in 0..nodes {
+        let incoming: Vec<&Vec<f32>> = edges.iter().filter(|(edge, _)| edge.0 == node).map(|(_, row)| row).collect();
+        let mean = |feature: usize| {
+            let sum: f32 = incoming.iter().map(|row| row[feature]).sum();
+            if incoming.is_empty() { 0.0 } else { sum / incoming.len() as f32 }
+        };
+        let row = (0..EDGE_FEATURES).map(mean).collect();
+        edges.insert((node, node), row);
+    }
+    let row_begin = |node: i64| edges.keys().filter(|edge| edge.0 < node).count() as i64;
+    let column_begin = |node: i64| edges.keys().filter(|edge| edge.1 < node).count() as i64;
+    let mut transposed: Vec<i64> = (0..edges.len() as i64).collect();
+    let sources: Vec<i64> = edges.keys().map(|edge| edge.1).collect();
+    transposed.sort_by_key(|&edge| sources[edge as usize]);
+
+    assert_eq!(*batch.can_ids, ids, "CAN IDs");
+    assert_eq!(integers(&batch.id_index), indices, "vocabulary indices");
+    assert_eq!(
+        floats(&batch.continuous),
+        graphs.iter().flat_map(|graph| graph.node_features.clone()).collect::<Vec<_>>()
+    );
+    assert_eq!(batch.continuous.size(), [nodes, NODE_FEATURES as i64]);
+    let adjacency = &batch.adjacency;
+    assert_eq!(integers(&adjacency.row_pointers), (0..=nodes).map(row_begin).collect::<Vec<_>>(), "row pointers");
+    assert_eq!(integers(&adjacency.sources), sources, "sources");
+    assert_eq!(integers(&adjacency.targets), edges.keys().map(|edge| edge.0).collect::<Vec<_>>(), "targets");
+    assert_eq!(integers(&adjacency.column_pointers), (0..=nodes).map(column_begin).collect::<Vec<_>>(), "columns");
+    assert_eq!(integers(&adjacency.transposed), transposed, "transposed");
+    if let Some(attributes) = &batch.edge_attributes {
+        assert_eq!(attributes.size(), [edges.len() as i64, EDGE_FEATURES as i64]);
+        assert_eq!(floats(attributes), edges.values().flatten().copied().collect::<Vec<_>>(), "edge attributes");
+    }
+    assert_eq!(integers(&batch.successors), successors.into_iter().collect::<Vec<_>>(), "successors");
+    assert_eq!(integers(&batch.node_pointers), node_pointers, "node pointers");
+    assert_eq!(integers(&batch.graph_of_node), graph_of_node, "graph of node");
+    assert_eq!(integers(&batch.labels), graphs.iter().map(|graph| i64::from(graph.attack)).collect::<Vec<_>>());
+    for tensor in [&adjacency.row_pointers, &adjacency.sources, &adjacency.targets, &adjacency.transposed] {
+        assert_eq!(tensor.kind(), Kind::Int);
+    }
+}
+
+/// Arrays of an edge list with the edges in any order.
+fn edge_list_of(
+    graphs: &[AnyGraph],
+    seed: u64,
+) -> (Vec<u32>, Vec<f32>, Vec<i64>, Vec<i64>, Vec<f32>, Vec<i64>, Vec<i64>) {
+    let ids: Vec<u32> = graphs.iter().flat_map(|graph| graph.ids.clone()).collect();
+    let continuous = graphs.iter().flat_map(|graph| graph.node_features.clone()).collect();
+    let mut edges = Vec::new();
+    let mut pointers = vec![0];
+    for graph in graphs {
+        let base = *pointers.last().unwrap();
+        for (edge, features) in graph.edges.iter().zip(graph.edge_features.chunks(EDGE_FEATURES)) {
+            edges.push((base + i64::from(edge.1), base + i64::from(edge.0), features.to_vec()));
+        }
+        pointers.push(base + graph.ids.len() as i64);
+    }
+    let mut draw = Draw(seed);
+    for last in (1..edges.len()).rev() {
+        edges.swap(last, draw.next(last as u64 + 1) as usize);
+    }
+    let labels = graphs.iter().map(|graph| i64::from(graph.attack)).collect();
+    let sources = edges.iter().map(|edge| edge.0).collect();
+    let targets = edges.iter().map(|edge| edge.1).collect();
+    let features = edges.into_iter().flat_map(|edge| edge.2).collect();
+    (ids, continuous, sources, targets, features, pointers, labels)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn edge_lists_equal_the_reference(
+        mut graphs in prop::collection::vec(any_graph(), 1..8),
+        seed in any::<u64>(),
+    ) {
+        // Vocabulary indices in no order and repeated, as UNKNOWN is.
+        let mut draw = Draw(seed);
+        graphs.iter_mut().flat_map(|graph| &mut graph.ids).for_each(|id| *id = draw.next(25) as u32);
+        let (ids, continuous, sources, targets, features, pointers, labels) = edge_list_of(&graphs, seed);
+        let batch = from_edge_list(&EdgeList {
+            id_index: &ids,
+            continuous: &continuous,
+            sources: &sources,
+            targets: &targets,
+            edge_attributes: Some(&features),
+            node_pointers: &pointers,
+            labels: &labels,
+            vocabulary_size: 25,
+        }).unwrap();
+        assert_equals_reference(&batch, &graphs, &|id| i64::from(id));
+        prop_assert!(batch.edge_attributes.is_some());
+    }
+}
+
+/// Graphs of a store built once for all tests.
+fn store() -> Arc<Store> {
+    static STORE: OnceLock<(tempfile::TempDir, Arc<Store>)> = OnceLock::new();
+    let build = || {
+        let folder = tempfile::tempdir().unwrap();
+        let dataset = write_dataset(&folder.path().join("car"), 3000);
+        let options = BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, ..BuildOptions::default() };
+        let store = open_or_build(&dataset, &options, &folder.path().join("stores"), &()).unwrap();
+        (folder, Arc::new(store))
+    };
+    Arc::clone(&STORE.get_or_init(build).1)
+}
+
+fn options(store: &Store) -> AssembleOptions {
+    let vocabulary = Arc::new(store.vocabulary().clone());
+    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true }
+}
+
+fn graph_of(store: &Store, graph: u64) -> AnyGraph {
+    let view = store.graph(graph);
+    AnyGraph {
+        ids: view.can_ids.to_vec(),
+        attack_free: view.attack_free.to_vec(),
+        node_features: view.node_features.to_vec(),
+        edges: view.targets.iter().copied().zip(view.sources.iter().copied()).collect(),
+        edge_features: view.edge_features.to_vec(),
+        attack: view.attack,
+    }
+}
+
+#[test]
+fn batches_of_a_store_equal_the_reference() {
+    let store = store();
+    // Across shards and files, in any order, one of them twice; attack IDs are unknown.
+    let picked: Vec<u64> = (0..store.num_graphs()).step_by(7).chain([3, 3, 1]).collect();
+    let graphs: Vec<AnyGraph> = picked.iter().map(|&graph| graph_of(&store, graph)).collect();
+    let options = options(&store);
+    let batch = assemble(&store, &picked, &options).unwrap();
+    assert_eq!(*batch.graph_index, picked);
+    assert_eq!(batch.vocabulary_size, options.vocabulary.len() as i64);
+    let index_of = |id| i64::from(options.vocabulary.index_of(id));
+    assert!(graphs.iter().flat_map(|graph| &graph.ids).filter(|&&id| index_of(id) == 0).count() > 10, "unknown IDs");
+    assert_equals_reference(&batch, &graphs, &index_of);
+    assert_eq!(integers(&batch.id_input), integers(&batch.id_index));
+
+    // The vocabulary of another model, and none of the buffers' old content.
+    let mut assembler = Assembler::default();
+    let other = Arc::new(Vocabulary::from_ids([0x103, 0x700, 0x703]));
+    let other_options = AssembleOptions { vocabulary: Arc::clone(&other), unknown_drop: None, edge_attributes: false };
+    assembler.assemble(&store, &picked, &options).unwrap();
+    let batch = assembler.assemble(&store, &picked[..20], &other_options).unwrap();
+    assert!(batch.edge_attributes.is_none());
+    assert_equals_reference(&batch, &graphs[..20], &|id| i64::from(other.index_of(id)));
+
+    let none = assemble(&store, &[], &options).unwrap();
+    assert_eq!((none.num_graphs(), none.num_nodes(), none.adjacency.num_edges()), (0, 0, 0));
+    let error = assemble(&store, &[store.num_graphs()], &options).unwrap_err();
+    assert!(matches!(error, StoreError::NoSuchGraph { .. }), "{error}");
+}
+
+#[test]
+fn unknown_drop_depends_on_seed_epoch_and_place_only() {
+    let store = store();
+    let graphs: Vec<u64> = (0..store.num_graphs()).collect();
+    let inputs = |graphs: &[u64], probability: f64, seed: u64, epoch: u64| {
+        let drop = UnknownDrop { probability, seed, epoch };
+        let batch = assemble(&store, graphs, &AssembleOptions { unknown_drop: Some(drop), ..options(&store) }).unwrap();
+        let (index, input) = (integers(&batch.id_index), integers(&batch.id_input));
+        assert!(index.iter().zip(&input).all(|(index, input)| input == index || *input == 0));
+        let dropped = index.iter().zip(&input).filter(|(index, input)| index != input).count();
+        let known = index.iter().filter(|&&index| index != 0).count();
+        (input, dropped as f64 / known as f64)
+    };
+    let (all, share) = inputs(&graphs, 0.1, 1, 2);
+    assert!((share - 0.1).abs() < 0.02, "share of dropped IDs is {share}");
+    assert_ne!(all, inputs(&graphs, 0.1, 2, 2).0, "seed");
+    assert_ne!(all, inputs(&graphs, 0.1, 1, 3).0, "epoch");
+    assert_eq!(inputs(&graphs, 0.0, 1, 2).1, 0.0);
+    assert_eq!(inputs(&graphs, 1.0, 1, 2).1, 1.0);
+    let parts: Vec<i64> = graphs.chunks(37).flat_map(|part| inputs(part, 0.1, 1, 2).0).collect();
+    assert_eq!(all, parts, "the batch that a graph is in must not matter");
+}
+
+#[test]
+fn the_loader_hands_out_the_same_batches_in_order() {
+    let store = store();
+    let graphs: Vec<u64> = (0..store.num_graphs()).collect();
+    let batches = shuffled_batches(&graphs, 16, 5, 9);
+    let drop = UnknownDrop { probability: 0.2, seed: 3, epoch: 0 };
+    let assemble_options = AssembleOptions { unknown_drop: Some(drop), ..options(&store) };
+    for workers in [1, 2, 5, 100] {
+        for prefetch_batches in [1, 3, 8] {
+            let loader = LoaderOptions { assemble: assemble_options.clone(), workers, prefetch_batches };
+            let made: Vec<Batch> =
+                Loader::start(Arc::clone(&store), loader).epoch(batches.clone(), 9).map(Result::unwrap).collect();
+            assert_eq!(made.len(), batches.len());
+            for (batch, graphs) in made.iter().zip(&batches) {
+                assert_eq!(*batch.graph_index, *graphs);
+                let drop = UnknownDrop { epoch: 9, ..drop };
+                let options = AssembleOptions { unknown_drop: Some(drop), ..options(&store) };
+                let expected = assemble(&store, graphs, &options).unwrap();
+                assert_eq!(integers(&batch.id_input), integers(&expected.id_input));
+                assert_eq!(integers(&batch.adjacency.sources), integers(&expected.adjacency.sources));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_loader_stops_when_dropped_and_tells_errors() {
+    let store = Arc::new(Store::open(store().path()).unwrap());
+    let loader = LoaderOptions { assemble: options(&store), workers: 3, prefetch_batches: 4 };
+    let loader = Loader::start(Arc::clone(&store), loader);
+    assert_eq!(loader.epoch(Vec::new(), 0).count(), 0);
+    let batches: Vec<Vec<u64>> = (0..1000).map(|batch| vec![batch % store.num_graphs(); 8]).collect();
+    for taken in [0, 1, 5] {
+        let mut epoch = loader.epoch(batches.clone(), 0);
+        assert!(epoch.by_ref().take(taken).all(|batch| batch.is_ok()));
+        // Another epoch while the first has not ended: validation in the middle of training.
+        assert_eq!(loader.epoch(batches[..10].to_vec(), 0).filter(Result::is_ok).count(), 10);
+        assert_eq!(epoch.len(), batches.len() - taken);
+        drop(epoch);
+    }
+    assert_eq!(Arc::strong_count(&store), 2, "only the loader and the test hold the store: its threads have ended");
+
+    let mut broken = batches[..20].to_vec();
+    broken[7] = vec![u64::MAX];
+    let results: Vec<_> = loader.epoch(broken, 0).collect();
+    assert_eq!(results.len(), 8, "the error ends the epoch");
+    assert!(results[..7].iter().all(Result::is_ok));
+    assert!(matches!(results[7], Err(StoreError::NoSuchGraph { graph: u64::MAX, .. })), "{:?}", results[7]);
+}
+
+#[test]
+fn shuffling_is_a_pure_function_and_loses_nothing() {
+    let graphs: Vec<u64> = (0..1003).map(|graph| graph * 3).collect();
+    let batches = shuffled_batches(&graphs, 64, 1, 1);
+    assert_eq!(batches, shuffled_batches(&graphs, 64, 1, 1));
+    assert_ne!(batches, shuffled_batches(&graphs, 64, 1, 2));
+    assert_ne!(batches, shuffled_batches(&graphs, 64, 2, 1));
+    assert!(batches[..15].iter().all(|batch| batch.len() == 64) && batches[15].len() == 1003 - 15 * 64);
+    let mut all = batches.concat();
+    assert_ne!(all, graphs);
+    all.sort_unstable();
+    assert_eq!(all, graphs);
+    assert!(shuffled_batches(&[], 64, 1, 1).is_empty());
+}
+
+#[test]
+fn edge_lists_that_do_not_fit_are_refused() {
+    let fit = EdgeList {
+        id_index: &[1, 2],
+        continuous: &[0.0; 20],
+        sources: &[0, 1],
+        targets: &[1, 1],
+        edge_attributes: None,
+        node_pointers: &[0, 2],
+        labels: &[1],
+        vocabulary_size: 3,
+    };
+    assert_eq!(from_edge_list(&fit).unwrap().adjacency.num_edges(), 3);
+    for (list, part) in [
+        (EdgeList { continuous: &[0.0; 19], ..fit }, "continuous has 19 values, expected 20"),
+        (EdgeList { targets: &[1], ..fit }, "targets has 1"),
+        (EdgeList { targets: &[1, 2], ..fit }, "leads to node 2 of 2"),
+        (EdgeList { sources: &[0, -1], ..fit }, "leaves the graph"),
+        (EdgeList { node_pointers: &[0, 1], ..fit }, "do not ascend"),
+        (EdgeList { vocabulary_size: 2, ..fit }, "index 2 of a node is not below 2"),
+        (EdgeList { edge_attributes: Some(&[0.0; 11]), ..fit }, "edge_attributes has 11"),
+    ] {
+        let message = from_edge_list(&list).unwrap_err().to_string();
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+}
+
+/// The graphs of a file of reference values, one after another.
+#[test]
+fn reference_files_are_read() {
+    for (name, graphs) in
+        [("parity/batch.safetensors", 8), ("parity/edge_batch.safetensors", 3), ("peer/graphs.safetensors", 6000)]
+    {
+        let Some(path) = shared(name) else { continue };
+        let file = EdgeListFile::open(&path).unwrap();
+        assert_eq!(file.num_graphs(), graphs, "{name}");
+        let picked: Vec<usize> = (0..graphs.min(40)).collect();
+        let batch = file.batch(&picked, 40).unwrap();
+        let views = picked.iter().map(|&graph| file.columns().graph(graph));
+        let graphs: Vec<AnyGraph> = views
+            .map(|view| AnyGraph {
+                ids: view.can_ids.to_vec(),
+                attack_free: view.attack_free.to_vec(),
+                node_features: view.node_features.to_vec(),
+                edges: view.targets.iter().copied().zip(view.sources.iter().copied()).collect(),
+                edge_features: view.edge_features.to_vec(),
+                attack: view.attack,
+            })
+            .collect();
+        assert_equals_reference(&batch, &graphs, &|id| i64::from(id));
+        assert_eq!(batch.edge_attributes.is_some(), name.contains("parity"));
+    }
+    let error = EdgeListFile::open(&PathBuf::from("/nowhere/graphs.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/graphs.safetensors"), "{error}");
+}
+
+/// Prints how long a batch of 512 graphs of real traffic takes (`--nocapture`).
+#[test]
+fn assembling_is_fast() {
+    let Some(data) = shared("candata/hcrl_sa") else { return };
+    let stores = tempfile::tempdir().unwrap();
+    let dataset = Dataset::open(&data).unwrap();
+    let store = open_or_build(&dataset, &BuildOptions::default(), stores.path(), &()).unwrap();
+    let graphs = store.select(kdgat::graph::Split::Train, Some(false));
+    let batches = shuffled_batches(&graphs, 512, 1, 1);
+    for edge_attributes in [false, true] {
+        let options = AssembleOptions { edge_attributes, ..options(&store) };
+        let mut assembler = Assembler::default();
+        let mut seconds = Vec::new();
+        let mut size = (0, 0);
+        for graphs in batches.iter().cycle().take(60) {
+            let start = Instant::now();
+            let batch = assembler.assemble(&store, graphs, &options).unwrap();
+            seconds.push(start.elapsed().as_secs_f64());
+            size = (size.0.max(batch.num_nodes()), size.1.max(batch.adjacency.num_edges()));
+        }
+        seconds.sort_by(f64::total_cmp);
+        let median = seconds[seconds.len() / 2] * 1e3;
+        let best = seconds[0] * 1e3;
+        println!(
+            "512 graphs, up to {size:?} nodes and edges, attributes {edge_attributes}: {median:.2} ms, best {best:.2} ms"
+        );
+        assert!(median < 100.0, "{median} ms a batch");
+    }
+}
