@@ -4,8 +4,9 @@
 use tch::{Device, TchError, Tensor};
 
 use super::element::{Element, Real};
-use super::kernels::{ColumnGradients, Projection, RowGradients, SavedWeights};
+use super::kernels::{ColumnGradients, Projection, RowGradients};
 use super::passes::{Layer, buffer};
+use super::softmax::SavedWeights;
 use crate::torch::parallel::{Parts, parallel_for};
 use crate::torch::simd::dispatch;
 use crate::torch::view;

@@ -54,7 +54,7 @@ fn softmax(logits: &Tensor, targets: &Tensor, nodes: i64) -> Result<Tensor, TchE
     let index = targets.f_unsqueeze(-1)?.f_expand_as(logits)?;
     let options = (logits.f_kind()?, logits.device());
     let lowest = Tensor::f_full([nodes, heads], f64::NEG_INFINITY, options)?;
-    let largest = lowest.f_index_reduce(0, targets, &logits.f_detach()?, "amax", true)?;
+    let largest = lowest.f_internal_scatter_reduce(0, &index, &logits.f_detach()?, "amax", true)?;
     let exponentials = logits.f_sub(&largest.f_index_select(0, targets)?)?.f_exp()?;
     let sums = Tensor::f_zeros([nodes, heads], options)?.f_scatter_add(0, &index, &exponentials)?;
     exponentials.f_div(&sums.f_add_scalar(1e-16)?.f_index_select(0, targets)?)

@@ -15,6 +15,36 @@ pub(super) trait Element: Storable + Send + Sync + 'static {
     fn widen(self) -> Self::Real;
     /// From the computing type, rounded to nearest.
     fn narrow(value: Self::Real) -> Self;
+    /// Scalar product with as many elements of the same type.
+    #[inline(always)]
+    fn dot<I: Instructions>(left: &[Self], right: &[Self]) -> Self::Real {
+        dot_by_lanes::<I, Self, Self>(left, right)
+    }
+    /// Scalar product with as many elements of the computing type.
+    #[inline(always)]
+    fn dot_real<I: Instructions>(left: &[Self], right: &[Self::Real]) -> Self::Real {
+        dot_by_lanes::<I, Self, Self::Real>(left, right)
+    }
+}
+
+#[inline(always)]
+fn dot_by_lanes<I: Instructions, A: Element, B: Element<Real = A::Real>>(left: &[A], right: &[B]) -> A::Real {
+    let mut lanes = [A::Real::ZERO; 8];
+    let (left, left_rest) = left.as_chunks::<8>();
+    let (right, right_rest) = right.as_chunks::<8>();
+    for (left, right) in left.iter().zip(right) {
+        for lane in 0..8 {
+            lanes[lane] = left[lane].widen().mul_add::<I>(right[lane].widen(), lanes[lane]);
+        }
+    }
+    let mut sum = A::Real::ZERO;
+    for (left, right) in left_rest.iter().zip(right_rest) {
+        sum = left.widen().mul_add::<I>(right.widen(), sum);
+    }
+    for lane in lanes {
+        sum += lane;
+    }
+    sum
 }
 
 /// A type that is computed with.
@@ -40,7 +70,7 @@ pub(super) trait Real:
 }
 
 macro_rules! element {
-    ($stored:ty, $real:ty, |$wide:ident| $widen:expr, |$narrow:ident| $round:expr) => {
+    ($stored:ty, $real:ty, |$wide:ident| $widen:expr, |$narrow:ident| $round:expr $(, $dot:item)*) => {
         impl Element for $stored {
             type Real = $real;
             #[inline(always)]
@@ -52,11 +82,25 @@ macro_rules! element {
             fn narrow($narrow: $real) -> Self {
                 $round
             }
+            $($dot)*
         }
     };
 }
 
-element!(f32, f32, |value| value, |value| value);
+element!(
+    f32,
+    f32,
+    |value| value,
+    |value| value,
+    #[inline(always)]
+    fn dot<I: Instructions>(left: &[f32], right: &[f32]) -> f32 {
+        I::dot(left, right)
+    },
+    #[inline(always)]
+    fn dot_real<I: Instructions>(left: &[f32], right: &[f32]) -> f32 {
+        I::dot(left, right)
+    }
+);
 element!(f64, f64, |value| value, |value| value);
 element!(bf16, f32, |value| f32::from_bits(u32::from(value.to_bits()) << 16), |value| round_to_bf16(value));
 

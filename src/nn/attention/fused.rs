@@ -7,9 +7,10 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::backward::{Backward, Gradients};
 use super::element::{Element, Real};
-use super::kernels::{SavedWeights, Shape};
+use super::kernels::Shape;
 use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores};
+use super::softmax::SavedWeights;
 use super::{Attended, AttentionOptions};
 use crate::graph::Adjacency;
 use crate::torch::autograd::{self, Forward, Function};

@@ -9,7 +9,8 @@ use std::ops::Range;
 use super::dropout::AttentionDropout;
 use super::element::{Element, Real};
 use super::layout::Edges;
-use super::tiles::{add_scaled, dot, for_each_tile, store, tile, tile_mut};
+use super::softmax::{SavedWeights, largest_subtracted, normalize, softmax_backward};
+use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 use crate::torch::simd::{Instructions, Kernel};
 
 /// How a row of values is divided.
@@ -56,8 +57,8 @@ impl<T: Element> Kernel for ProjectScores<'_, T> {
             for head in 0..self.shape.heads {
                 let columns = self.shape.columns(head);
                 let values = &row[columns.clone()];
-                self.source_scores[position] = dot::<I, T, T::Real>(values, &self.attention_source[columns.clone()]);
-                self.target_scores[position] = dot::<I, T, T::Real>(values, &self.attention_target[columns]);
+                self.source_scores[position] = T::dot_real::<I>(values, &self.attention_source[columns.clone()]);
+                self.target_scores[position] = T::dot_real::<I>(values, &self.attention_target[columns]);
                 position += 1;
             }
         }
@@ -92,10 +93,10 @@ impl<T: Element> Kernel for Attend<'_, T> {
 
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
-        self.shifted_logits();
+        self.shifted_logits::<I>();
         T::Real::exp_in_place::<I>(self.weights);
         let first_edge = self.edges.incoming_of(&self.nodes).start;
-        normalize(&self.edges, &self.nodes, self.shape.heads, self.weights);
+        normalize::<I, T::Real>(&self.edges, &self.nodes, self.shape.heads, self.weights);
         if let Some(signed) = self.signed.take() {
             for ((signed, &weight), &raw) in signed.iter_mut().zip(self.weights.iter()).zip(self.raw.iter()) {
                 *signed = if raw > T::Real::ZERO { weight } else { T::Real::ZERO - weight };
@@ -111,31 +112,25 @@ impl<T: Element> Kernel for Attend<'_, T> {
 impl<T: Element> Attend<'_, T> {
     /// Fills `raw`, and `weights` with logits from which the largest of each target and head is subtracted.
     #[inline(always)]
-    fn shifted_logits(&mut self) {
+    fn shifted_logits<I: Instructions>(&mut self) {
         let heads = self.shape.heads;
         let first_edge = self.edges.incoming_of(&self.nodes).start;
         for node in self.nodes.clone() {
             let edges = self.edges.incoming(node);
             let range = (edges.start - first_edge) * heads..(edges.end - first_edge) * heads;
             let (raw, logits) = (&mut self.raw[range.clone()], &mut self.weights[range]);
-            let target = &self.target_scores[(node - self.first_node) * heads..][..heads];
-            for (edge, &source) in self.edges.sources(edges).iter().enumerate() {
-                let source = &self.source_scores[(source as usize - self.first_node) * heads..][..heads];
-                for head in 0..heads {
-                    let sum = source[head] + target[head];
-                    raw[edge * heads + head] = sum;
-                    logits[edge * heads + head] = if sum > T::Real::ZERO { sum } else { sum * self.negative_slope };
-                }
-            }
-            for head in 0..heads {
-                let mut largest = T::Real::NEGATIVE_INFINITY;
-                for &logit in logits.iter().skip(head).step_by(heads) {
-                    largest = if logit > largest { logit } else { largest };
-                }
-                for logit in logits.iter_mut().skip(head).step_by(heads) {
-                    *logit = *logit - largest;
-                }
-            }
+            let sources = self.edges.sources(edges);
+            for_each_tile!(0, heads, |head| shifted_logits_of::<I, T::Real>(
+                head,
+                heads,
+                sources,
+                self.first_node,
+                self.source_scores,
+                &self.target_scores[(node - self.first_node) * heads..][..heads],
+                self.negative_slope,
+                raw,
+                logits,
+            ));
         }
     }
 
@@ -165,24 +160,31 @@ impl<T: Element> Attend<'_, T> {
     }
 }
 
-/// Makes the weights of each target and head sum to one (with PyTorch Geometric's 1e-16 in the divisor).
+/// The logits of one target, for `WIDTH` heads from `head`.
 #[inline(always)]
-pub(super) fn normalize<R: Real>(edges: &Edges<'_>, nodes: &Range<usize>, heads: usize, weights: &mut [R]) {
-    let first_edge = edges.incoming_of(nodes).start;
-    for node in nodes.clone() {
-        let incoming = edges.incoming(node);
-        let weights = &mut weights[(incoming.start - first_edge) * heads..(incoming.end - first_edge) * heads];
-        for head in 0..heads {
-            let mut sum = R::ZERO;
-            for &weight in weights.iter().skip(head).step_by(heads) {
-                sum += weight;
-            }
-            let scale = R::ONE / (sum + R::from_f64(1e-16));
-            for weight in weights.iter_mut().skip(head).step_by(heads) {
-                *weight = *weight * scale;
-            }
+#[allow(clippy::too_many_arguments)]
+fn shifted_logits_of<I: Instructions, R: Real, const WIDTH: usize>(
+    head: usize,
+    heads: usize,
+    sources: &[i32],
+    first_node: usize,
+    source_scores: &[R],
+    target_scores: &[R],
+    negative_slope: R,
+    raw: &mut [R],
+    logits: &mut [R],
+) {
+    let target = *tile::<R, WIDTH>(target_scores, head);
+    for (edge, &source) in sources.iter().enumerate() {
+        let source = tile::<R, WIDTH>(source_scores, (source as usize - first_node) * heads + head);
+        let raw = tile_mut::<R, WIDTH>(raw, edge * heads + head);
+        let logits = tile_mut::<R, WIDTH>(logits, edge * heads + head);
+        for lane in 0..WIDTH {
+            raw[lane] = source[lane] + target[lane];
+            logits[lane] = if raw[lane] > R::ZERO { raw[lane] } else { raw[lane] * negative_slope };
         }
     }
+    largest_subtracted::<R, WIDTH>(head, heads, sources.len(), logits);
 }
 
 #[inline(always)]
@@ -207,38 +209,6 @@ fn weighted_sum<I: Instructions, T: Element, const WIDTH: usize>(
         );
     }
     store::<T, WIDTH>(tile_mut(output, column), &sums);
-}
-
-/// The attention weights of a forward, as its backward reads them.
-#[derive(Clone, Copy)]
-pub(super) struct SavedWeights<'a, R> {
-    /// `[all edges, heads]`, before dropout, signed as the file's head says.
-    pub(super) signed: &'a [R],
-    /// `[all edges, heads]`, after dropout; absent where there was none.
-    pub(super) dropped: Option<&'a [R]>,
-    /// What dropout multiplied the kept ones by.
-    pub(super) kept_scale: R,
-}
-
-impl<R: Real> SavedWeights<'_, R> {
-    /// The weight that values were multiplied by.
-    #[inline(always)]
-    fn applied(&self, position: usize) -> R {
-        match self.dropped {
-            Some(dropped) => dropped[position],
-            None => self.signed[position].absolute(),
-        }
-    }
-
-    /// Derivative of the applied weight by the weight before dropout (where that is zero it does not matter).
-    #[inline(always)]
-    fn dropout_factor(&self, position: usize) -> R {
-        match self.dropped {
-            Some(dropped) if dropped[position] > R::ZERO => self.kept_scale,
-            Some(_) => R::ZERO,
-            None => R::ONE,
-        }
-    }
 }
 
 /// Backward over incoming edges: gradients of the raw scores and of the bias.
@@ -276,7 +246,7 @@ impl<T: Element> Kernel for RowGradients<'_, T> {
                 let values = &self.values[source as usize * row..][..row];
                 for head in 0..heads {
                     let columns = self.shape.columns(head);
-                    raw_gradients[edge * heads + head] = dot::<I, T, T>(&gradient[columns.clone()], &values[columns]);
+                    raw_gradients[edge * heads + head] = T::dot::<I>(&gradient[columns.clone()], &values[columns]);
                 }
             }
             let target_gradients = &mut self.target_gradients[(node - self.nodes.start) * heads..][..heads];
@@ -294,38 +264,6 @@ impl<T: Element> Kernel for RowGradients<'_, T> {
 #[inline(always)]
 fn add_row<I: Instructions, T: Element, const WIDTH: usize>(column: usize, row: &[T], sums: &mut [T::Real]) {
     add_scaled::<I, T, WIDTH>(tile_mut(sums, column), T::Real::ONE, tile(row, column));
-}
-
-/// From gradients of one target's applied weights to those of its raw scores, in place, and their sums by head.
-///
-/// `first` is the position of the target's first weight among all.
-#[inline(always)]
-pub(super) fn softmax_backward<I: Instructions, R: Real>(
-    saved: &SavedWeights<'_, R>,
-    first: usize,
-    negative_slope: R,
-    gradients: &mut [R],
-    sums: &mut [R],
-) {
-    let heads = sums.len();
-    let signed = &saved.signed[first..first + gradients.len()];
-    if saved.dropped.is_some() {
-        for (position, gradient) in gradients.iter_mut().enumerate() {
-            *gradient = *gradient * saved.dropout_factor(first + position);
-        }
-    }
-    for (head, sum) in sums.iter_mut().enumerate() {
-        let mut mean = R::ZERO;
-        for (gradient, weight) in gradients.iter().zip(signed).skip(head).step_by(heads) {
-            mean = weight.absolute().mul_add::<I>(*gradient, mean);
-        }
-        *sum = R::ZERO;
-        for (gradient, weight) in gradients.iter_mut().zip(signed).skip(head).step_by(heads) {
-            let slope = if weight.is_sign_negative() { negative_slope } else { R::ONE };
-            *gradient = weight.absolute() * (*gradient - mean) * slope;
-            *sum += *gradient;
-        }
-    }
 }
 
 /// The attention vectors, where the scores were projected from the values, and their gradients' sums.
@@ -364,28 +302,29 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
         let (heads, row) = (self.shape.heads, self.shape.row());
+        let (mut rows, mut weights) = (Vec::new(), Vec::new());
         for node in self.nodes.clone() {
             let outgoing = self.edges.outgoing(node);
             let position = node - self.nodes.start;
             let source_gradients = &mut self.source_gradients[position * heads..][..heads];
-            source_gradients.fill(T::Real::ZERO);
-            for &edge in outgoing {
-                let raw_gradients = &self.raw_gradients[(edge as usize - self.first_edge) * heads..][..heads];
-                for (sum, &gradient) in source_gradients.iter_mut().zip(raw_gradients) {
-                    *sum += gradient;
-                }
-            }
+            for_each_tile!(0, heads, |head| sum_by_source::<I, T::Real>(
+                head,
+                outgoing,
+                self.first_edge,
+                self.raw_gradients,
+                source_gradients,
+            ));
+            rows.clear();
+            rows.extend(outgoing.iter().map(|&edge| self.edges.target(edge as usize) * row));
             let values = &self.values[node * row..(node + 1) * row];
             let value_gradients = &mut self.value_gradients[position * row..][..row];
             for head in 0..heads {
+                weights.clear();
+                weights.extend(outgoing.iter().map(|&edge| self.weights.applied(edge as usize * heads + head)));
                 let column_of = Column {
-                    edges: &self.edges,
-                    outgoing,
+                    rows: &rows,
+                    weights: &weights,
                     gradient: self.gradient,
-                    weights: &self.weights,
-                    row,
-                    heads,
-                    head,
                     source: source_gradients[head],
                     target: self.target_gradients[position * heads + head],
                 };
@@ -402,15 +341,30 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
     }
 }
 
+/// Sums the gradients of raw scores over the edges of one source, for `WIDTH` heads from `head`.
+#[inline(always)]
+fn sum_by_source<I: Instructions, R: Real, const WIDTH: usize>(
+    head: usize,
+    outgoing: &[i32],
+    first_edge: usize,
+    raw_gradients: &[R],
+    sums: &mut [R],
+) {
+    let heads = sums.len();
+    let mut sum = [R::ZERO; WIDTH];
+    for &edge in outgoing {
+        add_scaled::<I, R, WIDTH>(&mut sum, R::ONE, tile(raw_gradients, (edge as usize - first_edge) * heads + head));
+    }
+    *tile_mut(sums, head) = sum;
+}
+
 /// One source and head on the way back.
 struct Column<'a, T: Element> {
-    edges: &'a Edges<'a>,
-    outgoing: &'a [i32],
+    /// Where the gradient's row of each edge's target begins.
+    rows: &'a [usize],
+    /// The weight of each edge.
+    weights: &'a [T::Real],
     gradient: &'a [T],
-    weights: &'a SavedWeights<'a, T::Real>,
-    row: usize,
-    heads: usize,
-    head: usize,
     /// Gradient of the node's source score.
     source: T::Real,
     /// Gradient of the node's target score.
@@ -433,11 +387,8 @@ fn value_gradient<I: Instructions, T: Element, const WIDTH: usize>(
         add_scaled::<I, T, WIDTH>(tile_mut(projection.source_gradient, column), node.source, values);
         add_scaled::<I, T, WIDTH>(tile_mut(projection.target_gradient, column), node.target, values);
     }
-    for &edge in node.outgoing {
-        let edge = edge as usize;
-        let weight = node.weights.applied(edge * node.heads + node.head);
-        let gradient = tile::<T, WIDTH>(node.gradient, node.edges.target(edge) * node.row + column);
-        add_scaled::<I, T, WIDTH>(&mut sums, weight, gradient);
+    for (&row, &weight) in node.rows.iter().zip(node.weights) {
+        add_scaled::<I, T, WIDTH>(&mut sums, weight, tile(node.gradient, row + column));
     }
     store::<T, WIDTH>(tile_mut(value_gradients, column), &sums);
 }

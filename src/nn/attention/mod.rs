@@ -13,6 +13,7 @@ mod fused;
 mod kernels;
 mod layout;
 mod passes;
+mod softmax;
 mod tiles;
 
 use tch::{Device, Kind, TchError, Tensor};

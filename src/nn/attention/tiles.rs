@@ -1,4 +1,4 @@
-//! The innermost loops: rows of channels, taken in tiles whose width the compiler knows.
+//! The innermost loops: rows of channels (or of heads), taken in tiles whose width the compiler knows.
 
 use super::element::{Element, Real};
 use crate::torch::simd::Instructions;
@@ -73,61 +73,4 @@ pub(super) fn store<T: Element, const WIDTH: usize>(target: &mut [T; WIDTH], sum
     for lane in 0..WIDTH {
         target[lane] = T::narrow(sums[lane]);
     }
-}
-
-/// Scalar product of two rows of equal length. The order of additions depends on the length alone.
-#[inline(always)]
-pub(super) fn dot<I: Instructions, A: Element, B: Element<Real = A::Real>>(left: &[A], right: &[B]) -> A::Real {
-    let length = left.len().min(right.len());
-    let mut column = 0;
-    let mut lanes = [A::Real::ZERO; 32];
-    while column + 32 <= length {
-        multiply_in::<I, A, B, 32>(&mut lanes, left, right, column);
-        column += 32;
-    }
-    let mut lanes = fold::<A::Real, 32, 16>(&lanes);
-    if column + 16 <= length {
-        multiply_in::<I, A, B, 16>(&mut lanes, left, right, column);
-        column += 16;
-    }
-    let mut lanes = fold::<A::Real, 16, 8>(&lanes);
-    if column + 8 <= length {
-        multiply_in::<I, A, B, 8>(&mut lanes, left, right, column);
-        column += 8;
-    }
-    let mut lanes = fold::<A::Real, 8, 4>(&lanes);
-    if column + 4 <= length {
-        multiply_in::<I, A, B, 4>(&mut lanes, left, right, column);
-        column += 4;
-    }
-    let lanes = fold::<A::Real, 4, 2>(&lanes);
-    let mut sum = lanes[0] + lanes[1];
-    while column < length {
-        sum = left[column].widen().mul_add::<I>(right[column].widen(), sum);
-        column += 1;
-    }
-    sum
-}
-
-#[inline(always)]
-fn multiply_in<I: Instructions, A: Element, B: Element<Real = A::Real>, const WIDTH: usize>(
-    lanes: &mut [A::Real; WIDTH],
-    left: &[A],
-    right: &[B],
-    column: usize,
-) {
-    let (left, right) = (tile::<A, WIDTH>(left, column), tile::<B, WIDTH>(right, column));
-    for lane in 0..WIDTH {
-        lanes[lane] = left[lane].widen().mul_add::<I>(right[lane].widen(), lanes[lane]);
-    }
-}
-
-/// Adds the upper half of the lanes to the lower.
-#[inline(always)]
-fn fold<R: Real, const WIDTH: usize, const HALF: usize>(lanes: &[R; WIDTH]) -> [R; HALF] {
-    let mut folded = [R::ZERO; HALF];
-    for lane in 0..HALF {
-        folded[lane] = lanes[lane] + lanes[lane + HALF];
-    }
-    folded
 }
