@@ -3,7 +3,7 @@
 mod distill_support;
 
 use distill_support::{Behaviour, Perceptron, batch, bits};
-use kdgat::distill::{Residency, Targets, Teacher, TeacherError, TeacherOptions, Weights};
+use kdgat::distill::{Residency, StoreShape, Targets, Teacher, TeacherError, TeacherOptions, Weights};
 use kdgat::graph::Batch;
 use tch::Device;
 
@@ -18,7 +18,7 @@ fn bursts(count: u64) -> Vec<Vec<Batch>> {
 
 fn all_targets(model: Box<Perceptron>, weights: Weights, residency: Residency, slots: usize) -> Vec<Targets> {
     let options = TeacherOptions { layer_slots: slots, ..options(residency) };
-    let mut teacher = Teacher::start(model, weights, options).unwrap();
+    let mut teacher = Teacher::start(model, weights, &options, &StoreShape::default()).unwrap();
     let mut targets = Vec::new();
     for burst in bursts(3) {
         let count = burst.len();

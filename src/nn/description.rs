@@ -1,0 +1,80 @@
+//! What must be known to use a model's weights: saved with them in every checkpoint and registered teacher.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{GatConfig, ModelError, VgaeConfig};
+use crate::graph::Vocabulary;
+
+/// The architecture of a model of either kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", content = "architecture", rename_all = "lowercase")]
+pub enum Architecture {
+    /// A graph autoencoder.
+    Vgae(VgaeConfig),
+    /// A classifier.
+    Gat(GatConfig),
+}
+
+impl Architecture {
+    /// `vgae` or `gat`.
+    pub fn model_name(&self) -> &'static str {
+        match self {
+            Self::Vgae(_) => "vgae",
+            Self::Gat(_) => "gat",
+        }
+    }
+
+    /// From the name of the model and the fields of its configuration, as registered teachers store them.
+    pub fn from_json(model: &str, fields: &Value) -> Result<Self, ModelError> {
+        let json = serde_json::json!({ "model": model, "architecture": fields });
+        serde_json::from_value(json).map_err(|error| ModelError::Architecture {
+            field: "architecture",
+            found: format!("{error}"),
+            expected: "model is 'vgae' (hidden, latent, heads, embedding, vocabulary_size, dropout) \
+                       or 'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout)",
+        })
+    }
+
+    /// The fields of its configuration.
+    pub fn to_json(&self) -> Value {
+        let fields = match self {
+            Self::Vgae(config) => serde_json::to_value(config),
+            Self::Gat(config) => serde_json::to_value(config),
+        };
+        // Numbers and lists of numbers: nothing that JSON could refuse.
+        fields.unwrap_or(Value::Null)
+    }
+}
+
+/// The data that a model was trained on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetIdentity {
+    /// Its name.
+    pub name: String,
+    /// Content digest of its graphs.
+    pub digest: String,
+}
+
+/// Everything about a trained model but its weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelDescription {
+    /// Kind and widths.
+    #[serde(flatten)]
+    pub architecture: Architecture,
+    /// The IDs of its vocabulary.
+    pub vocabulary: Vocabulary,
+    /// What it was trained on.
+    pub dataset: DatasetIdentity,
+    /// Frames in a window of its graphs.
+    pub window: usize,
+    /// Name of its size, such as `student`.
+    pub size: String,
+    /// Epoch that the weights are from, and its validation loss.
+    pub epoch: u64,
+    pub val_loss: Option<f64>,
+    /// Digest of the weights of the teacher it learned from.
+    pub teacher_digest: Option<String>,
+    /// Version of the program that trained it.
+    pub created_by_version: String,
+}
