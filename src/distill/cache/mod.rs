@@ -25,7 +25,7 @@ pub use records::{HostRows, RecordLayout, rounded};
 pub struct TargetCache {
     layout: RecordLayout,
     storage: Storage,
-    /// What is known of each graph: [`FILLED`] and [`USED`].
+    /// What is known of each graph: [`FILLED`], [`USED`] and [`DAMAGED`].
     graphs: Vec<u8>,
     /// Used graphs that are not filled.
     remaining: usize,
@@ -41,6 +41,8 @@ pub struct TargetCache {
 const FILLED: u8 = 1;
 /// The graph will be asked for.
 const USED: u8 = 2;
+/// The graph's record failed its checksum and has to be written again.
+const DAMAGED: u8 = 4;
 
 #[derive(Debug)]
 enum Storage {
@@ -110,11 +112,13 @@ impl TargetCache {
     fn note(&mut self, graph: u64, filled: bool) {
         let state = &mut self.graphs[graph as usize];
         let before = *state;
-        *state = if filled { before | FILLED } else { before & !FILLED };
-        match (before, *state) {
-            (before, after) if before == after || before & USED == 0 => {}
-            (_, _) if filled => self.remaining -= 1,
-            (_, _) => self.remaining += 1,
+        *state = if filled { (before | FILLED) & !DAMAGED } else { (before & !FILLED) | DAMAGED };
+        let was_filled = before & FILLED != 0;
+        match (was_filled, filled) {
+            _ if before & USED == 0 => {}
+            (false, true) => self.remaining -= 1,
+            (true, false) => self.remaining += 1,
+            _ => {}
         }
     }
 
@@ -187,6 +191,12 @@ impl TargetCache {
                 Storage::Memory(memory) => {
                     memory.put(graph as usize, &self.record);
                     Ok(())
+                }
+                // Another process was first: its record stays, so that a graph's targets do not change any more.
+                Storage::File(file)
+                    if self.graphs[graph as usize] & DAMAGED == 0 && file.is_filled(graph).unwrap_or(false) =>
+                {
+                    continue;
                 }
                 Storage::File(file) => file.write(graph, &self.record),
             };

@@ -96,7 +96,7 @@ impl<A: Accelerator> Streams for Carrier<A> {
     }
 
     fn wait(&mut self, stream: Stream, event: &A::Event) -> Result<(), TeacherError> {
-        if stream != Stream::Teacher {
+        if stream != Stream::Teacher || self.accelerator.is_host() {
             return Ok(self.accelerator.wait(stream, event)?);
         }
         // What the teacher waits for is its weights: the time between these two points is what the copy costs.

@@ -75,7 +75,10 @@ pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request
 
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string());
+    // libtorch appends where in its own code it was, on dozens of lines.
+    let end = text.find("Exception raised from").unwrap_or(text.len());
+    text[..end].trim_end_matches("\\n").trim_end().to_string()
 }
 
 impl<A: Accelerator> Worker<A> {
