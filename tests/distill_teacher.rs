@@ -3,7 +3,7 @@
 mod distill_support;
 
 use distill_support::{Behaviour, Perceptron, batch, bits};
-use kdgat::distill::{Residency, Targets, Teacher, TeacherError, TeacherOptions, Weights};
+use kdgat::distill::{Residency, StoreShape, Targets, Teacher, TeacherError, TeacherOptions, Weights};
 use kdgat::graph::Batch;
 use tch::Device;
 
@@ -18,7 +18,7 @@ fn bursts(count: u64) -> Vec<Vec<Batch>> {
 
 fn all_targets(model: Box<Perceptron>, weights: Weights, residency: Residency, slots: usize) -> Vec<Targets> {
     let options = TeacherOptions { layer_slots: slots, ..options(residency) };
-    let mut teacher = Teacher::start(model, weights, options).unwrap();
+    let mut teacher = Teacher::start(model, weights, &options, &StoreShape::default()).unwrap();
     let mut targets = Vec::new();
     for burst in bursts(3) {
         let count = burst.len();
@@ -49,4 +49,196 @@ fn residencies_give_the_same_bits() {
             assert_eq!(run(Residency::Layer, slots), resident, "layer with {slots} slots");
         }
     }
+}
+
+#[test]
+fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
+    let mut peaks = Vec::new();
+    for residency in [Residency::Layer, Residency::Forward, Residency::Resident] {
+        let model = Perceptron::wide(64, 6);
+        let weights = model.weights(1);
+        let bytes = weights.bytes();
+        let mut teacher = Teacher::start(model, weights, &options(residency), &StoreShape::default()).unwrap();
+        for burst in bursts(3) {
+            let count = burst.len();
+            teacher.submit(burst);
+            for _ in 0..count {
+                teacher.targets().unwrap();
+            }
+            // One more burst that waits for the end of the visit.
+            teacher.submit(vec![batch(&[1])]);
+            teacher.targets().unwrap();
+        }
+        while teacher.report().device_bytes_teacher != 0 && residency != Residency::Resident {
+            std::thread::yield_now();
+        }
+        let report = teacher.report();
+        let summary = teacher.finish().unwrap();
+        if residency == Residency::Resident {
+            assert!(report.device_bytes_teacher > 0);
+            assert_eq!((summary.copies, summary.total.copy_ms), (0, 0.0), "the host's memory is the device's");
+        } else {
+            assert_eq!(report.device_bytes_teacher, 0, "{residency}");
+            assert!(summary.total.copy_ms > 0.0 && summary.total.copy_exposed_ms <= summary.total.copy_ms + 1e-9);
+            // Six visits, each of which copies all layers once.
+            assert_eq!(summary.copied_bytes, 6 * summary.total.teacher_bytes, "{residency}");
+        }
+        assert!(summary.total.teacher_forward_ms > 0.0 && summary.total.student_wait_ms > 0.0);
+        assert!(summary.total.teacher_bytes < bytes + 256 * 20);
+        peaks.push(summary.peak_device_bytes_teacher);
+    }
+    assert!(peaks[0] < peaks[1] && peaks[1] == peaks[2], "layer holds less than the whole: {peaks:?}");
+}
+
+fn start(behaviour: Behaviour, residency: Residency) -> Teacher {
+    let model = Perceptron::vgae(behaviour);
+    let weights = model.weights(3);
+    Teacher::start(model, weights, &options(residency), &StoreShape::default()).unwrap()
+}
+
+#[test]
+fn a_panic_in_the_forward_arrives_with_its_message_and_ends_the_thread() {
+    for residency in [Residency::Resident, Residency::Forward, Residency::Layer] {
+        let mut teacher = start(Behaviour::PanicOn(2), residency);
+        teacher.submit(vec![batch(&[1]), batch(&[2]), batch(&[3])]);
+        let outcomes: Vec<_> = (0..3).map(|_| teacher.targets()).collect();
+        let error = outcomes.into_iter().find_map(Result::err).unwrap();
+        assert!(matches!(&error, TeacherError::Panicked { message } if message.contains("forward broke")), "{error:?}");
+        // Later calls know the cause, and submitting to a dead thread does not block.
+        for _ in 0..20 {
+            teacher.submit(vec![batch(&[1])]);
+        }
+        let later = teacher.targets().unwrap_err().to_string();
+        assert!(later.contains("stopped earlier") && later.contains("forward broke"), "{later}");
+        let end = teacher.finish().unwrap_err().to_string();
+        assert!(end.contains("forward broke"), "{end}");
+    }
+}
+
+#[test]
+fn an_error_in_the_forward_arrives_even_if_nobody_asks_for_targets() {
+    let mut teacher = start(Behaviour::FailOn(1), Residency::Forward);
+    teacher.submit(vec![batch(&[1])]);
+    let error = teacher.targets().unwrap_err();
+    assert_eq!(error.to_string(), "the fake teacher gave up");
+    let teacher = start(Behaviour::FailOn(1), Residency::Forward);
+    teacher.submit(vec![batch(&[1])]);
+    assert_eq!(teacher.finish().unwrap_err().to_string(), "the fake teacher gave up");
+}
+
+#[test]
+fn weights_of_another_architecture_are_refused_before_the_thread_starts() {
+    let weights = Perceptron::classifier().weights(1);
+    let deeper = Perceptron::wide(32, 5);
+    let error = Teacher::start(deeper, weights, &options(Residency::Forward), &StoreShape::default()).err().unwrap();
+    let text = error.to_string();
+    assert!(matches!(error, TeacherError::MissingTensor { .. }) && text.contains("layers.4.weight"), "{text}");
+    assert!(text.contains("layer 4"), "{text}");
+}
+
+#[test]
+fn a_shape_that_was_not_declared_is_an_error() {
+    let model = Perceptron::wide(32, 3);
+    let weights = Perceptron::classifier().weights(1);
+    let mut teacher = Teacher::start(model, weights, &options(Residency::Forward), &StoreShape::default()).unwrap();
+    teacher.submit(vec![batch(&[1])]);
+    // The classifier's weights in a model of other widths: libtorch says which sizes do not match.
+    assert!(matches!(teacher.targets().unwrap_err(), TeacherError::Panicked { .. }));
+}
+
+#[test]
+fn targets_without_a_burst_are_an_error_and_not_a_hang() {
+    let mut teacher = start(Behaviour::Proper, Residency::Resident);
+    assert!(matches!(teacher.targets().unwrap_err(), TeacherError::NothingSubmitted));
+    teacher.submit(vec![batch(&[1])]);
+    teacher.targets().unwrap();
+    assert!(matches!(teacher.targets().unwrap_err(), TeacherError::NothingSubmitted));
+    assert_eq!(teacher.finish().unwrap().batches, 1);
+}
+
+#[test]
+fn the_loop_may_submit_the_next_burst_before_it_takes_the_present_one() {
+    tch::set_num_threads(1);
+    let expected: Vec<_> = (0..8).map(|number| start_and_take(number)).collect();
+    let mut teacher = start(Behaviour::Proper, Residency::Resident);
+    let mut found = Vec::new();
+    teacher.submit(vec![batch(&[0]), batch(&[1])]);
+    for burst in 1..4u64 {
+        teacher.submit(vec![batch(&[burst * 2]), batch(&[burst * 2 + 1])]);
+        found.extend((0..2).map(|_| bits(&teacher.targets().unwrap())));
+    }
+    found.extend((0..2).map(|_| bits(&teacher.targets().unwrap())));
+    assert_eq!(found, expected);
+}
+
+fn start_and_take(graph: u64) -> Vec<(kdgat::distill::TargetName, Vec<i64>, Vec<u32>)> {
+    let mut teacher = start(Behaviour::Proper, Residency::Forward);
+    teacher.submit(vec![batch(&[graph])]);
+    bits(&teacher.targets().unwrap())
+}
+
+#[test]
+fn gradients_are_recorded_on_the_training_thread_all_the_while() {
+    let mut teacher = start(Behaviour::Proper, Residency::Resident);
+    teacher.submit(vec![batch(&[1, 2])]);
+    let targets = teacher.targets().unwrap();
+    let weight = tch::Tensor::ones([4], (tch::Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let latent = targets.get(kdgat::distill::TargetName::Latent).unwrap();
+    assert!(!latent.requires_grad());
+    assert!((latent * &weight).requires_grad());
+}
+
+#[test]
+fn auto_says_on_a_cpu_that_resident_costs_nothing() {
+    let mut teacher = start(Behaviour::Proper, Residency::Auto);
+    teacher.submit(vec![batch(&[1, 2])]);
+    teacher.targets().unwrap();
+    assert_eq!(teacher.report().teacher_mode, "resident");
+    let summary = teacher.finish().unwrap();
+    assert!(summary.decisions.iter().any(|line| line.contains("resident costs nothing")), "{summary:?}");
+}
+
+fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_matches(|character: char| !character.is_ascii_digit()).parse().unwrap()
+}
+
+/// Run by [`a_thousand_starts_and_stops_leak_nothing`] in a process of its own, where no other test starts threads.
+#[test]
+fn child_with_a_thousand_cycles() {
+    if std::env::var_os("KDGAT_TEST_CYCLES").is_none() {
+        return;
+    }
+    tch::set_num_threads(1);
+    let cycle = |number: u64| {
+        let residency = [Residency::Resident, Residency::Forward, Residency::Layer][number as usize % 3];
+        let behaviour = if number % 10 == 9 { Behaviour::FailOn(2) } else { Behaviour::Proper };
+        let mut teacher = start(behaviour, residency);
+        teacher.submit(vec![batch(&[1, 2]), batch(&[3])]);
+        let first = teacher.targets();
+        assert!(first.is_ok() || number % 10 == 9);
+        // Some are finished, some dropped with work to do, some dropped after an error.
+        match number % 4 {
+            0 => drop(teacher.targets()),
+            1 => drop(teacher.finish()),
+            _ => drop(teacher),
+        }
+    };
+    (0..200).for_each(cycle);
+    let (threads, resident_kib) = (status("Threads:"), status("VmRSS:"));
+    (0..1000).for_each(cycle);
+    assert_eq!(status("Threads:"), threads, "threads are left");
+    let grown = status("VmRSS:").saturating_sub(resident_kib);
+    assert!(grown < 8 * 1024, "memory grew by {grown} KiB in 1,000 cycles");
+}
+
+#[test]
+fn a_thousand_starts_and_stops_leak_nothing() {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_with_a_thousand_cycles", "--test-threads=1"])
+        .env("KDGAT_TEST_CYCLES", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

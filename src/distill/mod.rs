@@ -6,19 +6,23 @@
 //! lie is a policy, chosen by hand or by the [`planner`] from measured numbers.
 
 pub mod accelerator;
+pub mod cache;
 pub mod frozen;
 pub mod losses;
 pub mod model;
 pub mod order;
+pub mod planner;
 pub mod registry;
 pub mod shuttle;
+pub mod sub_batch;
 pub mod targets;
 pub mod teacher;
 pub mod visit;
 pub mod weights;
 
+pub use cache::{Precision, StoreShape};
 pub use model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 pub use registry::RegistryError;
 pub use targets::{Per, TargetLayout, TargetName, TargetSpec, Targets};
-pub use teacher::{Residency, StepReport, Summary, Teacher, TeacherError, TeacherOptions};
+pub use teacher::{CacheMode, CacheOptions, Residency, StepReport, Summary, Teacher, TeacherError, TeacherOptions};
 pub use weights::{Weights, WeightsError};

@@ -8,9 +8,11 @@
 mod block;
 mod carrier;
 
+use std::path::{Path, PathBuf};
+
 use crate::graph::Batch;
 
-use super::accelerator::Accelerator;
+use super::accelerator::{Accelerator, HostBlock};
 use super::model::FrozenModel;
 use super::order::{AllRules, Order, Stream};
 use super::targets::Targets;
@@ -54,7 +56,7 @@ pub struct Ready<E> {
 }
 
 /// What [`Shuttle::visit`] calls with the number of a batch and its targets.
-pub type OnReady<'a, A> = dyn FnMut(usize, Ready<<A as Accelerator>::Event>) -> Result<(), TeacherError> + 'a;
+pub type OnReady<'a, A> = dyn FnMut(&mut A, usize, Ready<<A as Accelerator>::Event>) -> Result<(), TeacherError> + 'a;
 
 /// What visits took and moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -78,18 +80,17 @@ pub struct Shuttle<A: Accelerator> {
     carrier: Carrier<A>,
     order: Order<A::Event, AllRules>,
     held: Option<Held<Slot>>,
+    /// Where the weights can be read again, and what they have to be then.
+    source: Option<PathBuf>,
+    digest: String,
 }
 
 impl<A: Accelerator> Shuttle<A> {
     /// Packs `weights` into one block of host memory and lets go of the tensors that they came in.
     pub fn new(mut accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
         let layers = block::lay_out(model.as_ref(), &weights)?;
-        let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
-        let host = accelerator.host_block(bytes)?;
-        if let Some(reason) = &host.not_page_locked {
-            tracing::warn!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap");
-        }
-        block::pack(&layers, weights, &host.tensor)?;
+        let (source, digest) = (weights.source().map(Path::to_path_buf), weights.digest().to_string());
+        let host = Some(pack(&mut accelerator, &layers, weights)?);
         let carrier = Carrier {
             accelerator,
             model,
@@ -102,7 +103,30 @@ impl<A: Accelerator> Shuttle<A> {
             held_bytes: 0,
             peak_bytes: 0,
         };
-        Ok(Self { carrier, order: Order::new(AllRules), held: None })
+        Ok(Self { carrier, order: Order::new(AllRules), held: None, source, digest })
+    }
+
+    /// Lets the weights go for good: from the device, and from host memory if a file has them.
+    ///
+    /// Should they be needed once more after all (a damaged record of the cache), they are read again.
+    pub fn park(&mut self) -> Result<(), TeacherError> {
+        self.let_go()?;
+        if self.source.is_some() {
+            self.carrier.host = None;
+        }
+        Ok(())
+    }
+
+    fn unpark(&mut self) -> Result<(), TeacherError> {
+        let (None, Some(path)) = (&self.carrier.host, &self.source) else { return Ok(()) };
+        let failed =
+            |reason: &str, source| TeacherError::Reload { path: path.clone(), reason: reason.to_string(), source };
+        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(source)))?;
+        if weights.digest() != self.digest {
+            return Err(failed("it holds other weights by now", None));
+        }
+        self.carrier.host = Some(pack(&mut self.carrier.accelerator, &self.carrier.layers, weights)?);
+        Ok(())
     }
 
     /// Targets of `batches`, each given to `ready` as soon as its forward is queued.
@@ -114,6 +138,7 @@ impl<A: Accelerator> Shuttle<A> {
         batches: Vec<Batch>,
         ready: &mut OnReady<'_, A>,
     ) -> Result<(), TeacherError> {
+        self.unpark()?;
         self.carrier.jobs = batches.into_iter().map(Job::new).collect();
         let outcome = match kind {
             VisitKind::Resident | VisitKind::Forward => self.visit_whole(kind, ready),
@@ -131,7 +156,8 @@ impl<A: Accelerator> Shuttle<A> {
         let Some(held) = &self.held else { return Ok(()) };
         for batch in 0..self.carrier.jobs.len() {
             let output = visit::forward(&mut self.carrier, &mut self.order, held, batch)?;
-            ready(batch, finish(&mut self.carrier, &mut self.order, batch, output)?)?;
+            let finished = finish(&mut self.carrier, &mut self.order, batch, output)?;
+            ready(&mut self.carrier.accelerator, batch, finished)?;
         }
         Ok(())
     }
@@ -144,7 +170,8 @@ impl<A: Accelerator> Shuttle<A> {
         let outputs = visit::through_layers(&mut self.carrier, &mut self.order, layers, slots, slot_bytes, batches)?;
         self.expose_host_copies(before);
         for (batch, output) in outputs.into_iter().enumerate() {
-            ready(batch, finish(&mut self.carrier, &mut self.order, batch, output)?)?;
+            let finished = finish(&mut self.carrier, &mut self.order, batch, output)?;
+            ready(&mut self.carrier.accelerator, batch, finished)?;
         }
         Ok(())
     }
@@ -154,6 +181,7 @@ impl<A: Accelerator> Shuttle<A> {
         if matches!(kind, VisitKind::Layer { .. }) {
             return Ok(());
         }
+        self.unpark()?;
         self.load(kind, false)
     }
 
@@ -228,9 +256,23 @@ impl<A: Accelerator> Shuttle<A> {
     }
 
     /// The device that is being driven.
-    pub fn accelerator(&self) -> &A {
-        &self.carrier.accelerator
+    pub fn accelerator(&mut self) -> &mut A {
+        &mut self.carrier.accelerator
     }
+}
+
+fn pack<A: Accelerator>(
+    accelerator: &mut A,
+    layers: &[block::Layer],
+    weights: Weights,
+) -> Result<HostBlock, TeacherError> {
+    let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
+    let host = accelerator.host_block(bytes)?;
+    if let Some(reason) = &host.not_page_locked {
+        tracing::warn!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap");
+    }
+    block::pack(layers, weights, &host.tensor)?;
+    Ok(host)
 }
 
 fn finish<A: Accelerator>(

@@ -34,6 +34,11 @@ impl Weights {
         Ok(Self { tensors: host, digest, source: None })
     }
 
+    /// Reads a file of weights: safetensors.
+    pub fn read(path: &Path) -> Result<Self, WeightsError> {
+        Self::read_safetensors(path)
+    }
+
     /// Reads a safetensors file.
     pub fn read_safetensors(path: &Path) -> Result<Self, WeightsError> {
         let tensors = Tensor::read_safetensors(path)

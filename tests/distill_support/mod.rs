@@ -237,3 +237,33 @@ pub fn deviation(left: &Targets, right: &Targets) -> f64 {
     }
     worst
 }
+
+/// A store of `graphs` graphs, as the teacher hears of it.
+pub fn shape(graphs: u64) -> kdgat::distill::StoreShape {
+    kdgat::distill::StoreShape { dataset_digest: "imagined".to_string(), node_counts: node_counts(graphs), used: None }
+}
+
+/// Options for a cache of that mode in `path`.
+pub fn cache_options(
+    mode: kdgat::distill::CacheMode,
+    path: Option<&std::path::Path>,
+) -> kdgat::distill::TeacherOptions {
+    let cache = kdgat::distill::CacheOptions {
+        mode,
+        path: path.map(|path| path.to_path_buf()),
+        ram_budget_bytes: 1 << 30,
+        architecture: "{\"hidden\":[32,24,16]}".to_string(),
+        features: "10 continuous".to_string(),
+        ..kdgat::distill::CacheOptions::off()
+    };
+    kdgat::distill::TeacherOptions { cache, ..kdgat::distill::TeacherOptions::new(Device::Cpu) }
+}
+
+/// Submits `batches` as one burst and takes their targets.
+pub fn burst(
+    teacher: &mut kdgat::distill::Teacher,
+    batches: &[Vec<u64>],
+) -> Result<Vec<Targets>, kdgat::distill::TeacherError> {
+    teacher.submit(batches.iter().map(|graphs| batch(graphs)).collect());
+    batches.iter().map(|_| teacher.targets()).collect()
+}

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Accelerator, AcceleratorError, HostBlock};
+use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
 use crate::distill::order::Stream;
 use crate::distill::targets::Targets;
 
@@ -38,8 +38,8 @@ impl Accelerator for Cpu {
         Ok(to.f_copy_(from)?)
     }
 
-    fn on_teacher<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, AcceleratorError> {
-        Ok(work())
+    fn enter_thread(&mut self) -> Result<(), AcceleratorError> {
+        Ok(())
     }
 
     fn record(&mut self, _stream: Stream) -> Result<Instant, AcceleratorError> {
@@ -58,10 +58,14 @@ impl Accelerator for Cpu {
         Ok(())
     }
 
-    fn free_bytes(&self) -> Option<u64> {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-        Some(kib * 1024)
+    fn memory(&self) -> MemoryState {
+        MemoryState { free_bytes: available_bytes(), ..MemoryState::default() }
     }
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib * 1024)
 }

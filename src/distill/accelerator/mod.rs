@@ -33,8 +33,8 @@ pub trait Accelerator: Send + 'static {
     /// Queues a copy on [`Stream::Copy`].
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError>;
 
-    /// Runs `work` with the teacher's stream as the thread's current one.
-    fn on_teacher<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, AcceleratorError>;
+    /// Called once on the teacher's thread: from then on its current stream is the teacher's.
+    fn enter_thread(&mut self) -> Result<(), AcceleratorError>;
 
     /// Marks the present end of a stream.
     fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError>;
@@ -49,8 +49,21 @@ pub trait Accelerator: Send + 'static {
     /// its pool only after what that stream does with it.
     fn student_takes(events: &[Self::Event], targets: &Targets) -> Result<(), AcceleratorError>;
 
-    /// Bytes that are free on the device, or nothing where that cannot be told.
-    fn free_bytes(&self) -> Option<u64>;
+    /// What is used and free.
+    fn memory(&self) -> MemoryState;
+}
+
+/// A device's memory in bytes, as far as it can be told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryState {
+    /// What could be allocated now.
+    pub free_bytes: Option<u64>,
+    /// What was free when tensors took the most.
+    pub free_at_peak_bytes: Option<u64>,
+    /// Tensors now.
+    pub allocated_bytes: Option<u64>,
+    /// The most that tensors took.
+    pub peak_bytes: Option<u64>,
 }
 
 /// Host memory for weights.

@@ -46,7 +46,8 @@ pub(super) enum Span {
 pub(super) struct Carrier<A: Accelerator> {
     pub accelerator: A,
     pub model: Box<dyn FrozenModel>,
-    pub host: HostBlock,
+    /// The weights in host memory; nothing while they are parked.
+    pub host: Option<HostBlock>,
     pub layers: Vec<Layer>,
     pub jobs: Vec<Job>,
     /// Points in time that the device may not have reached yet.
@@ -73,6 +74,11 @@ impl<A: Accelerator> Carrier<A> {
         }
     }
 
+    /// The whole block, `[bytes]`, u8.
+    fn host(&self) -> Result<&Tensor, TeacherError> {
+        self.host.as_ref().map(|host| &host.tensor).ok_or(TeacherError::Parked)
+    }
+
     fn layers_of(&self, part: Part) -> &[Layer] {
         match part {
             Part::All => &self.layers,
@@ -90,7 +96,7 @@ impl<A: Accelerator> Streams for Carrier<A> {
     }
 
     fn wait(&mut self, stream: Stream, event: &A::Event) -> Result<(), TeacherError> {
-        if stream != Stream::Teacher {
+        if stream != Stream::Teacher || self.accelerator.is_host() {
             return Ok(self.accelerator.wait(stream, event)?);
         }
         // What the teacher waits for is its weights: the time between these two points is what the copy costs.
@@ -106,7 +112,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
     type Slot = Slot;
 
     fn allocate(&mut self, bytes: usize) -> Result<Slot, TeacherError> {
-        let memory = if self.in_place { self.host.tensor.shallow_clone() } else { self.accelerator.allocate(bytes)? };
+        let memory = if self.in_place { self.host()?.shallow_clone() } else { self.accelerator.allocate(bytes)? };
         self.held_bytes += bytes;
         self.peak_bytes = self.peak_bytes.max(self.held_bytes);
         Ok(Slot { memory, views: WeightViews::default(), bytes })
@@ -117,7 +123,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
             let layers = self.layers_of(part);
             let offset = layers.first().map_or(0, |layer| layer.offset);
             let bytes: usize = layers.iter().map(|layer| layer.bytes).sum();
-            let from = self.host.tensor.f_narrow(0, offset as i64, bytes as i64)?;
+            let from = self.host()?.f_narrow(0, offset as i64, bytes as i64)?;
             let mut to = slot.memory.f_narrow(0, 0, bytes as i64)?;
             let start = self.accelerator.record(Stream::Copy)?;
             self.accelerator.copy(&from, &mut to)?;
@@ -135,20 +141,17 @@ impl<A: Accelerator> Machine for Carrier<A> {
         let job = &mut jobs[batch];
         let device = accelerator.device();
         let start = accelerator.record(Stream::Teacher)?;
-        accelerator.on_teacher(|| -> Result<(), TeacherError> {
-            if !job.on_device {
-                job.batch = job.batch.to_device(device);
-                job.on_device = true;
+        if !job.on_device {
+            job.batch = job.batch.to_device(device);
+            job.on_device = true;
+        }
+        match part {
+            Part::All => job.targets = Some(model.forward(&slot.views, &job.batch)?),
+            Part::Layer(layer) => {
+                let state = std::mem::take(&mut job.state);
+                job.state = model.forward_layer(layer, &slot.views, &job.batch, state)?;
             }
-            match part {
-                Part::All => job.targets = Some(model.forward(&slot.views, &job.batch)?),
-                Part::Layer(layer) => {
-                    let state = std::mem::take(&mut job.state);
-                    job.state = model.forward_layer(layer, &slot.views, &job.batch, state)?;
-                }
-            }
-            Ok(())
-        })??;
+        }
         let end = accelerator.record(Stream::Teacher)?;
         self.spans.push((Span::Forward, start, end));
         if part == Part::All || part == Part::Layer(layers.len() - 1) {

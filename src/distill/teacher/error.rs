@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tch::TchError;
 
 use crate::distill::accelerator::AcceleratorError;
+use crate::distill::cache::{CacheError, GateError};
 use crate::distill::model::ModelError;
 use crate::distill::weights::WeightsError;
 
@@ -50,6 +51,25 @@ pub enum TeacherError {
         /// Why the file could not be read.
         source: Option<WeightsError>,
     },
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The teacher's outputs may not be cached.
+    #[error(transparent)]
+    NotCacheable(#[from] GateError),
+    /// Targets do not fit the memory that they were to be kept in.
+    #[error(
+        "{size}, but memory allows {budget}; use --teacher-cache disk, or f16, or allow more memory, or          --teacher-cache off"
+    )]
+    CacheTooLarge {
+        /// What they take, in words.
+        size: String,
+        /// What is allowed, in words.
+        budget: String,
+    },
+    /// A cache on disk without a place.
+    #[error("the teacher's targets are to be kept on disk, but no file was named for them")]
+    NoCachePath,
     /// The forward panicked.
     #[error("the teacher's forward panicked: {message}")]
     Panicked {
@@ -65,6 +85,9 @@ pub enum TeacherError {
         /// Why.
         cause: String,
     },
+    /// Weights were asked for that were given up when the cache was complete.
+    #[error("the teacher's weights were let go for good and have not been read again")]
+    Parked,
     /// The thread was told to stop while it worked.
     #[error("the teacher was told to stop")]
     Interrupted,

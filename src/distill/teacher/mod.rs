@@ -14,9 +14,12 @@
 //! teacher works beside the student. Otherwise the visit falls between two student steps, when the student's
 //! activations are gone.
 
+mod answers;
 mod error;
 mod options;
+mod policy;
 mod report;
+mod store_targets;
 mod worker;
 
 use std::sync::Arc;
@@ -30,20 +33,23 @@ use tch::Device;
 use crate::graph::Batch;
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu};
+use super::cache::{CacheSummary, StoreShape};
 use super::model::FrozenModel;
+use super::planner::Measured;
 use super::shuttle::Shuttle;
 use super::targets::Targets;
 use super::weights::Weights;
 
 pub use error::TeacherError;
-pub use options::{Residency, TeacherOptions};
+pub use options::{CacheMode, CacheOptions, Residency, TeacherOptions};
 pub use report::{StepReport, Summary};
 
+use policy::Policy;
 use report::Shared;
 use worker::{Reply, Request, Worker};
 
-/// Bursts that may wait for the thread before `submit` blocks.
-const WAITING_BURSTS: usize = 2;
+/// Requests that may wait for the thread before `submit` blocks: two bursts, announced.
+const WAITING_REQUESTS: usize = 4;
 
 /// A frozen teacher on a thread of its own.
 pub struct Teacher {
@@ -59,10 +65,17 @@ pub struct Teacher {
 }
 
 impl Teacher {
-    /// Packs the weights into host memory and starts the thread.
-    pub fn start(model: Box<dyn FrozenModel>, weights: Weights, options: TeacherOptions) -> Result<Self, TeacherError> {
+    /// Packs the weights into host memory, opens the cache and starts the thread.
+    ///
+    /// `shape` says which graphs the store has: what a cache is laid out by.
+    pub fn start(
+        model: Box<dyn FrozenModel>,
+        weights: Weights,
+        options: &TeacherOptions,
+        shape: &StoreShape,
+    ) -> Result<Self, TeacherError> {
         match options.device {
-            Device::Cpu => Self::start_on(Cpu, model, weights, options),
+            Device::Cpu => Self::start_on(Cpu, model, weights, options, shape),
             device => Err(TeacherError::Device {
                 source: AcceleratorError::Unsupported { device, reason: "no such device".to_string() },
             }),
@@ -73,14 +86,35 @@ impl Teacher {
         accelerator: A,
         model: Box<dyn FrozenModel>,
         weights: Weights,
-        options: TeacherOptions,
+        options: &TeacherOptions,
+        shape: &StoreShape,
     ) -> Result<Self, TeacherError> {
         let digest = weights.digest().to_string();
-        let (request_sender, request_receiver) = bounded(WAITING_BURSTS);
-        let (reply_sender, reply_receiver) = unbounded();
-        let shuttle = Shuttle::new(accelerator, model, weights)?;
+        let (cache, cache_lines) = store_targets::open(&options.cache, model.target_layout(), &digest, shape)?;
+        let mut shuttle = Shuttle::new(accelerator, model, weights)?;
+        let known = Measured {
+            device_is_host: shuttle.accelerator().is_host(),
+            teacher_bytes: shuttle.bytes() as u64,
+            layer_bytes: shuttle.layer_bytes() as u64,
+            layers: shuttle.layers(),
+            cached: cache.is_some(),
+            ..Measured::default()
+        };
+        let (policy, policy_lines) = Policy::new(options, known);
         let shared = Arc::new(Shared::new(shuttle.bytes() as u64, &digest));
-        let worker = Worker { shuttle, options, replies: reply_sender, shared: Arc::clone(&shared) };
+        shared.note_lines(cache_lines);
+        shared.note_lines(policy_lines);
+        let (request_sender, request_receiver) = bounded(WAITING_REQUESTS);
+        let (reply_sender, reply_receiver) = unbounded();
+        let worker = Worker {
+            shuttle,
+            policy,
+            cache,
+            gate_passed: false,
+            needed: true,
+            replies: reply_sender,
+            shared: Arc::clone(&shared),
+        };
         let thread = std::thread::Builder::new()
             .name("teacher".to_string())
             .spawn(move || worker::main(worker, request_receiver))
@@ -105,7 +139,7 @@ impl Teacher {
 
     /// Hands over the batches to come: one visit of the weights serves them all.
     ///
-    /// Blocks while two bursts wait already. If the thread has ended, [`Teacher::targets`] says why.
+    /// Blocks while the thread has several bursts to do already. If the thread has ended, [`Teacher::targets`] says why.
     pub fn submit(&self, batches: Vec<Batch>) {
         self.submitted.fetch_add(batches.len() as u64, Ordering::Relaxed);
         self.send(Request::Burst(batches));
@@ -148,6 +182,16 @@ impl Teacher {
             self.stop();
         }
         outcome
+    }
+
+    /// What was decided so far, and with which numbers: lines for the user, also in the summary.
+    pub fn decisions(&self) -> Vec<String> {
+        self.shared.decisions()
+    }
+
+    /// What the cache holds so far, if there is one.
+    pub fn cache(&self) -> Option<CacheSummary> {
+        self.shared.cache()
     }
 
     /// What happened since the last report.

@@ -1,9 +1,12 @@
 //! How a teacher is run.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
+
+use crate::distill::cache::Precision;
 
 /// Where the teacher's weights are between its visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,51 @@ impl FromStr for Residency {
     }
 }
 
+/// Where targets are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMode {
+    /// Nowhere: the teacher runs in every epoch.
+    Off,
+    /// In memory; gone with the process.
+    Ram,
+    /// In a file, which later runs and other processes use too.
+    Disk,
+    /// In memory while they fit the budget, else in a file.
+    Auto,
+}
+
+/// How targets are kept.
+#[derive(Debug, Clone)]
+pub struct CacheOptions {
+    /// Where.
+    pub mode: CacheMode,
+    /// How exactly.
+    pub precision: Precision,
+    /// The file, needed for `disk`.
+    pub path: Option<PathBuf>,
+    /// The most bytes of memory that `ram` and `auto` may take.
+    pub ram_budget_bytes: u64,
+    /// The teacher's architecture as text: part of the cache's key.
+    pub architecture: String,
+    /// The features that the teacher reads, its vocabulary among them, as text: part of the cache's key.
+    pub features: String,
+}
+
+impl CacheOptions {
+    /// No cache.
+    pub fn off() -> Self {
+        Self {
+            mode: CacheMode::Off,
+            precision: Precision::F32,
+            path: None,
+            ram_budget_bytes: 0,
+            architecture: String::new(),
+            features: String::new(),
+        }
+    }
+}
+
 /// How a teacher is run.
 #[derive(Debug, Clone)]
 pub struct TeacherOptions {
@@ -57,14 +105,31 @@ pub struct TeacherOptions {
     pub residency: Residency,
     /// Layers on the device at once under `layer`; at least 1.
     pub layer_slots: usize,
-    /// On a GPU, whether a resident teacher computes on a stream of its own, beside the student's step. Its activations
-    /// then add to the student's peak.
+    /// On a GPU, whether the teacher computes on a stream of its own, beside the student's step. Its activations then
+    /// add to the student's peak, and batches have to be submitted in host memory.
     pub overlap: bool,
+    /// How targets are kept.
+    pub cache: CacheOptions,
+    /// Batches that the loop submits at once, for the planner's arithmetic.
+    pub burst: usize,
+    /// Batches of an epoch, for the planner's arithmetic.
+    pub batches_per_epoch: u64,
+    /// Epochs to come, for the planner's arithmetic.
+    pub epochs: u64,
 }
 
 impl TeacherOptions {
-    /// A teacher that stays on `device`.
+    /// A teacher that stays on `device` and keeps no targets.
     pub fn new(device: Device) -> Self {
-        Self { device, residency: Residency::Resident, layer_slots: 2, overlap: false }
+        Self {
+            device,
+            residency: Residency::Resident,
+            layer_slots: 2,
+            overlap: false,
+            cache: CacheOptions::off(),
+            burst: 1,
+            batches_per_epoch: 0,
+            epochs: 1,
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::distill::cache::CacheSummary;
 use crate::distill::shuttle::Timings;
 
 /// What happened since the report before: the teacher's columns of `steps.csv`.
@@ -50,6 +51,10 @@ pub struct Summary {
     pub copied_bytes: u64,
     /// The most bytes of weights that were on the device at once.
     pub peak_device_bytes_teacher: u64,
+    /// The cache of targets, if there is one.
+    pub cache: Option<CacheSummary>,
+    /// The planner's arithmetic and what became of the cache, in the order in which it was decided.
+    pub decisions: Vec<String>,
 }
 
 /// Numbers that the thread and the training loop add to.
@@ -124,6 +129,26 @@ impl Shared {
         counts.summary.copies += timings.copies;
         counts.summary.copied_bytes += timings.copied_bytes;
         counts.summary.peak_device_bytes_teacher = peak_device_bytes as u64;
+    }
+
+    pub fn note_cache(&self, cache: CacheSummary) {
+        self.counts.lock().summary.cache = Some(cache);
+    }
+
+    /// Shows lines to the user and keeps them for the summary.
+    pub fn note_lines(&self, lines: Vec<String>) {
+        for line in &lines {
+            tracing::info!("{line}");
+        }
+        self.counts.lock().summary.decisions.extend(lines);
+    }
+
+    pub fn decisions(&self) -> Vec<String> {
+        self.counts.lock().summary.decisions.clone()
+    }
+
+    pub fn cache(&self) -> Option<CacheSummary> {
+        self.counts.lock().summary.cache.clone()
     }
 
     pub fn take_report(&self) -> StepReport {

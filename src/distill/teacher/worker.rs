@@ -7,12 +7,15 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError};
+use crate::distill::cache::TargetCache;
 use crate::distill::shuttle::{Ready, Shuttle, VisitKind};
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
 
+use super::answers::Answers;
+use super::policy::Policy;
 use super::report::Shared;
-use super::{Residency, Summary, TeacherError, TeacherOptions};
+use super::{Summary, TeacherError};
 
 /// What the training loop asks for.
 pub(super) enum Request {
@@ -27,7 +30,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>) -> Self {
+    pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>) -> Self {
         Self { targets, before_use: Box::new(move |targets| A::student_takes(&events, targets)) }
     }
 
@@ -43,7 +46,11 @@ pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 /// What the thread owns.
 pub(super) struct Worker<A: Accelerator> {
     pub shuttle: Shuttle<A>,
-    pub options: TeacherOptions,
+    pub policy: Policy,
+    pub cache: Option<TargetCache>,
+    pub gate_passed: bool,
+    /// The last burst needed the teacher, so the next one will, too.
+    pub needed: bool,
     pub replies: Replies,
     pub shared: Arc<Shared>,
 }
@@ -68,52 +75,73 @@ pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request
 
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string());
+    // libtorch appends where in its own code it was, on dozens of lines.
+    let end = text.find("Exception raised from").unwrap_or(text.len());
+    text[..end].trim_end_matches("\\n").trim_end().to_string()
 }
 
 impl<A: Accelerator> Worker<A> {
     fn run(mut self, requests: &Receiver<Request>) -> Result<Summary, TeacherError> {
+        self.shuttle.accelerator().enter_thread()?;
         for request in requests {
             match request {
                 Request::Burst(batches) => self.answer(batches)?,
-                Request::Prepare => self.shuttle.prepare(self.visit_kind())?,
+                Request::Prepare => self.prepare()?,
             }
-            self.note_timings();
         }
         self.shuttle.let_go()?;
         self.note_timings();
+        if let Some(cache) = &self.cache {
+            cache.sync()?;
+            self.shared.note_cache(cache.summary());
+        }
         Ok(self.shared.summary())
     }
 
-    fn visit_kind(&self) -> VisitKind {
-        match self.options.residency {
-            Residency::Resident | Residency::Auto => VisitKind::Resident,
-            Residency::Forward => VisitKind::Forward,
-            Residency::Layer => VisitKind::Layer { slots: self.options.layer_slots },
+    fn answer(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
+        let Self { shuttle, policy, cache, gate_passed, replies, shared, .. } = self;
+        let (mut answers, live) = Answers::look_up(batches, cache.as_mut(), *gate_passed, replies, shared)?;
+        self.needed = !live.is_empty();
+        if self.needed {
+            let kind = policy.kind();
+            shared.note_visit(kind.residency().as_str());
+            policy.before_visit(shuttle.accelerator().memory());
+            shuttle.visit(kind, live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready))?;
+            *gate_passed = true;
         }
+        answers.send_cached(shuttle.accelerator())?;
+        answers.keep()?;
+        self.after_burst()
     }
 
-    fn answer(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
-        let graphs: Vec<u64> = batches.iter().map(|batch| batch.num_graphs() as u64).collect();
-        let kind = self.visit_kind();
-        self.shared.note_visit(kind.residency().as_str());
-        let Self { shuttle, replies, shared, .. } = self;
-        shuttle.visit(kind, batches, &mut |batch, ready| {
-            shared.note_batch(0, graphs[batch]);
-            send(replies, shared, Reply::new::<A>(ready))
-        })
+    /// Lets go of weights that are not needed any more, and takes stock.
+    fn after_burst(&mut self) -> Result<(), TeacherError> {
+        if self.cache.as_ref().is_some_and(TargetCache::is_complete) {
+            self.shuttle.park()?;
+        } else if !self.needed && self.policy.kind() != VisitKind::Resident {
+            // Weights that came in ahead of time for nothing.
+            self.shuttle.let_go()?;
+        }
+        if let Some(cache) = &self.cache {
+            self.shared.note_cache(cache.summary());
+        }
+        self.note_timings();
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> Result<(), TeacherError> {
+        if self.needed && self.policy.may_prepare(self.shuttle.accelerator().memory()) {
+            self.shuttle.prepare(self.policy.kind())?;
+        }
+        Ok(())
     }
 
     fn note_timings(&mut self) {
         let timings = self.shuttle.take_timings();
         self.shared.note_timings(timings, self.shuttle.device_bytes(), self.shuttle.peak_device_bytes());
+        let memory = self.shuttle.accelerator().memory();
+        let lines = self.policy.after_visit(timings, &self.shared.take_steps(), memory);
+        self.shared.note_lines(lines);
     }
-}
-
-/// Hands targets over, unless the training loop is gone.
-fn send(replies: &Replies, shared: &Shared, reply: Reply) -> Result<(), TeacherError> {
-    if shared.is_stopped() {
-        return Err(TeacherError::Interrupted);
-    }
-    replies.send(Ok(reply)).map_err(|_| TeacherError::Interrupted)
 }

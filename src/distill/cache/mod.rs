@@ -1,0 +1,348 @@
+//! Targets that are computed once: kept in memory or in a file, filled in any order while training runs.
+
+mod file;
+mod gate;
+mod key;
+mod memory;
+mod records;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tch::TchError;
+
+use crate::distill::targets::{TargetName, Targets};
+
+use file::CacheFile;
+use memory::Memory;
+
+pub use gate::{GateError, check_repetition};
+pub use key::{CacheKey, Precision, StoreShape};
+pub use records::{HostRows, RecordLayout, rounded};
+
+/// Cached targets of one teacher for one store of graphs.
+#[derive(Debug)]
+pub struct TargetCache {
+    layout: RecordLayout,
+    storage: Storage,
+    /// What is known of each graph: [`FILLED`], [`USED`] and [`DAMAGED`].
+    graphs: Vec<u8>,
+    /// Used graphs that are not filled.
+    remaining: usize,
+    used_graphs: usize,
+    used_bytes: u64,
+    writable: bool,
+    damaged_records: u64,
+    half_deviation: f64,
+    record: Vec<u8>,
+}
+
+/// The graph's record was seen to be there.
+const FILLED: u8 = 1;
+/// The graph will be asked for.
+const USED: u8 = 2;
+/// The graph's record failed its checksum and has to be written again.
+const DAMAGED: u8 = 4;
+
+#[derive(Debug)]
+enum Storage {
+    Memory(Memory),
+    File(CacheFile),
+}
+
+/// What a cache holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheSummary {
+    /// `ram` or `disk`.
+    pub kind: String,
+    /// The file, for `disk`.
+    pub path: Option<PathBuf>,
+    /// `f32` or `f16`.
+    pub precision: String,
+    /// Graphs that will be asked for and whose targets are there.
+    pub filled_graphs: u64,
+    /// Graphs that will be asked for.
+    pub used_graphs: u64,
+    /// Bytes of the records of the graphs that will be asked for.
+    pub bytes: u64,
+    /// Records that failed their checksum and were computed anew.
+    pub damaged_records: u64,
+    /// The largest difference that rounding to half precision made, relative to the largest value of its batch.
+    pub half_deviation: f64,
+}
+
+impl TargetCache {
+    /// A cache in memory, gone with the process. `used`: the graphs that will be asked for, if not all.
+    pub fn in_memory(layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
+        let memory = Memory::new(layout.graphs() as usize);
+        let filled = vec![0; layout.graphs() as usize];
+        Self::new(layout, Storage::Memory(memory), filled, used)
+    }
+
+    /// The cache in `path`: opened if its key is the same, made if there is none, refused if it is another's.
+    pub fn open(path: &Path, key: &CacheKey, layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
+        let file = CacheFile::open(path, key, &layout)?;
+        let filled = file.read_filled()?;
+        Self::new(layout, Storage::File(file), filled, used)
+    }
+
+    fn new(layout: RecordLayout, storage: Storage, filled: Vec<u8>, used: Option<&[u64]>) -> Result<Self, CacheError> {
+        let used_bytes = layout.total_bytes(used)?;
+        // A byte of the file that is neither 0 nor 1 is damage: such a graph counts as missing.
+        let mut graphs: Vec<u8> = filled.into_iter().map(|byte| if byte == FILLED { FILLED } else { 0 }).collect();
+        match used {
+            None => graphs.iter_mut().for_each(|graph| *graph |= USED),
+            Some(used) => used.iter().for_each(|graph| graphs[*graph as usize] |= USED),
+        }
+        let remaining = graphs.iter().filter(|graph| **graph == USED).count();
+        Ok(Self {
+            layout,
+            storage,
+            remaining,
+            used_graphs: graphs.iter().filter(|graph| **graph & USED != 0).count(),
+            used_bytes,
+            graphs,
+            writable: true,
+            damaged_records: 0,
+            half_deviation: 0.0,
+            record: Vec::new(),
+        })
+    }
+
+    fn note(&mut self, graph: u64, filled: bool) {
+        let state = &mut self.graphs[graph as usize];
+        let before = *state;
+        *state = if filled { (before | FILLED) & !DAMAGED } else { (before & !FILLED) | DAMAGED };
+        let was_filled = before & FILLED != 0;
+        match (was_filled, filled) {
+            _ if before & USED == 0 => {}
+            (false, true) => self.remaining -= 1,
+            (true, false) => self.remaining += 1,
+            _ => {}
+        }
+    }
+
+    /// Cached rows of a batch's graphs, and the positions of those that are missing.
+    pub fn lookup(&mut self, graphs: &[u64]) -> Result<(HostRows, Vec<usize>), CacheError> {
+        let mut rows = HostRows::zeros(&self.layout, graphs)?;
+        let mut missing = Vec::new();
+        for (position, &graph) in graphs.iter().enumerate() {
+            if !self.read(position, graph, &mut rows) {
+                missing.push(position);
+            }
+        }
+        Ok((rows, missing))
+    }
+
+    fn read(&mut self, position: usize, graph: u64, rows: &mut HostRows) -> bool {
+        let index = graph as usize;
+        match &self.storage {
+            Storage::Memory(memory) => memory.get(index).is_some_and(|record| rows.decode(position, record)),
+            Storage::File(file) => {
+                if self.graphs[index] & FILLED == 0 && !file.is_filled(graph).unwrap_or(false) {
+                    return false;
+                }
+                let read = file.read(graph, &mut self.record);
+                if read.is_ok() && rows.decode(position, &self.record) {
+                    self.note(graph, true);
+                    return true;
+                }
+                self.damaged_records += 1;
+                if self.damaged_records == 1 {
+                    let reason = read.map_or_else(|error| error.to_string(), |()| "its checksum is wrong".to_string());
+                    tracing::warn!(
+                        "the record of graph {graph} in {} cannot be used ({reason}); such targets are computed anew",
+                        file.path().display()
+                    );
+                }
+                self.note(graph, false);
+                false
+            }
+        }
+    }
+
+    /// Keeps the targets of some graphs. A cache that cannot be written any more (a full disk) stays readable.
+    pub fn insert(&mut self, graphs: &[u64], targets: &Targets) -> Result<(), CacheError> {
+        if !self.writable {
+            return Ok(());
+        }
+        let rows = HostRows::from_targets(&self.layout, graphs, targets)?;
+        self.note_deviation(&rows, targets)?;
+        self.insert_rows(&rows);
+        Ok(())
+    }
+
+    fn note_deviation(&mut self, rows: &HostRows, targets: &Targets) -> Result<(), CacheError> {
+        if self.layout.precision == Precision::F16 {
+            let kept = rows.to_targets(tch::Device::Cpu)?;
+            self.half_deviation = self.half_deviation.max(gate::deviation(&kept, targets)?);
+        }
+        Ok(())
+    }
+
+    /// Keeps rows that are on the host already.
+    pub fn insert_rows(&mut self, rows: &HostRows) {
+        for (position, &graph) in rows.graphs().iter().enumerate() {
+            if !self.writable {
+                break;
+            }
+            rows.encode(position, &mut self.record);
+            let written = match &mut self.storage {
+                Storage::Memory(memory) => {
+                    memory.put(graph as usize, &self.record);
+                    Ok(())
+                }
+                // Another process was first: its record stays, so that a graph's targets do not change any more.
+                Storage::File(file)
+                    if self.graphs[graph as usize] & DAMAGED == 0 && file.is_filled(graph).unwrap_or(false) =>
+                {
+                    continue;
+                }
+                Storage::File(file) => file.write(graph, &self.record),
+            };
+            match written {
+                Ok(()) => self.note(graph, true),
+                Err(error) => self.stop_writing(&error),
+            }
+        }
+    }
+
+    fn stop_writing(&mut self, error: &CacheError) {
+        self.writable = false;
+        let source = std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default();
+        tracing::warn!(
+            "{error}{source}; what is in the cache stays in use, other targets are computed each time they are needed"
+        );
+    }
+
+    /// Whether every graph that will be asked for is there, as far as this process has seen.
+    pub fn is_complete(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Whether anything more can be kept.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where records lie.
+    pub fn layout(&self) -> &RecordLayout {
+        &self.layout
+    }
+
+    /// Brings a file's records to the disk.
+    pub fn sync(&self) -> Result<(), CacheError> {
+        match &self.storage {
+            Storage::Memory(_) => Ok(()),
+            Storage::File(file) => file.sync(),
+        }
+    }
+
+    /// What it holds.
+    pub fn summary(&self) -> CacheSummary {
+        let (kind, path) = match &self.storage {
+            Storage::Memory(_) => ("ram", None),
+            Storage::File(file) => ("disk", Some(file.path().to_path_buf())),
+        };
+        CacheSummary {
+            kind: kind.to_string(),
+            path,
+            precision: self.layout.precision.as_str().to_string(),
+            filled_graphs: (self.used_graphs - self.remaining) as u64,
+            used_graphs: self.used_graphs as u64,
+            bytes: self.used_bytes,
+            damaged_records: self.damaged_records,
+            half_deviation: self.half_deviation,
+        }
+    }
+}
+
+/// Reads the key of a cache file, whoever it belongs to.
+pub fn read_key(path: &Path) -> Result<CacheKey, CacheError> {
+    let file = std::fs::File::open(path).map_err(file::io_error(path, "open"))?;
+    Ok(file::read_header(&file, path)?.0)
+}
+
+/// Bytes that are free on the disk of `folder` (or of the nearest folder above that exists).
+pub fn free_disk_bytes(folder: &Path) -> Option<u64> {
+    let existing = folder.ancestors().find(|path| path.exists()).filter(|path| !path.as_os_str().is_empty());
+    let numbers = rustix::fs::statvfs(existing.unwrap_or(Path::new("."))).ok()?;
+    Some(numbers.f_bavail * numbers.f_frsize)
+}
+
+/// Why a cache cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The file could not be opened, read or written.
+    #[error("cannot {action} the cache of targets {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The file is a cache of something else.
+    #[error(
+        "the cache of targets {} belongs to something else: {}; delete the file to have targets computed anew, or name \
+         another place for the cache",
+        path.display(),
+        describe(differences)
+    )]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// What differs: name, found, needed.
+        differences: Vec<(&'static str, String, String)>,
+    },
+    /// The file is damaged.
+    #[error("the cache of targets {} is damaged: {what}; delete the file to have targets computed anew", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A graph that the store does not have.
+    #[error("graph {graph} is not in the store that the cache of targets was opened for, which has {graphs} graphs")]
+    UnknownGraph {
+        /// Its number.
+        graph: u64,
+        /// Graphs of the store.
+        graphs: u64,
+    },
+    /// A batch of graphs of another store.
+    #[error(
+        "a batch's targets have {found} rows, its graphs should give {expected} by the store's node counts; batches and \
+         cache are of different stores"
+    )]
+    OtherGraphs {
+        /// Rows that came.
+        found: i64,
+        /// Rows that the store's node counts give.
+        expected: i64,
+    },
+    /// A value beyond the range of half precision.
+    #[error("the teacher's {name} has values up to {largest}, which half precision cannot hold; cache in f32 instead")]
+    NotRepresentable {
+        /// Which target.
+        name: TargetName,
+        /// The largest value.
+        largest: f64,
+    },
+    /// libtorch failed, for instance for want of memory.
+    #[error("cannot convert the teacher's targets")]
+    Torch(#[from] TchError),
+}
+
+fn describe(differences: &[(&'static str, String, String)]) -> String {
+    let short = |text: &str| match text.char_indices().nth(60) {
+        Some((end, _)) if text.len() > 64 => format!("{}…", &text[..end]),
+        _ => text.to_string(),
+    };
+    let one = |(name, found, needed): &(&str, String, String)| {
+        format!("{name} (cache: {}, needed: {})", short(found), short(needed))
+    };
+    differences.iter().map(one).collect::<Vec<_>>().join(", ")
+}

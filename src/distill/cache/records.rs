@@ -1,0 +1,283 @@
+//! The bytes of a graph's record, and targets of a batch as bytes.
+//!
+//! A record holds the graph's rows of every target, one target after the other, and a CRC-32 of its graph's number
+//! and those bytes. Where it lies follows from the node counts of all graphs before it, so that it can be written in
+//! any order and found without a search.
+
+use std::sync::Arc;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::distill::targets::{Per, TargetLayout, Targets};
+use crate::distill::weights::bytes_of;
+
+use super::{CacheError, Precision};
+
+const CHECKSUM_BYTES: usize = 4;
+
+/// Where the records of a store's graphs lie, and how long they are.
+#[derive(Debug, Clone)]
+pub struct RecordLayout {
+    /// The targets of a record.
+    pub targets: TargetLayout,
+    /// How their values are kept.
+    pub precision: Precision,
+    /// Nodes of all graphs before each, and of all.
+    node_starts: Arc<Vec<u64>>,
+}
+
+impl RecordLayout {
+    /// The layout for graphs of these node counts.
+    pub fn new(targets: TargetLayout, precision: Precision, node_counts: &[u32]) -> Self {
+        let mut node_starts = Vec::with_capacity(node_counts.len() + 1);
+        node_starts.push(0u64);
+        for count in node_counts {
+            node_starts.push(node_starts[node_starts.len() - 1] + u64::from(*count));
+        }
+        Self { targets, precision, node_starts: Arc::new(node_starts) }
+    }
+
+    /// Graphs of the store.
+    pub fn graphs(&self) -> u64 {
+        self.node_starts.len() as u64 - 1
+    }
+
+    /// Nodes of a graph.
+    pub fn nodes(&self, graph: u64) -> Result<usize, CacheError> {
+        match self.node_starts.get(graph as usize..).and_then(|rest| rest.first_chunk::<2>()) {
+            Some([start, end]) => Ok((end - start) as usize),
+            None => Err(CacheError::UnknownGraph { graph, graphs: self.graphs() }),
+        }
+    }
+
+    /// Bytes of a graph's record, its checksum included.
+    pub fn record_bytes(&self, graph: u64) -> Result<usize, CacheError> {
+        let values = self.nodes(graph)? * self.targets.values_per_node() + self.targets.values_per_graph();
+        Ok(values * self.precision.bytes() + CHECKSUM_BYTES)
+    }
+
+    /// Bytes of all records before that of `graph`; for `graph == graphs()` the bytes of all.
+    pub fn offset(&self, graph: u64) -> u64 {
+        let per_graph = self.targets.values_per_graph() * self.precision.bytes() + CHECKSUM_BYTES;
+        let per_node = self.targets.values_per_node() * self.precision.bytes();
+        let nodes = self.node_starts[(graph as usize).min(self.node_starts.len() - 1)];
+        nodes * per_node as u64 + graph * per_graph as u64
+    }
+
+    /// Bytes of the records of `graphs`, or of all.
+    pub fn total_bytes(&self, graphs: Option<&[u64]>) -> Result<u64, CacheError> {
+        match graphs {
+            None => Ok(self.offset(self.graphs())),
+            Some(graphs) => graphs.iter().map(|graph| Ok(self.record_bytes(*graph)? as u64)).sum(),
+        }
+    }
+}
+
+/// The checksum that ends a record. The graph's number is part of it: a record in another's place is noticed.
+fn checksum(graph: u64, payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&graph.to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize().to_le_bytes()
+}
+
+/// Targets of some graphs as bytes, rows in the graphs' order.
+#[derive(Debug)]
+pub struct HostRows {
+    layout: RecordLayout,
+    graphs: Vec<u64>,
+    /// First node of each graph, and all nodes.
+    node_starts: Vec<usize>,
+    /// One buffer a target.
+    buffers: Vec<Vec<u8>>,
+}
+
+impl HostRows {
+    /// Zeros for the graphs of a batch.
+    pub fn zeros(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
+        let mut node_starts = vec![0];
+        for graph in graphs {
+            node_starts.push(node_starts[node_starts.len() - 1] + layout.nodes(*graph)?);
+        }
+        let mut rows = Self { layout: layout.clone(), graphs: graphs.to_vec(), node_starts, buffers: Vec::new() };
+        for target in 0..layout.targets.0.len() {
+            let bytes = rows.range(target, 0..graphs.len()).end;
+            rows.buffers.push(vec![0; bytes]);
+        }
+        Ok(rows)
+    }
+
+    /// Copies targets to the host and rounds them to the layout's precision.
+    pub fn from_targets(layout: &RecordLayout, graphs: &[u64], targets: &Targets) -> Result<Self, CacheError> {
+        let mut rows = Self::zeros(layout, graphs)?;
+        for (target, (name, tensor)) in targets.tensors.iter().enumerate() {
+            let bytes = match layout.precision {
+                Precision::F32 => bytes_of(tensor)?,
+                Precision::F16 => {
+                    let half = tensor.f_to_kind(Kind::Half)?;
+                    let lost = half.f_isfinite()?.f_logical_not()?.f_logical_and(&tensor.f_isfinite()?)?;
+                    if lost.f_any()?.f_int64_value(&[])? != 0 {
+                        let largest = tensor.f_abs()?.f_max()?.f_double_value(&[])?;
+                        return Err(CacheError::NotRepresentable { name: *name, largest });
+                    }
+                    bytes_of(&half)?
+                }
+            };
+            if bytes.len() != rows.buffers[target].len() {
+                let expected = rows.node_starts[graphs.len()];
+                return Err(CacheError::OtherGraphs { found: tensor.size()[0], expected: expected as i64 });
+            }
+            rows.buffers[target] = bytes;
+        }
+        Ok(rows)
+    }
+
+    /// As tensors on `device`, in f32.
+    pub fn to_targets(&self, device: Device) -> Result<Targets, CacheError> {
+        let kind = if self.layout.precision == Precision::F32 { Kind::Float } else { Kind::Half };
+        let mut tensors = Vec::with_capacity(self.buffers.len());
+        for (spec, bytes) in self.layout.targets.0.iter().zip(&self.buffers) {
+            let rows = match spec.per {
+                Per::Node => self.node_starts[self.graphs.len()],
+                Per::Graph => self.graphs.len(),
+            };
+            let host = Tensor::f_from_data_size(bytes, &[rows as i64, spec.columns as i64], kind)?;
+            tensors.push((spec.name, host.f_to_device(device)?.f_to_kind(Kind::Float)?));
+        }
+        Ok(Targets { tensors })
+    }
+
+    /// Copies the rows of `from`'s graph number `source` to the place of graph number `position`.
+    pub fn copy_graph(&mut self, position: usize, from: &HostRows, source: usize) {
+        for target in 0..self.buffers.len() {
+            let to = self.range(target, position..position + 1);
+            let rows = from.range(target, source..source + 1);
+            self.buffers[target][to].copy_from_slice(&from.buffers[target][rows]);
+        }
+    }
+
+    /// The record of graph number `position`, its checksum at the end.
+    pub fn encode(&self, position: usize, record: &mut Vec<u8>) {
+        record.clear();
+        for target in 0..self.buffers.len() {
+            record.extend_from_slice(&self.buffers[target][self.range(target, position..position + 1)]);
+        }
+        let checksum = checksum(self.graphs[position], record);
+        record.extend_from_slice(&checksum);
+    }
+
+    /// Takes a record as graph number `position`, unless its checksum says that it is not that.
+    pub fn decode(&mut self, position: usize, record: &[u8]) -> bool {
+        let Some((mut payload, found)) = record.split_last_chunk::<CHECKSUM_BYTES>() else { return false };
+        if *found != checksum(self.graphs[position], payload) {
+            return false;
+        }
+        for target in 0..self.buffers.len() {
+            let range = self.range(target, position..position + 1);
+            let Some((rows, rest)) = payload.split_at_checked(range.len()) else { return false };
+            self.buffers[target][range].copy_from_slice(rows);
+            payload = rest;
+        }
+        true
+    }
+
+    /// Their graphs, in order.
+    pub fn graphs(&self) -> &[u64] {
+        &self.graphs
+    }
+
+    fn range(&self, target: usize, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let spec = &self.layout.targets.0[target];
+        let row_bytes = spec.columns * self.layout.precision.bytes();
+        match spec.per {
+            Per::Node => self.node_starts[positions.start] * row_bytes..self.node_starts[positions.end] * row_bytes,
+            Per::Graph => positions.start * row_bytes..positions.end * row_bytes,
+        }
+    }
+}
+
+/// Rounds live targets as the cache would.
+pub fn rounded(targets: Targets, precision: Precision) -> Result<Targets, CacheError> {
+    if precision == Precision::F32 {
+        return Ok(targets);
+    }
+    let round = |(name, tensor): (_, Tensor)| Ok((name, tensor.f_to_kind(Kind::Half)?.f_to_kind(Kind::Float)?));
+    Ok(Targets { tensors: targets.tensors.into_iter().map(round).collect::<Result<_, CacheError>>()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn layout(node_counts: &[u32], precision: Precision) -> RecordLayout {
+        let mut targets = TargetLayout::vgae(3, 2);
+        targets.0.extend(TargetLayout::classifier(2).0);
+        RecordLayout::new(targets, precision, node_counts)
+    }
+
+    fn targets(layout: &RecordLayout, graphs: &[u64]) -> Targets {
+        let nodes: usize = graphs.iter().map(|graph| layout.nodes(*graph).unwrap()).sum();
+        let tensor = |rows: usize, columns: i64| Tensor::rand([rows as i64, columns], (Kind::Float, Device::Cpu));
+        let names: Vec<_> = layout.targets.0.iter().map(|spec| spec.name).collect();
+        Targets {
+            tensors: vec![
+                (names[0], tensor(nodes, 3)),
+                (names[1], tensor(nodes, 2)),
+                (names[2], tensor(graphs.len(), 2)),
+            ],
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn records_lie_side_by_side_and_come_back(
+            node_counts in proptest::collection::vec(0u32..7, 1..20),
+            half in any::<bool>(),
+            order in any::<u64>(),
+        ) {
+            let layout = layout(&node_counts, if half { Precision::F16 } else { Precision::F32 });
+            for graph in 0..layout.graphs() {
+                let end = layout.offset(graph) + layout.record_bytes(graph).unwrap() as u64;
+                prop_assert_eq!(end, layout.offset(graph + 1));
+            }
+            let mut graphs: Vec<u64> = (0..layout.graphs()).collect();
+            graphs.rotate_left(order as usize % node_counts.len());
+            let given = rounded(targets(&layout, &graphs), layout.precision).unwrap();
+            let rows = HostRows::from_targets(&layout, &graphs, &given).unwrap();
+            let mut back = HostRows::zeros(&layout, &graphs).unwrap();
+            let mut record = Vec::new();
+            for position in 0..graphs.len() {
+                rows.encode(position, &mut record);
+                prop_assert_eq!(record.len(), layout.record_bytes(graphs[position]).unwrap());
+                prop_assert!(back.decode(position, &record));
+                let broken = order as usize % record.len();
+                record[broken] ^= 1;
+                prop_assert!(!back.decode(position, &record), "a changed byte went unnoticed");
+            }
+            let back = back.to_targets(Device::Cpu).unwrap();
+            for ((_, left), (_, right)) in back.tensors.iter().zip(&given.tensors) {
+                prop_assert!(left.f_equal(right).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_in_anothers_place_is_noticed() {
+        let layout = layout(&[2, 2], Precision::F32);
+        let rows = HostRows::from_targets(&layout, &[0, 1], &targets(&layout, &[0, 1])).unwrap();
+        let mut record = Vec::new();
+        rows.encode(0, &mut record);
+        assert!(!HostRows::zeros(&layout, &[0, 1]).unwrap().decode(1, &record));
+    }
+
+    #[test]
+    fn what_half_precision_cannot_hold_is_refused() {
+        let layout = RecordLayout::new(TargetLayout::classifier(2), Precision::F16, &[1]);
+        let name = layout.targets.0[0].name;
+        let large = Targets { tensors: vec![(name, Tensor::from_slice(&[1e6f32, 0.0]).view([1, 2]))] };
+        let error = HostRows::from_targets(&layout, &[0], &large).unwrap_err().to_string();
+        assert!(error.contains("1000000") && error.contains("f32"), "{error}");
+    }
+}

@@ -1,0 +1,260 @@
+//! Where the teacher's weights should lie, from measured numbers and with the arithmetic shown.
+//!
+//! A pure function: what is measured comes in, a choice and a few lines for the user come out.
+
+use super::shuttle::VisitKind;
+
+/// What is left free beside a planned amount, so that fragmentation does not undo the plan.
+const MARGIN: f64 = 1.1;
+/// A cost that nobody would notice, as a share of a step or of free memory.
+const NOTHING: f64 = 0.01;
+/// A number that differs from the planned one by this factor calls for another plan.
+const SURPRISE: f64 = 2.0;
+
+/// What a plan is made of. `None` is what nobody could measure yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Measured {
+    /// The device's memory is the host's.
+    pub device_is_host: bool,
+    /// Bytes of the teacher's weights.
+    pub teacher_bytes: u64,
+    /// Bytes of its largest layer.
+    pub layer_bytes: u64,
+    /// Its layers.
+    pub layers: usize,
+    /// Layers on the device at once under `layer`.
+    pub layer_slots: usize,
+    /// Bytes that a forward of one batch takes beside the weights.
+    pub activation_bytes: Option<u64>,
+    /// The teacher runs beside the student's step.
+    pub overlap: bool,
+    /// Copy of weights to the device, bytes in a millisecond.
+    pub copy_bytes_per_ms: Option<f64>,
+    /// A forward of one batch.
+    pub forward_ms: Option<f64>,
+    /// A student's step.
+    pub step_ms: Option<f64>,
+    /// Bytes free at the student's peak.
+    pub free_at_peak_bytes: Option<u64>,
+    /// Bytes free between two steps.
+    pub free_between_steps_bytes: Option<u64>,
+    /// Batches that one visit serves.
+    pub burst: usize,
+    /// Batches of an epoch.
+    pub batches_per_epoch: u64,
+    /// Epochs to come, the present one included.
+    pub epochs_left: u64,
+    /// Whether targets are kept: then the teacher runs once a graph.
+    pub cached: bool,
+}
+
+/// A choice and its reasons.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The choice.
+    pub kind: VisitKind,
+    /// The arithmetic, in a few lines.
+    pub lines: Vec<String>,
+}
+
+/// Chooses where the weights lie.
+pub fn plan(measured: &Measured) -> Plan {
+    let mut lines = vec![describe(measured)];
+    lines.extend(teacher_cost(measured));
+    let slots = measured.layer_slots.clamp(1, measured.layers.max(1));
+    let (kind, reason) = if measured.device_is_host {
+        let reason = "the device is the host: the weights lie in its memory in any case, and resident costs nothing";
+        (VisitKind::Resident, reason.to_string())
+    } else if let Some(reason) = resident_fits(measured) {
+        (VisitKind::Resident, reason)
+    } else if let Some(reason) = whole_fits(measured) {
+        (VisitKind::Forward, reason)
+    } else {
+        (VisitKind::Layer { slots }, by_layer(measured, slots))
+    };
+    lines.push(format!("teacher: {}: {reason}", kind.residency()));
+    Plan { kind, lines }
+}
+
+/// Whether what was measured is far from what the plan was made of.
+pub fn is_surprised(planned: &Measured, now: &Measured) -> bool {
+    let far = |planned: Option<f64>, now: Option<f64>| match (planned, now) {
+        (Some(planned), Some(now)) => planned > now * SURPRISE || now > planned * SURPRISE,
+        (None, None) => false,
+        _ => true,
+    };
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+    far(bytes(planned.activation_bytes), bytes(now.activation_bytes))
+        || far(planned.copy_bytes_per_ms, now.copy_bytes_per_ms)
+        || far(planned.forward_ms, now.forward_ms)
+        || far(planned.step_ms, now.step_ms)
+        || far(bytes(planned.free_at_peak_bytes), bytes(now.free_at_peak_bytes))
+        || far(bytes(planned.free_between_steps_bytes), bytes(now.free_between_steps_bytes))
+}
+
+fn describe(measured: &Measured) -> String {
+    let or_unknown = |bytes: Option<u64>| bytes.map_or("unknown".to_string(), format_bytes);
+    format!(
+        "teacher: {} of weights, activations of a batch {}; free at the student's peak {}, between steps {}",
+        format_bytes(measured.teacher_bytes),
+        or_unknown(measured.activation_bytes),
+        or_unknown(measured.free_at_peak_bytes),
+        or_unknown(measured.free_between_steps_bytes)
+    )
+}
+
+/// What the teacher's forwards take, and what the cache spares.
+fn teacher_cost(measured: &Measured) -> Option<String> {
+    let (forward_ms, step_ms) = (measured.forward_ms?, measured.step_ms?);
+    let epoch_s = forward_ms * measured.batches_per_epoch as f64 / 1e3;
+    let share = 100.0 * forward_ms / step_ms.max(f64::MIN_POSITIVE);
+    let cost =
+        format!("teacher: a forward takes {forward_ms:.1} ms, {share:.0} % of a student's step of {step_ms:.1} ms");
+    let epochs = measured.epochs_left;
+    Some(if measured.cached {
+        let spared = epoch_s * epochs.saturating_sub(1) as f64;
+        format!("{cost}; cached, it runs in one epoch ({epoch_s:.0} s) of {epochs} and {spared:.0} s are spared")
+    } else {
+        format!("{cost}; without a cache it runs in each of {epochs} epochs ({:.0} s)", epoch_s * epochs as f64)
+    })
+}
+
+fn resident_fits(measured: &Measured) -> Option<String> {
+    let free = measured.free_at_peak_bytes?;
+    let beside = if measured.overlap { measured.activation_bytes.unwrap_or(0) } else { 0 };
+    let needed = measured.teacher_bytes + beside;
+    let share = needed as f64 / free.max(1) as f64;
+    if needed as f64 * MARGIN > free as f64 {
+        return None;
+    }
+    let what = if share < NOTHING { "costs nothing" } else { "fits" };
+    Some(format!(
+        "it {what}: {} of {} free ({:.1} %), no copy in a step",
+        format_bytes(needed),
+        format_bytes(free),
+        share * 100.0
+    ))
+}
+
+fn whole_fits(measured: &Measured) -> Option<String> {
+    let needed = measured.teacher_bytes + measured.activation_bytes.unwrap_or(0);
+    // Nothing is known before the first visit, and a visit is the way to measure.
+    if measured.free_between_steps_bytes.is_some_and(|free| needed as f64 * MARGIN > free as f64) {
+        return None;
+    }
+    let burst = measured.burst.max(1);
+    let Some(rate) = measured.copy_bytes_per_ms else {
+        return Some("nothing is measured yet; a visit brings the weights and lets them go".to_string());
+    };
+    let copy_ms = measured.teacher_bytes as f64 / rate.max(f64::MIN_POSITIVE);
+    let per_step = copy_ms / burst as f64;
+    let share =
+        measured.step_ms.map_or(String::new(), |step_ms| format!(" ({:.1} % of a step)", 100.0 * per_step / step_ms));
+    Some(format!(
+        "the weights do not fit at the student's peak; a visit copies them in {copy_ms:.1} ms and serves {burst} batches: \
+         {per_step:.2} ms a step{share}, nothing at the peak"
+    ))
+}
+
+fn by_layer(measured: &Measured, slots: usize) -> String {
+    let needed = measured.layer_bytes * slots as u64 + measured.activation_bytes.unwrap_or(0);
+    let fits = measured.free_between_steps_bytes.is_none_or(|free| needed as f64 * MARGIN <= free as f64);
+    let advice = if fits { "" } else { "; that does not fit either: use a smaller batch or fewer layer slots" };
+    format!(
+        "the weights do not fit between two steps; {slots} of {} layers at a time take {} with their activations{advice}",
+        measured.layers,
+        format_bytes(needed)
+    )
+}
+
+/// Bytes as people write them: `6.6 MB`.
+pub fn format_bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 1000.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    fn measured() -> Measured {
+        Measured {
+            teacher_bytes: 200 * MB,
+            layer_bytes: 50 * MB,
+            layers: 4,
+            layer_slots: 2,
+            activation_bytes: Some(100 * MB),
+            copy_bytes_per_ms: Some(20.0 * MB as f64),
+            forward_ms: Some(8.0),
+            step_ms: Some(20.0),
+            free_at_peak_bytes: Some(1000 * MB),
+            free_between_steps_bytes: Some(4000 * MB),
+            burst: 16,
+            batches_per_epoch: 100,
+            epochs_left: 50,
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn a_small_teacher_stays_and_the_plan_says_that_it_costs_nothing() {
+        let plan = plan(&Measured { teacher_bytes: 7 * MB, ..measured() });
+        assert_eq!(plan.kind, VisitKind::Resident);
+        assert!(plan.lines.iter().any(|line| line.contains("costs nothing")), "{plan:?}");
+        let on_host = super::plan(&Measured { device_is_host: true, free_at_peak_bytes: None, ..measured() });
+        assert_eq!(on_host.kind, VisitKind::Resident);
+    }
+
+    #[test]
+    fn less_memory_means_forward_then_layers() {
+        assert_eq!(plan(&measured()).kind, VisitKind::Resident);
+        let tight = Measured { free_at_peak_bytes: Some(150 * MB), ..measured() };
+        let forward = plan(&tight);
+        assert_eq!(forward.kind, VisitKind::Forward);
+        // 200 MB at 20 MB a millisecond are 10 ms for 16 batches: 0.62 ms of a step of 20 ms.
+        assert!(forward.lines.iter().any(|line| line.contains("0.62 ms a step (3.1 % of a step)")), "{forward:?}");
+        let tighter = Measured { free_between_steps_bytes: Some(250 * MB), ..tight };
+        let layers = plan(&tighter);
+        assert_eq!(layers.kind, VisitKind::Layer { slots: 2 });
+        assert!(!layers.lines.iter().any(|line| line.contains("smaller batch")), "{layers:?}");
+        let hopeless = plan(&Measured { free_between_steps_bytes: Some(150 * MB), ..tighter });
+        assert!(hopeless.lines.iter().any(|line| line.contains("smaller batch")), "{hopeless:?}");
+    }
+
+    #[test]
+    fn overlap_counts_the_activations() {
+        let room_for_weights = Measured { free_at_peak_bytes: Some(250 * MB), ..measured() };
+        assert_eq!(plan(&room_for_weights).kind, VisitKind::Resident);
+        assert_eq!(plan(&Measured { overlap: true, ..room_for_weights }).kind, VisitKind::Forward);
+    }
+
+    #[test]
+    fn nothing_known_is_a_visit() {
+        let unknown = Measured { teacher_bytes: MB, layers: 3, layer_slots: 2, ..Measured::default() };
+        assert_eq!(plan(&unknown).kind, VisitKind::Forward);
+    }
+
+    #[test]
+    fn a_factor_of_two_is_a_surprise() {
+        assert!(!is_surprised(&measured(), &Measured { forward_ms: Some(12.0), ..measured() }));
+        assert!(is_surprised(&measured(), &Measured { forward_ms: Some(17.0), ..measured() }));
+        assert!(is_surprised(&measured(), &Measured { free_at_peak_bytes: Some(400 * MB), ..measured() }));
+        assert!(is_surprised(&Measured { step_ms: None, ..measured() }, &measured()));
+    }
+
+    #[test]
+    fn the_cache_is_part_of_the_arithmetic() {
+        let cached = plan(&Measured { cached: true, ..measured() });
+        assert!(cached.lines.iter().any(|line| line.contains("39 s are spared")), "{cached:?}");
+        assert_eq!(format_bytes(6_560_000), "6.6 MB");
+        assert_eq!(format_bytes(12), "12 B");
+    }
+}

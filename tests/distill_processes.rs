@@ -1,0 +1,130 @@
+//! Four processes fill one cache and are killed at random moments: no wrong row is ever read.
+
+mod distill_support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use distill_support::{Behaviour, Perceptron, batch, bits, cache_options, deviation, shape, values};
+use kdgat::distill::{CacheMode, Targets, Teacher, TeacherOptions};
+use tch::Device;
+
+const GRAPHS: u64 = 1600;
+const PROCESSES: u64 = 4;
+
+fn start(options: &TeacherOptions) -> Teacher {
+    let model = Perceptron::vgae(Behaviour::Proper);
+    let weights = model.weights(3);
+    Teacher::start(model, weights, options, &shape(GRAPHS)).unwrap()
+}
+
+/// The graphs in an order of `seed`, eight a batch.
+fn shuffled(seed: u64) -> Vec<Vec<u64>> {
+    let keys = values(seed, GRAPHS as usize);
+    let mut graphs: Vec<u64> = (0..GRAPHS).collect();
+    graphs.sort_by(|left, right| keys[*left as usize].total_cmp(&keys[*right as usize]));
+    graphs.chunks(8).map(<[u64]>::to_vec).collect()
+}
+
+/// Trains on the cache in `file`, and compares whatever comes with what a teacher without a cache gives.
+fn check(file: &Path, seed: u64) -> Teacher {
+    let mut reference = start(&TeacherOptions::new(Device::Cpu));
+    let mut teacher = start(&cache_options(CacheMode::Disk, Some(file)));
+    for burst in shuffled(seed).chunks(4) {
+        let targets = |teacher: &mut Teacher| -> Vec<Targets> {
+            teacher.submit(burst.iter().map(|graphs| batch(graphs)).collect());
+            burst.iter().map(|_| teacher.targets().unwrap()).collect()
+        };
+        for (found, expected) in targets(&mut teacher).iter().zip(&targets(&mut reference)) {
+            let deviation = deviation(found, expected);
+            assert!(deviation < 1e-6, "a wrong row: it deviates by {deviation}");
+        }
+    }
+    teacher
+}
+
+/// What each of the processes does, until it is killed.
+#[test]
+fn child_that_fills() {
+    let Some(file) = std::env::var_os("KDGAT_TEST_CACHE") else { return };
+    let seed: u64 = std::env::var("KDGAT_TEST_SEED").unwrap().parse().unwrap();
+    tch::set_num_threads(1);
+    std::fs::write(marker(Path::new(&file), seed), "started").unwrap();
+    for round in 0.. {
+        check(Path::new(&file), seed * 1000 + round).finish().unwrap();
+        if std::env::var_os("KDGAT_TEST_ONCE").is_some() {
+            return;
+        }
+    }
+}
+
+/// A file that a process makes once it is about to work.
+fn marker(file: &Path, seed: u64) -> PathBuf {
+    file.with_extension(format!("{seed}.started"))
+}
+
+fn child(file: &Path, seed: u64, once: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child_that_fills", "--nocapture"]);
+    command.env("KDGAT_TEST_CACHE", file).env("KDGAT_TEST_SEED", seed.to_string());
+    if once {
+        command.env("KDGAT_TEST_ONCE", "1");
+    }
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Kills four processes while they fill the cache; how many graphs are there then.
+fn fill_and_kill(file: &Path, round: u64) -> u64 {
+    let mut children: Vec<Child> = (0..PROCESSES).map(|number| child(file, round * 10 + number, false)).collect();
+    while (0..PROCESSES).any(|number| !marker(file, round * 10 + number).exists()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for (number, running) in children.iter_mut().enumerate() {
+        let pause = 25.0 * f64::from(values(round * 31 + number as u64, 1)[0].abs());
+        std::thread::sleep(Duration::from_micros((pause * 1e3) as u64));
+        if let Some(status) = running.try_wait().unwrap() {
+            let mut stderr = String::new();
+            std::io::Read::read_to_string(running.stderr.as_mut().unwrap(), &mut stderr).unwrap();
+            panic!("a process ended by itself with {status}: {stderr}");
+        }
+        running.kill().unwrap();
+        running.wait().unwrap();
+    }
+    start(&cache_options(CacheMode::Disk, Some(file))).finish().unwrap().cache.unwrap().filled_graphs
+}
+
+#[test]
+fn killed_processes_leave_no_wrong_row() {
+    tch::set_num_threads(1);
+    let folder = tempfile::tempdir().unwrap();
+    let mut filled = Vec::new();
+    for round in 0..5u64 {
+        let file = folder.path().join(format!("targets-{round}.cache"));
+        filled.push(fill_and_kill(&file, round));
+        filled.push(fill_and_kill(&file, round + 100));
+        // Whatever they left is right, and can be completed.
+        let teacher = check(&file, round);
+        assert_eq!(teacher.finish().unwrap().cache.unwrap().filled_graphs, GRAPHS);
+    }
+    println!("graphs that were filled at the kills: {filled:?} of {GRAPHS}");
+}
+
+#[test]
+fn processes_that_live_share_the_work_and_agree_bit_by_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("targets.cache");
+    let children: Vec<Child> = (0..PROCESSES).map(|number| child(&file, number, true)).collect();
+    for running in children {
+        let output = running.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let all = || {
+        let mut teacher = start(&cache_options(CacheMode::Disk, Some(&file)));
+        teacher.submit(shuffled(9).iter().map(|graphs| batch(graphs)).collect());
+        let targets: Vec<_> = shuffled(9).iter().map(|_| bits(&teacher.targets().unwrap())).collect();
+        assert_eq!(teacher.finish().unwrap().visits, 0, "together they filled it");
+        targets
+    };
+    assert_eq!(all(), all());
+}
