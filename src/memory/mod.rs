@@ -18,3 +18,11 @@ pub fn reset_peak(_device: Device) {}
 pub fn peak_bytes(_device: Device) -> u64 {
     0
 }
+
+/// Bytes of host memory that are free or can be freed at once (`MemAvailable`); 0 where that cannot be read.
+pub fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}

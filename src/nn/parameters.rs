@@ -210,7 +210,7 @@ mod tests {
     fn a_tensor_too_many_is_named() {
         let zeros = || Tensor::zeros([1], (Kind::Float, Device::Cpu));
         let mut source = GivenTensors::new([("a".to_owned(), zeros()), ("b".to_owned(), zeros())]);
-        Scope::root(&mut source).parameter("a", &[1], Init::Normal).unwrap();
+        let _ = Scope::root(&mut source).parameter("a", &[1], Init::Normal).unwrap();
         assert!(source.check_all_used(|_| false).unwrap_err().to_string().contains("'b'"));
         source.check_all_used(|name| name == "b").unwrap();
     }

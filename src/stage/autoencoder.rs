@@ -14,7 +14,6 @@ use super::{StageError, setup};
 use crate::config::Config;
 use crate::distill::losses::{Projection, VgaeWeights};
 use crate::graph::{Split, Store};
-use crate::nn::attention::AttentionKernel;
 use crate::nn::{
     Architecture, DatasetIdentity, FreshParameters, ModelDescription, ModelError, Scope, Vgae, VgaeConfig,
 };
@@ -64,7 +63,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let kernel = training::attention_kernel(config);
     let model = Vgae::new(Scope::root(&mut parameters), &architecture, kernel)?;
     let distillation = match found {
-        Some(found) => Some(distillation(config, found, &mut parameters, &architecture, &store, device)?),
+        Some(found) => Some(distillation(config, found, &mut parameters, &architecture, &store, &plan, device)?),
         None => None,
     };
     let mut trainable = Trainable::new(parameters.into_tensors(), device)?;
@@ -157,7 +156,8 @@ fn distillation(
     found: FoundTeacher,
     parameters: &mut FreshParameters,
     student: &VgaeConfig,
-    store: &Arc<Store>,
+    store: &Store,
+    plan: &ShuffledEpochs,
     device: Device,
 ) -> Result<VgaeDistillation, StageError> {
     let Architecture::Vgae(architecture) = &found.architecture else {
@@ -175,7 +175,8 @@ fn distillation(
         latent: options.kd_vgae_latent_weight,
         reconstruction: options.kd_vgae_recon_weight,
     };
-    let teacher = teacher::start(config, found, store, AttentionKernel::Auto, device)?;
+    let usage = plan.teacher_use(device, training::attention_kernel(config));
+    let teacher = teacher::start(config, found, store, usage)?;
     Ok(VgaeDistillation { teacher, projection, weights, burst: options.teacher_burst, last_report: Default::default() })
 }
 

@@ -1,18 +1,21 @@
 //! From the configuration to a teacher at work: found or given, started on its thread, registered after training.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use tch::Device;
 
 use super::{Outcome, StageError};
-use crate::config::{Config, Residency as ResidencyChoice};
+use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::registry::{self, CardFacts, Registry};
-use crate::distill::{Residency, Teacher, TeacherOptions, Weights};
+use crate::distill::{CacheMode, CacheOptions, Precision, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use crate::graph::{Store, Vocabulary};
+use crate::memory;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::{Architecture, DatasetIdentity};
+
+/// Targets are kept in memory while they take at most this part of what is free.
+const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
 
 /// A teacher that is not at work yet.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct FoundTeacher {
     pub architecture: Architecture,
     pub weights: Weights,
     pub vocabulary: TeacherVocabulary,
+    /// Digest of the IDs that the teacher knows.
+    pub vocabulary_digest: String,
 }
 
 /// The teacher that is configured: by path, or the one registered for the dataset.
@@ -38,28 +43,74 @@ pub fn find(
             Registry::new(&config.distillation.teachers_dir).find(&dataset.name, model, &command)?
         }
     };
+    let ids = found.config.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
     let vocabulary = TeacherVocabulary::new(found.config.vocabulary, student);
-    Ok(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary })
+    Ok(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest })
+}
+
+/// How a run will ask its teacher.
+#[derive(Debug)]
+pub struct TeacherUse {
+    /// Positions in the store of every graph that will be asked for.
+    pub graphs: Vec<u64>,
+    /// Training and validation batches of an epoch.
+    pub batches_per_epoch: u64,
+    /// Where targets are needed.
+    pub device: Device,
+    /// How the teacher computes attention.
+    pub kernel: AttentionKernel,
 }
 
 /// Starts the teacher's thread.
-pub fn start(
-    config: &Config,
-    found: FoundTeacher,
-    _store: &Arc<Store>,
-    kernel: AttentionKernel,
-    device: Device,
-) -> Result<Teacher, StageError> {
-    let model = frozen::model(found.architecture, found.vocabulary, kernel);
-    let mut options = TeacherOptions::new(device);
-    options.residency = match config.distillation.residency() {
-        ResidencyChoice::Resident => Residency::Resident,
-        ResidencyChoice::Forward => Residency::Forward,
-        ResidencyChoice::Layer => Residency::Layer,
-        ResidencyChoice::Auto => Residency::Auto,
+pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: TeacherUse) -> Result<Teacher, StageError> {
+    let settings = &config.distillation;
+    let options = TeacherOptions {
+        residency: match settings.residency() {
+            ResidencyChoice::Resident => Residency::Resident,
+            ResidencyChoice::Forward => Residency::Forward,
+            ResidencyChoice::Layer => Residency::Layer,
+            ResidencyChoice::Auto => Residency::Auto,
+        },
+        layer_slots: settings.teacher_layer_slots,
+        cache: cache_options(config, &found, store),
+        burst: settings.teacher_burst,
+        batches_per_epoch: usage.batches_per_epoch,
+        epochs: config.training.max_epochs as u64,
+        ..TeacherOptions::new(usage.device)
     };
-    options.layer_slots = config.distillation.teacher_layer_slots;
-    Ok(Teacher::start(model, found.weights, options)?)
+    let shape = StoreShape {
+        dataset_digest: store.digest().to_owned(),
+        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
+        used: Some(usage.graphs),
+    };
+    let model = frozen::model(found.architecture, found.vocabulary, usage.kernel);
+    Ok(Teacher::start(model, found.weights, &options, &shape)?)
+}
+
+fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
+    let settings = &config.distillation;
+    let digest = &found.weights.digest()[..12];
+    let precision = match settings.teacher_cache_precision {
+        CachePrecision::F32 => Precision::F32,
+        CachePrecision::F16 => Precision::F16,
+    };
+    let name =
+        format!("{}-{digest}-{}-{}.targets", store.manifest().dataset, &store.digest()[..12], precision.as_str());
+    let mode = match settings.cache() {
+        TeacherCache::Auto => CacheMode::Auto,
+        TeacherCache::Off => CacheMode::Off,
+        TeacherCache::Ram => CacheMode::Ram,
+        TeacherCache::Disk => CacheMode::Disk,
+    };
+    CacheOptions {
+        mode,
+        precision,
+        path: Some(settings.teacher_cache_dir.join(name)),
+        ram_budget_bytes: memory::available_bytes() / CACHE_SHARE_OF_FREE_MEMORY,
+        architecture: found.architecture.to_json().to_string(),
+        features: format!("vocabulary {}", found.vocabulary_digest),
+    }
 }
 
 /// Makes the model that a run has trained the teacher of its dataset. Returns its folder.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tch::Device;
 
 use super::StageError;
+use super::teacher::TeacherUse;
 use crate::config::{self, AttentionChoice, Config, Schedule as ScheduleChoice};
 use crate::graph::{AssembleOptions, Loader, LoaderOptions, Store, UnknownDrop, Vocabulary, shuffled_batches};
 use crate::nn::DatasetIdentity;
@@ -120,6 +121,19 @@ pub struct ShuffledEpochs {
     pub batch_graphs: usize,
     /// Of the run.
     pub seed: u64,
+}
+
+impl ShuffledEpochs {
+    /// How a run of these epochs asks its teacher.
+    pub fn teacher_use(&self, device: Device, kernel: AttentionKernel) -> TeacherUse {
+        let batches = |graphs: &[u64]| graphs.len().div_ceil(self.batch_graphs) as u64;
+        TeacherUse {
+            graphs: self.training.iter().chain(&self.validation).copied().collect(),
+            batches_per_epoch: batches(&self.training) + batches(&self.validation),
+            device,
+            kernel,
+        }
+    }
 }
 
 impl BatchPlan for ShuffledEpochs {

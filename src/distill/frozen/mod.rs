@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::RegisteredTeacher;
-use super::{Teacher, TeacherError, TeacherOptions};
+use super::{StoreShape, Teacher, TeacherError, TeacherOptions};
 use crate::graph::edge_list::{EdgeList, from_edge_list};
 use crate::graph::{Batch, NODE_FEATURES, Vocabulary};
 use crate::nn::Architecture;
@@ -116,7 +116,8 @@ pub fn model(
 pub fn check(teacher: RegisteredTeacher) -> Result<(), TeacherError> {
     let batch = probe_batch(teacher.config.vocabulary.len() as i64).map_err(ModelError::Other)?;
     let model = model(teacher.architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
-    let mut running = Teacher::start(model, teacher.weights, TeacherOptions::new(Device::Cpu))?;
+    let mut running =
+        Teacher::start(model, teacher.weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);
     for ((name, first), (_, second)) in first.tensors.iter().zip(&second.tensors) {
