@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{Mlp, NodeInput, mean_per_graph, relu_dropout};
+use super::layers::{Mlp, Mode, NodeInput, mean_per_graph, relu_dropout};
 use super::parameters::Scope;
-use super::vgae::Mode;
+
 use super::{GatConv, ModelError};
 use crate::graph::{Batch, NODE_FEATURES};
 
@@ -105,7 +105,7 @@ impl Gat {
 
     /// Logits of pooled embeddings.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        self.head.forward(pooled, self.config.dropout, mode == Mode::Training)
+        self.head.forward(pooled, self.config.dropout, mode)
     }
 
     /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
@@ -114,7 +114,7 @@ impl Gat {
         let mut outputs = Vec::with_capacity(self.convs.len());
         for conv in &self.convs {
             x = conv.forward(&x, &batch.adjacency, self.kernel)?;
-            x = relu_dropout(&x, self.config.dropout, mode == Mode::Training)?;
+            x = relu_dropout(&x, self.config.dropout, mode)?;
             outputs.push(x.shallow_clone());
         }
         Ok(outputs)

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout};
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
+pub use super::layers::Mode;
 use super::parameters::Scope;
 use super::{GatConv, ModelError};
 use crate::graph::{Batch, NODE_FEATURES};
@@ -71,15 +72,6 @@ impl VgaeConfig {
         }
         Ok(())
     }
-}
-
-/// Whether a model learns or only answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Batch statistics, dropout, and a drawn latent.
-    Training,
-    /// Running statistics, no dropout, z = μ: the same answer every time.
-    Evaluation,
 }
 
 /// Everything that a forward computes. Rows are nodes.
@@ -190,8 +182,7 @@ impl Vgae {
     ) -> Result<VgaeOutput, ModelError> {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
         let id_logits = self.id_classifier.forward(&latent)?;
-        let training = mode == Mode::Training;
-        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, training)?;
+        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, mode)?;
         Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance })
     }
 
@@ -215,7 +206,7 @@ impl Vgae {
         for layer in &self.decoder {
             x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
         }
-        Ok(self.output.forward(&x, &batch.adjacency, self.kernel)?.f_sigmoid()?)
+        sigmoid(&self.output.forward(&x, &batch.adjacency, self.kernel)?, mode)
     }
 }
 
@@ -255,9 +246,8 @@ impl HiddenLayer {
         dropout: f64,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
-        let training = mode == Mode::Training;
         let x = self.conv.forward(x, &batch.adjacency, kernel)?;
-        relu_dropout(&self.norm.forward(&x, training)?, dropout, training)
+        relu_dropout(&self.norm.forward(&x, mode)?, dropout, mode)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::graph::Batch;
 use crate::nn::Scope;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::{self, CLASSES, GatConfig};
-use crate::nn::layers::{NodeInput, mean_per_graph};
+use crate::nn::layers::{Mode, NodeInput, mean_per_graph};
 use tch::Tensor;
 
 /// A GAT that is never trained again.
@@ -51,7 +51,7 @@ impl FrozenGat {
             return Ok(state);
         }
         let head = gat::head(&mut scope, &self.config)?;
-        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, false)?])
+        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, Mode::Evaluation)?])
     }
 }
 

@@ -6,7 +6,7 @@ use crate::distill::targets::TargetLayout;
 use crate::graph::{Batch, NODE_FEATURES};
 use crate::nn::Scope;
 use crate::nn::attention::AttentionKernel;
-use crate::nn::layers::NodeInput;
+use crate::nn::layers::{NodeInput, sigmoid};
 use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
 
 /// Its sequential parts, in order.
@@ -70,7 +70,8 @@ impl FrozenVgae {
             }
             Part::Output => {
                 let output = vgae::output_layer(&mut scope, &self.config)?;
-                vec![at(0)?, output.forward(&at(1)?, &batch.adjacency, self.kernel)?.f_sigmoid()?]
+                let logits = output.forward(&at(1)?, &batch.adjacency, self.kernel)?;
+                vec![at(0)?, sigmoid(&logits, Mode::Evaluation)?]
             }
         })
     }
