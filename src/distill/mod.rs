@@ -10,6 +10,7 @@ pub mod cache;
 pub mod model;
 pub mod order;
 pub mod planner;
+pub mod registry;
 pub mod shuttle;
 pub mod sub_batch;
 pub mod targets;

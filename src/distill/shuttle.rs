@@ -121,7 +121,7 @@ impl<A: Accelerator> Shuttle<A> {
         let (None, Some(path)) = (&self.carrier.host, &self.source) else { return Ok(()) };
         let failed =
             |reason: &str, source| TeacherError::Reload { path: path.clone(), reason: reason.to_string(), source };
-        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(source)))?;
+        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
         if weights.digest() != self.digest {
             return Err(failed("it holds other weights by now", None));
         }

@@ -49,7 +49,7 @@ pub enum TeacherError {
         /// What was found.
         reason: String,
         /// Why the file could not be read.
-        source: Option<WeightsError>,
+        source: Option<Box<WeightsError>>,
     },
     /// The cache cannot be used.
     #[error(transparent)]

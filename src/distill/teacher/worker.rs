@@ -26,8 +26,10 @@ pub(super) enum Request {
 /// The targets of one batch, and what the student's thread has to do before it reads them.
 pub(super) struct Reply {
     targets: Targets,
-    before_use: Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>,
+    before_use: BeforeUse,
 }
+
+type BeforeUse = Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>;
 
 impl Reply {
     pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>) -> Self {
