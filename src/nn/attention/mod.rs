@@ -1,0 +1,200 @@
+//! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with
+//! `a_ij = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
+//!
+//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores. Each comes
+//! [fused](AttentionKernel::Fused) (CPU, never an array of edges × channels, forward and backward) and
+//! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
+
+mod backward;
+mod composed;
+mod dropout;
+mod element;
+mod fused;
+mod kernels;
+mod layout;
+mod passes;
+mod softmax;
+mod tiles;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::graph::Adjacency;
+pub use dropout::AttentionDropout;
+use kernels::Shape;
+
+/// Which implementation computes attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionKernel {
+    /// Fused where it can (CPU; f32, f64 or bf16), else composed.
+    #[default]
+    Auto,
+    /// Fused, or an error where it cannot.
+    Fused,
+    /// Of torch's own operations.
+    Composed,
+}
+
+/// What both implementations take besides tensors.
+#[derive(Clone, Debug)]
+pub struct AttentionOptions {
+    /// Slope of the leaky ReLU for negative scores.
+    pub negative_slope: f64,
+    /// Dropout of attention weights, in training.
+    pub dropout: Option<AttentionDropout>,
+    /// Whether to return the attention weights too.
+    pub return_weights: bool,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        Self { negative_slope: 0.2, dropout: None, return_weights: false }
+    }
+}
+
+/// What attention gives.
+#[derive(Debug)]
+pub struct Attended {
+    /// In the shape of the values.
+    pub output: Tensor,
+    /// `[num_edges, heads]` in the order of the adjacency, as applied (after dropout), without gradient.
+    pub weights: Option<Tensor>,
+}
+
+/// Why attention cannot be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum AttentionError {
+    /// A tensor does not fit the others.
+    #[error("attention: {tensor} has shape {found:?}, {expected:?} is expected; check the model's heads and widths")]
+    Shape { tensor: &'static str, found: Vec<i64>, expected: Vec<i64> },
+    /// The fused kernels were asked for where they do not run.
+    #[error(
+        "the fused attention kernel runs on the CPU for f32, f64 and bf16, not on {device:?} for {kind:?}; \
+         use attention = \"auto\" or \"composed\""
+    )]
+    Unsupported { device: Device, kind: Kind },
+    /// An option outside its range.
+    #[error("attention dropout must lie in [0, 1), got {0}")]
+    Dropout(f64),
+    /// libtorch reported an error.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+}
+
+/// The attention layer of `GATConv` after its linear map, heads concatenated.
+///
+/// `values` is `[num_nodes, heads * channels]`, the attention vectors `[1, heads, channels]`, the bias
+/// `[heads * channels]`. Returns `[num_nodes, heads * channels]` in the type of the values.
+pub fn gat_conv(
+    kernel: AttentionKernel,
+    values: &Tensor,
+    attention_source: &Tensor,
+    attention_target: &Tensor,
+    bias: Option<&Tensor>,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match attention_source.size()[..] {
+        [1, heads, channels] => (heads, channels),
+        ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
+    };
+    let row = heads * channels;
+    expect("values", values, &[num_nodes(adjacency), row])?;
+    expect("the target's attention vector", attention_target, &[1, heads, channels])?;
+    if let Some(bias) = bias {
+        expect("the bias", bias, &[row])?;
+    }
+    let real = computing_kind(values)?;
+    let attention_source = attention_source.f_to_kind(real)?;
+    let attention_target = attention_target.f_to_kind(real)?;
+    let bias = bias.map(|bias| bias.f_to_kind(real)).transpose()?;
+    if use_fused(kernel, values, options)? {
+        let function = fused_gat(adjacency, heads, channels, options, true);
+        let vectors = [attention_source.f_reshape([row])?, attention_target.f_reshape([row])?];
+        let values = values.f_contiguous()?;
+        let inputs: Vec<&Tensor> = [&values, &vectors[0], &vectors[1]].into_iter().chain(&bias).collect();
+        return Ok(fused::run(function, &inputs)?);
+    }
+    let by_head = values.f_reshape([-1, heads, channels])?;
+    let wide = by_head.f_to_kind(real)?;
+    let source_scores = wide.f_mul(&attention_source)?.f_sum_dim_intlist(-1_i64, false, real)?;
+    let target_scores = wide.f_mul(&attention_target)?.f_sum_dim_intlist(-1_i64, false, real)?;
+    let mut attended = composed::attend(&by_head, &source_scores, &target_scores, adjacency, options)?;
+    attended.output = attended.output.f_reshape([-1, row])?;
+    if let Some(bias) = &bias {
+        attended.output = attended.output.f_add(bias)?.f_to_kind(values.f_kind()?)?;
+    }
+    Ok(attended)
+}
+
+/// Attention with given scores: values `[num_nodes, heads, channels]`, scores `[num_nodes, heads]`.
+///
+/// Returns `[num_nodes, heads, channels]` in the type of the values.
+pub fn gat_attention(
+    kernel: AttentionKernel,
+    values: &Tensor,
+    score_source: &Tensor,
+    score_target: &Tensor,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match values.size()[..] {
+        [_, heads, channels] => (heads, channels),
+        ref found => return Err(shape("values", found, &[num_nodes(adjacency), -1, -1])),
+    };
+    expect("values", values, &[num_nodes(adjacency), heads, channels])?;
+    expect("the sources' scores", score_source, &[num_nodes(adjacency), heads])?;
+    expect("the targets' scores", score_target, &[num_nodes(adjacency), heads])?;
+    let real = computing_kind(values)?;
+    let score_source = score_source.f_to_kind(real)?;
+    let score_target = score_target.f_to_kind(real)?;
+    if use_fused(kernel, values, options)? {
+        let function = fused_gat(adjacency, heads, channels, options, false);
+        let inputs = [values.f_contiguous()?, score_source.f_contiguous()?, score_target.f_contiguous()?];
+        return Ok(fused::run(function, &inputs.each_ref())?);
+    }
+    Ok(composed::attend(values, &score_source, &score_target, adjacency, options)?)
+}
+
+fn fused_gat(
+    adjacency: &Adjacency,
+    heads: i64,
+    channels: i64,
+    options: &AttentionOptions,
+    projected: bool,
+) -> fused::FusedGat {
+    // Sizes of tensors are never negative.
+    let shape = Shape { heads: heads as usize, channels: channels as usize };
+    fused::FusedGat { adjacency: adjacency.shallow_clone(), shape, options: options.clone(), projected }
+}
+
+fn use_fused(kernel: AttentionKernel, values: &Tensor, options: &AttentionOptions) -> Result<bool, AttentionError> {
+    if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
+        return Err(AttentionError::Dropout(dropout.probability));
+    }
+    let (device, kind) = (values.device(), values.f_kind()?);
+    let supported = device == Device::Cpu && matches!(kind, Kind::Float | Kind::Double | Kind::BFloat16);
+    match kernel {
+        AttentionKernel::Fused if !supported => Err(AttentionError::Unsupported { device, kind }),
+        AttentionKernel::Composed => Ok(false),
+        AttentionKernel::Auto | AttentionKernel::Fused => Ok(supported),
+    }
+}
+
+/// Scores, softmax and sums are computed in this type.
+fn computing_kind(values: &Tensor) -> Result<Kind, TchError> {
+    Ok(if values.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float })
+}
+
+fn num_nodes(adjacency: &Adjacency) -> i64 {
+    adjacency.row_pointers.size()[0] - 1
+}
+
+fn expect(tensor: &'static str, value: &Tensor, expected: &[i64]) -> Result<(), AttentionError> {
+    let found = value.size();
+    if found == expected { Ok(()) } else { Err(shape(tensor, &found, expected)) }
+}
+
+fn shape(tensor: &'static str, found: &[i64], expected: &[i64]) -> AttentionError {
+    AttentionError::Shape { tensor, found: found.to_vec(), expected: expected.to_vec() }
+}

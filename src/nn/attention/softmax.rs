@@ -1,0 +1,157 @@
+//! Softmax over the edges of one target, forward and backward, for some heads at a time.
+
+use std::ops::Range;
+
+use super::element::Real;
+use super::layout::Edges;
+use super::tiles::{for_each_tile, tile, tile_mut};
+use crate::torch::simd::Instructions;
+
+/// Subtracts the largest of `edges` logits of each of `WIDTH` heads from `head`.
+#[inline(always)]
+pub(super) fn largest_subtracted<R: Real, const WIDTH: usize>(
+    head: usize,
+    heads: usize,
+    edges: usize,
+    logits: &mut [R],
+) {
+    let mut largest = [R::NEGATIVE_INFINITY; WIDTH];
+    for edge in 0..edges {
+        let logits = tile::<R, WIDTH>(logits, edge * heads + head);
+        for lane in 0..WIDTH {
+            largest[lane] = if logits[lane] > largest[lane] { logits[lane] } else { largest[lane] };
+        }
+    }
+    for edge in 0..edges {
+        let logits = tile_mut::<R, WIDTH>(logits, edge * heads + head);
+        for lane in 0..WIDTH {
+            logits[lane] = logits[lane] - largest[lane];
+        }
+    }
+}
+
+/// Makes the weights of each target and head sum to one (with PyTorch Geometric's 1e-16 in the divisor).
+#[inline(always)]
+pub(super) fn normalize<I: Instructions, R: Real>(
+    edges: &Edges<'_>,
+    nodes: &Range<usize>,
+    heads: usize,
+    weights: &mut [R],
+) {
+    let first_edge = edges.incoming_of(nodes).start;
+    for node in nodes.clone() {
+        let incoming = edges.incoming(node);
+        let weights = &mut weights[(incoming.start - first_edge) * heads..(incoming.end - first_edge) * heads];
+        for_each_tile!(0, heads, |head| divided_by_sum::<I, R>(head, heads, incoming.len(), weights));
+    }
+}
+
+#[inline(always)]
+fn divided_by_sum<I: Instructions, R: Real, const WIDTH: usize>(
+    head: usize,
+    heads: usize,
+    edges: usize,
+    weights: &mut [R],
+) {
+    let mut scale = [R::from_f64(1e-16); WIDTH];
+    for edge in 0..edges {
+        let weights = tile::<R, WIDTH>(weights, edge * heads + head);
+        for lane in 0..WIDTH {
+            scale[lane] += weights[lane];
+        }
+    }
+    for scale in &mut scale {
+        *scale = R::ONE / *scale;
+    }
+    for edge in 0..edges {
+        let weights = tile_mut::<R, WIDTH>(weights, edge * heads + head);
+        for lane in 0..WIDTH {
+            weights[lane] = weights[lane] * scale[lane];
+        }
+    }
+}
+
+/// The attention weights of a forward, as its backward reads them.
+#[derive(Clone, Copy)]
+pub(super) struct SavedWeights<'a, R> {
+    /// `[all edges, heads]`, before dropout, signed as the file's head says.
+    pub(super) signed: &'a [R],
+    /// `[all edges, heads]`, after dropout; absent where there was none.
+    pub(super) dropped: Option<&'a [R]>,
+    /// What dropout multiplied the kept ones by.
+    pub(super) kept_scale: R,
+}
+
+impl<R: Real> SavedWeights<'_, R> {
+    /// The weight that values were multiplied by.
+    #[inline(always)]
+    pub(super) fn applied(&self, position: usize) -> R {
+        match self.dropped {
+            Some(dropped) => dropped[position],
+            None => self.signed[position].absolute(),
+        }
+    }
+
+    /// Derivative of the applied weight by the weight before dropout (where that is zero it does not matter).
+    #[inline(always)]
+    fn dropout_factor(&self, position: usize) -> R {
+        match self.dropped {
+            Some(dropped) if dropped[position] > R::ZERO => self.kept_scale,
+            Some(_) => R::ZERO,
+            None => R::ONE,
+        }
+    }
+}
+
+/// From gradients of one target's applied weights to those of its raw scores, in place, and their sums by head.
+///
+/// `first` is the position of the target's first weight among all.
+#[inline(always)]
+pub(super) fn softmax_backward<I: Instructions, R: Real>(
+    saved: &SavedWeights<'_, R>,
+    first: usize,
+    negative_slope: R,
+    gradients: &mut [R],
+    sums: &mut [R],
+) {
+    let signed = &saved.signed[first..first + gradients.len()];
+    if saved.dropped.is_some() {
+        for (position, gradient) in gradients.iter_mut().enumerate() {
+            *gradient = *gradient * saved.dropout_factor(first + position);
+        }
+    }
+    for_each_tile!(0, sums.len(), |head| backward_of_heads::<I, R>(head, negative_slope, signed, gradients, sums));
+}
+
+/// With a the weights and g their gradients, `a · (g − Σ a·g) · slope`.
+#[inline(always)]
+fn backward_of_heads<I: Instructions, R: Real, const WIDTH: usize>(
+    head: usize,
+    negative_slope: R,
+    signed: &[R],
+    gradients: &mut [R],
+    sums: &mut [R],
+) {
+    let heads = sums.len();
+    let mut mean = [R::ZERO; WIDTH];
+    let mut position = head;
+    while position < signed.len() {
+        let (signed, gradients) = (tile::<R, WIDTH>(signed, position), tile::<R, WIDTH>(gradients, position));
+        for lane in 0..WIDTH {
+            mean[lane] = signed[lane].absolute().mul_add::<I>(gradients[lane], mean[lane]);
+        }
+        position += heads;
+    }
+    let mut sum = [R::ZERO; WIDTH];
+    let mut position = head;
+    while position < signed.len() {
+        let (signed, gradients) = (tile::<R, WIDTH>(signed, position), tile_mut::<R, WIDTH>(gradients, position));
+        for lane in 0..WIDTH {
+            let slope = if signed[lane].is_sign_negative() { negative_slope } else { R::ONE };
+            gradients[lane] = signed[lane].absolute() * (gradients[lane] - mean[lane]) * slope;
+            sum[lane] += gradients[lane];
+        }
+        position += heads;
+    }
+    *tile_mut(sums, head) = sum;
+}

@@ -1,0 +1,226 @@
+//! Differentiable functions written in Rust.
+//!
+//! [`apply`] runs a [`Function`]'s forward without recording and then hangs one node into libtorch's graph
+//! whose backward is the function's own. The function's state lives in that node and is dropped with the
+//! graph, or as soon as a backward that does not keep the graph has passed.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use tch::{TchError, Tensor};
+use torch_sys::C_tensor;
+
+use super::ffi;
+
+/// A function with a backward of its own.
+///
+/// `Send`, because libtorch runs the backward of a GPU's tensors on a thread of its own, and drops the
+/// graph wherever its last reference goes.
+pub trait Function: Send + 'static {
+    /// What errors and profiles call it.
+    const NAME: &'static CStr;
+
+    /// Computes the outputs; they may share no storage with the inputs. Nothing in here is recorded.
+    ///
+    /// `recorded` tells whether a backward can follow; if not, `saved` may stay empty.
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError>;
+
+    /// Computes one gradient for each input, `None` where it is zero or not `needed`.
+    ///
+    /// `gradients` holds one entry for each output, `None` where the loss does not depend on it.
+    /// An error or a panic in here reaches the caller of `backward` as an error.
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError>;
+}
+
+/// What a forward hands back.
+pub struct Forward {
+    /// The results. Those with an integer type have no gradient.
+    pub outputs: Vec<Tensor>,
+    /// What the backward needs: inputs, outputs or others. libtorch checks that nothing changes them meanwhile.
+    pub saved: Vec<Tensor>,
+}
+
+/// Runs `function` on `inputs`, recorded for the backward if any input requires a gradient.
+pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Tensor>, TchError> {
+    let input_pointers = ffi::pointers(inputs);
+    let mut recorded = 0_u8;
+    // SAFETY: the pointers belong to `inputs`, `recorded` is written before the call returns.
+    unsafe { ffi::check(kdgat_autograd_recorded(input_pointers.as_ptr(), inputs.len(), &mut recorded))? };
+    let recorded = recorded != 0;
+    let Forward { outputs, saved } = {
+        let _unrecorded = tch::no_grad_guard();
+        function.forward(inputs, recorded)?
+    };
+    if recorded {
+        let output_pointers = ffi::pointers(&outputs.iter().collect::<Vec<_>>());
+        let saved_pointers = ffi::pointers(&saved.iter().collect::<Vec<_>>());
+        let state = Box::into_raw(Box::new(function));
+        let callbacks = Callbacks { backward: backward::<F>, drop: drop_state::<F>, name: F::NAME.as_ptr() };
+        // SAFETY: all pointers outlive the call; the callee takes `state` and frees it by `drop_state`.
+        unsafe {
+            ffi::check(kdgat_autograd_attach(
+                &callbacks,
+                state.cast(),
+                input_pointers.as_ptr(),
+                input_pointers.len(),
+                output_pointers.as_ptr(),
+                output_pointers.len(),
+                saved_pointers.as_ptr(),
+                saved_pointers.len(),
+            ))?;
+        }
+    }
+    Ok(outputs)
+}
+
+/// Gradients of `outputs` with respect to `inputs`, each output weighted by its gradient (`None`: one, for a scalar).
+///
+/// `None` for an input that no output depends on. Nothing is added to any tensor's `.grad`.
+pub fn gradients(
+    outputs: &[&Tensor],
+    output_gradients: &[Option<&Tensor>],
+    inputs: &[&Tensor],
+    keep_graph: bool,
+) -> Result<Vec<Option<Tensor>>, TchError> {
+    if inputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut results = vec![ptr::null_mut(); inputs.len()];
+    run_engine(outputs, output_gradients, inputs, keep_graph, &mut results)?;
+    // SAFETY: the call above has filled `results` with null or tensors that are now ours.
+    Ok(results.into_iter().map(|pointer| unsafe { ffi::from_raw(pointer) }).collect())
+}
+
+/// Adds the gradients of `outputs`, weighted as in [`gradients`], to the `.grad` of every leaf they depend on.
+pub fn backward_from(
+    outputs: &[&Tensor],
+    output_gradients: &[Option<&Tensor>],
+    keep_graph: bool,
+) -> Result<(), TchError> {
+    run_engine(outputs, output_gradients, &[], keep_graph, &mut [])
+}
+
+fn run_engine(
+    outputs: &[&Tensor],
+    output_gradients: &[Option<&Tensor>],
+    inputs: &[&Tensor],
+    keep_graph: bool,
+    results: &mut [*mut C_tensor],
+) -> Result<(), TchError> {
+    if outputs.len() != output_gradients.len() {
+        return Err(TchError::Shape(format!(
+            "{} outputs but {} gradients of outputs",
+            outputs.len(),
+            output_gradients.len()
+        )));
+    }
+    let output_pointers = ffi::pointers(outputs);
+    let weights: Vec<_> =
+        output_gradients.iter().map(|gradient| gradient.map_or(ptr::null(), |tensor| tensor.as_ptr())).collect();
+    let input_pointers = ffi::pointers(inputs);
+    // SAFETY: all pointers belong to tensors that outlive the call; `results` has room for one for each input.
+    unsafe {
+        ffi::check(kdgat_autograd_gradients(
+            output_pointers.as_ptr(),
+            weights.as_ptr(),
+            output_pointers.len(),
+            input_pointers.as_ptr(),
+            input_pointers.len(),
+            keep_graph,
+            results.as_mut_ptr(),
+        ))
+    }
+}
+
+/// `KdgatBackward` of `shim/autograd.cpp`.
+#[repr(C)]
+struct BackwardCall {
+    saved: *const *mut C_tensor,
+    num_saved: usize,
+    gradients: *const *mut C_tensor,
+    num_gradients: usize,
+    needed: *const u8,
+    results: *mut *mut C_tensor,
+    num_results: usize,
+}
+
+/// `KdgatFunction` of `shim/autograd.cpp`.
+#[repr(C)]
+struct Callbacks {
+    backward: unsafe extern "C" fn(*const c_void, *const BackwardCall) -> *mut c_char,
+    drop: unsafe extern "C" fn(*mut c_void),
+    name: *const c_char,
+}
+
+unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const BackwardCall) -> *mut c_char {
+    // SAFETY: C++ passes the state that `apply` gave it and a call that lives until this returns; the tensors
+    // it points to are ours from here on, and are taken over before anything can panic.
+    let (function, call, saved, gradients, needed) = unsafe {
+        let call = &*call;
+        let take = |pointers, count| {
+            let taken = std::slice::from_raw_parts::<*mut C_tensor>(pointers, count).iter();
+            taken.map(|pointer| ffi::from_raw(*pointer)).collect::<Vec<_>>()
+        };
+        let needed = std::slice::from_raw_parts(call.needed, call.num_results);
+        (&*state.cast::<F>(), call, take(call.saved, call.num_saved), take(call.gradients, call.num_gradients), needed)
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let saved: Vec<Tensor> = saved.into_iter().map(Option::unwrap_or_default).collect();
+        let needed: Vec<bool> = needed.iter().map(|&needed| needed != 0).collect();
+        let _unrecorded = tch::no_grad_guard();
+        function.backward(&saved, &gradients, &needed)
+    }));
+    match outcome {
+        Ok(Ok(results)) if results.len() == call.num_results => {
+            for (index, result) in results.into_iter().enumerate() {
+                let pointer = result.map_or(ptr::null_mut(), ffi::into_raw);
+                // SAFETY: `results` has room for `num_results` pointers.
+                unsafe { *call.results.add(index) = pointer };
+            }
+            ptr::null_mut()
+        }
+        Ok(Ok(results)) => {
+            ffi::error_text(&format!("backward returned {} gradients for {} inputs", results.len(), call.num_results))
+        }
+        Ok(Err(error)) => ffi::error_text(&ffi::message_of(&error)),
+        Err(payload) => ffi::error_text(&ffi::panic_message(payload.as_ref())),
+    }
+}
+
+unsafe extern "C" fn drop_state<F: Function>(state: *mut c_void) {
+    // SAFETY: `state` came from `Box::into_raw` in `apply`, and C++ calls this once.
+    let outcome = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(state.cast::<F>()) })));
+    if let Err(payload) = outcome {
+        // The graph's destructor has nobody to report to.
+        tracing::error!("dropping the state of {:?}: {}", F::NAME, ffi::panic_message(payload.as_ref()));
+    }
+}
+
+unsafe extern "C" {
+    fn kdgat_autograd_recorded(inputs: *const *const C_tensor, num_inputs: usize, recorded: *mut u8) -> *mut c_char;
+    fn kdgat_autograd_attach(
+        function: *const Callbacks,
+        state: *mut c_void,
+        inputs: *const *const C_tensor,
+        num_inputs: usize,
+        outputs: *const *const C_tensor,
+        num_outputs: usize,
+        saved: *const *const C_tensor,
+        num_saved: usize,
+    ) -> *mut c_char;
+    fn kdgat_autograd_gradients(
+        outputs: *const *const C_tensor,
+        output_gradients: *const *const C_tensor,
+        num_outputs: usize,
+        inputs: *const *const C_tensor,
+        num_inputs: usize,
+        keep_graph: bool,
+        results: *mut *mut C_tensor,
+    ) -> *mut c_char;
+}
