@@ -2,17 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Map;
 use tch::Device;
 
 use super::{Outcome, StageError};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
-use crate::distill::registry::{self, CardFacts, Registry};
-use crate::distill::{CacheMode, CacheOptions, Precision, Residency, StoreShape, Teacher, TeacherOptions, Weights};
+use crate::distill::registry::{self, Registered, Registry, TeacherConfig, TrainedOn};
+use crate::distill::{CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use crate::graph::{Store, Vocabulary};
 use crate::memory;
 use crate::nn::attention::AttentionKernel;
-use crate::nn::{Architecture, DatasetIdentity};
+use crate::nn::weights::StateDict;
+use crate::nn::{Architecture, DatasetIdentity, ModelDescription};
+use crate::train::checkpoint;
 
 /// Targets are kept in memory while they take at most this part of what is free.
 const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
@@ -34,19 +37,35 @@ pub fn find(
     model: &str,
     student: &Vocabulary,
 ) -> Result<FoundTeacher, StageError> {
-    let found = match &config.distillation.teacher_path {
-        Some(path) => registry::load(path)?,
-        None => {
-            let data = config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default();
-            let stage = if model == "vgae" { "autoencoder" } else { "normal" };
-            let command = format!("kdgat {stage} --preset {model},teacher{data}");
-            Registry::new(&config.distillation.teachers_dir).find(&dataset.name, model, &command)?
-        }
+    let registered = match &config.distillation.teacher_path {
+        Some(path) => Registered::open(path)?,
+        None => find_registered(config, dataset, model)?,
     };
-    let ids = found.config.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let weights = registered.load()?;
+    let architecture = frozen::architecture(&registered.config)?;
+    let ids = registered.config.vocabulary.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(found.config.vocabulary, student);
-    Ok(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest })
+    let vocabulary = TeacherVocabulary::new(Vocabulary::from_ids(registered.config.vocabulary), student);
+    Ok(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest })
+}
+
+/// The teacher registered for the dataset; the error of a missing one names the command that trains it on this data.
+fn find_registered(config: &Config, dataset: &DatasetIdentity, model: &str) -> Result<Registered, RegistryError> {
+    let registry = Registry::new(&config.distillation.teachers_dir);
+    registry.find(&dataset.name, model).map_err(|error| match error {
+        RegistryError::NoTeacher { wanted, root, near, .. } => {
+            let command = training_command(config, model, "teacher");
+            RegistryError::NoTeacher { wanted, root, near, command }
+        }
+        other => other,
+    })
+}
+
+/// The command that trains a model of this size on the configured data.
+fn training_command(config: &Config, model: &str, size: &str) -> String {
+    let data = config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default();
+    let stage = if model == "vgae" { "autoencoder" } else { "normal" };
+    format!("kdgat {stage} --preset {model},{size}{data}")
 }
 
 /// How a run will ask its teacher.
@@ -113,21 +132,31 @@ fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheO
     }
 }
 
-/// Makes the model that a run has trained the teacher of its dataset. Returns its folder.
+/// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
 pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
-    let data = match &config.data.data {
-        Some(path) => format!(" --data {}", path.display()),
-        None => String::new(),
+    let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
+    let weights = Weights::from_tensors(tensors)?;
+    let model = description.architecture.model_name();
+    let mut metrics = Map::new();
+    metrics.insert("command".into(), training_command(config, model, &config.model.size).into());
+    metrics.insert("seed".into(), config.training.seed.into());
+    metrics.insert("epochs".into(), outcome.epochs.into());
+    metrics.insert("best_epoch".into(), outcome.best_epoch.into());
+    metrics.insert("val_loss".into(), outcome.best_val_loss.into());
+    if let Some(parts) = outcome.best.as_ref().and_then(|best| best["parts"].as_object()) {
+        metrics.extend(parts.clone());
+    }
+    let teacher = TeacherConfig {
+        format_version: registry::FORMAT_VERSION,
+        model: model.to_owned(),
+        architecture: description.architecture.to_json().as_object().cloned().unwrap_or_default(),
+        vocabulary: description.vocabulary.ids().to_vec(),
+        weights_digest: weights.digest().to_owned(),
+        dataset: TrainedOn { name: description.dataset.name, digest: description.dataset.digest },
+        metrics,
+        created_by_version: description.created_by_version,
     };
-    let stage = if config.model.model.as_str() == "vgae" { "autoencoder" } else { "normal" };
-    let metrics = outcome.best.as_ref().and_then(|best| best["parts"].as_object());
-    let number = |(name, value): (&String, &serde_json::Value)| Some((name.clone(), value.as_f64()?));
-    let facts = CardFacts {
-        command: format!("kdgat {stage} --preset {},{}{data}", config.model.model.as_str(), config.model.size),
-        epochs: outcome.epochs,
-        num_parameters: outcome.num_parameters,
-        seed: config.training.seed,
-        metrics: metrics.into_iter().flatten().filter_map(number).collect(),
-    };
-    Ok(Registry::new(&config.distillation.teachers_dir).register(best, &facts)?)
+    let replace = true;
+    let registered = Registry::new(&config.distillation.teachers_dir).register(&teacher, &weights, replace)?;
+    Ok(registered.weights_path.parent().unwrap_or(Path::new("")).to_owned())
 }
