@@ -20,7 +20,8 @@ fn a_student_learns_and_its_run_is_complete() {
     let workplace = Workplace::with_teacher();
     let said = workplace.success(&student(&["--max-epochs", "6", "--offload-teacher"]));
     let run = workplace.run_folder(STUDENT_RUNS, 1);
-    for file in ["config.json", "metrics.csv", "steps.csv", "memory.csv", "best.safetensors", "summary.json", "log.txt"] {
+    for file in ["config.json", "metrics.csv", "steps.csv", "memory.csv", "best.safetensors", "summary.json", "log.txt"]
+    {
         assert!(run.join(file).metadata().is_ok_and(|metadata| metadata.len() > 0), "no {file} in the run");
     }
     assert!(run.join("last/state.safetensors").exists());
@@ -30,8 +31,9 @@ fn a_student_learns_and_its_run_is_complete() {
 
     let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
     let header: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
-    for column in "epoch, train_loss, val_loss, task_loss, kd_loss, latent_kd, recon_kd, lr, graphs_per_second, peak_memory_bytes"
-        .split(", ")
+    for column in
+        "epoch, train_loss, val_loss, task_loss, kd_loss, latent_kd, recon_kd, lr, graphs_per_second, peak_memory_bytes"
+            .split(", ")
     {
         assert!(header.iter().any(|name| name == column), "metrics.csv has no column {column}");
     }
@@ -229,7 +231,8 @@ fn a_damaged_checkpoint_is_named() {
 
 #[test]
 fn a_teacher_of_pytorch_serves_a_student() {
-    let Some(state) = support::parity_file("vgae_teacher_lightning.ckpt").or_else(|| support::parity_file("vgae_student_state.pt"))
+    let Some(state) =
+        support::parity_file("vgae_teacher_lightning.ckpt").or_else(|| support::parity_file("vgae_student_state.pt"))
     else {
         return;
     };

@@ -66,8 +66,6 @@ fn a_gat_answers_the_same_in_any_batch() {
         let config = GatConfig { hidden, layers, heads, embedding: 8, fc_layers, vocabulary_size, dropout: 0.1 };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
         let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
-        check(&format!("{config:?}"), |batch| {
-            vec![tch::no_grad(|| model.forward(batch, Mode::Evaluation)).unwrap()]
-        });
+        check(&format!("{config:?}"), |batch| vec![tch::no_grad(|| model.forward(batch, Mode::Evaluation)).unwrap()]);
     }
 }

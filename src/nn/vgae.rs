@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
 pub use super::layers::Mode;
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
 use super::parameters::Scope;
 use super::{GatConv, ModelError};
 use crate::graph::{Batch, NODE_FEATURES};

@@ -9,7 +9,9 @@ use super::{Outcome, StageError};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::registry::{self, Registered, Registry, TeacherConfig, TrainedOn};
-use crate::distill::{CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights};
+use crate::distill::{
+    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
+};
 use crate::graph::{Store, Vocabulary};
 use crate::memory;
 use crate::nn::attention::AttentionKernel;

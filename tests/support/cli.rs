@@ -7,9 +7,11 @@ use std::sync::OnceLock;
 use kdgat::can::{SimulationOptions, simulate};
 
 /// A model small enough for tests, for both teacher and student.
-pub const SMALL_TEACHER: &[&str] = &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
+pub const SMALL_TEACHER: &[&str] =
+    &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
 /// Its student.
-pub const SMALL_STUDENT: &[&str] = &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
+pub const SMALL_STUDENT: &[&str] =
+    &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
 
 /// A folder that goes away with the test, where the program is run.
 pub struct Workplace {
