@@ -2,12 +2,20 @@
 //!
 //! [`autograd`] makes differentiable functions in Rust, [`parallel`] and [`simd`] let their inner loops use
 //! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices.
+//! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
+//! [`load_cuda`] lets one binary serve machines with and without a GPU.
 #![allow(unsafe_code)]
 
+pub mod allocator;
+pub mod autocast;
 pub mod autograd;
+mod cuda;
+pub mod device;
 mod ffi;
 pub mod grad;
 pub mod parallel;
 pub mod philox;
 pub mod simd;
 pub mod view;
+
+pub use cuda::{CudaLibrary, load_cuda};
