@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use tch::Device;
-
-use super::{Outcome, StageError};
-use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
+use super::objective::TeacherLink;
+use super::setup::Data;
+use super::{Outcome, StageError, training};
+use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
-use crate::distill::registry::{self, CardFacts, Registry};
+use crate::distill::registry::{self, CardFacts, RegisteredTeacher, Registry};
 use crate::distill::{CacheMode, CacheOptions, Precision, Residency, StoreShape, Teacher, TeacherOptions, Weights};
-use crate::graph::{Store, Vocabulary};
+use crate::graph::Store;
 use crate::memory;
-use crate::nn::attention::AttentionKernel;
-use crate::nn::{Architecture, DatasetIdentity};
+use crate::nn::Architecture;
 
 /// Targets are kept in memory while they take at most this part of what is free.
 const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
@@ -27,26 +26,31 @@ pub struct FoundTeacher {
     pub vocabulary_digest: String,
 }
 
-/// The teacher that is configured: by path, or the one registered for the dataset.
-pub fn find(
-    config: &Config,
-    dataset: &DatasetIdentity,
-    model: &str,
-    student: &Vocabulary,
-) -> Result<FoundTeacher, StageError> {
+/// The teacher that is configured, if any: by path, or the one registered for the dataset.
+pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let model = stage.model().as_str();
     let found = match &config.distillation.teacher_path {
         Some(path) => registry::load(path)?,
-        None => {
-            let data = config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default();
-            let stage = if model == "vgae" { "autoencoder" } else { "normal" };
-            let command = format!("kdgat {stage} --preset {model},teacher{data}");
-            Registry::new(&config.distillation.teachers_dir).find(&dataset.name, model, &command)?
-        }
+        None => registered(config, &data.dataset.name, model)?,
     };
     let ids = found.config.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(found.config.vocabulary, student);
-    Ok(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest })
+    let vocabulary = TeacherVocabulary::new(found.config.vocabulary, data.store.vocabulary());
+    Ok(Some(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest }))
+}
+
+/// The registered teacher of a dataset; the error for a missing one names the command that trains it.
+pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<RegisteredTeacher, StageError> {
+    let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Normal };
+    let command = format!("kdgat {} --preset {model},teacher{}", stage.as_str(), data_flag(config));
+    Ok(Registry::new(&config.distillation.teachers_dir).find(dataset, model, &command)?)
+}
+
+fn data_flag(config: &Config) -> String {
+    config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default()
 }
 
 /// How a run will ask its teacher.
@@ -56,15 +60,18 @@ pub struct TeacherUse {
     pub graphs: Vec<u64>,
     /// Training and validation batches of an epoch.
     pub batches_per_epoch: u64,
-    /// Where targets are needed.
-    pub device: Device,
-    /// How the teacher computes attention.
-    pub kernel: AttentionKernel,
 }
 
-/// Starts the teacher's thread.
-pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: TeacherUse) -> Result<Teacher, StageError> {
+/// Starts the teacher's thread, if there is a teacher.
+pub fn start(
+    config: &Config,
+    found: Option<FoundTeacher>,
+    data: &Data,
+    usage: TeacherUse,
+) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
+    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let store = &data.store;
     let options = TeacherOptions {
         residency: match settings.residency() {
             ResidencyChoice::Resident => Residency::Resident,
@@ -77,15 +84,16 @@ pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: Teacher
         burst: settings.teacher_burst,
         batches_per_epoch: usage.batches_per_epoch,
         epochs: config.training.max_epochs as u64,
-        ..TeacherOptions::new(usage.device)
+        ..TeacherOptions::new(data.device)
     };
     let shape = StoreShape {
         dataset_digest: store.digest().to_owned(),
         node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
         used: Some(usage.graphs),
     };
-    let model = frozen::model(found.architecture, found.vocabulary, usage.kernel);
-    Ok(Teacher::start(model, found.weights, &options, &shape)?)
+    let model = frozen::model(found.architecture, found.vocabulary, training::attention_kernel(config));
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
 fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
@@ -114,16 +122,12 @@ fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheO
 }
 
 /// Makes the model that a run has trained the teacher of its dataset. Returns its folder.
-pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
-    let data = match &config.data.data {
-        Some(path) => format!(" --data {}", path.display()),
-        None => String::new(),
-    };
-    let stage = if config.model.model.as_str() == "vgae" { "autoencoder" } else { "normal" };
+pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
+    let model = &config.model;
     let metrics = outcome.best.as_ref().and_then(|best| best["parts"].as_object());
     let number = |(name, value): (&String, &serde_json::Value)| Some((name.clone(), value.as_f64()?));
     let facts = CardFacts {
-        command: format!("kdgat {stage} --preset {},{}{data}", config.model.model.as_str(), config.model.size),
+        command: format!("kdgat {} --preset {},{}{}", stage.as_str(), model.model, model.size, data_flag(config)),
         epochs: outcome.epochs,
         num_parameters: outcome.num_parameters,
         seed: config.training.seed,
