@@ -47,8 +47,15 @@ fn check(what: &str, answer: impl Fn(&Batch) -> Vec<Tensor>) {
 #[test]
 fn a_vgae_answers_the_same_in_any_batch() {
     for (hidden, latent, heads) in [(vec![24, 12, 8], 8, 4), (vec![80, 40, 16], 16, 1), (vec![480, 240, 48], 48, 4)] {
-        let config =
-            VgaeConfig { hidden, latent, heads, embedding: 8, vocabulary_size: PARITY_VOCABULARY, dropout: 0.1 };
+        let config = VgaeConfig {
+            hidden,
+            latent,
+            heads,
+            embedding: 8,
+            vocabulary_size: PARITY_VOCABULARY,
+            dropout: 0.1,
+            edge_scaling: None,
+        };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
         let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
         check(&format!("{config:?}"), |batch| {
@@ -63,7 +70,16 @@ fn a_vgae_answers_the_same_in_any_batch() {
 fn a_gat_answers_the_same_in_any_batch() {
     for (hidden, layers, heads, fc_layers) in [(24, 2, 4, 3), (48, 3, 8, 2)] {
         let vocabulary_size = PARITY_VOCABULARY;
-        let config = GatConfig { hidden, layers, heads, embedding: 8, fc_layers, vocabulary_size, dropout: 0.1 };
+        let config = GatConfig {
+            hidden,
+            layers,
+            heads,
+            embedding: 8,
+            fc_layers,
+            vocabulary_size,
+            dropout: 0.1,
+            edge_scaling: None,
+        };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
         let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
         check(&format!("{config:?}"), |batch| vec![tch::no_grad(|| model.forward(batch, Mode::Evaluation)).unwrap()]);

@@ -23,8 +23,9 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             Ok(exit_code(&stage::autoencoder(&loaded.config)?))
         }
         Command::Normal(settings) => {
-            let _loaded = settings.load_for(Stage::Normal)?;
-            unfinished("normal")
+            let loaded = settings.load_for(Stage::Normal)?;
+            start()?;
+            Ok(exit_code(&stage::normal(&loaded.config)?))
         }
         Command::Curriculum(settings) => {
             let _loaded = settings.load_for(Stage::Curriculum)?;

@@ -11,7 +11,7 @@ use super::layers::{Mlp, Mode, NodeInput, mean_per_graph, relu_dropout};
 use super::parameters::Scope;
 
 use super::{GatConv, ModelError};
-use crate::graph::{Batch, NODE_FEATURES};
+use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
 /// Classes: normal and attack.
 pub const CLASSES: i64 = 2;
@@ -33,6 +33,9 @@ pub struct GatConfig {
     pub vocabulary_size: i64,
     /// Probability of dropping an activation in training.
     pub dropout: f64,
+    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_scaling: Option<EdgeScaling>,
 }
 
 impl GatConfig {

@@ -4,6 +4,7 @@
 //! or a teacher's weights wherever they are at the moment). Its tensors carry PyTorch's names for the same layers.
 
 pub mod attention;
+pub mod class_loss;
 pub mod description;
 pub mod error;
 pub mod gat;
@@ -13,6 +14,7 @@ pub mod parameters;
 pub mod vgae;
 pub mod weights;
 
+pub use class_loss::ClassLoss;
 pub use description::{Architecture, DatasetIdentity, ModelDescription};
 pub use error::ModelError;
 pub use gat::{Gat, GatConfig};

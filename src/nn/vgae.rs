@@ -11,7 +11,7 @@ pub use super::layers::Mode;
 use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
 use super::parameters::Scope;
 use super::{GatConv, ModelError};
-use crate::graph::{Batch, NODE_FEATURES};
+use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
 /// Heads of the decoder's hidden layers, where the width divides.
 const DECODER_HEADS: i64 = 4;
@@ -31,6 +31,9 @@ pub struct VgaeConfig {
     pub vocabulary_size: i64,
     /// Probability of dropping an activation in training.
     pub dropout: f64,
+    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_scaling: Option<EdgeScaling>,
 }
 
 impl VgaeConfig {

@@ -2,14 +2,17 @@
 //! [`crate::distill`] and [`crate::train`].
 
 mod autoencoder;
+mod classifier;
 mod error;
 mod objective;
 mod outcome;
+mod run;
 mod setup;
 mod teacher;
 mod training;
 
 pub use autoencoder::autoencoder;
+pub use classifier::normal;
 pub use error::StageError;
 pub use outcome::Outcome;
 pub use setup::open_store;

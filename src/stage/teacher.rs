@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Map;
-use tch::Device;
 
-use super::{Outcome, StageError};
-use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
+use super::objective::TeacherLink;
+use super::setup::Data;
+use super::{Outcome, StageError, training};
+use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
 use crate::distill::registry::{self, Registered, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
@@ -14,9 +15,8 @@ use crate::distill::{
 };
 use crate::graph::{Store, Vocabulary};
 use crate::memory;
-use crate::nn::attention::AttentionKernel;
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, DatasetIdentity, ModelDescription};
+use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
 
 /// Targets are kept in memory while they take at most this part of what is free.
@@ -32,42 +32,45 @@ pub struct FoundTeacher {
     pub vocabulary_digest: String,
 }
 
-/// The teacher that is configured: by path, or the one registered for the dataset.
-pub fn find(
-    config: &Config,
-    dataset: &DatasetIdentity,
-    model: &str,
-    student: &Vocabulary,
-) -> Result<FoundTeacher, StageError> {
-    let registered = match &config.distillation.teacher_path {
+/// The teacher that is configured, if any: by path, or the one registered for the dataset.
+pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let model = stage.model().as_str();
+    let found = match &config.distillation.teacher_path {
         Some(path) => Registered::open(path)?,
-        None => find_registered(config, dataset, model)?,
+        None => registered(config, &data.dataset.name, model)?,
     };
-    let weights = registered.load()?;
-    let architecture = frozen::architecture(&registered.config)?;
-    let ids = registered.config.vocabulary.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let weights = found.load()?;
+    let architecture = frozen::architecture(&found.config)?;
+    let ids = found.config.vocabulary.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(Vocabulary::from_ids(registered.config.vocabulary), student);
-    Ok(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest })
+    let vocabulary = TeacherVocabulary::new(Vocabulary::from_ids(found.config.vocabulary), data.store.vocabulary());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest }))
 }
 
-/// The teacher registered for the dataset; the error of a missing one names the command that trains it on this data.
-fn find_registered(config: &Config, dataset: &DatasetIdentity, model: &str) -> Result<Registered, RegistryError> {
+/// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
+pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<Registered, StageError> {
     let registry = Registry::new(&config.distillation.teachers_dir);
-    registry.find(&dataset.name, model).map_err(|error| match error {
+    let found = registry.find(dataset, model).map_err(|error| match error {
         RegistryError::NoTeacher { wanted, root, near, .. } => {
-            let command = training_command(config, model, "teacher");
+            let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Normal };
+            let command = training_command(config, stage, model, "teacher");
             RegistryError::NoTeacher { wanted, root, near, command }
         }
         other => other,
-    })
+    });
+    Ok(found?)
 }
 
 /// The command that trains a model of this size on the configured data.
-fn training_command(config: &Config, model: &str, size: &str) -> String {
-    let data = config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default();
-    let stage = if model == "vgae" { "autoencoder" } else { "normal" };
-    format!("kdgat {stage} --preset {model},{size}{data}")
+fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> String {
+    format!("kdgat {} --preset {model},{size}{}", stage.as_str(), data_flag(config))
+}
+
+fn data_flag(config: &Config) -> String {
+    config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default()
 }
 
 /// How a run will ask its teacher.
@@ -77,15 +80,18 @@ pub struct TeacherUse {
     pub graphs: Vec<u64>,
     /// Training and validation batches of an epoch.
     pub batches_per_epoch: u64,
-    /// Where targets are needed.
-    pub device: Device,
-    /// How the teacher computes attention.
-    pub kernel: AttentionKernel,
 }
 
-/// Starts the teacher's thread.
-pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: TeacherUse) -> Result<Teacher, StageError> {
+/// Starts the teacher's thread, if there is a teacher.
+pub fn start(
+    config: &Config,
+    found: Option<FoundTeacher>,
+    data: &Data,
+    usage: TeacherUse,
+) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
+    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let store = &data.store;
     let options = TeacherOptions {
         residency: match settings.residency() {
             ResidencyChoice::Resident => Residency::Resident,
@@ -98,15 +104,16 @@ pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: Teacher
         burst: settings.teacher_burst,
         batches_per_epoch: usage.batches_per_epoch,
         epochs: config.training.max_epochs as u64,
-        ..TeacherOptions::new(usage.device)
+        ..TeacherOptions::new(data.device)
     };
     let shape = StoreShape {
         dataset_digest: store.digest().to_owned(),
         node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
         used: Some(usage.graphs),
     };
-    let model = frozen::model(found.architecture, found.vocabulary, usage.kernel);
-    Ok(Teacher::start(model, found.weights, &options, &shape)?)
+    let model = frozen::model(found.architecture, found.vocabulary, training::attention_kernel(config));
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
 fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
@@ -135,12 +142,12 @@ fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheO
 }
 
 /// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
-pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
+pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
     let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
     let weights = Weights::from_tensors(tensors)?;
     let model = description.architecture.model_name();
     let mut metrics = Map::new();
-    metrics.insert("command".into(), training_command(config, model, &config.model.size).into());
+    metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());

@@ -67,10 +67,26 @@ pub struct FitOptions {
 
 /// Which graphs are seen, batch by batch.
 pub trait BatchPlan {
+    /// Called before an epoch begins, or goes on.
+    fn prepare(&mut self, _epoch: u64) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
+
     /// Training batches of an epoch: a pure function of it.
     fn training(&self, epoch: u64) -> Vec<Vec<u64>>;
+
     /// Validation batches.
     fn validation(&self) -> Vec<Vec<u64>>;
+
+    /// Columns that the plan adds to `metrics.csv`.
+    fn columns(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Their values for an epoch.
+    fn values(&self, _epoch: u64) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Writes the deployed model: called when an epoch is the best so far.
@@ -87,7 +103,7 @@ pub struct Fit<'a> {
     /// Reads validation batches.
     pub validation_loader: &'a Loader,
     /// Which batches.
-    pub plan: &'a dyn BatchPlan,
+    pub plan: &'a mut dyn BatchPlan,
     /// Where the run is written.
     pub run: &'a RunDirectory,
     /// Where its progress is shown.
@@ -206,7 +222,8 @@ impl LoopState {
             position = restore(fit, options, &mut optimizer, &mut sums)?;
         }
         let (epoch, step) = (position.epoch, position.step);
-        let metrics_header = metrics_header(parts);
+        let mut metrics_header = metrics_header(parts);
+        metrics_header.extend(fit.plan.columns().iter().map(|&column| column.to_owned()));
         let metrics_header: Vec<&str> = metrics_header.iter().map(String::as_str).collect();
         let number_at = |row: &csv::StringRecord, column: usize| row[column].parse::<u64>().unwrap_or(u64::MAX);
         let metrics = CsvLog::resume(&fit.run.file("metrics.csv"), &metrics_header, |row| number_at(row, 0) < epoch)?;
@@ -230,6 +247,7 @@ impl LoopState {
     fn epoch(&mut self, fit: &mut Fit, options: &FitOptions) -> Result<bool, FitError> {
         let epoch = self.position.epoch;
         let lr = options.lr * options.schedule.factor(epoch, &self.position.progress);
+        fit.plan.prepare(epoch).map_err(FitError::Objective)?;
         let batches = fit.plan.training(epoch);
         let total_steps = batches.len() as u64;
         memory::reset_peak(options.device);
@@ -365,7 +383,9 @@ impl LoopState {
             steps,
         };
         self.peak_memory_bytes = self.peak_memory_bytes.max(peak);
-        self.metrics.write(&metrics_row(&metrics))?;
+        let mut row = metrics_row(&metrics);
+        row.extend(fit.plan.values(metrics.epoch));
+        self.metrics.write(&row)?;
         let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
         if improved {
             (fit.save_best)(fit.trainable, &self.position)?;
