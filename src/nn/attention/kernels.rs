@@ -334,12 +334,16 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
                 source_gradients,
             ));
             rows.clear();
-            rows.extend(outgoing.iter().map(|&edge| self.edges.target(edge as usize) * row));
+            for &edge in outgoing {
+                rows.push(self.edges.target(edge as usize) * row);
+            }
             let values = &self.values[node * row..(node + 1) * row];
             let value_gradients = &mut self.value_gradients[position * row..][..row];
             for (head, &source) in source_gradients.iter().enumerate() {
                 weights.clear();
-                weights.extend(outgoing.iter().map(|&edge| self.weights.applied(edge as usize * heads + head)));
+                for &edge in outgoing {
+                    weights.push(self.weights.applied(edge as usize * heads + head));
+                }
                 let column_of = Column {
                     rows: &rows,
                     weights: &weights,
