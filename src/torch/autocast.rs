@@ -22,11 +22,40 @@ pub struct Autocast {
 impl Autocast {
     /// Begins mixed precision in `kind` (bf16, or f16 on a GPU) for operations on `device`.
     pub fn enter(device: Device, kind: Kind) -> Result<Self, TchError> {
+        Self::enter_raw(device.is_cuda(), scalar_type(kind)?)
+    }
+
+    fn enter_raw(on_cuda: bool, kind: i8) -> Result<Self, TchError> {
         let (mut was_enabled, mut previous_kind) = (false, 0);
-        let on_cuda = device.is_cuda();
         // SAFETY: both are written before the call returns.
-        unsafe { ffi::check(kdgat_autocast_enter(on_cuda, scalar_type(kind)?, &mut was_enabled, &mut previous_kind))? };
+        unsafe { ffi::check(kdgat_autocast_enter(on_cuda, kind, &mut was_enabled, &mut previous_kind))? };
         Ok(Self { on_cuda, was_enabled, previous_kind, thread_bound: PhantomData })
+    }
+}
+
+/// The mixed precision in force on a thread, to be entered again by a recomputation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AutocastState {
+    /// The type on the CPU and on CUDA, where enabled.
+    kinds: [Option<i8>; 2],
+}
+
+impl AutocastState {
+    pub(super) fn current() -> Result<Self, TchError> {
+        let mut kinds = [None; 2];
+        for (on_cuda, kind_of) in [false, true].into_iter().zip(&mut kinds) {
+            let (mut enabled, mut kind) = (false, 0);
+            // SAFETY: both are written before the call returns.
+            unsafe { ffi::check(kdgat_autocast_state(on_cuda, &mut enabled, &mut kind))? };
+            *kind_of = enabled.then_some(kind);
+        }
+        Ok(Self { kinds })
+    }
+
+    pub(super) fn enter(self) -> Result<[Option<Autocast>; 2], TchError> {
+        let [host, cuda] = self.kinds;
+        let enter = |on_cuda, kind: Option<i8>| kind.map(|kind| Autocast::enter_raw(on_cuda, kind)).transpose();
+        Ok([enter(false, host)?, enter(true, cuda)?])
     }
 }
 
@@ -43,5 +72,6 @@ impl Drop for Autocast {
 
 unsafe extern "C" {
     fn kdgat_autocast_enter(on_cuda: bool, kind: i8, was_enabled: *mut bool, previous_kind: *mut i8) -> *mut c_char;
+    fn kdgat_autocast_state(on_cuda: bool, enabled: *mut bool, kind: *mut i8) -> *mut c_char;
     fn kdgat_autocast_leave(on_cuda: bool, was_enabled: bool, previous_kind: i8) -> *mut c_char;
 }

@@ -161,7 +161,7 @@ impl<T: Element> Backward<'_, T> {
 }
 
 /// Adds up the blocks' rows in their order, whatever the number of threads.
-fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
+pub(super) fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
     sums.fill(R::ZERO);
     for row in by_block.chunks_exact(sums.len().max(1)) {
         for (sum, &value) in sums.iter_mut().zip(row) {
@@ -170,6 +170,6 @@ fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
     }
 }
 
-fn zeros<T: Element>(length: usize) -> Result<Tensor, TchError> {
+pub(super) fn zeros<T: Element>(length: usize) -> Result<Tensor, TchError> {
     Tensor::f_zeros([length as i64], (T::KIND, Device::Cpu))
 }

@@ -56,11 +56,13 @@ pub fn empty_cache() -> Result<(), DeviceError> {
 
 /// Sets the device allocator's settings, in the syntax of `PYTORCH_ALLOC_CONF`.
 ///
-/// Before the first allocation on a device, and before threads start. An unknown key is an error.
+/// Before the first allocation on a device, and before threads start. A value that is not allowed is an error, and
+/// with CUDA loaded an unknown key too.
 pub fn set_allocator_settings(settings: &str) -> Result<(), TchError> {
-    let settings = CString::new(settings)?;
+    let text = CString::new(settings)?;
     // SAFETY: a null-terminated string that outlives the call.
-    unsafe { ffi::check(kdgat_device_set_settings(settings.as_ptr())) }
+    let outcome = unsafe { ffi::check(kdgat_device_set_settings(text.as_ptr())) };
+    outcome.map_err(|error| TchError::Torch(format!("allocator settings '{settings}': {}", ffi::message_of(&error))))
 }
 
 /// The settings in force, as they were given.

@@ -227,6 +227,14 @@ char* kdgat_autocast_enter(bool on_cuda, int8_t kind, bool* was_enabled, int8_t*
   });
 }
 
+char* kdgat_autocast_state(bool on_cuda, bool* enabled, int8_t* kind) {
+  return kdgat::guarded([&] {
+    auto type = on_cuda ? kCUDA : at::kCPU;
+    *enabled = at::autocast::is_autocast_enabled(type);
+    *kind = static_cast<int8_t>(at::autocast::get_autocast_dtype(type));
+  });
+}
+
 char* kdgat_autocast_leave(bool on_cuda, bool was_enabled, int8_t previous_kind) {
   return kdgat::guarded([&] {
     auto type = on_cuda ? kCUDA : at::kCPU;
