@@ -2,13 +2,13 @@
 
 use serde_json::Map;
 
+use super::StageError;
 use super::objective::{VgaeDistillation, VgaeObjective};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs};
-use super::StageError;
 use crate::config::{Config, Stage};
 use crate::distill::losses::{Projection, VgaeWeights};
 use crate::graph::Split;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::StageError;
 use super::objective::Student;
 use super::outcome::Outcome;
 use super::setup::Data;
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
-use super::StageError;
 use crate::config::{self, Config, Stage};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;

@@ -46,8 +46,7 @@ impl GatObjective {
         let accuracy = share_equal(&called, &batch.labels)?;
         // Called 1 and labelled 0, or the reverse: the difference is 1 or -1.
         let difference = called.f_sub(&batch.labels)?;
-        let (false_positives, false_negatives) =
-            (share(&difference.f_gt(0)?)?, share(&difference.f_lt(0)?)?);
+        let (false_positives, false_negatives) = (share(&difference.f_gt(0)?)?, share(&difference.f_lt(0)?)?);
         Ok(Losses { total, parts: vec![task, kd, accuracy, false_positives, false_negatives, agreement] })
     }
 }
