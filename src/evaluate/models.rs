@@ -117,6 +117,20 @@ impl TrainedModel {
         })
     }
 
+    /// Frames in a window of its graphs.
+    ///
+    /// # Errors
+    /// A model that was trained elsewhere may not say.
+    pub fn window(&self) -> Result<usize, EvaluateError> {
+        match self.description.window {
+            0 | 1 => Err(EvaluateError::Input(format!(
+                "{}: does not say how many frames its windows have; add \"metrics\": {{\"window\": 100}} to its config.json",
+                self.path.display()
+            ))),
+            window => Ok(window),
+        }
+    }
+
     /// Trained values.
     pub fn num_parameters(&self) -> usize {
         let is_weight = |name: &str| !STATISTICS.iter().any(|statistic| name.ends_with(statistic));

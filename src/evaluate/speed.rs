@@ -26,6 +26,18 @@ pub struct Speed {
     pub threads: i32,
 }
 
+impl Speed {
+    /// Of one model after the other.
+    pub fn and_then(&self, other: &Speed) -> Speed {
+        Speed {
+            ms_per_graph_batch_1: self.ms_per_graph_batch_1 + other.ms_per_graph_batch_1,
+            ms_per_graph_batch_512: self.ms_per_graph_batch_512 + other.ms_per_graph_batch_512,
+            frames_per_second: 1.0 / (1.0 / self.frames_per_second + 1.0 / other.frames_per_second),
+            threads: self.threads,
+        }
+    }
+}
+
 /// Measures on these graphs; `None` when there are none.
 pub fn measure(scorer: &Scorer, store: &Store, graphs: &[u64]) -> Result<Option<Speed>, EvaluateError> {
     if graphs.is_empty() {

@@ -2,7 +2,9 @@
 //! [`crate::distill`] and [`crate::train`].
 
 mod autoencoder;
+mod compare;
 mod error;
+mod evaluate;
 mod objective;
 mod outcome;
 mod setup;
@@ -10,6 +12,8 @@ mod teacher;
 mod training;
 
 pub use autoencoder::autoencoder;
+pub use compare::{CompareOptions, Comparison, compare};
 pub use error::StageError;
+pub use evaluate::{EvaluateOptions, evaluate};
 pub use outcome::Outcome;
 pub use setup::open_store;
