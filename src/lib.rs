@@ -7,7 +7,9 @@
 pub mod can;
 pub mod cli;
 pub mod config;
+pub mod detect;
 pub mod distill;
+pub mod evaluate;
 pub mod files;
 pub mod graph;
 pub mod interrupt;

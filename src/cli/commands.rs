@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::calibrate::CalibrateArgs;
+use super::compare::CompareArgs;
+use super::detect::DetectArgs;
+use super::evaluate::EvaluateArgs;
 use super::settings::Settings;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
@@ -25,6 +29,12 @@ pub enum Command {
     Curriculum(Settings),
     /// Score trained models on the test folders of their dataset
     Evaluate(EvaluateArgs),
+    /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
+    Compare(CompareArgs),
+    /// Set a model's threshold and score scale from attack-free traffic of another car
+    Calibrate(CalibrateArgs),
+    /// Score a log or a live stream window by window, a JSON line each
+    Detect(DetectArgs),
     /// Simulate, build and describe datasets
     #[command(subcommand)]
     Data(DataCommand),
@@ -40,15 +50,6 @@ pub enum Command {
         /// The shell to complete in
         shell: Shell,
     },
-}
-
-#[derive(Args, Debug)]
-pub struct EvaluateArgs {
-    /// Run folders; without any, all models of the dataset
-    #[arg(value_name = "RUN")]
-    pub runs: Vec<PathBuf>,
-    #[command(flatten)]
-    pub settings: Settings,
 }
 
 #[derive(Debug, Subcommand)]

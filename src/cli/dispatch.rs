@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::{completions, configuration, data, teachers};
+use super::{calibrate, compare, completions, configuration, data, detect, evaluate, teachers};
 use crate::config::Stage;
 use crate::interrupt;
 use crate::stage::{self, Outcome};
@@ -31,10 +31,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             let _loaded = settings.load_for(Stage::Curriculum)?;
             unfinished("curriculum")
         }
-        Command::Evaluate(args) => {
-            let _loaded = args.settings.load()?;
-            unfinished("evaluate")
-        }
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
         Command::Data(DataCommand::Build(settings)) => data::build(&settings.load()?.config),
         Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),

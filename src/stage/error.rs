@@ -31,6 +31,8 @@ pub enum StageError {
     Run(#[from] RunError),
     #[error(transparent)]
     Fit(#[from] FitError),
+    #[error(transparent)]
+    Evaluate(#[from] crate::evaluate::EvaluateError),
     /// A file of the run cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -44,6 +46,7 @@ impl StageError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Fit(error) => matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_)),
+            Self::Evaluate(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) | Self::File { .. } | Self::Teacher(_) => false,
             _ => true,
         }

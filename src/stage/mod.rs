@@ -3,7 +3,9 @@
 
 mod autoencoder;
 mod classifier;
+mod compare;
 mod error;
+mod evaluate;
 mod objective;
 mod outcome;
 mod run;
@@ -13,6 +15,8 @@ mod training;
 
 pub use autoencoder::autoencoder;
 pub use classifier::normal;
+pub use compare::{CompareOptions, Comparison, compare};
 pub use error::StageError;
+pub use evaluate::{EvaluateOptions, evaluate};
 pub use outcome::Outcome;
 pub use setup::open_store;

@@ -148,6 +148,8 @@ pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -
     let model = description.architecture.model_name();
     let mut metrics = Map::new();
     metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
+    metrics.insert("size".into(), description.size.clone().into());
+    metrics.insert("window".into(), description.window.into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());
