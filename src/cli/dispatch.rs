@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::{calibrate, compare, completions, configuration, data, detect, evaluate, teachers};
 use crate::config::Stage;
-use crate::interrupt;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
+use crate::{interrupt, memory};
 
 /// Carries out one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -56,6 +56,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// What training commands do before anything touches torch.
 fn start() -> Result<()> {
     interrupt::listen()?;
+    let devices = memory::start_devices();
+    if !devices.settings.is_empty() {
+        eprintln!("allocator of the GPU: {}", devices.settings);
+    }
+    for warning in devices.warnings {
+        eprintln!("warning: {warning}");
+    }
     Ok(())
 }
 
