@@ -13,7 +13,7 @@ mod teachers;
 
 use std::process::ExitCode;
 
-pub use commands::{Cli, Command, ConfigArgs, DataCommand, EvaluateArgs, TeachersCommand};
+pub use commands::{Cli, Command, ConfigArgs, CurriculumArgs, DataCommand, EvaluateArgs, TeachersCommand};
 pub use dispatch::run;
 pub use exit::{ExitStatus, UsageError, exit_code};
 pub use parse::parse;

@@ -3,6 +3,7 @@
 
 mod autoencoder;
 mod classifier;
+mod curriculum;
 mod error;
 mod objective;
 mod outcome;
@@ -12,7 +13,8 @@ mod teacher;
 mod training;
 
 pub use autoencoder::autoencoder;
-pub use classifier::normal;
+pub use classifier::{curriculum, normal};
+pub use curriculum::score_only;
 pub use error::StageError;
 pub use outcome::Outcome;
 pub use setup::open_store;

@@ -117,16 +117,7 @@ impl Registry {
     pub fn register(&self, checkpoint: &Path, facts: &CardFacts) -> Result<PathBuf, RegistryError> {
         let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(checkpoint)?;
         let weights = Weights::from_tensors(tensors)?;
-        let config = TeacherConfig {
-            format_version: FORMAT_VERSION,
-            model: description.architecture.model_name().to_owned(),
-            architecture: description.architecture.to_json(),
-            vocabulary: description.vocabulary.clone(),
-            weights_digest: Some(weights.digest().to_owned()),
-            dataset: Some(description.dataset.clone()),
-            metrics: json!({ "epoch": description.epoch, "val_loss": description.val_loss, "size": description.size }),
-            created_by_version: Some(description.created_by_version.clone()),
-        };
+        let config = TeacherConfig::new(&description, &weights);
         let folder = self.folder(&description.dataset.name, &config.model);
         let text = serde_json::to_vec_pretty(&config).map_err(std::io::Error::other);
         let write = |partial: &Path| {
@@ -143,9 +134,16 @@ impl Registry {
     }
 }
 
-/// A teacher by the path of its weights, with `config.json` beside them.
+/// A model by the path of its weights: a registered teacher or weights of PyTorch, with `config.json` beside them, or
+/// the `best.safetensors` of a run, which describes itself.
 pub fn load(path: &Path) -> Result<RegisteredTeacher, RegistryError> {
-    let config = read_config(path)?;
+    let config = match read_config(path) {
+        Ok(config) => config,
+        Err(error @ (RegistryError::NoConfig { .. } | RegistryError::Config { .. })) => {
+            return load_checkpoint(path).ok_or(error)?;
+        }
+        Err(error) => return Err(error),
+    };
     let mut architecture = config.architecture.clone();
     if let Some(fields) = architecture.as_object_mut() {
         // A configuration written by hand names the widths; what can be counted need not be repeated.
@@ -161,6 +159,36 @@ pub fn load(path: &Path) -> Result<RegisteredTeacher, RegistryError> {
         return Err(RegistryError::Digest { path, found, expected: expected.clone() });
     }
     Ok(RegisteredTeacher { path: path.to_owned(), config, architecture, weights })
+}
+
+/// `None` if the file is no checkpoint of kdgat.
+fn load_checkpoint(path: &Path) -> Option<Result<RegisteredTeacher, RegistryError>> {
+    if !checkpoint::is_checkpoint(path) {
+        return None;
+    }
+    let load = || {
+        let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
+        let weights = Weights::from_tensors(tensors)?.with_source(path);
+        let architecture = description.architecture.clone();
+        let config = TeacherConfig::new(&description, &weights);
+        Ok(RegisteredTeacher { path: path.to_owned(), config, architecture, weights })
+    };
+    Some(load())
+}
+
+impl TeacherConfig {
+    fn new(description: &ModelDescription, weights: &Weights) -> Self {
+        Self {
+            format_version: FORMAT_VERSION,
+            model: description.architecture.model_name().to_owned(),
+            architecture: description.architecture.to_json(),
+            vocabulary: description.vocabulary.clone(),
+            weights_digest: Some(weights.digest().to_owned()),
+            dataset: Some(description.dataset.clone()),
+            metrics: json!({ "epoch": description.epoch, "val_loss": description.val_loss, "size": description.size }),
+            created_by_version: Some(description.created_by_version.clone()),
+        }
+    }
 }
 
 fn read_config(weights: &Path) -> Result<TeacherConfig, RegistryError> {
