@@ -7,6 +7,7 @@
 pub mod can;
 pub mod cli;
 pub mod config;
+pub mod curriculum;
 pub mod detect;
 pub mod distill;
 pub mod evaluate;

@@ -27,9 +27,16 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start()?;
             Ok(exit_code(&stage::normal(&loaded.config)?))
         }
-        Command::Curriculum(settings) => {
-            let _loaded = settings.load_for(Stage::Curriculum)?;
-            unfinished("curriculum")
+        Command::Curriculum(args) if args.score_only => {
+            let loaded = args.settings.load()?;
+            start()?;
+            stage::score_only(&loaded.config, args.scores.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Curriculum(args) => {
+            let loaded = args.settings.load_for(Stage::Curriculum)?;
+            start()?;
+            Ok(exit_code(&stage::curriculum(&loaded.config)?))
         }
         Command::Evaluate(args) => evaluate::run(args),
         Command::Compare(args) => compare::run(args),

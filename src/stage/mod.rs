@@ -4,6 +4,7 @@
 mod autoencoder;
 mod classifier;
 mod compare;
+mod curriculum;
 mod error;
 mod evaluate;
 mod objective;
@@ -14,8 +15,9 @@ mod teacher;
 mod training;
 
 pub use autoencoder::autoencoder;
-pub use classifier::normal;
+pub use classifier::{curriculum, normal};
 pub use compare::{CompareOptions, Comparison, compare};
+pub use curriculum::score_only;
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use outcome::Outcome;
