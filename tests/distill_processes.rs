@@ -51,6 +51,11 @@ fn child_that_fills() {
     let seed: u64 = std::env::var("KDGAT_TEST_SEED").unwrap().parse().unwrap();
     tch::set_num_threads(1);
     std::fs::write(marker(Path::new(&file), seed), "started").unwrap();
+    // All begin at once, so that they are killed in the middle of it and not one after the other's end.
+    let go = Path::new(&file).with_extension("go");
+    while std::env::var_os("KDGAT_TEST_ONCE").is_none() && !go.exists() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
     for round in 0.. {
         check(Path::new(&file), seed * 1000 + round).finish().unwrap();
         if std::env::var_os("KDGAT_TEST_ONCE").is_some() {
@@ -80,8 +85,10 @@ fn fill_and_kill(file: &Path, round: u64) -> u64 {
     while (0..PROCESSES).any(|number| !marker(file, round * 10 + number).exists()) {
         std::thread::sleep(Duration::from_millis(1));
     }
+    let go = file.with_extension("go");
+    std::fs::write(&go, "go").unwrap();
     for (number, running) in children.iter_mut().enumerate() {
-        let pause = 25.0 * f64::from(values(round * 31 + number as u64, 1)[0].abs());
+        let pause = 40.0 * f64::from(values(round * 31 + number as u64, 1)[0].abs());
         std::thread::sleep(Duration::from_micros((pause * 1e3) as u64));
         if let Some(status) = running.try_wait().unwrap() {
             let mut stderr = String::new();
@@ -91,6 +98,7 @@ fn fill_and_kill(file: &Path, round: u64) -> u64 {
         running.kill().unwrap();
         running.wait().unwrap();
     }
+    std::fs::remove_file(&go).unwrap();
     start(&cache_options(CacheMode::Disk, Some(file))).finish().unwrap().cache.unwrap().filled_graphs
 }
 
@@ -99,7 +107,7 @@ fn killed_processes_leave_no_wrong_row() {
     tch::set_num_threads(1);
     let folder = tempfile::tempdir().unwrap();
     let mut filled = Vec::new();
-    for round in 0..5u64 {
+    for round in 0..4u64 {
         let file = folder.path().join(format!("targets-{round}.cache"));
         filled.push(fill_and_kill(&file, round));
         filled.push(fill_and_kill(&file, round + 100));

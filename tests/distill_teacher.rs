@@ -159,7 +159,7 @@ fn targets_without_a_burst_are_an_error_and_not_a_hang() {
 #[test]
 fn the_loop_may_submit_the_next_burst_before_it_takes_the_present_one() {
     tch::set_num_threads(1);
-    let expected: Vec<_> = (0..8).map(|number| start_and_take(number)).collect();
+    let expected: Vec<_> = (0..8).map(start_and_take).collect();
     let mut teacher = start(Behaviour::Proper, Residency::Resident);
     let mut found = Vec::new();
     teacher.submit(vec![batch(&[0]), batch(&[1])]);

@@ -24,6 +24,7 @@ fn model(size: &str, kernel: AttentionKernel) -> Option<(Gat, Vec<NamedTensor>)>
             fc_layers: 3,
             vocabulary_size: PARITY_VOCABULARY,
             dropout: 0.0,
+            edge_scaling: None,
         },
         _ => GatConfig {
             hidden: 48,
@@ -33,6 +34,7 @@ fn model(size: &str, kernel: AttentionKernel) -> Option<(Gat, Vec<NamedTensor>)>
             fc_layers: 2,
             vocabulary_size: PARITY_VOCABULARY,
             dropout: 0.0,
+            edge_scaling: None,
         },
     };
     let mut fresh = FreshParameters::new(0, Device::Cpu);

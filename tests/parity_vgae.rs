@@ -24,7 +24,15 @@ fn config(size: &str) -> VgaeConfig {
         "teacher_xl" => (vec![1024, 512, 96], 96, 4, 64),
         other => panic!("no size {other}"),
     };
-    VgaeConfig { hidden, latent, heads, embedding, vocabulary_size: PARITY_VOCABULARY, dropout: 0.0 }
+    VgaeConfig {
+        hidden,
+        latent,
+        heads,
+        embedding,
+        vocabulary_size: PARITY_VOCABULARY,
+        dropout: 0.0,
+        edge_scaling: None,
+    }
 }
 
 /// The reference model, and its tensors as training holds them.

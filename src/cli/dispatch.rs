@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::{calibrate, compare, completions, configuration, data, detect, evaluate, teachers};
 use crate::config::Stage;
-use crate::interrupt;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
+use crate::{interrupt, memory};
 
 /// Carries out one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -23,8 +23,9 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             Ok(exit_code(&stage::autoencoder(&loaded.config)?))
         }
         Command::Normal(settings) => {
-            let _loaded = settings.load_for(Stage::Normal)?;
-            unfinished("normal")
+            let loaded = settings.load_for(Stage::Normal)?;
+            start()?;
+            Ok(exit_code(&stage::normal(&loaded.config)?))
         }
         Command::Curriculum(settings) => {
             let _loaded = settings.load_for(Stage::Curriculum)?;
@@ -55,6 +56,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// What training commands do before anything touches torch.
 fn start() -> Result<()> {
     interrupt::listen()?;
+    let devices = memory::start_devices();
+    if !devices.settings.is_empty() {
+        eprintln!("allocator of the GPU: {}", devices.settings);
+    }
+    for warning in devices.warnings {
+        eprintln!("warning: {warning}");
+    }
     Ok(())
 }
 

@@ -18,8 +18,8 @@ mod teachers;
 use std::process::ExitCode;
 
 pub use commands::{Cli, Command, ConfigArgs, DataCommand, TeachersCommand};
-pub use evaluate::EvaluateArgs;
 pub use dispatch::run;
+pub use evaluate::EvaluateArgs;
 pub use exit::{ExitStatus, UsageError, exit_code};
 pub use parse::parse;
 pub use settings::{FieldFlags, Settings};

@@ -20,15 +20,22 @@ pub fn list(config: &Config) -> Result<ExitCode> {
             config.distillation.teachers_dir.display()
         ))?;
     }
-    for (dataset, model) in teachers {
-        let line = match registry.find(&dataset, &model, "") {
-            Ok(teacher) => format!(
-                "{dataset}/{model}  {:.2} MB  digest {}  {}\n",
-                teacher.weights.bytes() as f64 / 1e6,
-                &teacher.weights.digest()[..12],
-                teacher.config.metrics
-            ),
-            Err(error) => format!("{dataset}/{model}  unusable: {error}\n"),
+    for listed in teachers {
+        let name = format!("{}/{}", listed.dataset, listed.model);
+        let line = match listed.teacher {
+            Ok(teacher) => {
+                let size = std::fs::metadata(&teacher.weights_path).map_or(0, |metadata| metadata.len());
+                let (config, digest) = (&teacher.config, &teacher.config.weights_digest);
+                let metric = |name: &str| config.metrics.get(name).map_or("unknown".to_owned(), ToString::to_string);
+                format!(
+                    "{name}  {:.2} MB  digest {}  validation loss {}  {}\n",
+                    size as f64 / 1e6,
+                    digest.get(..12).unwrap_or(digest),
+                    metric("val_loss"),
+                    metric("command"),
+                )
+            }
+            Err(error) => format!("{name}  unusable: {error}\n"),
         };
         output::write(&line)?;
     }
@@ -39,9 +46,9 @@ pub fn list(config: &Config) -> Result<ExitCode> {
 pub fn show(config: &Config, name: &str) -> Result<ExitCode> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let (dataset, model) = split(name)?;
-    let teacher = registry.find(&dataset, &model, &training_command(&model))?;
-    output::write(&registry.card(&dataset, &model)?)?;
-    output::write(&format!("\n{}\n", serde_json::to_string_pretty(&teacher.config)?))?;
+    let teacher = registry.find(&dataset, &model)?;
+    output::write(&teacher.card()?)?;
+    output::write(&format!("{}\n", serde_json::to_string_pretty(&teacher.config)?))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -49,15 +56,16 @@ pub fn show(config: &Config, name: &str) -> Result<ExitCode> {
 pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let teachers = match names {
-        [] => registry.list()?,
-        names => names.iter().map(|name| split(name)).collect::<Result<_, _>>()?,
+        [] => registry.list()?.into_iter().map(|listed| (listed.dataset, listed.model)).collect(),
+        names => names.iter().map(|name| split(name)).collect::<Result<Vec<_>, _>>()?,
     };
     let mut failed = 0;
     for (dataset, model) in &teachers {
         let checked = registry
-            .find(dataset, model, &training_command(model))
+            .find(dataset, model)
+            .and_then(|teacher| Ok((teacher.load()?, teacher.config)))
             .map_err(anyhow::Error::from)
-            .and_then(|teacher| Ok(frozen::check(teacher)?));
+            .and_then(|(weights, config)| Ok(frozen::check(&config, weights)?));
         match checked {
             Ok(()) => {
                 output::write(&format!("{dataset}/{model}: whole, fits its architecture, answers the same twice\n"))?
@@ -79,9 +87,4 @@ fn split(name: &str) -> Result<(String, String), UsageError> {
         Some((dataset, model)) if !dataset.is_empty() && !model.is_empty() => Ok((dataset.into(), model.into())),
         _ => Err(UsageError(format!("a teacher is named DATASET/MODEL, such as sim/vgae (got '{name}')"))),
     }
-}
-
-fn training_command(model: &str) -> String {
-    let stage = if model == "vgae" { "autoencoder" } else { "normal" };
-    format!("kdgat {stage} --preset {model},teacher")
 }

@@ -2,7 +2,7 @@
 //!
 //! total = α·KD + (1−α)·task. A teacher's outputs carry no gradient.
 
-use tch::{Reduction, Tensor};
+use tch::{Kind, Reduction, Tensor};
 
 use crate::nn::ModelError;
 use crate::nn::layers::Linear;
@@ -71,14 +71,166 @@ pub fn total(kd: &Tensor, task: &Tensor, alpha: f64) -> Result<Tensor, ModelErro
     Ok(kd.f_mul_scalar(alpha)?.f_add(&task.f_mul_scalar(1.0 - alpha)?)?)
 }
 
+/// Weights of the two parts of decoupled distillation, as its authors chose them for most of their experiments.
+const DKD_TARGET_WEIGHT: f64 = 1.0;
+const DKD_OTHERS_WEIGHT: f64 = 8.0;
+
+/// How a student's logits are compared with a teacher's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LogitLoss {
+    /// [`soft_labels`]
+    SoftLabels { temperature: f64 },
+    /// [`decoupled`]
+    Decoupled { temperature: f64 },
+    /// [`logit_distance`]
+    Distance,
+}
+
+impl LogitLoss {
+    /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`.
+    pub fn of(self, student: &Tensor, teacher: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
+        match self {
+            Self::SoftLabels { temperature } => soft_labels(student, teacher, temperature),
+            Self::Decoupled { temperature } => decoupled(student, teacher, labels, temperature),
+            Self::Distance => logit_distance(student, teacher),
+        }
+    }
+}
+
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.
 /// Logits are `[num_graphs, classes]`.
 pub fn soft_labels(student: &Tensor, teacher: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
     let kind = student.kind();
     let student = student.f_div_scalar(temperature)?.f_log_softmax(-1, kind)?;
     let teacher = teacher.f_div_scalar(temperature)?.f_log_softmax(-1, kind)?;
+    divergence(&student, &teacher, temperature)
+}
+
+/// Decoupled distillation (Zhao et al. 2022): TCKD + 8·NCKD, mean over graphs, times T².
+///
+/// TCKD is the divergence of (p, 1 − p), p being the probability of the label; NCKD the divergence of the distributions
+/// over the other classes alone. Between two classes there is nothing to distribute: NCKD is 0, and the whole equals
+/// [`soft_labels`].
+pub fn decoupled(student: &Tensor, teacher: &Tensor, labels: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
+    let (student, teacher) = (student.f_div_scalar(temperature)?, teacher.f_div_scalar(temperature)?);
+    let label = labels.f_unsqueeze(1)?;
+    let others = other_classes(&label, student.size()[1])?;
+    let target = divergence(
+        &label_and_rest(&student, &label, &others)?,
+        &label_and_rest(&teacher, &label, &others)?,
+        temperature,
+    )?;
+    let among_others = |logits: &Tensor| logits.f_gather(1, &others, false)?.f_log_softmax(-1, logits.kind());
+    let rest = divergence(&among_others(&student)?, &among_others(&teacher)?, temperature)?;
+    Ok(target.f_mul_scalar(DKD_TARGET_WEIGHT)?.f_add(&rest.f_mul_scalar(DKD_OTHERS_WEIGHT)?)?)
+}
+
+/// Mean squared difference of logits (Kim et al. 2021), over graphs and classes.
+pub fn logit_distance(student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(student.f_mse_loss(teacher, Reduction::Mean)?)
+}
+
+/// T²·KL(teacher ‖ student) of log probabilities `[num_graphs, classes]`, mean over graphs.
+fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
     let log_target = true;
     let graphs = student.size()[0].max(1) as f64;
-    let divergence = student.f_kl_div(&teacher, Reduction::Sum, log_target)?;
+    let divergence = student.f_kl_div(teacher, Reduction::Sum, log_target)?;
     Ok(divergence.f_mul_scalar(temperature * temperature / graphs)?)
+}
+
+/// For labels `[num_graphs, 1]`, the classes that are not the label, ascending: `[num_graphs, classes - 1]`.
+fn other_classes(label: &Tensor, classes: i64) -> Result<Tensor, ModelError> {
+    let position = Tensor::f_arange(classes - 1, (Kind::Int64, label.device()))?.f_unsqueeze(0)?;
+    // From the label on, every position stands for the class after it.
+    Ok(position.f_add(&position.f_ge_tensor(label)?)?)
+}
+
+/// Log probabilities of the label and of all other classes together, `[num_graphs, 2]`.
+fn label_and_rest(logits: &Tensor, label: &Tensor, others: &Tensor) -> Result<Tensor, ModelError> {
+    let log_probabilities = logits.f_log_softmax(-1, logits.kind())?;
+    let rest = log_probabilities.f_gather(1, others, false)?.f_logsumexp([1i64].as_slice(), true)?;
+    Ok(Tensor::f_cat(&[log_probabilities.f_gather(1, label, false)?, rest], 1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    /// Rows of `graphs` × `classes` logits that look random.
+    fn logits(graphs: usize, classes: usize, salt: u64) -> Vec<Vec<f64>> {
+        let value = |index: u64| 6.0 * crate::random::unit(salt, crate::random::Purpose::Step, 0, index) - 3.0;
+        let row = |graph: usize| (0..classes).map(|class| value((graph * classes + class) as u64)).collect();
+        (0..graphs).map(row).collect()
+    }
+
+    fn softmax(row: &[f64], temperature: f64) -> Vec<f64> {
+        let exponentials: Vec<f64> = row.iter().map(|logit| (logit / temperature).exp()).collect();
+        let sum: f64 = exponentials.iter().sum();
+        exponentials.iter().map(|value| value / sum).collect()
+    }
+
+    fn kl(teacher: &[f64], student: &[f64]) -> f64 {
+        teacher.iter().zip(student).map(|(t, s)| t * (t / s).ln()).sum()
+    }
+
+    /// TCKD and NCKD of a graph, as the paper writes them: probabilities first, then renormalised.
+    fn decoupled_parts(student: &[f64], teacher: &[f64], label: usize, temperature: f64) -> (f64, f64) {
+        let (student, teacher) = (softmax(student, temperature), softmax(teacher, temperature));
+        let binary = |p: &[f64]| [p[label], 1.0 - p[label]];
+        let others = |p: &[f64]| -> Vec<f64> {
+            let rest = (0..p.len()).filter(|&class| class != label);
+            rest.map(|class| p[class] / (1.0 - p[label])).collect()
+        };
+        (kl(&binary(&teacher), &binary(&student)), kl(&others(&teacher), &others(&student)))
+    }
+
+    fn assert_loss(what: &str, loss: LogitLoss, classes: usize, expected: impl Fn(&[f64], &[f64], usize) -> f64) {
+        let (student, teacher) = (logits(7, classes, 1), logits(7, classes, 2));
+        let labels: Vec<i64> = (0..7).map(|graph| (graph % classes) as i64).collect();
+        let tensor = |rows: &[Vec<f64>]| Tensor::from_slice2(rows);
+        let found = loss.of(&tensor(&student), &tensor(&teacher), &Tensor::from_slice(&labels)).unwrap();
+        let terms = (0..7).map(|graph| expected(&student[graph], &teacher[graph], labels[graph] as usize));
+        let expected = terms.sum::<f64>() / 7.0;
+        let found = found.double_value(&[]);
+        assert!((found - expected).abs() < 1e-9, "{what}, {classes} classes: {found} instead of {expected}");
+    }
+
+    #[test]
+    fn losses_equal_their_formulas() {
+        for classes in [2, 3, 6] {
+            let temperature = 4.0;
+            assert_loss("kl", LogitLoss::SoftLabels { temperature }, classes, |student, teacher, _| {
+                16.0 * kl(&softmax(teacher, 4.0), &softmax(student, 4.0))
+            });
+            assert_loss("dkd", LogitLoss::Decoupled { temperature }, classes, |student, teacher, label| {
+                let (target, others) = decoupled_parts(student, teacher, label, 4.0);
+                16.0 * (target + 8.0 * others)
+            });
+            assert_loss("mse", LogitLoss::Distance, classes, |student, teacher, _| {
+                let squares = student.iter().zip(teacher).map(|(s, t)| (s - t) * (s - t));
+                squares.sum::<f64>() / student.len() as f64
+            });
+        }
+    }
+
+    #[test]
+    fn decoupling_two_classes_changes_nothing() {
+        let [student, teacher] = [logits(5, 2, 3), logits(5, 2, 4)].map(|rows| Tensor::from_slice2(&rows));
+        let labels = Tensor::from_slice(&[0i64, 1, 1, 0, 1]);
+        let decoupled = decoupled(&student, &teacher, &labels, 2.0).unwrap().double_value(&[]);
+        let whole = soft_labels(&student, &teacher, 2.0).unwrap().double_value(&[]);
+        assert!((decoupled - whole).abs() < 1e-12, "{decoupled} and {whole}");
+    }
+
+    #[test]
+    fn an_equal_student_has_nothing_to_learn() {
+        let both = Tensor::from_slice2(&logits(4, 3, 5));
+        let labels = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
+        let temperature = 3.0;
+        for loss in [LogitLoss::SoftLabels { temperature }, LogitLoss::Decoupled { temperature }, LogitLoss::Distance] {
+            assert!(loss.of(&both, &both, &labels).unwrap().double_value(&[]).abs() < 1e-12, "{loss:?}");
+        }
+    }
 }

@@ -11,10 +11,11 @@ mod carrier;
 use std::path::{Path, PathBuf};
 
 use crate::graph::Batch;
+use crate::torch::allocator::{self, Phase};
 
 use super::accelerator::{Accelerator, HostBlock};
 use super::model::FrozenModel;
-use super::order::{AllRules, Order, Stream};
+use super::order::{AllRules, Order, Rules, Stream};
 use super::targets::Targets;
 use super::teacher::{Residency, TeacherError};
 use super::visit::{self, Held, Output};
@@ -76,9 +77,9 @@ pub struct Timings {
 }
 
 /// A frozen model, its weights in host memory, and what of them is on the device.
-pub struct Shuttle<A: Accelerator> {
+pub struct Shuttle<A: Accelerator, R: Rules = AllRules> {
     carrier: Carrier<A>,
-    order: Order<A::Event, AllRules>,
+    order: Order<A::Event, R>,
     held: Option<Held<Slot>>,
     /// Where the weights can be read again, and what they have to be then.
     source: Option<PathBuf>,
@@ -87,7 +88,20 @@ pub struct Shuttle<A: Accelerator> {
 
 impl<A: Accelerator> Shuttle<A> {
     /// Packs `weights` into one block of host memory and lets go of the tensors that they came in.
-    pub fn new(mut accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
+    pub fn new(accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
+        Self::with_rules(accelerator, model, weights, AllRules)
+    }
+}
+
+impl<A: Accelerator, R: Rules> Shuttle<A, R> {
+    /// As [`Shuttle::new`], keeping only some rules of order: for tests that each of them is needed.
+    pub fn with_rules(
+        mut accelerator: A,
+        model: Box<dyn FrozenModel>,
+        weights: Weights,
+        rules: R,
+    ) -> Result<Self, TeacherError> {
+        let _phase = allocator::enter_phase(Phase::Teacher);
         let layers = block::lay_out(model.as_ref(), &weights)?;
         let (source, digest) = (weights.source().map(Path::to_path_buf), weights.digest().to_string());
         let host = Some(pack(&mut accelerator, &layers, weights)?);
@@ -103,7 +117,7 @@ impl<A: Accelerator> Shuttle<A> {
             held_bytes: 0,
             peak_bytes: 0,
         };
-        Ok(Self { carrier, order: Order::new(AllRules), held: None, source, digest })
+        Ok(Self { carrier, order: Order::new(rules), held: None, source, digest })
     }
 
     /// Lets the weights go for good: from the device, and from host memory if a file has them.
@@ -121,7 +135,7 @@ impl<A: Accelerator> Shuttle<A> {
         let (None, Some(path)) = (&self.carrier.host, &self.source) else { return Ok(()) };
         let failed =
             |reason: &str, source| TeacherError::Reload { path: path.clone(), reason: reason.to_string(), source };
-        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(source)))?;
+        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
         if weights.digest() != self.digest {
             return Err(failed("it holds other weights by now", None));
         }
@@ -275,9 +289,9 @@ fn pack<A: Accelerator>(
     Ok(host)
 }
 
-fn finish<A: Accelerator>(
+fn finish<A: Accelerator, R: Rules>(
     carrier: &mut Carrier<A>,
-    order: &mut Order<A::Event, AllRules>,
+    order: &mut Order<A::Event, R>,
     batch: usize,
     output: Output,
 ) -> Result<Ready<A::Event>, TeacherError> {

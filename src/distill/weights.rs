@@ -1,6 +1,10 @@
 //! Named weights in host memory, and the digest of their content.
 
+mod pickle;
+mod torch_file;
+
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Kind, TchError, Tensor};
@@ -34,16 +38,33 @@ impl Weights {
         Ok(Self { tensors: host, digest, source: None })
     }
 
-    /// Reads a file of weights: safetensors.
+    /// Reads a file of weights: safetensors, or what PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`) saved.
+    ///
+    /// Of a checkpoint only the model's state dict is read, without the prefix `model.`; no code in it is run.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
-        Self::read_safetensors(path)
+        let unreadable = |source| WeightsError::Unreadable { path: path.to_path_buf(), source };
+        let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        let tensors = match extension.as_str() {
+            "safetensors" => Tensor::read_safetensors(path).map_err(unreadable)?,
+            "pt" | "pth" | "bin" | "ckpt" => torch_file::read(path).map_err(unreadable)?,
+            _ => return Err(WeightsError::UnknownFormat { path: path.to_path_buf() }),
+        };
+        Ok(Self::from_tensors(tensors)?.with_source(path))
     }
 
-    /// Reads a safetensors file.
-    pub fn read_safetensors(path: &Path) -> Result<Self, WeightsError> {
-        let tensors = Tensor::read_safetensors(path)
-            .map_err(|source| WeightsError::Unreadable { path: path.to_path_buf(), source })?;
-        Ok(Self::from_tensors(tensors)?.with_source(path))
+    /// Writes a safetensors file: beside its place first, synced, then renamed.
+    pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
+        let unwritable = |source| WeightsError::Unwritable { path: path.to_path_buf(), source };
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let tensors: Vec<(&str, &Tensor)> = self.iter().collect();
+        let written = Tensor::write_safetensors(&tensors, &partial)
+            .and_then(|()| Ok(File::open(&partial)?.sync_all()?))
+            .and_then(|()| Ok(std::fs::rename(&partial, path)?));
+        written.map_err(|error| {
+            // The error that matters is the one above.
+            let _ = std::fs::remove_file(&partial);
+            unwritable(error)
+        })
     }
 
     /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.
@@ -138,6 +159,23 @@ pub enum WeightsError {
         /// What libtorch or the format's reader said.
         source: TchError,
     },
+    /// A file that could not be written.
+    #[error("cannot write weights to {}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: TchError,
+    },
+    /// A file whose name does not say how to read it.
+    #[error(
+        "cannot tell the format of {} by its name; expected .safetensors, .pt, .pth, .bin or .ckpt",
+        path.display()
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
     /// A tensor that is undefined or sparse.
     #[error("weight '{name}' is {found}; expected a dense tensor")]
     Unusable {
@@ -183,7 +221,7 @@ mod tests {
 
     #[test]
     fn missing_file_is_named() {
-        let error = Weights::read_safetensors(Path::new("no/such/weights.safetensors")).unwrap_err();
+        let error = Weights::read(Path::new("no/such/weights.safetensors")).unwrap_err();
         assert!(error.to_string().contains("no/such/weights.safetensors"), "{error}");
     }
 }

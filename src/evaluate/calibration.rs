@@ -121,7 +121,10 @@ impl Calibration {
         let found: Self =
             serde_json::from_slice(&text).map_err(|error| content(format!("is no calibration: {error}; {again}")))?;
         if found.format_version != FORMAT_VERSION {
-            return Err(content(format!("is format version {}, this program reads {FORMAT_VERSION}; {again}", found.format_version)));
+            return Err(content(format!(
+                "is format version {}, this program reads {FORMAT_VERSION}; {again}",
+                found.format_version
+            )));
         }
         if found.weights_digest != weights_digest {
             return Err(content(format!(

@@ -99,7 +99,12 @@ impl Subject {
     }
 
     /// What was decided on each tested graph of each file: (calibration, scores, decision at the recorded threshold).
-    pub fn judged(&self, files: &[TestFile], file: usize, by: Option<CalibrateBy>) -> Vec<(String, Vec<f64>, Decision)> {
+    pub fn judged(
+        &self,
+        files: &[TestFile],
+        file: usize,
+        by: Option<CalibrateBy>,
+    ) -> Vec<(String, Vec<f64>, Decision)> {
         let mut variants = vec![(NOT_CALIBRATED.to_owned(), self.tested(files, file, false))];
         if self.calibrated[file].is_some() {
             variants.push((name_of(by), self.tested(files, file, true)));
@@ -108,11 +113,7 @@ impl Subject {
             let decision = self.decisions(files, file..file + 1, calibrated).swap_remove(0);
             (name, scores, decision)
         };
-        variants
-            .into_iter()
-            .enumerate()
-            .map(|(index, (name, scores))| decided((name, index == 1), scores))
-            .collect()
+        variants.into_iter().enumerate().map(|(index, (name, scores))| decided((name, index == 1), scores)).collect()
     }
 
     fn rows(
@@ -177,7 +178,8 @@ impl Subject {
             Some((_, threshold)) => Decision::above(method, *threshold, &self.tested(files, file, true)).called,
             None => uncalibrated(method, *recorded, file),
         };
-        let threshold = (range.len() == 1).then(|| self.calibrated[range.start].as_ref().map(|(_, threshold)| *threshold));
+        let threshold =
+            (range.len() == 1).then(|| self.calibrated[range.start].as_ref().map(|(_, threshold)| *threshold));
         let called = range.flat_map(called).collect();
         vec![Decision { method: method.clone(), threshold: threshold.flatten(), called }]
     }

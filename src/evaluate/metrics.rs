@@ -153,8 +153,7 @@ mod tests {
     #[test]
     fn known_answers_of_a_confusion() {
         // 90 hits, 10 missed, 30 false alarms, 870 passed.
-        let confusion =
-            Confusion { true_positives: 90, false_negatives: 10, false_positives: 30, true_negatives: 870 };
+        let confusion = Confusion { true_positives: 90, false_negatives: 10, false_positives: 30, true_negatives: 870 };
         let [accuracy, balanced, precision, recall, f1, specificity, mcc] = confusion.metrics();
         let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} != {expected}");
         close(accuracy, 0.96);

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::EvaluateError;
-use crate::distill::registry::{self, Registry};
+use crate::distill::frozen;
+use crate::distill::registry::{Registered, Registry};
+use crate::graph::Vocabulary;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use crate::train::checkpoint;
@@ -60,7 +62,8 @@ impl TrainedModel {
         if path.join(TEACHER_WEIGHTS).is_file() {
             return Self::from_teacher(&path.join(TEACHER_WEIGHTS));
         }
-        let found = if path.exists() { "holds no best.safetensors and no weights.safetensors" } else { "does not exist" };
+        let found =
+            if path.exists() { "holds no best.safetensors and no weights.safetensors" } else { "does not exist" };
         Err(EvaluateError::Input(format!(
             "{}: {found}; name a run's folder, such as runs/sim/vgae_student_autoencoder/1, or a weight file",
             path.display()
@@ -77,21 +80,23 @@ impl TrainedModel {
         if let Ok((state, description)) = checkpoint::read::<ModelDescription>(path) {
             return Self::new(path, state, description);
         }
-        let found = registry::load(path)?;
-        let text = |name: &str| found.config.metrics[name].as_str().map(str::to_owned);
-        let unknown = || DatasetIdentity { name: String::new(), digest: String::new() };
+        let found = Registered::open(path)?;
+        let weights = found.load()?;
+        let architecture = frozen::architecture(&found.config)?;
+        let config = found.config;
+        let metric = |name: &str| config.metrics.get(name).cloned().unwrap_or_default();
         let description = ModelDescription {
-            architecture: found.architecture,
-            vocabulary: found.config.vocabulary,
-            dataset: found.config.dataset.unwrap_or_else(unknown),
-            window: found.config.metrics["window"].as_u64().unwrap_or(0) as usize,
-            size: text("size").unwrap_or_else(|| "teacher".to_owned()),
-            epoch: found.config.metrics["epoch"].as_u64().unwrap_or(0),
-            val_loss: found.config.metrics["val_loss"].as_f64(),
+            architecture,
+            vocabulary: Vocabulary::from_ids(config.vocabulary.iter().copied()),
+            dataset: DatasetIdentity { name: config.dataset.name.clone(), digest: config.dataset.digest.clone() },
+            window: metric("window").as_u64().unwrap_or(0) as usize,
+            size: metric("size").as_str().unwrap_or("teacher").to_owned(),
+            epoch: metric("best_epoch").as_u64().unwrap_or(0),
+            val_loss: metric("val_loss").as_f64(),
             teacher_digest: None,
-            created_by_version: found.config.created_by_version.unwrap_or_default(),
+            created_by_version: config.created_by_version.clone(),
         };
-        let state = found.weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
+        let state = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
         Self::new(path, state, description)
     }
 
@@ -100,7 +105,8 @@ impl TrainedModel {
         let file_bytes = fs::metadata(path).map_err(file_error)?.len();
         let folder = path.parent().unwrap_or(Path::new("."));
         let config = frozen_config(folder);
-        let distilled = config["config"]["distillation"]["use_kd"].as_bool().unwrap_or(description.teacher_digest.is_some());
+        let distilled =
+            config["config"]["distillation"]["use_kd"].as_bool().unwrap_or(description.teacher_digest.is_some());
         let (group, name) = names(folder, &description.architecture);
         Ok(Self {
             name,
@@ -177,8 +183,8 @@ pub fn all_of_dataset(runs_dir: &Path, teachers_dir: &Path, dataset: &str) -> Re
     let runs = finished_runs(runs_dir, dataset)?;
     let mut models = runs.iter().map(|path| TrainedModel::read(path)).collect::<Result<Vec<_>, _>>()?;
     let registry = Registry::new(teachers_dir);
-    for (_, model) in registry.list()?.into_iter().filter(|(name, _)| name == dataset) {
-        let teacher = TrainedModel::read(&registry.folder(dataset, &model))?;
+    for listed in registry.list()?.into_iter().filter(|listed| listed.dataset == dataset) {
+        let teacher = TrainedModel::read(&listed.teacher?.weights_path)?;
         if models.iter().all(|model| model.weights_digest != teacher.weights_digest) {
             models.push(teacher);
         }

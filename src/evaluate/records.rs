@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluateError, ScoreKind, Scale, TrainedModel, threshold};
+use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
 use crate::config::Threshold;
 use crate::files;
 
@@ -86,7 +86,11 @@ impl RecordedThreshold {
 
 /// The threshold of that method that was recorded for these weights; of several, the one chosen on the model's own data,
 /// else on `data_digest`.
-pub fn find(model: &TrainedModel, method: Threshold, data_digest: &str) -> Result<Option<RecordedThreshold>, EvaluateError> {
+pub fn find(
+    model: &TrainedModel,
+    method: Threshold,
+    data_digest: &str,
+) -> Result<Option<RecordedThreshold>, EvaluateError> {
     let method = method.to_string();
     let mut found = read(model)?;
     found.retain(|recorded| recorded.method == method);
@@ -110,7 +114,10 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
     let file: ThresholdFile =
         serde_json::from_slice(&text).map_err(|error| content(format!("holds no thresholds: {error}; {advice}")))?;
     if file.format_version != FORMAT_VERSION {
-        return Err(content(format!("is format version {}, this program reads {FORMAT_VERSION}; {advice}", file.format_version)));
+        return Err(content(format!(
+            "is format version {}, this program reads {FORMAT_VERSION}; {advice}",
+            file.format_version
+        )));
     }
     let fits = |recorded: &RecordedThreshold| recorded.weights_digest == model.weights_digest;
     Ok(file.thresholds.into_iter().filter(fits).collect())

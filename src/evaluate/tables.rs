@@ -181,8 +181,19 @@ impl Report {
 
     fn table_of_folder(&self, folder: &str) -> String {
         let mut table = Table::new(&[
-            "model", "calibration", "threshold", "F1", "(95 %)", "precision", "recall", "specificity", "bal. acc.", "MCC",
-            "ROC AUC", "PR AUC", "@FPR 1 %",
+            "model",
+            "calibration",
+            "threshold",
+            "F1",
+            "(95 %)",
+            "precision",
+            "recall",
+            "specificity",
+            "bal. acc.",
+            "MCC",
+            "ROC AUC",
+            "PR AUC",
+            "@FPR 1 %",
         ]);
         let mut graphs = (0, 0);
         for model in &self.models {
@@ -190,7 +201,8 @@ impl Report {
                 graphs = (row.graphs, row.attacks);
                 let [_, balanced, precision, recall, f1, specificity, mcc, roc_auc, pr_auc, _, at_1, _] = row.values;
                 let (low, high) = row.intervals[4];
-                let mut cells = vec![model.name.clone(), row.calibration.clone(), row.threshold_method.clone(), short(f1)];
+                let mut cells =
+                    vec![model.name.clone(), row.calibration.clone(), row.threshold_method.clone(), short(f1)];
                 cells.push(if low.is_nan() { String::new() } else { format!("{}–{}", short(low), short(high)) });
                 let others = [precision, recall, specificity, balanced, mcc, roc_auc, pr_auc, at_1];
                 cells.extend(others.map(short));
@@ -202,7 +214,8 @@ impl Report {
 
     /// Mean and sample standard deviation over the runs of a group; empty when every group has one run.
     fn table_of_groups(&self, folders: &[&str]) -> String {
-        let mut table = Table::new(&["models", "runs", "folder", "calibration", "threshold", "F1", "ROC AUC", "PR AUC"]);
+        let mut table =
+            Table::new(&["models", "runs", "folder", "calibration", "threshold", "F1", "ROC AUC", "PR AUC"]);
         let mut done: Vec<&str> = Vec::new();
         for model in &self.models {
             let runs: Vec<&ModelReport> = self.models.iter().filter(|other| other.group == model.group).collect();
@@ -227,7 +240,11 @@ impl Report {
                 }
             }
         }
-        if done.is_empty() { String::new() } else { format!("\nmean ± standard deviation over runs\n\n{}", table.text()) }
+        if done.is_empty() {
+            String::new()
+        } else {
+            format!("\nmean ± standard deviation over runs\n\n{}", table.text())
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::assemble::{AssembleOptions, Assembler};
 use super::random::{self, Purpose};
 use super::{Batch, Store, StoreError};
+use crate::torch::allocator::{self, Phase};
 
 /// How batches are made ahead of time.
 #[derive(Debug, Clone)]
@@ -101,6 +102,7 @@ struct Work {
 
 impl Work {
     fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>) {
+        let _phase = allocator::enter_phase(Phase::Data);
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
         hand_over(worker, share, sender, |graphs| assembler.assemble(&self.store, graphs, &self.assemble));

@@ -25,6 +25,14 @@ impl Architecture {
         }
     }
 
+    /// Whether its layers read edge features, which a batch then has to carry.
+    pub fn reads_edge_features(&self) -> bool {
+        match self {
+            Self::Vgae(config) => config.edge_scaling.is_some(),
+            Self::Gat(config) => config.edge_scaling.is_some(),
+        }
+    }
+
     /// From the name of the model and the fields of its configuration, as registered teachers store them.
     pub fn from_json(model: &str, fields: &Value) -> Result<Self, ModelError> {
         let json = serde_json::json!({ "model": model, "architecture": fields });

@@ -6,9 +6,53 @@ use super::ModelError;
 use super::parameters::{Init, Scope};
 use crate::graph::Batch;
 
-/// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`.
+/// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
+/// thread: from 16 on; fewer go through other kernels, which round differently).
+const LEAST_ROWS: i64 = 16;
+
+/// Rows in whose multiples an elementwise function runs through vectors alone: whatever the number of columns, nothing is
+/// left for the scalar code, which rounds differently.
+const VECTOR_ROWS: i64 = 64;
+
+/// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`. A row of the result depends on that row alone,
+/// not on how many there are.
 pub fn matmul_transposed(x: &Tensor, weight: &Tensor) -> Result<Tensor, ModelError> {
-    Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?)
+    with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?))
+}
+
+/// The logistic function of each element of `[rows, columns]`. In evaluation an element's value does not depend on its
+/// place, so that a teacher gives a graph the same target in whatever batch it is.
+pub fn sigmoid(x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+    match mode {
+        Mode::Training => Ok(x.f_sigmoid()?),
+        Mode::Evaluation => {
+            let rows = (x.size()[0] as u64).next_multiple_of(VECTOR_ROWS as u64) as i64;
+            with_rows(x, rows, |x| Ok(x.f_sigmoid()?))
+        }
+    }
+}
+
+/// Applies `function` to `x` with zero rows added up to `rows`, and takes them away again.
+fn with_rows(
+    x: &Tensor,
+    rows: i64,
+    function: impl Fn(&Tensor) -> Result<Tensor, ModelError>,
+) -> Result<Tensor, ModelError> {
+    let own = x.size()[0];
+    if own == rows {
+        return function(x);
+    }
+    let padded = x.f_constant_pad_nd([0, 0, 0, rows - own].as_slice())?;
+    Ok(function(&padded)?.f_narrow(0, 0, own)?)
+}
+
+/// Whether a model learns or only answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Batch statistics, dropout, and a drawn latent.
+    Training,
+    /// Running statistics, no dropout, z = μ: the same answer every time, whatever else is in the batch.
+    Evaluation,
 }
 
 /// `x Wᵀ + b`.
@@ -20,16 +64,21 @@ pub struct Linear {
 
 impl Linear {
     /// A linear layer with a bias.
-    pub fn new(mut scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+    pub fn new(scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+        Self::with_init(scope, input, output, Init::Linear { fan_in: input })
+    }
+
+    /// As [`Linear::new`], with weights drawn in another way.
+    pub fn with_init(mut scope: Scope, input: i64, output: i64, weight: Init) -> Result<Self, ModelError> {
         Ok(Self {
-            weight: scope.parameter("weight", &[output, input], Init::Linear { fan_in: input })?,
+            weight: scope.parameter("weight", &[output, input], weight)?,
             bias: scope.parameter("bias", &[output], Init::Linear { fan_in: input })?,
         })
     }
 
     /// `[rows, input]` → `[rows, output]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+        with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_linear(&self.weight, Some(&self.bias))?))
     }
 }
 
@@ -56,11 +105,17 @@ impl BatchNorm {
     }
 
     /// `[rows, columns]` → the same shape. Training uses the batch's statistics and updates the running ones.
-    pub fn forward(&self, x: &Tensor, training: bool) -> Result<Tensor, ModelError> {
-        if training {
-            let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+    pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+        let epsilon = 1e-5;
+        if mode == Mode::Evaluation {
+            // A product and a sum round the same way in vector and in scalar code, unlike torch's fused kernel: an
+            // element's value does not depend on its place in the batch.
+            let scale = self.running_variance.f_add_scalar(epsilon)?.f_rsqrt()?.f_mul(&self.weight)?;
+            let shift = self.bias.f_sub(&self.running_mean.f_mul(&scale)?)?;
+            return Ok(x.f_mul(&scale)?.f_add(&shift)?);
         }
-        let (momentum, epsilon, cudnn_enabled) = (0.1, 1e-5, true);
+        let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+        let (training, momentum, cudnn_enabled) = (true, 0.1, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
             Some(&self.bias),
@@ -75,9 +130,9 @@ impl BatchNorm {
 }
 
 /// ReLU, then dropout: what follows every hidden layer.
-pub fn relu_dropout(x: &Tensor, dropout: f64, training: bool) -> Result<Tensor, ModelError> {
+pub fn relu_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
     let active = x.f_relu()?;
-    Ok(if training && dropout > 0.0 { active.f_dropout(dropout, true)? } else { active })
+    Ok(if mode == Mode::Training && dropout > 0.0 { active.f_dropout(dropout, true)? } else { active })
 }
 
 /// Linear layers with ReLU and dropout between them, named as the indices of a PyTorch `Sequential`: 0, 3, 6, …
@@ -98,11 +153,11 @@ impl Mlp {
     }
 
     /// `[rows, widths[0]]` → `[rows, widths[last]]`.
-    pub fn forward(&self, x: &Tensor, dropout: f64, training: bool) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = x.shallow_clone();
         for (index, layer) in self.layers.iter().enumerate() {
             if index > 0 {
-                x = relu_dropout(&x, dropout, training)?;
+                x = relu_dropout(&x, dropout, mode)?;
             }
             x = layer.forward(&x)?;
         }

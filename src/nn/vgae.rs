@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout};
+pub use super::layers::Mode;
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
 use super::parameters::Scope;
-use super::{GatConv, ModelError};
-use crate::graph::{Batch, NODE_FEATURES};
+use super::{Conv, EdgeInput, ModelError};
+use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
 /// Heads of the decoder's hidden layers, where the width divides.
 const DECODER_HEADS: i64 = 4;
@@ -30,6 +31,9 @@ pub struct VgaeConfig {
     pub vocabulary_size: i64,
     /// Probability of dropping an activation in training.
     pub dropout: f64,
+    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_scaling: Option<EdgeScaling>,
 }
 
 impl VgaeConfig {
@@ -71,15 +75,6 @@ impl VgaeConfig {
         }
         Ok(())
     }
-}
-
-/// Whether a model learns or only answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Batch statistics, dropout, and a drawn latent.
-    Training,
-    /// Running statistics, no dropout, z = μ: the same answer every time.
-    Evaluation,
 }
 
 /// Everything that a forward computes. Rows are nodes.
@@ -124,7 +119,7 @@ pub struct Vgae {
     mean: Linear,
     log_variance: Linear,
     decoder: Vec<HiddenLayer>,
-    output: GatConv,
+    output: Conv,
     id_classifier: Linear,
     successor_decoder: Mlp,
 }
@@ -190,8 +185,7 @@ impl Vgae {
     ) -> Result<VgaeOutput, ModelError> {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
         let id_logits = self.id_classifier.forward(&latent)?;
-        let training = mode == Mode::Training;
-        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, training)?;
+        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, mode)?;
         Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance })
     }
 
@@ -203,26 +197,32 @@ impl Vgae {
     }
 
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         for layer in &self.encoder {
-            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
+            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
         }
         Ok(x)
     }
 
     fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
         let mut x = latent.shallow_clone();
         for layer in &self.decoder {
-            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
+            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
         }
-        Ok(self.output.forward(&x, &batch.adjacency, self.kernel)?.f_sigmoid()?)
+        sigmoid(&self.output.forward(&x, &edges, self.kernel)?, mode)
+    }
+
+    fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
+        EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }
 }
 
 /// Attention, batch norm, ReLU, dropout.
 #[derive(Debug)]
 pub struct HiddenLayer {
-    conv: GatConv,
+    conv: Conv,
     norm: BatchNorm,
 }
 
@@ -234,7 +234,8 @@ impl HiddenLayer {
             0 => (config.embedding + NODE_FEATURES as i64, config.heads),
             _ => (widths[index - 1], 1),
         };
-        let conv = GatConv::dividing(scope.sub("encoder_layers").sub(index), input, widths[index], heads)?;
+        let shape = (input, widths[index], heads);
+        let conv = Conv::dividing(scope.sub("encoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("encoder_bns").sub(index), widths[index])? })
     }
 
@@ -242,7 +243,8 @@ impl HiddenLayer {
     pub fn decoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
         let widths = config.decoder_widths();
         let input = if index == 0 { config.latent } else { widths[index - 1] };
-        let conv = GatConv::dividing(scope.sub("decoder_layers").sub(index), input, widths[index], DECODER_HEADS)?;
+        let shape = (input, widths[index], DECODER_HEADS);
+        let conv = Conv::dividing(scope.sub("decoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("decoder_bns").sub(index), widths[index])? })
     }
 
@@ -250,14 +252,13 @@ impl HiddenLayer {
     pub fn forward(
         &self,
         x: &Tensor,
-        batch: &Batch,
+        edges: &EdgeInput,
         kernel: AttentionKernel,
         dropout: f64,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
-        let training = mode == Mode::Training;
-        let x = self.conv.forward(x, &batch.adjacency, kernel)?;
-        relu_dropout(&self.norm.forward(&x, training)?, dropout, training)
+        let x = self.conv.forward(x, edges, kernel)?;
+        relu_dropout(&self.norm.forward(&x, mode)?, dropout, mode)
     }
 }
 
@@ -271,10 +272,11 @@ fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, 
 }
 
 /// The attention layer to the continuous features.
-pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<GatConv, ModelError> {
+pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, ModelError> {
     let widths = config.decoder_widths();
     let input = widths.last().copied().unwrap_or(config.latent);
-    GatConv::new(scope.sub("decoder_layers").sub(widths.len()), input, NODE_FEATURES as i64, 1)
+    let shape = (input, NODE_FEATURES as i64, 1);
+    Conv::new(scope.sub("decoder_layers").sub(widths.len()), shape, config.edge_scaling.is_some())
 }
 
 fn last_width(config: &VgaeConfig) -> i64 {

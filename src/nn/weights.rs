@@ -1,36 +1,14 @@
-//! Weights in and out: kdgat's safetensors, and the state dicts that PyTorch writes.
+//! Named tensors as bytes: digests, and the types of safetensors.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 use tch::{Kind, TchError, Tensor};
 
 use super::ModelError;
 
-/// Prefix that Lightning puts before a module's tensors.
-const LIGHTNING_PREFIX: &str = "model.";
-
 /// Named tensors on the CPU.
 pub type StateDict = BTreeMap<String, Tensor>;
-
-/// Reads `.safetensors`, or a PyTorch state dict (`.pt`, `.pth`, `.bin`, `.ckpt`; Lightning's `model.` prefix is dropped).
-pub fn read(path: &Path) -> Result<StateDict, ModelError> {
-    let file_error = |reason: String| ModelError::File { path: path.to_owned(), reason };
-    let metadata = std::fs::metadata(path).map_err(|error| file_error(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(file_error("is not a file; a weight file ends in .safetensors, .pt, .pth or .ckpt".into()));
-    }
-    let named = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("safetensors") => Tensor::read_safetensors(path),
-        Some("pt" | "pth" | "bin" | "ckpt") => Tensor::loadz_multi(path),
-        other => return Err(file_error(format!("extension {other:?} is none of .safetensors, .pt, .pth, .ckpt"))),
-    };
-    let named = named.map_err(|error| file_error(format!("cannot be read as weights: {error}")))?;
-    let lightning = !named.is_empty() && named.iter().all(|(name, _)| name.starts_with(LIGHTNING_PREFIX));
-    let skip = if lightning { LIGHTNING_PREFIX.len() } else { 0 };
-    Ok(named.into_iter().map(|(name, tensor)| (name[skip..].to_owned(), tensor)).collect())
-}
 
 /// Content digest of weights: names, kinds, shapes and bytes, in order of name (blake3, hex).
 pub fn digest<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<String, ModelError> {
@@ -54,7 +32,7 @@ pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
     Ok(out)
 }
 
-/// `[numel]` elements of an f32 tensor.
+/// `[numel]` elements of a tensor, as f32.
 pub fn floats(tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
     let flat = tensor.f_detach()?.f_to_kind(Kind::Float)?.f_flatten(0, -1)?;
     Ok(Vec::<f32>::try_from(flat)?)

@@ -70,7 +70,10 @@ pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison,
     for (log, name) in logs.iter().flat_map(|log| names.iter().map(move |name| (log, name))) {
         if log.column(name).is_none() {
             let near = nearest(name, log.header.iter().map(String::as_str));
-            return Err(StageError::Input(format!("{}: has no column '{name}'; did you mean '{near}'?", log.path.display())));
+            return Err(StageError::Input(format!(
+                "{}: has no column '{name}'; did you mean '{near}'?",
+                log.path.display()
+            )));
         }
     }
     let mut only_in_one: Vec<String> = Vec::new();
@@ -134,11 +137,18 @@ impl Comparison {
                 text.push('\n');
             }
         }
-        let mut table = Table::new(&["metric", "first run, last", "second run, last", "largest difference", "parts in epoch"]);
+        let mut table =
+            Table::new(&["metric", "first run, last", "second run, last", "largest difference", "parts in epoch"]);
         for metric in &self.metrics {
             let last = |run: usize| metric.rows.last().map_or(String::new(), |row| shown(row.values[run]));
             let parted = metric.first_parted.map_or("never".to_owned(), |epoch| epoch.to_string());
-            table.row(vec![metric.name.clone(), last(0), last(1), format!("{:.3e}", metric.largest_difference), parted]);
+            table.row(vec![
+                metric.name.clone(),
+                last(0),
+                last(1),
+                format!("{:.3e}", metric.largest_difference),
+                parted,
+            ]);
         }
         text += &table.text();
         if !self.only_in_one.is_empty() {
@@ -164,7 +174,13 @@ impl MetricComparison {
         for row in &self.rows {
             let mark = if row.difference <= tolerance { "" } else { "<" };
             let difference = format!("{:.3e}", row.difference);
-            table.row(vec![row.epoch.to_string(), shown(row.values[0]), shown(row.values[1]), difference, mark.to_owned()]);
+            table.row(vec![
+                row.epoch.to_string(),
+                shown(row.values[0]),
+                shown(row.values[1]),
+                difference,
+                mark.to_owned(),
+            ]);
         }
         table.text()
     }
@@ -190,16 +206,20 @@ impl Log {
             wrong(format!("cannot be read: {error}; name a run's folder, such as runs/sim/vgae_student_autoencoder/1"))
         })?;
         let mut reader = csv::Reader::from_reader(text.as_slice());
-        let header: Vec<String> = reader.headers().map_err(|error| wrong(error.to_string()))?.iter().map(str::to_owned).collect();
+        let header: Vec<String> =
+            reader.headers().map_err(|error| wrong(error.to_string()))?.iter().map(str::to_owned).collect();
         let Some(epoch) = header.iter().position(|name| name == EPOCH) else {
             return Err(wrong(format!("has no column '{EPOCH}'; it is no log of a run")));
         };
         let mut rows = Vec::new();
         for record in reader.records() {
             let record = record.map_err(|error| wrong(error.to_string()))?;
-            let number = record[epoch].parse::<u64>().map_err(|_| wrong(format!("'{}' is no epoch", &record[epoch])))?;
+            let number =
+                record[epoch].parse::<u64>().map_err(|_| wrong(format!("'{}' is no epoch", &record[epoch])))?;
             for (name, field) in header.iter().zip(&record).filter(|(_, field)| !field.is_empty()) {
-                field.parse::<f64>().map_err(|_| wrong(format!("'{field}' in column {name}, epoch {number}, is no number")))?;
+                field
+                    .parse::<f64>()
+                    .map_err(|_| wrong(format!("'{field}' in column {name}, epoch {number}, is no number")))?;
             }
             rows.push((number, record.iter().map(str::to_owned).collect()));
         }

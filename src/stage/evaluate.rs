@@ -208,7 +208,10 @@ fn choose_for_mean(
         method => method,
     };
     let validation = store.select(Split::Validation, None);
-    let labels = validation.iter().map(|&graph| Ok(store.try_graph(graph)?.attack)).collect::<Result<Vec<_>, EvaluateError>>()?;
+    let labels = validation
+        .iter()
+        .map(|&graph| Ok(store.try_graph(graph)?.attack))
+        .collect::<Result<Vec<_>, EvaluateError>>()?;
     let unusable = |reason| EvaluateError::Input(format!("{} and {}: {reason}", gat.model.name, vgae.model.name));
     Ok((method.to_string(), threshold::choose(method, scores, &labels).map_err(unusable)?))
 }
@@ -278,7 +281,17 @@ struct Predictions {
 
 /// Columns of the predictions file.
 const PREDICTION_COLUMNS: [&str; 11] = [
-    "model", "folder", "file", "graph", "first_frame", "time", "label", "calibration", "score", "threshold", "predicted",
+    "model",
+    "folder",
+    "file",
+    "graph",
+    "first_frame",
+    "time",
+    "label",
+    "calibration",
+    "score",
+    "threshold",
+    "predicted",
 ];
 
 impl Predictions {

@@ -10,9 +10,27 @@ use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, LogFormat};
 use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
+use crate::nn::DatasetIdentity;
 
 /// Name of the dataset that is simulated when none is given.
 pub const SIMULATED: &str = "sim";
+
+/// What a stage computes on, and where.
+#[derive(Debug)]
+pub struct Data {
+    pub device: Device,
+    pub store: Arc<Store>,
+    pub dataset: DatasetIdentity,
+}
+
+/// Sets the number of threads, finds the device, and opens the store.
+pub fn open(config: &Config) -> Result<Data, StageError> {
+    use_threads(config.training.threads);
+    let device = device(config.training.device)?;
+    let store = open_store(config)?;
+    let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
+    Ok(Data { device, store, dataset })
+}
 
 /// Sets the number of threads that compute.
 pub fn use_threads(threads: usize) {

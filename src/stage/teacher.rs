@@ -2,17 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use tch::Device;
+use serde_json::Map;
 
-use super::{Outcome, StageError};
-use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, TeacherCache};
+use super::objective::TeacherLink;
+use super::setup::Data;
+use super::{Outcome, StageError, training};
+use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, TeacherVocabulary};
-use crate::distill::registry::{self, CardFacts, Registry};
-use crate::distill::{CacheMode, CacheOptions, Precision, Residency, StoreShape, Teacher, TeacherOptions, Weights};
+use crate::distill::registry::{self, Registered, Registry, TeacherConfig, TrainedOn};
+use crate::distill::{
+    CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
+};
 use crate::graph::{Store, Vocabulary};
 use crate::memory;
-use crate::nn::attention::AttentionKernel;
-use crate::nn::{Architecture, DatasetIdentity};
+use crate::nn::weights::StateDict;
+use crate::nn::{Architecture, ModelDescription};
+use crate::train::checkpoint;
 
 /// Targets are kept in memory while they take at most this part of what is free.
 const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
@@ -27,26 +32,45 @@ pub struct FoundTeacher {
     pub vocabulary_digest: String,
 }
 
-/// The teacher that is configured: by path, or the one registered for the dataset.
-pub fn find(
-    config: &Config,
-    dataset: &DatasetIdentity,
-    model: &str,
-    student: &Vocabulary,
-) -> Result<FoundTeacher, StageError> {
+/// The teacher that is configured, if any: by path, or the one registered for the dataset.
+pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let model = stage.model().as_str();
     let found = match &config.distillation.teacher_path {
-        Some(path) => registry::load(path)?,
-        None => {
-            let data = config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default();
-            let stage = if model == "vgae" { "autoencoder" } else { "normal" };
-            let command = format!("kdgat {stage} --preset {model},teacher{data}");
-            Registry::new(&config.distillation.teachers_dir).find(&dataset.name, model, &command)?
-        }
+        Some(path) => Registered::open(path)?,
+        None => registered(config, &data.dataset.name, model)?,
     };
-    let ids = found.config.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let weights = found.load()?;
+    let architecture = frozen::architecture(&found.config)?;
+    let ids = found.config.vocabulary.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(found.config.vocabulary, student);
-    Ok(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest })
+    let vocabulary = TeacherVocabulary::new(Vocabulary::from_ids(found.config.vocabulary), data.store.vocabulary());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest }))
+}
+
+/// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
+pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<Registered, StageError> {
+    let registry = Registry::new(&config.distillation.teachers_dir);
+    let found = registry.find(dataset, model).map_err(|error| match error {
+        RegistryError::NoTeacher { wanted, root, near, .. } => {
+            let stage = if model == "vgae" { Stage::Autoencoder } else { Stage::Normal };
+            let command = training_command(config, stage, model, "teacher");
+            RegistryError::NoTeacher { wanted, root, near, command }
+        }
+        other => other,
+    });
+    Ok(found?)
+}
+
+/// The command that trains a model of this size on the configured data.
+fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> String {
+    format!("kdgat {} --preset {model},{size}{}", stage.as_str(), data_flag(config))
+}
+
+fn data_flag(config: &Config) -> String {
+    config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default()
 }
 
 /// How a run will ask its teacher.
@@ -56,15 +80,18 @@ pub struct TeacherUse {
     pub graphs: Vec<u64>,
     /// Training and validation batches of an epoch.
     pub batches_per_epoch: u64,
-    /// Where targets are needed.
-    pub device: Device,
-    /// How the teacher computes attention.
-    pub kernel: AttentionKernel,
 }
 
-/// Starts the teacher's thread.
-pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: TeacherUse) -> Result<Teacher, StageError> {
+/// Starts the teacher's thread, if there is a teacher.
+pub fn start(
+    config: &Config,
+    found: Option<FoundTeacher>,
+    data: &Data,
+    usage: TeacherUse,
+) -> Result<TeacherLink, StageError> {
     let settings = &config.distillation;
+    let Some(found) = found else { return Ok(TeacherLink::new(None, settings.teacher_burst)) };
+    let store = &data.store;
     let options = TeacherOptions {
         residency: match settings.residency() {
             ResidencyChoice::Resident => Residency::Resident,
@@ -77,15 +104,16 @@ pub fn start(config: &Config, found: FoundTeacher, store: &Store, usage: Teacher
         burst: settings.teacher_burst,
         batches_per_epoch: usage.batches_per_epoch,
         epochs: config.training.max_epochs as u64,
-        ..TeacherOptions::new(usage.device)
+        ..TeacherOptions::new(data.device)
     };
     let shape = StoreShape {
         dataset_digest: store.digest().to_owned(),
         node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
         used: Some(usage.graphs),
     };
-    let model = frozen::model(found.architecture, found.vocabulary, usage.kernel);
-    Ok(Teacher::start(model, found.weights, &options, &shape)?)
+    let model = frozen::model(found.architecture, found.vocabulary, training::attention_kernel(config));
+    let teacher = Teacher::start(model, found.weights, &options, &shape)?;
+    Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
 fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
@@ -113,21 +141,33 @@ fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheO
     }
 }
 
-/// Makes the model that a run has trained the teacher of its dataset. Returns its folder.
-pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
-    let data = match &config.data.data {
-        Some(path) => format!(" --data {}", path.display()),
-        None => String::new(),
+/// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
+pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
+    let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
+    let weights = Weights::from_tensors(tensors)?;
+    let model = description.architecture.model_name();
+    let mut metrics = Map::new();
+    metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
+    metrics.insert("size".into(), description.size.clone().into());
+    metrics.insert("window".into(), description.window.into());
+    metrics.insert("seed".into(), config.training.seed.into());
+    metrics.insert("epochs".into(), outcome.epochs.into());
+    metrics.insert("best_epoch".into(), outcome.best_epoch.into());
+    metrics.insert("val_loss".into(), outcome.best_val_loss.into());
+    if let Some(parts) = outcome.best.as_ref().and_then(|best| best["parts"].as_object()) {
+        metrics.extend(parts.clone());
+    }
+    let teacher = TeacherConfig {
+        format_version: registry::FORMAT_VERSION,
+        model: model.to_owned(),
+        architecture: description.architecture.to_json().as_object().cloned().unwrap_or_default(),
+        vocabulary: description.vocabulary.ids().to_vec(),
+        weights_digest: weights.digest().to_owned(),
+        dataset: TrainedOn { name: description.dataset.name, digest: description.dataset.digest },
+        metrics,
+        created_by_version: description.created_by_version,
     };
-    let stage = if config.model.model.as_str() == "vgae" { "autoencoder" } else { "normal" };
-    let metrics = outcome.best.as_ref().and_then(|best| best["parts"].as_object());
-    let number = |(name, value): (&String, &serde_json::Value)| Some((name.clone(), value.as_f64()?));
-    let facts = CardFacts {
-        command: format!("kdgat {stage} --preset {},{}{data}", config.model.model.as_str(), config.model.size),
-        epochs: outcome.epochs,
-        num_parameters: outcome.num_parameters,
-        seed: config.training.seed,
-        metrics: metrics.into_iter().flatten().filter_map(number).collect(),
-    };
-    Ok(Registry::new(&config.distillation.teachers_dir).register(best, &facts)?)
+    let replace = true;
+    let registered = Registry::new(&config.distillation.teachers_dir).register(&teacher, &weights, replace)?;
+    Ok(registered.weights_path.parent().unwrap_or(Path::new("")).to_owned())
 }

@@ -1,26 +1,29 @@
-//! What training stages share: the run's folder and frozen configuration, the loop's settings, loaders, the end.
+//! From the configuration to what training stages share: the run's folder, the loop's settings, graphs, loaders.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tch::Device;
 
 use super::StageError;
+use super::setup::Data;
 use super::teacher::TeacherUse;
-use crate::config::{self, AttentionChoice, Config, Schedule as ScheduleChoice};
-use crate::graph::{AssembleOptions, Loader, LoaderOptions, Store, UnknownDrop, Vocabulary, shuffled_batches};
-use crate::nn::DatasetIdentity;
+use crate::config::{AttentionChoice, Config, Convolution, Schedule as ScheduleChoice, Stage};
+use crate::graph::{
+    AssembleOptions, EdgeScaling, Loader, LoaderOptions, Split, Store, UnknownDrop, Vocabulary, shuffled_batches,
+};
 use crate::nn::attention::AttentionKernel;
-use crate::train::fit::{BatchPlan, FitOptions, LAST};
+use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
 use crate::train::run_directory::RunDirectory;
 use crate::train::schedule::Schedule;
 
 /// The folder of the run: a new one, the one that the user named, or the one to go on with.
-pub fn run_directory(config: &Config, dataset: &str, stage: &str) -> Result<RunDirectory, StageError> {
+pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<RunDirectory, StageError> {
     let suffix = if config.distillation.use_kd { "_kd" } else { "" };
-    let name = format!("{}_{}_{stage}{suffix}", config.model.model.as_str(), config.model.size);
+    let name = format!("{}_{}_{}{suffix}", config.model.model, config.model.size, stage.as_str());
     let parent: PathBuf = config.output.runs_dir.join(dataset).join(name);
     Ok(match (&config.output.run_dir, config.output.resume) {
         (Some(path), _) => RunDirectory::at(path)?,
@@ -29,19 +32,14 @@ pub fn run_directory(config: &Config, dataset: &str, stage: &str) -> Result<RunD
     })
 }
 
-/// Writes the frozen configuration, with what identifies the inputs.
-pub fn freeze(run: &RunDirectory, config: &Config, stage: &str, inputs: &Map<String, Value>) -> Result<(), StageError> {
-    Ok(run.write_json("config.json", &config::freeze(config, stage, inputs))?)
-}
-
 /// Digest of everything that the losses depend on: a run is resumed only with the same.
 ///
 /// Where the teacher lies, how its outputs are cached, and what is written where change no loss.
-pub fn identity(config: &Config, stage: &str, batch_graphs: usize, store: &Store, teacher: Option<&str>) -> String {
+pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
     let content = json!({
-        "stage": stage,
-        "data": store.digest(),
+        "stage": stage.as_str(),
+        "data": data.dataset.digest,
         "teacher": teacher,
         "model": config.model,
         "batch_graphs": batch_graphs,
@@ -82,6 +80,7 @@ pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOpti
         seed: training.seed,
         device,
         identity,
+        memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
 }
 
@@ -95,11 +94,16 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
 }
 
 /// Loaders of training batches (with random UNKNOWNs) and of validation batches (without).
-pub fn loaders(config: &Config, store: &Arc<Store>, vocabulary: &Arc<Vocabulary>) -> (Loader, Loader) {
+pub fn loaders(
+    config: &Config,
+    store: &Arc<Store>,
+    vocabulary: &Arc<Vocabulary>,
+    edge_attributes: bool,
+) -> (Loader, Loader) {
     let loader = |probability: f64| {
         let unknown_drop =
             (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0 });
-        let assemble = AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes: false };
+        let assemble = AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes };
         let options = LoaderOptions {
             assemble,
             workers: config.training.num_workers,
@@ -110,12 +114,10 @@ pub fn loaders(config: &Config, store: &Arc<Store>, vocabulary: &Arc<Vocabulary>
     (loader(config.model.unknown_drop), loader(0.0))
 }
 
-/// Every epoch the same graphs, in another order.
-#[derive(Debug)]
-pub struct ShuffledEpochs {
-    /// Positions in the store.
+/// The graphs of a run, as positions in the store. As a plan: every epoch all of them, in another order.
+#[derive(Debug, Clone)]
+pub struct Graphs {
     pub training: Vec<u64>,
-    /// Positions in the store.
     pub validation: Vec<u64>,
     /// Graphs of a batch.
     pub batch_graphs: usize,
@@ -123,47 +125,58 @@ pub struct ShuffledEpochs {
     pub seed: u64,
 }
 
-impl ShuffledEpochs {
-    /// How a run of these epochs asks its teacher.
-    pub fn teacher_use(&self, device: Device, kernel: AttentionKernel) -> TeacherUse {
-        let batches = |graphs: &[u64]| graphs.len().div_ceil(self.batch_graphs) as u64;
+impl Graphs {
+    /// How a run that sees all of them in every epoch asks its teacher.
+    pub fn teacher_use(&self) -> TeacherUse {
+        self.teacher_use_of(self.training.len())
+    }
+
+    /// As [`Graphs::teacher_use`], with `epoch_graphs` of the training graphs in an epoch.
+    pub fn teacher_use_of(&self, epoch_graphs: usize) -> TeacherUse {
+        let batches = |graphs: usize| graphs.div_ceil(self.batch_graphs) as u64;
         TeacherUse {
             graphs: self.training.iter().chain(&self.validation).copied().collect(),
-            batches_per_epoch: batches(&self.training) + batches(&self.validation),
-            device,
-            kernel,
+            batches_per_epoch: batches(epoch_graphs) + batches(self.validation.len()),
         }
+    }
+
+    /// The validation graphs in order.
+    pub fn validation_batches(&self) -> Vec<Vec<u64>> {
+        self.validation.chunks(self.batch_graphs).map(<[u64]>::to_vec).collect()
     }
 }
 
-impl BatchPlan for ShuffledEpochs {
+/// The batches of a run, with the graphs that they are made of.
+pub trait StagePlan: BatchPlan {
+    /// All graphs that any epoch may see.
+    fn graphs(&self) -> &Graphs;
+}
+
+impl StagePlan for Graphs {
+    fn graphs(&self) -> &Graphs {
+        self
+    }
+}
+
+impl BatchPlan for Graphs {
     fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
         shuffled_batches(&self.training, self.batch_graphs, self.seed, epoch)
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {
-        self.validation.chunks(self.batch_graphs).map(<[u64]>::to_vec).collect()
+        self.validation_batches()
     }
 }
 
-/// Whether there is something to go on with.
-pub fn can_resume(config: &Config, run: &RunDirectory) -> bool {
-    config.output.resume && run.file(LAST).exists()
-}
-
-/// What identifies a run's inputs: part of `config.json` and `summary.json`.
-pub fn inputs(
-    dataset: &DatasetIdentity,
-    teacher: Option<&str>,
-    batch_graphs: usize,
-    identity: &str,
-) -> Map<String, Value> {
-    let mut inputs = Map::new();
-    inputs.insert("dataset".into(), json!(dataset));
-    inputs.insert("teacher_digest".into(), json!(teacher));
-    inputs.insert("batch_graphs".into(), json!(batch_graphs));
-    inputs.insert("identity".into(), json!(identity));
-    inputs
+/// How a new model scales edge features; `None` if it does not read them.
+pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>, StageError> {
+    Ok(match config.model.conv {
+        Convolution::Gat => None,
+        Convolution::GatV2 => {
+            let attack_free = data.store.select(Split::Train, Some(false));
+            Some(EdgeScaling::of(&data.store, &attack_free)?)
+        }
+    })
 }
 
 /// The implementation of attention that is configured.

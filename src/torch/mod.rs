@@ -1,13 +1,24 @@
 //! What libtorch has and `tch` does not expose. The only `unsafe` code of the crate, and the only C++.
 //!
-//! [`autograd`] makes differentiable functions in Rust, [`parallel`] and [`simd`] let their inner loops use
+//! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
 //! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices.
+//! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
+//! [`load_cuda`] lets one binary serve machines with and without a GPU.
 #![allow(unsafe_code)]
 
+pub mod allocator;
+pub mod autocast;
 pub mod autograd;
+pub mod checkpoint;
+mod cuda;
+pub mod device;
 mod ffi;
 pub mod grad;
 pub mod parallel;
 pub mod philox;
+mod recover;
 pub mod simd;
 pub mod view;
+
+pub use cuda::{CudaLibrary, load_cuda};
+pub use recover::recover;

@@ -1,6 +1,8 @@
 //! What several test files share: reference values and how they are compared.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod cli;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

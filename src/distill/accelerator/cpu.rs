@@ -10,6 +10,8 @@ use tch::{Device, Kind, Tensor};
 use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
 use crate::distill::order::Stream;
 use crate::distill::targets::Targets;
+use crate::torch::allocator;
+use crate::torch::device::{self, StreamGuard};
 
 /// The host's processor.
 #[derive(Debug, Default)]
@@ -27,7 +29,7 @@ impl Accelerator for Cpu {
     }
 
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
-        Ok(HostBlock { tensor: self.allocate(bytes)?, not_page_locked: None, owner: None })
+        Ok(HostBlock { tensor: self.allocate(bytes)?, not_page_locked: None })
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {
@@ -35,11 +37,11 @@ impl Accelerator for Cpu {
     }
 
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
-        Ok(to.f_copy_(from)?)
+        Ok(device::copy(to, from, false)?)
     }
 
-    fn enter_thread(&mut self) -> Result<(), AcceleratorError> {
-        Ok(())
+    fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
+        Ok(StreamGuard::enter(&device::Stream::current(Device::Cpu)?)?)
     }
 
     fn record(&mut self, _stream: Stream) -> Result<Instant, AcceleratorError> {
@@ -59,7 +61,20 @@ impl Accelerator for Cpu {
     }
 
     fn memory(&self) -> MemoryState {
-        MemoryState { free_bytes: available_bytes(), ..MemoryState::default() }
+        let available = available_bytes();
+        if !allocator::is_installed() {
+            return MemoryState { free_bytes: available, ..MemoryState::default() };
+        }
+        let stats = allocator::stats();
+        // What the allocator keeps for later tensors is free for the teacher, too.
+        let below_limit = stats.limit.saturating_sub(stats.in_use);
+        let free_bytes = available.map_or(below_limit, |available| below_limit.min(available + stats.kept));
+        MemoryState {
+            free_bytes: Some(free_bytes),
+            free_at_peak_bytes: Some((free_bytes + stats.current).saturating_sub(stats.peak)),
+            allocated_bytes: Some(stats.current),
+            peak_bytes: Some(stats.peak),
+        }
     }
 }
 

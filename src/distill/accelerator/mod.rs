@@ -1,15 +1,16 @@
 //! What the shuttle needs of a device: memory, a copy, streams with events, and time.
 
 mod cpu;
-
-use std::any::Any;
+mod cuda;
 
 use tch::{Device, TchError, Tensor};
 
 use super::order::Stream;
 use super::targets::Targets;
+use crate::torch::device::{DeviceError, StreamGuard};
 
 pub use cpu::Cpu;
+pub use cuda::Cuda;
 
 /// A device as the teacher thread drives it.
 ///
@@ -33,8 +34,8 @@ pub trait Accelerator: Send + 'static {
     /// Queues a copy on [`Stream::Copy`].
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError>;
 
-    /// Called once on the teacher's thread: from then on its current stream is the teacher's.
-    fn enter_thread(&mut self) -> Result<(), AcceleratorError>;
+    /// Called once on the teacher's thread, whose current stream is the teacher's while the guard lives.
+    fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError>;
 
     /// Marks the present end of a stream.
     fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError>;
@@ -67,13 +68,12 @@ pub struct MemoryState {
 }
 
 /// Host memory for weights.
+#[derive(Debug)]
 pub struct HostBlock {
     /// `[bytes]`, u8.
     pub tensor: Tensor,
     /// Why the memory is not page-locked, where it should be.
     pub not_page_locked: Option<String>,
-    /// Keeps the memory alive.
-    pub owner: Option<Box<dyn Any + Send>>,
 }
 
 /// Why a device did not do as told.
@@ -91,6 +91,6 @@ pub enum AcceleratorError {
         reason: String,
     },
     /// Streams, events or page-locked memory failed.
-    #[error("{0}")]
-    Driver(String),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }

@@ -53,8 +53,9 @@ pub fn check_repetition(
             return Ok(Err(GateError::NotRepeatable { name: *name, largest_difference }));
         }
         let relative_difference = relative(in_batch, alone)?;
-        // Written so that a NaN does not pass.
-        if !(relative_difference <= ROUNDING) && !same_bits(in_batch, alone)? {
+        // A NaN in one of them is a difference, too.
+        let differs = relative_difference > ROUNDING || relative_difference.is_nan();
+        if differs && !same_bits(in_batch, alone)? {
             return Ok(Err(GateError::DependsOnBatch { name: *name, relative_difference }));
         }
     }

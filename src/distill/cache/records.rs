@@ -248,9 +248,9 @@ mod tests {
             let rows = HostRows::from_targets(&layout, &graphs, &given).unwrap();
             let mut back = HostRows::zeros(&layout, &graphs).unwrap();
             let mut record = Vec::new();
-            for position in 0..graphs.len() {
+            for (position, graph) in graphs.iter().enumerate() {
                 rows.encode(position, &mut record);
-                prop_assert_eq!(record.len(), layout.record_bytes(graphs[position]).unwrap());
+                prop_assert_eq!(record.len(), layout.record_bytes(*graph).unwrap());
                 prop_assert!(back.decode(position, &record));
                 let broken = order as usize % record.len();
                 record[broken] ^= 1;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
-use super::registry::RegisteredTeacher;
-use super::{StoreShape, Teacher, TeacherError, TeacherOptions};
+use super::registry::TeacherConfig;
+use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 use crate::graph::edge_list::{EdgeList, from_edge_list};
-use crate::graph::{Batch, NODE_FEATURES, Vocabulary};
-use crate::nn::Architecture;
+use crate::graph::{Batch, EDGE_FEATURES, NODE_FEATURES, Vocabulary};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role, TensorSource};
+use crate::nn::{Architecture, Conv};
 
 pub use gat::FrozenGat;
 pub use vgae::FrozenVgae;
@@ -73,8 +73,8 @@ impl TensorSource for Views<'_> {
 }
 
 /// Names of the tensors of an attention layer at `path`.
-fn conv_tensors(path: &str) -> Vec<String> {
-    ["lin.weight", "att_src", "att_dst", "bias"].iter().map(|name| format!("{path}.{name}")).collect()
+fn conv_tensors(path: &str, edge_features: bool) -> Vec<String> {
+    Conv::tensor_names(edge_features).iter().map(|name| format!("{path}.{name}")).collect()
 }
 
 /// Names of the tensors of a batch norm at `path`.
@@ -109,15 +109,23 @@ pub fn model(
     }
 }
 
+/// The architecture that a teacher's `config.json` describes. What can be counted need not be written there.
+pub fn architecture(config: &TeacherConfig) -> Result<Architecture, crate::nn::ModelError> {
+    let mut fields = config.architecture.clone();
+    fields.entry("vocabulary_size").or_insert_with(|| (config.vocabulary.len() + 1).into());
+    fields.entry("dropout").or_insert_with(|| 0.0.into());
+    Architecture::from_json(&config.model, &fields.into())
+}
+
 /// Checks that a teacher's weights fit its architecture, and that it answers twice the same, bit by bit.
 ///
 /// # Errors
 /// Names the tensor that does not fit, or the target that differs.
-pub fn check(teacher: RegisteredTeacher) -> Result<(), TeacherError> {
-    let batch = probe_batch(teacher.config.vocabulary.len() as i64).map_err(ModelError::Other)?;
-    let model = model(teacher.architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
-    let mut running =
-        Teacher::start(model, teacher.weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
+pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherError> {
+    let batch = probe_batch(config.vocabulary.len() as i64 + 1).map_err(ModelError::Other)?;
+    let architecture = architecture(config).map_err(ModelError::from)?;
+    let model = model(architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
+    let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);
     for ((name, first), (_, second)) in first.tensors.iter().zip(&second.tensors) {
@@ -137,7 +145,7 @@ fn probe_batch(vocabulary_size: i64) -> Result<Batch, String> {
         continuous: &[0.5; 3 * NODE_FEATURES],
         sources: &[0, 1, 2],
         targets: &[1, 2, 0],
-        edge_attributes: None,
+        edge_attributes: Some(&[0.5; 3 * EDGE_FEATURES]),
         node_pointers: &[0, 3],
         labels: &[0],
         vocabulary_size,

@@ -1,59 +1,42 @@
-//! The card of a teacher: how it was made, for people.
+//! `card.md`: what a person wants to know of a teacher before using it.
 
 use std::fmt::Write;
 
+use crate::distill::planner::format_bytes;
 use crate::distill::weights::Weights;
-use crate::nn::ModelDescription;
 
-/// What a run knows of a teacher beside the model itself.
-#[derive(Debug, Clone)]
-pub struct CardFacts {
-    /// The command that trains such a teacher.
-    pub command: String,
-    /// Epochs that were trained.
-    pub epochs: u64,
-    /// Trained values.
-    pub num_parameters: i64,
-    /// Seed of the run.
-    pub seed: u64,
-    /// Final numbers, name and value.
-    pub metrics: Vec<(String, f64)>,
+use super::TeacherConfig;
+
+/// The card of a teacher.
+pub(super) fn card(config: &TeacherConfig, weights: &Weights) -> String {
+    let parameters: usize = weights.iter().map(|(_, tensor)| tensor.numel()).sum();
+    let mut text = format!("# {} teacher for {}\n\n", config.model.to_uppercase(), config.dataset.name);
+    let rows = [
+        ("values in its weights", parameters.to_string()),
+        ("size", format_bytes(weights.bytes())),
+        ("CAN IDs in its vocabulary", config.vocabulary.len().to_string()),
+        ("digest of its weights", config.weights_digest.clone()),
+        ("digest of its dataset", config.dataset.digest.clone()),
+        ("made by kdgat", config.created_by_version.clone()),
+    ];
+    table(&mut text, "about", rows.into_iter());
+    table(&mut text, "architecture", config.architecture.iter().map(|(key, value)| (key.as_str(), value.to_string())));
+    table(
+        &mut text,
+        "measured in training",
+        config.metrics.iter().map(|(key, value)| (key.as_str(), value.to_string())),
+    );
+    text
 }
 
-/// The card as Markdown.
-pub fn render(description: &ModelDescription, weights: &Weights, facts: &CardFacts) -> String {
-    let mut text = format!(
-        "# Teacher: {} for {}\n\n\
-         | | |\n|---|---|\n\
-         | made with | `{}` |\n\
-         | architecture | `{}` |\n\
-         | parameters | {} |\n\
-         | vocabulary | {} IDs and UNKNOWN |\n\
-         | window | {} frames |\n\
-         | data | {}, digest `{}` |\n\
-         | training | {} epochs, seed {}; weights of epoch {} |\n\
-         | weights | {} bytes, digest `{}` |\n\
-         | kdgat | {} |\n",
-        description.architecture.model_name(),
-        description.dataset.name,
-        facts.command,
-        description.architecture.to_json(),
-        facts.num_parameters,
-        description.vocabulary.ids().len(),
-        description.window,
-        description.dataset.name,
-        description.dataset.digest,
-        facts.epochs,
-        facts.seed,
-        description.epoch + 1,
-        weights.bytes(),
-        weights.digest(),
-        description.created_by_version,
-    );
-    text.push_str("\n| at its best epoch | |\n|---|---|\n");
-    for (name, value) in &facts.metrics {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| {name} | {value:.6} |");
+fn table<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str, String)>) {
+    let rows: Vec<_> = rows.filter(|(_, value)| !value.is_empty()).collect();
+    if rows.is_empty() {
+        return;
     }
-    text
+    let _ = writeln!(text, "| {title} | |\n|---|---|");
+    for (name, value) in rows {
+        let _ = writeln!(text, "| {name} | {value} |");
+    }
+    text.push('\n');
 }

@@ -1,65 +1,22 @@
 //! Registered teachers: `teachers/<dataset>/<model>/{weights.safetensors, config.json, card.md}`.
 //!
-//! A dataset has at most one teacher of each model. It is registered as a whole folder, made beside and renamed, so
-//! that a half-written one is never found. A teacher may also be given by path: a kdgat safetensors file, or a PyTorch
-//! state dict, with its `config.json` beside it.
+//! A teacher is registered whole or not at all, found by dataset and model, and trusted only as far as the digest in
+//! its `config.json` agrees with its weights. Weights of other programs (PyTorch, Lightning) are read where they lie,
+//! with a `config.json` beside them.
 
 mod card;
-mod error;
+mod config;
 
-use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use crate::distill::weights::{Weights, WeightsError};
 
-use super::weights::Weights;
-use crate::files;
-use crate::graph::Vocabulary;
-use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
-use crate::train::checkpoint;
+pub use config::{FORMAT_VERSION, TeacherConfig, TrainedOn};
 
-pub use card::CardFacts;
-pub use error::RegistryError;
-
-const FORMAT_VERSION: u32 = 1;
 const WEIGHTS: &str = "weights.safetensors";
 const CONFIG: &str = "config.json";
 const CARD: &str = "card.md";
-
-/// The content of a teacher's `config.json`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct TeacherConfig {
-    pub format_version: u32,
-    /// `vgae` or `gat`.
-    pub model: String,
-    /// The fields of its architecture.
-    pub architecture: Value,
-    /// The IDs of its vocabulary, ascending; index 0 of the embedding is UNKNOWN, so the first ID is row 1.
-    pub vocabulary: Vocabulary,
-    /// Digest of the weights, if known: weights with another are refused.
-    #[serde(default)]
-    pub weights_digest: Option<String>,
-    /// What it was trained on, if known.
-    #[serde(default)]
-    pub dataset: Option<DatasetIdentity>,
-    /// Final losses and whatever else was recorded.
-    #[serde(default)]
-    pub metrics: Value,
-    #[serde(default)]
-    pub created_by_version: Option<String>,
-}
-
-/// A teacher that can be used.
-#[derive(Debug)]
-pub struct RegisteredTeacher {
-    /// The weight file.
-    pub path: PathBuf,
-    pub config: TeacherConfig,
-    pub architecture: Architecture,
-    pub weights: Weights,
-}
 
 /// The folder of registered teachers.
 #[derive(Debug, Clone)]
@@ -67,152 +24,348 @@ pub struct Registry {
     root: PathBuf,
 }
 
+/// A teacher on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registered {
+    /// Its weights.
+    pub weights_path: PathBuf,
+    /// Its `config.json`.
+    pub config: TeacherConfig,
+}
+
+/// A line of [`Registry::list`]. A broken teacher is listed, too, with what is wrong.
+#[derive(Debug)]
+pub struct Listed {
+    /// The dataset's folder.
+    pub dataset: String,
+    /// The model's folder.
+    pub model: String,
+    /// The teacher, or why it cannot be used.
+    pub teacher: Result<Registered, RegistryError>,
+}
+
 impl Registry {
     /// The registry in `root`, which need not exist yet.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_path_buf() }
     }
 
-    /// Where the teacher of a dataset lies.
-    pub fn folder(&self, dataset: &str, model: &str) -> PathBuf {
-        self.root.join(dataset).join(model)
-    }
-
-    /// The teacher of a dataset.
-    ///
-    /// # Errors
-    /// [`RegistryError::NoTeacher`] with `training_command` if there is none; else whatever is wrong with it.
-    pub fn find(&self, dataset: &str, model: &str, training_command: &str) -> Result<RegisteredTeacher, RegistryError> {
-        let folder = self.folder(dataset, model);
-        if !folder.join(CONFIG).exists() {
-            let (dataset, model) = (dataset.to_owned(), model.to_owned());
-            return Err(RegistryError::NoTeacher { dataset, model, folder, command: training_command.to_owned() });
+    /// The teacher of that dataset and model.
+    pub fn find(&self, dataset: &str, model: &str) -> Result<Registered, RegistryError> {
+        let folder = self.folder(dataset, model)?;
+        if !folder.exists() && !self.bring_back(&folder)? {
+            return Err(self.no_teacher(dataset, model));
         }
-        load(&folder.join(WEIGHTS))
+        Registered::open(&folder)
     }
 
-    /// All registered teachers as (dataset, model), in order of name.
-    pub fn list(&self) -> Result<Vec<(String, String)>, RegistryError> {
-        let mut found = Vec::new();
+    /// All teachers, by dataset and model.
+    pub fn list(&self) -> Result<Vec<Listed>, RegistryError> {
+        let mut listed = Vec::new();
         for dataset in folders(&self.root)? {
             for model in folders(&self.root.join(&dataset))? {
-                if self.folder(&dataset, &model).join(CONFIG).exists() {
-                    found.push((dataset.clone(), model));
-                }
+                let teacher = self.find(&dataset, &model);
+                listed.push(Listed { dataset: dataset.clone(), model, teacher });
             }
         }
-        found.sort();
-        Ok(found)
+        Ok(listed)
     }
 
-    /// The text of a teacher's card.
-    pub fn card(&self, dataset: &str, model: &str) -> Result<String, RegistryError> {
-        let path = self.folder(dataset, model).join(CARD);
-        fs::read_to_string(&path).map_err(|source| RegistryError::File { path, action: "read", source })
-    }
-
-    /// Makes the trained model in `checkpoint` the teacher of its dataset, in place of the one before.
+    /// Registers a teacher under the dataset and model of its `config`, whose digest is filled in.
     ///
-    /// Returns its folder.
-    pub fn register(&self, checkpoint: &Path, facts: &CardFacts) -> Result<PathBuf, RegistryError> {
-        let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(checkpoint)?;
-        let weights = Weights::from_tensors(tensors)?;
-        let config = TeacherConfig {
-            format_version: FORMAT_VERSION,
-            model: description.architecture.model_name().to_owned(),
-            architecture: description.architecture.to_json(),
-            vocabulary: description.vocabulary.clone(),
-            weights_digest: Some(weights.digest().to_owned()),
-            dataset: Some(description.dataset.clone()),
-            metrics: json!({ "epoch": description.epoch, "val_loss": description.val_loss, "size": description.size }),
-            created_by_version: Some(description.created_by_version.clone()),
-        };
-        let folder = self.folder(&description.dataset.name, &config.model);
-        let text = serde_json::to_vec_pretty(&config).map_err(std::io::Error::other);
-        let write = |partial: &Path| {
-            fs::copy(checkpoint, partial.join(WEIGHTS))?;
-            files::write_atomically(&partial.join(CONFIG), &text?)?;
-            files::write_atomically(&partial.join(CARD), card::render(&description, &weights, facts).as_bytes())
-        };
-        replace_folder(&folder, write).map_err(|source| RegistryError::File {
-            path: folder.clone(),
-            action: "register the teacher in",
-            source,
-        })?;
-        Ok(folder)
+    /// The same weights may be registered again; others only with `replace`.
+    pub fn register(
+        &self,
+        config: &TeacherConfig,
+        weights: &Weights,
+        replace: bool,
+    ) -> Result<Registered, RegistryError> {
+        let (dataset, model) = (&config.dataset.name, &config.model);
+        let folder = self.folder(dataset, model)?;
+        self.bring_back(&folder)?;
+        if folder.exists() && !replace {
+            return match Registered::open(&folder) {
+                Ok(found) if found.config.weights_digest == weights.digest() => Ok(found),
+                _ => Err(RegistryError::AlreadyRegistered { dataset: dataset.clone(), model: model.clone(), folder }),
+            };
+        }
+        let config = TeacherConfig { weights_digest: weights.digest().to_string(), ..config.clone() };
+        let parent = self.root.join(dataset);
+        let partial = parent.join(format!(".{model}.{}.partial", std::process::id()));
+        let outcome = write_folder(&partial, &config, weights).and_then(|()| put_in_place(&partial, &folder));
+        if outcome.is_err() {
+            // The error that matters is the one above.
+            let _ = std::fs::remove_dir_all(&partial);
+        }
+        outcome?;
+        Registered::open(&folder)
+    }
+
+    fn folder(&self, dataset: &str, model: &str) -> Result<PathBuf, RegistryError> {
+        for name in [dataset, model] {
+            let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
+            if !plain {
+                return Err(RegistryError::BadName { name: name.to_string() });
+            }
+        }
+        Ok(self.root.join(dataset).join(model))
+    }
+
+    /// Undoes a replacement that was interrupted between its two renames. True if there is a teacher now.
+    fn bring_back(&self, folder: &Path) -> Result<bool, RegistryError> {
+        let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(false) };
+        if folder.exists() || !parent.is_dir() {
+            return Ok(folder.exists());
+        }
+        let (prefix, suffix) = (format!(".{}.", name.to_string_lossy()), ".previous");
+        for entry in std::fs::read_dir(parent).map_err(file_error(parent, "list"))? {
+            let entry = entry.map_err(file_error(parent, "list"))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(&prefix) && name.ends_with(suffix) {
+                std::fs::rename(entry.path(), folder).map_err(file_error(folder, "restore"))?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn no_teacher(&self, dataset: &str, model: &str) -> RegistryError {
+        let registered = self.list().unwrap_or_default();
+        let known: Vec<String> =
+            registered.iter().map(|listed| format!("{}/{}", listed.dataset, listed.model)).collect();
+        let wanted = format!("{dataset}/{model}");
+        let nearest = known
+            .iter()
+            .max_by(|left, right| strsim::jaro_winkler(left, &wanted).total_cmp(&strsim::jaro_winkler(right, &wanted)));
+        let near = nearest.map_or(String::new(), |name| format!(" (the nearest one is {name})"));
+        let stage = if model == "vgae" { "autoencoder" } else { "curriculum" };
+        let command = format!("kdgat {stage} --preset {model},teacher --data PATH_OF_{}", dataset.to_uppercase());
+        RegistryError::NoTeacher { wanted, root: self.root.clone(), near, command }
     }
 }
 
-/// A teacher by the path of its weights, with `config.json` beside them.
-pub fn load(path: &Path) -> Result<RegisteredTeacher, RegistryError> {
-    let config = read_config(path)?;
-    let mut architecture = config.architecture.clone();
-    if let Some(fields) = architecture.as_object_mut() {
-        // A configuration written by hand names the widths; what can be counted need not be repeated.
-        fields.entry("vocabulary_size").or_insert(json!(config.vocabulary.len()));
-        fields.entry("dropout").or_insert(json!(0.0));
+impl Registered {
+    /// A teacher in a folder (`config.json` and `weights.safetensors`) or in a file of weights with a `config.json`
+    /// beside it.
+    pub fn open(path: &Path) -> Result<Self, RegistryError> {
+        let weights_path = if path.is_dir() { path.join(WEIGHTS) } else { path.to_path_buf() };
+        if !weights_path.is_file() {
+            return Err(RegistryError::NoWeights { path: weights_path });
+        }
+        let config_path = weights_path.with_file_name(CONFIG);
+        if !config_path.is_file() {
+            return Err(RegistryError::NoConfig { weights: weights_path, path: config_path });
+        }
+        Ok(Self { config: TeacherConfig::read(&config_path)?, weights_path })
     }
-    let architecture = Architecture::from_json(&config.model, &architecture)?;
-    let weights = Weights::from_tensors(weights::read(path)?)?.with_source(path);
-    if let Some(expected) = &config.weights_digest
-        && expected != weights.digest()
-    {
-        let (path, found) = (path.to_owned(), weights.digest().to_owned());
-        return Err(RegistryError::Digest { path, found, expected: expected.clone() });
+
+    /// Its weights, if they are those that `config.json` was written for.
+    pub fn load(&self) -> Result<Weights, RegistryError> {
+        let weights = Weights::read(&self.weights_path)?;
+        let expected = &self.config.weights_digest;
+        if expected.is_empty() {
+            tracing::warn!(
+                "{} names no weights_digest: {} is used unchecked (its digest is {})",
+                self.weights_path.with_file_name(CONFIG).display(),
+                self.weights_path.display(),
+                weights.digest()
+            );
+        } else if expected != weights.digest() {
+            return Err(RegistryError::OtherWeights {
+                path: self.weights_path.clone(),
+                found: weights.digest().to_string(),
+                expected: expected.clone(),
+            });
+        }
+        Ok(weights)
     }
-    Ok(RegisteredTeacher { path: path.to_owned(), config, architecture, weights })
+
+    /// Whether the weights are intact and have the shapes that the model of this architecture needs.
+    pub fn verify(&self, expected: &[(String, Vec<i64>)]) -> Result<Weights, RegistryError> {
+        let weights = self.load()?;
+        for (name, shape) in expected {
+            let found = weights.get(name).map(tch::Tensor::size);
+            if found.as_ref() != Some(shape) {
+                return Err(RegistryError::OtherShape {
+                    path: self.weights_path.clone(),
+                    name: name.clone(),
+                    found: found.map_or("missing".to_string(), |found| format!("of shape {found:?}")),
+                    expected: shape.clone(),
+                });
+            }
+        }
+        Ok(weights)
+    }
+
+    /// What there is to say about it: its card, or one made from `config.json`.
+    pub fn card(&self) -> Result<String, RegistryError> {
+        match std::fs::read_to_string(self.weights_path.with_file_name(CARD)) {
+            Ok(card) => Ok(card),
+            Err(_) => Ok(card::card(&self.config, &self.load()?)),
+        }
+    }
 }
 
-fn read_config(weights: &Path) -> Result<TeacherConfig, RegistryError> {
-    if !weights.exists() {
-        return Err(RegistryError::NoWeights { path: weights.to_owned() });
-    }
-    let path = weights.with_file_name(CONFIG);
-    let text = fs::read_to_string(&path).map_err(|source| RegistryError::NoConfig {
-        path: path.clone(),
-        weights: weights.to_owned(),
-        source,
-    })?;
-    let unreadable = |reason: String| RegistryError::Config { path: path.clone(), reason };
-    let json: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-    match json["format_version"].as_u64() {
-        Some(version) if version == u64::from(FORMAT_VERSION) => {}
-        found => return Err(unreadable(format!("format_version is {found:?}, this program reads {FORMAT_VERSION}"))),
-    }
-    serde_json::from_value(json).map_err(|error| unreadable(error.to_string()))
-}
-
-/// Puts a folder that `write` fills in the place of `target`, as a whole.
-fn replace_folder(target: &Path, write: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
-    let parent = target.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(parent)?;
-    let partial = tempfile::Builder::new().prefix(".partial-").tempdir_in(parent)?;
-    write(partial.path())?;
-    let old = parent.join(format!(".old-{}", std::process::id()));
-    if target.exists() {
-        fs::rename(target, &old)?;
-    }
-    fs::rename(partial.path(), target)?;
-    files::sync_parent(target)?;
-    if old.exists() {
-        fs::remove_dir_all(&old)?;
-    }
-    Ok(())
-}
-
+/// Names of the folders in `parent` that are not hidden, ascending.
 fn folders(parent: &Path) -> Result<Vec<String>, RegistryError> {
-    let error = |source| RegistryError::File { path: parent.to_owned(), action: "list", source };
     if !parent.exists() {
         return Ok(Vec::new());
     }
     let mut names = Vec::new();
-    for entry in fs::read_dir(parent).map_err(error)? {
-        let entry = entry.map_err(error)?;
-        if let (true, Ok(name)) = (entry.path().is_dir(), entry.file_name().into_string())
-            && !name.starts_with('.')
-        {
+    for entry in std::fs::read_dir(parent).map_err(file_error(parent, "list"))? {
+        let entry = entry.map_err(file_error(parent, "list"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && !name.starts_with('.') {
             names.push(name);
         }
     }
+    names.sort();
     Ok(names)
+}
+
+fn write_folder(partial: &Path, config: &TeacherConfig, weights: &Weights) -> Result<(), RegistryError> {
+    if partial.exists() {
+        std::fs::remove_dir_all(partial).map_err(file_error(partial, "remove"))?;
+    }
+    std::fs::create_dir_all(partial).map_err(file_error(partial, "create"))?;
+    weights.write_safetensors(&partial.join(WEIGHTS))?;
+    let json = serde_json::to_string_pretty(config)
+        .map_err(|error| RegistryError::InvalidConfig { path: partial.join(CONFIG), reason: error.to_string() })?;
+    for (name, text) in [(CONFIG, json), (CARD, card::card(config, weights))] {
+        let path = partial.join(name);
+        std::fs::write(&path, text).map_err(file_error(&path, "write"))?;
+        sync(&path)?;
+    }
+    sync(partial)
+}
+
+/// Puts a complete folder in its place. What was there is removed only when the new one stands.
+fn put_in_place(partial: &Path, folder: &Path) -> Result<(), RegistryError> {
+    let parent = folder.parent().unwrap_or(Path::new("."));
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let previous = parent.join(format!(".{name}.{}.previous", std::process::id()));
+    let replaced = folder.exists();
+    if replaced {
+        std::fs::rename(folder, &previous).map_err(file_error(folder, "replace"))?;
+    }
+    std::fs::rename(partial, folder).map_err(file_error(folder, "write"))?;
+    sync(parent)?;
+    if replaced {
+        std::fs::remove_dir_all(&previous).map_err(file_error(&previous, "remove"))?;
+    }
+    Ok(())
+}
+
+fn sync(path: &Path) -> Result<(), RegistryError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(file_error(path, "sync"))
+}
+
+fn file_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RegistryError {
+    let path = path.to_path_buf();
+    move |source| RegistryError::File { path, action, source }
+}
+
+/// Why a teacher cannot be found, read or registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Nobody has trained one yet.
+    #[error("no teacher {wanted} in {}{near}; train one with: {command}", root.display())]
+    NoTeacher {
+        /// `<dataset>/<model>`.
+        wanted: String,
+        /// The registry.
+        root: PathBuf,
+        /// The nearest one, in words.
+        near: String,
+        /// The command that trains it.
+        command: String,
+    },
+    /// Another teacher has the place.
+    #[error(
+        "{} holds another teacher for {dataset}/{model}; register with --replace to put the new one in its place",
+        folder.display()
+    )]
+    AlreadyRegistered {
+        /// The dataset.
+        dataset: String,
+        /// The model.
+        model: String,
+        /// The place.
+        folder: PathBuf,
+    },
+    /// A name that is no name of a folder.
+    #[error("'{name}' cannot be the name of a dataset or model: it has to be the name of a folder that is not hidden")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The weights are missing.
+    #[error("the teacher's weights {} do not exist", path.display())]
+    NoWeights {
+        /// Where they should be.
+        path: PathBuf,
+    },
+    /// Weights without a description.
+    #[error(
+        "{} has no {} beside it, which says how the model is built (format_version, model, architecture, vocabulary)",
+        weights.display(),
+        path.display()
+    )]
+    NoConfig {
+        /// The weights.
+        weights: PathBuf,
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A `config.json` that cannot be used.
+    #[error("{} cannot be used: {reason}", path.display())]
+    InvalidConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The weights are not those that were registered.
+    #[error(
+        "{} holds weights with digest {found}, its config.json was written for {expected}; the file was changed or \
+         damaged: register the teacher again",
+        path.display()
+    )]
+    OtherWeights {
+        /// The weights.
+        path: PathBuf,
+        /// Their digest.
+        found: String,
+        /// What `config.json` says.
+        expected: String,
+    },
+    /// A weight that does not fit the architecture.
+    #[error(
+        "{}: '{name}' is {found}, the architecture in config.json needs {expected:?}; weights and config.json are of \
+         different models",
+        path.display()
+    )]
+    OtherShape {
+        /// The weights.
+        path: PathBuf,
+        /// The weight.
+        name: String,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: Vec<i64>,
+    },
+    /// The weights cannot be read or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A file or folder could not be worked with.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
 }

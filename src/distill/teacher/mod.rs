@@ -32,7 +32,7 @@ use tch::Device;
 
 use crate::graph::Batch;
 
-use super::accelerator::{Accelerator, AcceleratorError, Cpu};
+use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
 use super::cache::{CacheSummary, StoreShape};
 use super::model::FrozenModel;
 use super::planner::Measured;
@@ -76,8 +76,14 @@ impl Teacher {
     ) -> Result<Self, TeacherError> {
         match options.device {
             Device::Cpu => Self::start_on(Cpu, model, weights, options, shape),
+            device @ Device::Cuda(_) => {
+                Self::start_on(Cuda::new(device, options.overlap)?, model, weights, options, shape)
+            }
             device => Err(TeacherError::Device {
-                source: AcceleratorError::Unsupported { device, reason: "no such device".to_string() },
+                source: AcceleratorError::Unsupported {
+                    device,
+                    reason: "only the CPU and CUDA devices are supported".to_string(),
+                },
             }),
         }
     }
@@ -111,6 +117,7 @@ impl Teacher {
             policy,
             cache,
             gate_passed: false,
+            overlap: options.overlap && options.device != Device::Cpu,
             needed: true,
             replies: reply_sender,
             shared: Arc::clone(&shared),

@@ -5,12 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use tch::Device;
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError};
 use crate::distill::cache::TargetCache;
 use crate::distill::shuttle::{Ready, Shuttle, VisitKind};
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
+use crate::torch::allocator::{self, Phase};
 
 use super::answers::Answers;
 use super::policy::Policy;
@@ -26,8 +28,10 @@ pub(super) enum Request {
 /// The targets of one batch, and what the student's thread has to do before it reads them.
 pub(super) struct Reply {
     targets: Targets,
-    before_use: Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>,
+    before_use: BeforeUse,
 }
+
+type BeforeUse = Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>;
 
 impl Reply {
     pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>) -> Self {
@@ -49,6 +53,8 @@ pub(super) struct Worker<A: Accelerator> {
     pub policy: Policy,
     pub cache: Option<TargetCache>,
     pub gate_passed: bool,
+    /// The teacher has a stream of its own.
+    pub overlap: bool,
     /// The last burst needed the teacher, so the next one will, too.
     pub needed: bool,
     pub replies: Replies,
@@ -83,7 +89,8 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
 
 impl<A: Accelerator> Worker<A> {
     fn run(mut self, requests: &Receiver<Request>) -> Result<Summary, TeacherError> {
-        self.shuttle.accelerator().enter_thread()?;
+        let _current_stream = self.shuttle.accelerator().enter_thread()?;
+        let _phase = allocator::enter_phase(Phase::Teacher);
         for request in requests {
             match request {
                 Request::Burst(batches) => self.answer(batches)?,
@@ -100,6 +107,10 @@ impl<A: Accelerator> Worker<A> {
     }
 
     fn answer(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
+        let host = batches.iter().all(|batch| batch.continuous.device() == Device::Cpu);
+        if self.overlap && !host {
+            return Err(TeacherError::BatchOnDevice { device: self.shuttle.accelerator().device() });
+        }
         let Self { shuttle, policy, cache, gate_passed, replies, shared, .. } = self;
         let (mut answers, live) = Answers::look_up(batches, cache.as_mut(), *gate_passed, replies, shared)?;
         self.needed = !live.is_empty();
@@ -140,8 +151,10 @@ impl<A: Accelerator> Worker<A> {
     fn note_timings(&mut self) {
         let timings = self.shuttle.take_timings();
         self.shared.note_timings(timings, self.shuttle.device_bytes(), self.shuttle.peak_device_bytes());
-        let memory = self.shuttle.accelerator().memory();
-        let lines = self.policy.after_visit(timings, &self.shared.take_steps(), memory);
-        self.shared.note_lines(lines);
+        if self.needed {
+            let memory = self.shuttle.accelerator().memory();
+            let lines = self.policy.after_visit(timings, &self.shared.take_steps(), memory);
+            self.shared.note_lines(lines);
+        }
     }
 }

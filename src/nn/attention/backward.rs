@@ -18,7 +18,7 @@ pub(super) struct Backward<'a, T: Element> {
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// The source and target vectors that scores were projected with; `None` where scores were given.
-    pub(super) attention: Option<(&'a [T::Real], &'a [T::Real])>,
+    pub(super) attention: Option<[&'a [T::Real]; 2]>,
 }
 
 /// What a backward fills.
@@ -149,7 +149,7 @@ impl<T: Element> Backward<'_, T> {
             raw_gradients: raw,
             target_gradients: target,
             source_gradients: source,
-            projection: self.attention.map(|(attention_source, attention_target)| Projection {
+            projection: self.attention.map(|[attention_source, attention_target]| Projection {
                 attention_source,
                 attention_target,
                 source_gradient,
@@ -161,7 +161,7 @@ impl<T: Element> Backward<'_, T> {
 }
 
 /// Adds up the blocks' rows in their order, whatever the number of threads.
-fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
+pub(super) fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
     sums.fill(R::ZERO);
     for row in by_block.chunks_exact(sums.len().max(1)) {
         for (sum, &value) in sums.iter_mut().zip(row) {
@@ -170,6 +170,6 @@ fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
     }
 }
 
-fn zeros<T: Element>(length: usize) -> Result<Tensor, TchError> {
+pub(super) fn zeros<T: Element>(length: usize) -> Result<Tensor, TchError> {
     Tensor::f_zeros([length as i64], (T::KIND, Device::Cpu))
 }

@@ -21,6 +21,28 @@ pub(super) fn attend(
     weighted_sums(values, &logits, &sources, &targets, options)
 }
 
+/// GATv2's attention: values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, the attention vector
+/// `[1, heads, channels]`.
+pub(super) fn attend_pairs(
+    source: &Tensor,
+    target: &Tensor,
+    edge_term: Option<&Tensor>,
+    attention: &Tensor,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, TchError> {
+    let (sources, targets) = (adjacency.sources.f_to_kind(Kind::Int64)?, adjacency.targets.f_to_kind(Kind::Int64)?);
+    let kind = attention.f_kind()?;
+    let wide = |tensor: &Tensor| tensor.f_to_kind(kind);
+    let mut sums = wide(target)?.f_index_select(0, &targets)?.f_add(&wide(source)?.f_index_select(0, &sources)?)?;
+    if let Some(edge_term) = edge_term {
+        sums = sums.f_add(&wide(edge_term)?)?;
+    }
+    let activated = leaky_relu(&sums, options.negative_slope)?;
+    let logits = activated.f_mul(attention)?.f_sum_dim_intlist(-1_i64, false, kind)?;
+    weighted_sums(source, &logits, &sources, &targets, options)
+}
+
 /// Softmax over each target's edges, dropout, and sums of source values. Logits are `[edges, heads]`.
 pub(super) fn weighted_sums(
     values: &Tensor,

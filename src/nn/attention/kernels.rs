@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::dropout::AttentionDropout;
 use super::element::{Element, Real};
+use super::gatv2::Pairs;
 use super::layout::Edges;
 use super::softmax::{SavedWeights, largest_subtracted, normalize, softmax_backward};
 use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
@@ -28,7 +29,7 @@ impl Shape {
 
     /// Columns of `head`.
     #[inline(always)]
-    fn columns(self, head: usize) -> Range<usize> {
+    pub(super) fn columns(self, head: usize) -> Range<usize> {
         head * self.channels..(head + 1) * self.channels
     }
 }
@@ -65,6 +66,15 @@ impl<T: Element> Kernel for ProjectScores<'_, T> {
     }
 }
 
+/// What attention weights are made of.
+#[derive(Clone, Copy)]
+pub(super) enum Logits<'a, T: Element> {
+    /// Of scores by node, `[.., heads]` each, that begin at `first_node`.
+    Scores { first_node: usize, source: &'a [T::Real], target: &'a [T::Real] },
+    /// Of the values of source and target together: GATv2.
+    Pairs(Pairs<'a, T>),
+}
+
 /// Scores to attention weights to weighted sums.
 pub(super) struct Attend<'a, T: Element> {
     pub(super) nodes: Range<usize>,
@@ -74,10 +84,7 @@ pub(super) struct Attend<'a, T: Element> {
     pub(super) dropout: Option<AttentionDropout>,
     pub(super) values: &'a [T],
     pub(super) bias: Option<&'a [T::Real]>,
-    /// The node that the scores begin at.
-    pub(super) first_node: usize,
-    pub(super) source_scores: &'a [T::Real],
-    pub(super) target_scores: &'a [T::Real],
+    pub(super) logits: Logits<'a, T>,
     /// `[edges of the nodes, heads]`, overwritten.
     pub(super) raw: &'a mut [T::Real],
     /// `[edges of the nodes, heads]`: the weights that were applied, after dropout.
@@ -93,7 +100,14 @@ impl<T: Element> Kernel for Attend<'_, T> {
 
     #[inline(always)]
     fn run<I: Instructions>(mut self) {
-        self.shifted_logits::<I>();
+        match self.logits {
+            Logits::Scores { first_node, source, target } => self.shifted_logits::<I>(first_node, source, target),
+            Logits::Pairs(pairs) => {
+                pairs.shifted_logits::<I>(&self.edges, &self.nodes, self.weights);
+                // These keep no sign.
+                self.raw.fill(T::Real::ONE);
+            }
+        }
         T::Real::exp_in_place::<I>(self.weights);
         let first_edge = self.edges.incoming_of(&self.nodes).start;
         normalize::<I, T::Real>(&self.edges, &self.nodes, self.shape.heads, self.weights);
@@ -112,7 +126,12 @@ impl<T: Element> Kernel for Attend<'_, T> {
 impl<T: Element> Attend<'_, T> {
     /// Fills `raw`, and `weights` with logits from which the largest of each target and head is subtracted.
     #[inline(always)]
-    fn shifted_logits<I: Instructions>(&mut self) {
+    fn shifted_logits<I: Instructions>(
+        &mut self,
+        first_node: usize,
+        source_scores: &[T::Real],
+        target_scores: &[T::Real],
+    ) {
         let heads = self.shape.heads;
         let first_edge = self.edges.incoming_of(&self.nodes).start;
         for node in self.nodes.clone() {
@@ -124,9 +143,9 @@ impl<T: Element> Attend<'_, T> {
                 head,
                 heads,
                 sources,
-                self.first_node,
-                self.source_scores,
-                &self.target_scores[(node - self.first_node) * heads..][..heads],
+                first_node,
+                source_scores,
+                &target_scores[(node - first_node) * heads..][..heads],
                 self.negative_slope,
                 raw,
                 logits,
@@ -315,17 +334,21 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
                 source_gradients,
             ));
             rows.clear();
-            rows.extend(outgoing.iter().map(|&edge| self.edges.target(edge as usize) * row));
+            for &edge in outgoing {
+                rows.push(self.edges.target(edge as usize) * row);
+            }
             let values = &self.values[node * row..(node + 1) * row];
             let value_gradients = &mut self.value_gradients[position * row..][..row];
-            for head in 0..heads {
+            for (head, &source) in source_gradients.iter().enumerate() {
                 weights.clear();
-                weights.extend(outgoing.iter().map(|&edge| self.weights.applied(edge as usize * heads + head)));
+                for &edge in outgoing {
+                    weights.push(self.weights.applied(edge as usize * heads + head));
+                }
                 let column_of = Column {
                     rows: &rows,
                     weights: &weights,
                     gradient: self.gradient,
-                    source: source_gradients[head],
+                    source,
                     target: self.target_gradients[position * heads + head],
                 };
                 let columns = self.shape.columns(head);

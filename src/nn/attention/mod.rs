@@ -1,15 +1,21 @@
 //! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with
 //! `a_ij = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
 //!
-//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores. Each comes
+//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
+//! [`gatv2_attention`] the layer of GATv2. Each comes
 //! [fused](AttentionKernel::Fused) (CPU, never an array of edges × channels, forward and backward) and
 //! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
+
+// Functions on tiles are all called alike, whether they need to know the instructions or not.
+#![allow(clippy::extra_unused_type_parameters)]
 
 mod backward;
 mod composed;
 mod dropout;
 mod element;
 mod fused;
+mod fused_gatv2;
+mod gatv2;
 mod kernels;
 mod layout;
 mod passes;
@@ -154,6 +160,66 @@ pub fn gat_attention(
         return Ok(fused::run(function, &inputs.each_ref())?);
     }
     Ok(composed::attend(values, &score_source, &score_target, adjacency, options)?)
+}
+
+/// The attention layer of `GATv2Conv` (Brody et al. 2022) after its linear maps, heads concatenated:
+/// `a_ij = softmax over j of att · leaky_relu(source_j + target_i + edge_ij)`, `out_i = Σ_j a_ij · source_j + bias`.
+///
+/// `source` and `target` are `[num_nodes, heads * channels]`, `edge_term` `[num_edges, heads * channels]` in the order of
+/// the adjacency (the edge features' linear map), `attention` `[1, heads, channels]`, the bias `[heads * channels]`.
+#[allow(clippy::too_many_arguments)]
+pub fn gatv2_attention(
+    kernel: AttentionKernel,
+    source: &Tensor,
+    target: &Tensor,
+    edge_term: Option<&Tensor>,
+    attention: &Tensor,
+    bias: Option<&Tensor>,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match attention.size()[..] {
+        [1, heads, channels] => (heads, channels),
+        ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
+    };
+    let row = heads * channels;
+    expect("source values", source, &[num_nodes(adjacency), row])?;
+    expect("target values", target, &[num_nodes(adjacency), row])?;
+    if let Some(edge_term) = edge_term {
+        expect("edge terms", edge_term, &[adjacency.num_edges(), row])?;
+    }
+    if let Some(bias) = bias {
+        expect("the bias", bias, &[row])?;
+    }
+    let (kind, real) = (source.f_kind()?, computing_kind(source)?);
+    let attention = attention.f_to_kind(real)?;
+    let bias = match bias {
+        Some(bias) => bias.f_to_kind(real)?,
+        None => Tensor::f_zeros([row], (real, source.device()))?,
+    };
+    if use_fused(kernel, source, options)? {
+        let shape = Shape { heads: heads as usize, channels: channels as usize };
+        let function =
+            fused_gatv2::FusedGatV2 { adjacency: adjacency.shallow_clone(), shape, options: options.clone() };
+        let source = source.f_contiguous()?;
+        let target = target.f_to_kind(kind)?.f_contiguous()?;
+        let attention = attention.f_reshape([row])?;
+        let edge_term = edge_term.map(|edge_term| edge_term.f_to_kind(kind)?.f_contiguous()).transpose()?;
+        let inputs: Vec<&Tensor> = [&source, &target, &attention, &bias].into_iter().chain(&edge_term).collect();
+        return Ok(fused_gatv2::run(function, &inputs)?);
+    }
+    let by_head = |tensor: &Tensor| tensor.f_reshape([-1, heads, channels]);
+    let edge_term = edge_term.map(by_head).transpose()?;
+    let mut attended = composed::attend_pairs(
+        &by_head(source)?,
+        &by_head(target)?,
+        edge_term.as_ref(),
+        &attention,
+        adjacency,
+        options,
+    )?;
+    attended.output = attended.output.f_reshape([-1, row])?.f_add(&bias)?.f_to_kind(kind)?;
+    Ok(attended)
 }
 
 fn fused_gat(

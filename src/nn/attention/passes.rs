@@ -9,7 +9,8 @@ use tch::{Device, TchError, Tensor};
 
 use super::dropout::AttentionDropout;
 use super::element::{Element, Real};
-use super::kernels::{Attend, ProjectScores, Shape};
+use super::gatv2::Pairs;
+use super::kernels::{Attend, Logits, ProjectScores, Shape};
 use super::layout::{Edges, Partition};
 use crate::torch::parallel::{Parts, parallel_for};
 use crate::torch::simd::dispatch;
@@ -27,11 +28,13 @@ pub(super) struct Layer<'a, T: Element> {
 
 /// Where scores come from.
 #[derive(Clone, Copy)]
-pub(super) enum Scores<'a, R> {
+pub(super) enum Scores<'a, T: Element> {
     /// `[nodes, heads]` each.
-    Given { source: &'a [R], target: &'a [R] },
+    Given { source: &'a [T::Real], target: &'a [T::Real] },
     /// By scalar products of the values with these, `[heads * channels]` each.
-    Projected { attention_source: &'a [R], attention_target: &'a [R] },
+    Projected { attention_source: &'a [T::Real], attention_target: &'a [T::Real] },
+    /// Of source and target together, for each edge: GATv2.
+    Pairs(Pairs<'a, T>),
 }
 
 /// What a forward fills.
@@ -60,7 +63,7 @@ impl<T: Element> Layer<'_, T> {
 
     pub(super) fn forward(
         &self,
-        scores: Scores<'_, T::Real>,
+        scores: Scores<'_, T>,
         bias: Option<&[T::Real]>,
         outputs: ForwardOutputs<'_, T>,
     ) -> Result<(), TchError> {
@@ -112,7 +115,7 @@ impl<T: Element> Layer<'_, T> {
     }
 
     /// The whole forward of each block; scores are given, or projected where blocks are closed.
-    fn attend(&self, scores: Scores<'_, T::Real>, bias: Option<&[T::Real]>, outputs: ForwardOutputs<'_, T>) {
+    fn attend(&self, scores: Scores<'_, T>, bias: Option<&[T::Real]>, outputs: ForwardOutputs<'_, T>) {
         let heads = self.shape.heads;
         let output = Parts::new(outputs.output, self.node_bounds(self.shape.row()));
         let signed = outputs.signed.map(|signed| Parts::new(signed, self.edge_bounds()));
@@ -130,13 +133,14 @@ impl<T: Element> Layer<'_, T> {
                         &mut weights[..length]
                     }
                 };
-                let (first_node, source_scores, target_scores) = match scores {
-                    Scores::Given { source, target } => (0, source, target),
+                let logits = match scores {
+                    Scores::Given { source, target } => Logits::Scores { first_node: 0, source, target },
+                    Scores::Pairs(pairs) => Logits::Pairs(pairs),
                     Scores::Projected { attention_source, attention_target } => {
                         source.resize(nodes.len() * heads, T::Real::ZERO);
                         target.resize(nodes.len() * heads, T::Real::ZERO);
                         self.project(block, attention_source, attention_target, &mut source, &mut target);
-                        (nodes.start, &source[..], &target[..])
+                        Logits::Scores { first_node: nodes.start, source: &source, target: &target }
                     }
                 };
                 dispatch(Attend {
@@ -147,9 +151,7 @@ impl<T: Element> Layer<'_, T> {
                     dropout: self.dropout,
                     values: self.values,
                     bias,
-                    first_node,
-                    source_scores,
-                    target_scores,
+                    logits,
                     raw: &mut raw[..length],
                     weights,
                     signed: signed.as_ref().map(|parts| parts.take(block)),

@@ -1,56 +1,33 @@
 //! The losses of the stages, as the epoch loop asks for them.
 
+mod gat;
+mod teacher_link;
 mod vgae;
 
 use tch::{Kind, Tensor};
 
-use crate::distill::{StepReport, Teacher};
+use crate::distill::{TargetName, Targets};
+use crate::train::objective::{Objective, ObjectiveError};
 
+pub use gat::{GatDistillation, GatObjective};
+pub use teacher_link::TeacherLink;
 pub use vgae::{VgaeDistillation, VgaeObjective};
 
-/// Columns that a teacher adds to `steps.csv`.
-pub const TEACHER_COLUMNS: &[&str] = &[
-    "teacher_mode",
-    "teacher_bytes",
-    "copy_ms",
-    "copy_exposed_ms",
-    "teacher_forward_ms",
-    "student_wait_ms",
-    "cache_hit_rows",
-    "cache_miss_rows",
-    "device_bytes_teacher",
-];
+/// An objective with a line to its teacher.
+pub trait Student: Objective {
+    /// The line; empty for a model that learns alone.
+    fn teacher(&self) -> &TeacherLink;
 
-/// Their values.
-pub fn teacher_values(report: &StepReport) -> Vec<String> {
-    vec![
-        report.teacher_mode.clone(),
-        report.teacher_bytes.to_string(),
-        format!("{:.3}", report.copy_ms),
-        format!("{:.3}", report.copy_exposed_ms),
-        format!("{:.3}", report.teacher_forward_ms),
-        format!("{:.3}", report.student_wait_ms),
-        report.cache_hit_rows.to_string(),
-        report.cache_miss_rows.to_string(),
-        report.device_bytes_teacher.to_string(),
-    ]
-}
-
-/// What the bar says of a teacher.
-pub fn teacher_status(report: &StepReport) -> String {
-    let rows = report.cache_hit_rows + report.cache_miss_rows;
-    let hits = if rows == 0 { 0.0 } else { 100.0 * report.cache_hit_rows as f64 / rows as f64 };
-    format!("teacher {}, {hits:.0} % cached, waited {:.0} ms", report.teacher_mode, report.student_wait_ms)
-}
-
-/// Announces batches to the teacher, if there is one.
-pub fn announce(teacher: Option<&Teacher>, batches: &[crate::graph::Batch]) {
-    if let Some(teacher) = teacher {
-        teacher.submit(batches.iter().map(crate::graph::Batch::shallow_clone).collect());
-    }
+    /// Gives the line up, at the end of the training.
+    fn into_teacher(self) -> TeacherLink;
 }
 
 /// The scalar that stands for a part of the loss that a run does not have: an empty field in its logs.
-pub fn absent(like: &Tensor) -> Tensor {
+fn absent(like: &Tensor) -> Tensor {
     Tensor::full([0i64; 0].as_slice(), f64::NAN, (Kind::Float, like.device()))
+}
+
+/// The target of that name.
+fn target(targets: &Targets, name: TargetName) -> Result<&Tensor, ObjectiveError> {
+    targets.get(name).ok_or_else(|| format!("the teacher gives no {name}").into())
 }

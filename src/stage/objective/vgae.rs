@@ -2,9 +2,9 @@
 
 use tch::Tensor;
 
-use super::{TEACHER_COLUMNS, absent, announce, teacher_status, teacher_values};
+use super::{Student, TeacherLink, absent, target};
 use crate::distill::losses::{self, Projection, VgaeWeights};
-use crate::distill::{StepReport, TargetName, Teacher};
+use crate::distill::{TargetName, Targets};
 use crate::graph::Batch;
 use crate::nn::vgae::{Mode, task_loss};
 use crate::nn::{Vgae, VgaeOutput};
@@ -13,32 +13,26 @@ use crate::train::objective::{Losses, Objective, ObjectiveError};
 /// A VGAE that is trained, perhaps by a teacher.
 pub struct VgaeObjective {
     pub model: Vgae,
+    pub teacher: TeacherLink,
+    /// Set where there is a teacher.
     pub distillation: Option<VgaeDistillation>,
 }
 
-/// The teacher and how much it counts.
+/// How the teacher's targets are compared with the student's, and how much they count.
+#[derive(Debug)]
 pub struct VgaeDistillation {
-    pub teacher: Teacher,
     pub projection: Projection,
     pub weights: VgaeWeights,
-    /// Batches that one visit of the teacher serves.
-    pub burst: usize,
-    /// What the teacher did up to the last row of the log.
-    pub last_report: StepReport,
 }
 
 impl VgaeObjective {
     fn loss(&mut self, batch: &Batch, mode: Mode) -> Result<Losses, ObjectiveError> {
         // The teacher's answer comes first: while it is waited for, no activation of the student exists.
-        let targets = self.distillation.as_mut().map(|distillation| distillation.teacher.targets()).transpose()?;
+        let targets = self.teacher.targets()?;
         let output = self.model.forward(batch, mode)?;
         let task = task_loss(&output, batch)?;
         let (total, kd) = match (&self.distillation, targets) {
-            (Some(distillation), Some(targets)) => {
-                let target = |name| targets.get(name).ok_or_else(|| format!("the teacher gives no {name}"));
-                let (latent, reconstruction) = (target(TargetName::Latent)?, target(TargetName::Reconstruction)?);
-                distil(distillation, &output, &task.total, latent, reconstruction)?
-            }
+            (Some(distillation), Some(targets)) => distil(distillation, &output, &task.total, &targets)?,
             _ => (task.total.shallow_clone(), [absent(&task.total), absent(&task.total), absent(&task.total)]),
         };
         let mut parts = vec![task.total];
@@ -53,12 +47,12 @@ fn distil(
     distillation: &VgaeDistillation,
     output: &VgaeOutput,
     task: &Tensor,
-    teacher_latent: &Tensor,
-    teacher_reconstruction: &Tensor,
+    targets: &Targets,
 ) -> Result<(Tensor, [Tensor; 3]), ObjectiveError> {
+    let (latent, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
     let projected = distillation.projection.forward(&output.latent)?;
     let weights = distillation.weights;
-    let kd = losses::vgae(&projected, &output.reconstruction, teacher_latent, teacher_reconstruction, weights)?;
+    let kd = losses::vgae(&projected, &output.reconstruction, latent, reconstruction, weights)?;
     let total = losses::total(&kd.total, task, weights.alpha)?;
     Ok((total, [kd.total, kd.latent, kd.reconstruction]))
 }
@@ -69,11 +63,11 @@ impl Objective for VgaeObjective {
     }
 
     fn burst(&self) -> usize {
-        self.distillation.as_ref().map_or(1, |distillation| distillation.burst)
+        self.teacher.burst()
     }
 
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
-        announce(self.distillation.as_ref().map(|distillation| &distillation.teacher), batches);
+        self.teacher.announce(batches);
         Ok(())
     }
 
@@ -86,20 +80,24 @@ impl Objective for VgaeObjective {
     }
 
     fn step_columns(&self) -> &'static [&'static str] {
-        if self.distillation.is_some() { TEACHER_COLUMNS } else { &[] }
+        self.teacher.step_columns()
     }
 
     fn step_values(&mut self) -> Vec<String> {
-        match &mut self.distillation {
-            Some(distillation) => {
-                distillation.last_report = distillation.teacher.report();
-                teacher_values(&distillation.last_report)
-            }
-            None => Vec::new(),
-        }
+        self.teacher.step_values()
     }
 
     fn status(&self) -> String {
-        self.distillation.as_ref().map(|distillation| teacher_status(&distillation.last_report)).unwrap_or_default()
+        self.teacher.status()
+    }
+}
+
+impl Student for VgaeObjective {
+    fn teacher(&self) -> &TeacherLink {
+        &self.teacher
+    }
+
+    fn into_teacher(self) -> TeacherLink {
+        self.teacher
     }
 }

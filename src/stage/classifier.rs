@@ -1,0 +1,95 @@
+//! Trains a GAT classifier on normal graphs and attacks: a teacher alone, or a student that learns from a teacher.
+//!
+//! `kdgat normal` sees every graph in every epoch, `kdgat curriculum` the attacks and a choice of normals.
+
+use serde_json::Map;
+
+use super::StageError;
+use super::objective::{GatDistillation, GatObjective};
+use super::outcome::Outcome;
+use super::run::Run;
+use super::setup::{self, Data};
+use super::teacher;
+use super::training::{self, Graphs};
+use crate::config::{Config, KdLoss, Stage, TaskLoss};
+use crate::distill::losses::LogitLoss;
+use crate::graph::Split;
+use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
+
+/// `kdgat normal`.
+pub fn normal(config: &Config) -> Result<Outcome, StageError> {
+    let stage = Stage::Normal;
+    let data = setup::open(config)?;
+    let mut graphs = graphs(config, &data)?;
+    let found = teacher::find(config, stage, &data)?;
+    let run = Run::open(config, stage, &data, graphs.batch_graphs, found.as_ref(), Map::new())?;
+
+    let architecture = gat_config(config, &data)?;
+    let mut parameters = FreshParameters::new(config.training.seed, data.device);
+    let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+    let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
+    let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
+    let student = GatObjective { model, task: task_loss(config, &data)?, teacher, distillation };
+    run.train(student, Architecture::Gat(architecture), parameters, &mut graphs)
+}
+
+/// All graphs, normal ones and attacks.
+fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
+    let training = data.store.select(Split::Train, None);
+    let validation = data.store.select(Split::Validation, None);
+    for (attack, what, folder) in
+        [(false, "normal graph", "train_01_attack_free"), (true, "graph with an attack", "train_02_with_attacks")]
+    {
+        if data.store.select(Split::Train, Some(attack)).is_empty() {
+            return Err(StageError::Input(format!(
+                "dataset {} has no {what} for training; put such logs into {folder}/, or lower --window",
+                data.dataset.name
+            )));
+        }
+    }
+    let batch_graphs = training::batch_graphs(config, training.len());
+    Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed })
+}
+
+fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
+    let model = &config.model;
+    Ok(GatConfig {
+        // The configuration's check allows one width only.
+        hidden: model.hidden.first().copied().unwrap_or(0) as i64,
+        layers: model.layers as i64,
+        heads: model.heads as i64,
+        embedding: model.embedding as i64,
+        fc_layers: model.fc_layers as i64,
+        vocabulary_size: data.store.vocabulary().len() as i64,
+        dropout: model.dropout,
+        edge_scaling: training::edge_scaling(config, data)?,
+    })
+}
+
+fn task_loss(config: &Config, data: &Data) -> Result<ClassLoss, StageError> {
+    let graphs = |attack| data.store.select(Split::Train, Some(attack)).len();
+    Ok(match config.training.task_loss {
+        TaskLoss::CrossEntropy => ClassLoss::CrossEntropy,
+        TaskLoss::Weighted => ClassLoss::balanced(&[graphs(false), graphs(true)], data.device)?,
+        TaskLoss::Focal => ClassLoss::Focal { gamma: config.training.focal_gamma },
+    })
+}
+
+fn distillation(config: &Config, teacher: &Architecture) -> Result<GatDistillation, StageError> {
+    let Architecture::Gat(_) = teacher else {
+        return Err(ModelError::Architecture {
+            field: "model",
+            found: teacher.model_name().into(),
+            expected: "the teacher of a gat is a gat",
+        }
+        .into());
+    };
+    let options = &config.distillation;
+    let temperature = options.kd_temperature;
+    let loss = match options.kd_loss {
+        KdLoss::Kl => LogitLoss::SoftLabels { temperature },
+        KdLoss::Dkd => LogitLoss::Decoupled { temperature },
+        KdLoss::Mse => LogitLoss::Distance,
+    };
+    Ok(GatDistillation { loss, alpha: options.kd_alpha })
+}

@@ -1,0 +1,106 @@
+//! The loss of a classifier: its task, and distillation of a teacher's logits where there is one.
+
+use tch::{Kind, Tensor};
+
+use super::{Student, TeacherLink, absent, target};
+use crate::distill::TargetName;
+use crate::distill::losses::{self, LogitLoss};
+use crate::graph::Batch;
+use crate::nn::vgae::Mode;
+use crate::nn::{ClassLoss, Gat, ModelError};
+use crate::train::objective::{Losses, Objective, ObjectiveError};
+
+/// A classifier that is trained, perhaps by a teacher.
+pub struct GatObjective {
+    pub model: Gat,
+    pub task: ClassLoss,
+    pub teacher: TeacherLink,
+    /// Set where there is a teacher.
+    pub distillation: Option<GatDistillation>,
+}
+
+/// How the teacher's logits are compared with the student's, and how much they count.
+#[derive(Debug, Clone, Copy)]
+pub struct GatDistillation {
+    pub loss: LogitLoss,
+    /// α: share of the distillation in the total loss.
+    pub alpha: f64,
+}
+
+impl GatObjective {
+    fn loss(&mut self, batch: &Batch, mode: Mode) -> Result<Losses, ObjectiveError> {
+        // The teacher's answer comes first: while it is waited for, no activation of the student exists.
+        let targets = self.teacher.targets()?;
+        let logits = self.model.forward(batch, mode)?;
+        let task = self.task.of(&logits, &batch.labels)?;
+        let called = logits.f_argmax(-1, false)?;
+        let (total, kd, agreement) = match (&self.distillation, targets) {
+            (Some(distillation), Some(targets)) => {
+                let taught = target(&targets, TargetName::Logits)?;
+                let kd = distillation.loss.of(&logits, taught, &batch.labels)?;
+                let total = losses::total(&kd, &task, distillation.alpha)?;
+                (total, kd, share_equal(&called, &taught.f_argmax(-1, false)?)?)
+            }
+            _ => (task.shallow_clone(), absent(&task), absent(&task)),
+        };
+        let accuracy = share_equal(&called, &batch.labels)?;
+        // Called 1 and labelled 0, or the reverse: the difference is 1 or -1.
+        let difference = called.f_sub(&batch.labels)?;
+        let (false_positives, false_negatives) = (share(&difference.f_gt(0)?)?, share(&difference.f_lt(0)?)?);
+        Ok(Losses { total, parts: vec![task, kd, accuracy, false_positives, false_negatives, agreement] })
+    }
+}
+
+fn share_equal(left: &Tensor, right: &Tensor) -> Result<Tensor, ModelError> {
+    share(&left.f_eq_tensor(right)?)
+}
+
+/// Share of the ones.
+fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(flags.f_to_kind(Kind::Float)?.f_mean(None)?)
+}
+
+impl Objective for GatObjective {
+    fn parts(&self) -> &'static [&'static str] {
+        &["task_loss", "kd_loss", "accuracy", "false_positive_share", "false_negative_share", "teacher_agreement"]
+    }
+
+    fn burst(&self) -> usize {
+        self.teacher.burst()
+    }
+
+    fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
+        self.teacher.announce(batches);
+        Ok(())
+    }
+
+    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, Mode::Training)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, Mode::Evaluation)
+    }
+
+    fn step_columns(&self) -> &'static [&'static str] {
+        self.teacher.step_columns()
+    }
+
+    fn step_values(&mut self) -> Vec<String> {
+        self.teacher.step_values()
+    }
+
+    fn status(&self) -> String {
+        self.teacher.status()
+    }
+}
+
+impl Student for GatObjective {
+    fn teacher(&self) -> &TeacherLink {
+        &self.teacher
+    }
+
+    fn into_teacher(self) -> TeacherLink {
+        self.teacher
+    }
+}

@@ -1,0 +1,95 @@
+//! An objective's line to its teacher: batches go out, targets come back, and the logs hear of it. Empty without one.
+
+use crate::distill::{StepReport, Targets, Teacher, TeacherError};
+use crate::graph::Batch;
+
+/// Columns that a teacher adds to `steps.csv`.
+const COLUMNS: &[&str] = &[
+    "teacher_mode",
+    "teacher_bytes",
+    "copy_ms",
+    "copy_exposed_ms",
+    "teacher_forward_ms",
+    "student_wait_ms",
+    "cache_hit_rows",
+    "cache_miss_rows",
+    "device_bytes_teacher",
+];
+
+/// A teacher at work, or none.
+pub struct TeacherLink {
+    teacher: Option<Teacher>,
+    /// Batches that one visit of the teacher serves.
+    burst: usize,
+    /// What the teacher did up to the last row of the log.
+    last_report: StepReport,
+}
+
+impl TeacherLink {
+    /// To a teacher that is asked for `burst` batches at a time.
+    pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
+        Self { teacher, burst, last_report: StepReport::default() }
+    }
+
+    /// Batches to announce at a time.
+    pub fn burst(&self) -> usize {
+        if self.teacher.is_some() { self.burst } else { 1 }
+    }
+
+    /// Hands batches over whose targets will be asked for, in this order.
+    pub fn announce(&self, batches: &[Batch]) {
+        if let Some(teacher) = &self.teacher {
+            teacher.submit(batches.iter().map(Batch::shallow_clone).collect());
+        }
+    }
+
+    /// The targets of the next announced batch.
+    pub fn targets(&mut self) -> Result<Option<Targets>, TeacherError> {
+        self.teacher.as_mut().map(Teacher::targets).transpose()
+    }
+
+    /// Columns of `steps.csv`.
+    pub fn step_columns(&self) -> &'static [&'static str] {
+        if self.teacher.is_some() { COLUMNS } else { &[] }
+    }
+
+    /// Their values since the last call.
+    pub fn step_values(&mut self) -> Vec<String> {
+        let Some(teacher) = &mut self.teacher else { return Vec::new() };
+        let report = teacher.report();
+        let values = vec![
+            report.teacher_mode.clone(),
+            report.teacher_bytes.to_string(),
+            format!("{:.3}", report.copy_ms),
+            format!("{:.3}", report.copy_exposed_ms),
+            format!("{:.3}", report.teacher_forward_ms),
+            format!("{:.3}", report.student_wait_ms),
+            report.cache_hit_rows.to_string(),
+            report.cache_miss_rows.to_string(),
+            report.device_bytes_teacher.to_string(),
+        ];
+        self.last_report = report;
+        values
+    }
+
+    /// What the progress bar says of it.
+    pub fn status(&self) -> String {
+        if self.teacher.is_none() {
+            return String::new();
+        }
+        let report = &self.last_report;
+        let rows = report.cache_hit_rows + report.cache_miss_rows;
+        let hits = if rows == 0 { 0.0 } else { 100.0 * report.cache_hit_rows as f64 / rows as f64 };
+        format!("teacher {}, {hits:.0} % cached, waited {:.0} ms", report.teacher_mode, report.student_wait_ms)
+    }
+
+    /// Digest of the teacher's weights.
+    pub fn digest(&self) -> Option<&str> {
+        self.teacher.as_ref().map(Teacher::digest)
+    }
+
+    /// The teacher, to be sent home.
+    pub fn into_teacher(self) -> Option<Teacher> {
+        self.teacher
+    }
+}

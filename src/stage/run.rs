@@ -1,0 +1,191 @@
+//! A training run from its folder to its summary: what all training stages do in the same way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::StageError;
+use super::objective::Student;
+use super::outcome::Outcome;
+use super::setup::Data;
+use super::teacher::{self, FoundTeacher};
+use super::training::{self, Graphs, StagePlan};
+use crate::config::{self, Config, Stage};
+use crate::nn::{Architecture, FreshParameters, ModelDescription};
+use crate::train::checkpoint;
+use crate::train::console::Console;
+use crate::train::fit::{BEST, Ending, Fit, LAST, fit};
+use crate::train::run_directory::RunDirectory;
+use crate::train::state::Position;
+use crate::train::trainable::Trainable;
+
+/// Whether a tensor is trained with the student but is not part of it.
+fn is_deployed(name: &str) -> bool {
+    !name.starts_with("projection.")
+}
+
+/// A run that is about to begin, or to go on.
+pub struct Run<'a> {
+    config: &'a Config,
+    stage: Stage,
+    data: &'a Data,
+    directory: RunDirectory,
+    console: Console,
+    identity: String,
+    /// Data, teacher, batch size: part of `config.json` and `summary.json`.
+    inputs: Map<String, Value>,
+    resumes: bool,
+    teacher_digest: Option<String>,
+    /// Whether the teacher reads edge features.
+    teacher_edge_features: bool,
+}
+
+impl<'a> Run<'a> {
+    /// Opens the run's folder and freezes the configuration in it. `extra_inputs` identify what only this stage reads.
+    pub fn open(
+        config: &'a Config,
+        stage: Stage,
+        data: &'a Data,
+        batch_graphs: usize,
+        teacher: Option<&FoundTeacher>,
+        extra_inputs: Map<String, Value>,
+    ) -> Result<Self, StageError> {
+        let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
+        let identity = training::identity(config, stage, batch_graphs, data, teacher_digest.as_deref());
+        let directory = training::run_directory(config, &data.dataset.name, stage)?;
+        let log = directory.file("log.txt");
+        let console =
+            Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
+        let mut inputs = Map::new();
+        inputs.insert("dataset".into(), json!(data.dataset));
+        inputs.insert("teacher_digest".into(), json!(teacher_digest));
+        inputs.insert("batch_graphs".into(), json!(batch_graphs));
+        inputs.insert("identity".into(), json!(identity));
+        inputs.extend(extra_inputs);
+        let resumes = config.output.resume && directory.file(LAST).exists();
+        if !resumes {
+            directory.write_json("config.json", &config::freeze(config, stage.as_str(), &inputs))?;
+        }
+        let teacher_edge_features = teacher.is_some_and(|teacher| teacher.architecture.reads_edge_features());
+        Ok(Self {
+            config,
+            stage,
+            data,
+            directory,
+            console,
+            identity,
+            inputs,
+            resumes,
+            teacher_digest,
+            teacher_edge_features,
+        })
+    }
+
+    /// The run's folder.
+    pub fn directory(&self) -> &RunDirectory {
+        &self.directory
+    }
+
+    /// Whether the run goes on from a checkpoint.
+    pub fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// Shows a line and keeps it in the run's log.
+    pub fn line(&mut self, text: &str) {
+        self.console.line(text);
+    }
+
+    /// Trains the student, saves what came of it, and makes it the dataset's teacher if it is meant to be one.
+    pub fn train(
+        mut self,
+        mut student: impl Student,
+        architecture: Architecture,
+        parameters: FreshParameters,
+        plan: &mut impl StagePlan,
+    ) -> Result<Outcome, StageError> {
+        let mut trainable = Trainable::new(parameters.into_tensors(), self.data.device)?;
+        let num_parameters = trainable.count_parameters(is_deployed);
+        let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
+        self.console.line(&line);
+
+        // Fit.
+        let vocabulary = Arc::new(self.data.store.vocabulary().clone());
+        let edge_features = self.teacher_edge_features || architecture.reads_edge_features();
+        let (training_loader, validation_loader) =
+            training::loaders(self.config, &self.data.store, &vocabulary, edge_features);
+        let best_path = self.directory.file(BEST);
+        let mut description = self.description(architecture);
+        let mut save_best = |trainable: &Trainable, position: &Position| {
+            let deployed: BTreeMap<_, _> =
+                trainable.state_dict()?.into_iter().filter(|(name, _)| is_deployed(name)).collect();
+            description.epoch = position.progress.best_epoch;
+            description.val_loss = position.progress.best_loss;
+            checkpoint::write(&best_path, &deployed, &description)
+        };
+        let options = training::fit_options(self.config, self.data.device, self.identity.clone());
+        let summary = fit(
+            Fit {
+                objective: &mut student,
+                trainable: &mut trainable,
+                training_loader: &training_loader,
+                validation_loader: &validation_loader,
+                plan,
+                run: &self.directory,
+                console: &mut self.console,
+                save_best: &mut save_best,
+            },
+            &options,
+            self.resumes,
+        )?;
+
+        // Save.
+        let teacher_summary = student.into_teacher().into_teacher().map(|teacher| teacher.finish()).transpose()?;
+        let digest = trainable.digest(is_deployed)?;
+        let path = self.directory.path().to_owned();
+        let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
+        self.console.finish();
+        if summary.ending != Ending::Interrupted {
+            self.directory.write_json("summary.json", &outcome)?;
+            if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
+                let folder = teacher::register(self.config, self.stage, &self.directory.file(BEST), &outcome)?;
+                let dataset = &self.data.dataset.name;
+                self.console.line(&format!("registered as the teacher of {dataset}: {}", folder.display()));
+            }
+        }
+        outcome.print(&mut self.console, &summary);
+        Ok(outcome)
+    }
+
+    /// What is saved with the weights; the epoch is filled in with them.
+    fn description(&self, architecture: Architecture) -> ModelDescription {
+        ModelDescription {
+            architecture,
+            vocabulary: self.data.store.vocabulary().clone(),
+            dataset: self.data.dataset.clone(),
+            window: self.config.data.window,
+            size: self.config.model.size.clone(),
+            epoch: 0,
+            val_loss: None,
+            teacher_digest: self.teacher_digest.clone(),
+            created_by_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    fn describe(&self, num_parameters: i64, graphs: &Graphs, teacher: Option<&str>) -> String {
+        let Config { model, distillation, .. } = self.config;
+        let teacher = teacher.map_or(String::new(), |digest| {
+            format!("; teacher {}, residency {}", &digest[..12], distillation.residency())
+        });
+        format!(
+            "{} {}: {num_parameters} parameters, {} training and {} validation graphs of {}, batches of {}{teacher}",
+            model.model,
+            model.size,
+            graphs.training.len(),
+            graphs.validation.len(),
+            self.data.dataset.name,
+            graphs.batch_graphs,
+        )
+    }
+}

@@ -1,0 +1,77 @@
+//! Gradient checkpointing (Chen et al. 2016): activations are dropped after the forward and computed again in the
+//! backward.
+
+use std::ffi::CStr;
+
+use tch::{TchError, Tensor};
+
+use super::autocast::AutocastState;
+use super::autograd::{self, Forward, Function};
+use super::grad::detached_leaves;
+
+/// Runs `body` on `inputs`, keeping nothing of what it computes but its outputs.
+///
+/// `parameters` are the leaves that `body` uses besides its inputs (its own handles to them): they receive their
+/// gradients like inputs. `body` must compute the same again: random decisions by counter, not by torch's
+/// generator; no state changed (running statistics of a batch norm would be updated twice).
+pub fn checkpoint<B>(body: B, inputs: &[&Tensor], parameters: &[&Tensor]) -> Result<Vec<Tensor>, TchError>
+where
+    B: Fn(&[Tensor]) -> Result<Vec<Tensor>, TchError> + Send + 'static,
+{
+    let function = Checkpoint { body, num_inputs: inputs.len(), autocast: AutocastState::current()? };
+    let all: Vec<&Tensor> = inputs.iter().chain(parameters).copied().collect();
+    autograd::apply(function, &all)
+}
+
+struct Checkpoint<B> {
+    body: B,
+    num_inputs: usize,
+    autocast: AutocastState,
+}
+
+impl<B> Function for Checkpoint<B>
+where
+    B: Fn(&[Tensor]) -> Result<Vec<Tensor>, TchError> + Send + 'static,
+{
+    const NAME: &'static CStr = c"checkpoint";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let own: Vec<Tensor> = inputs[..self.num_inputs].iter().map(|input| input.shallow_clone()).collect();
+        let outputs = (self.body)(&own)?;
+        let saved = if recorded { inputs.iter().map(|input| input.shallow_clone()).collect() } else { Vec::new() };
+        Ok(Forward { outputs, saved })
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let (inputs, parameters) = saved.split_at(self.num_inputs);
+        let leaves = detached_leaves(&inputs.iter().collect::<Vec<_>>())?;
+        let outputs = {
+            let _mixed_precision = self.autocast.enter()?;
+            tch::with_grad(|| (self.body)(&leaves))?
+        };
+        // Outputs without a gradient, or independent of what is asked for, are no roots.
+        let roots: Vec<(&Tensor, Option<&Tensor>)> = outputs
+            .iter()
+            .zip(gradients)
+            .filter_map(|(output, gradient)| Some((output, Some(gradient.as_ref()?))))
+            .filter(|(output, _)| output.requires_grad())
+            .collect();
+        let (roots, weights): (Vec<&Tensor>, Vec<Option<&Tensor>>) = roots.into_iter().unzip();
+        let mut results: Vec<Option<Tensor>> = needed.iter().map(|_| None).collect();
+        let asked: Vec<usize> = (0..needed.len()).filter(|&index| needed[index]).collect();
+        if roots.is_empty() || asked.is_empty() {
+            return Ok(results);
+        }
+        let all: Vec<&Tensor> = leaves.iter().chain(parameters).collect();
+        let wanted: Vec<&Tensor> = asked.iter().map(|&index| all[index]).collect();
+        for (index, gradient) in asked.into_iter().zip(autograd::gradients(&roots, &weights, &wanted, false)?) {
+            results[index] = gradient;
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,84 @@
+//! Loading libtorch's CUDA part at start, where it is there: one binary for machines with and without a GPU.
+
+use std::ffi::{CStr, CString};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// What [`load_cuda`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CudaLibrary {
+    /// libtorch_cuda is loaded; whether there is a GPU to use it, [`super::device::cuda_device_count`] tells.
+    Loaded {
+        /// The file, as far as the system told.
+        path: Option<PathBuf>,
+    },
+    /// This libtorch has no CUDA part: a build for the CPU.
+    Absent,
+    /// It is there but could not be loaded.
+    Failed {
+        /// What the dynamic linker said, mostly a library that is missing.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for CudaLibrary {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Loaded { path: Some(path) } => write!(formatter, "libtorch_cuda loaded from {}", path.display()),
+            Self::Loaded { path: None } => formatter.write_str("libtorch_cuda loaded"),
+            Self::Absent => formatter.write_str("no libtorch_cuda beside libtorch_cpu: this libtorch is for the CPU"),
+            Self::Failed { reason } => write!(formatter, "libtorch_cuda could not be loaded: {reason}"),
+        }
+    }
+}
+
+/// Loads libtorch_cuda if this libtorch has one. Later calls return what the first found.
+///
+/// Call it first in `main`: libtorch looks for CUDA once, when it is first used, and remembers the answer.
+pub fn load_cuda() -> CudaLibrary {
+    static FOUND: OnceLock<CudaLibrary> = OnceLock::new();
+    FOUND.get_or_init(load).clone()
+}
+
+fn load() -> CudaLibrary {
+    const NAME: &str = "libtorch_cuda.so";
+    let beside = libtorch_folder().map(|folder| folder.join(NAME));
+    let path = match beside.filter(|path| path.exists()) {
+        Some(path) => path,
+        // Some installations keep it elsewhere on the library path.
+        None => PathBuf::from(NAME),
+    };
+    let known = path.is_absolute();
+    let Ok(name) = CString::new(path.as_os_str().as_encoded_bytes()) else {
+        return CudaLibrary::Absent;
+    };
+    // SAFETY: loads a library whose initialisers are libtorch's own; it stays loaded.
+    if unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null() {
+        // SAFETY: dlerror gives null or a string that is valid until the next call on this thread.
+        let error = unsafe { libc::dlerror() };
+        if !known || error.is_null() {
+            return CudaLibrary::Absent;
+        }
+        // SAFETY: as above.
+        let reason = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
+        return CudaLibrary::Failed { reason };
+    }
+    CudaLibrary::Loaded { path: known.then_some(path) }
+}
+
+/// Where libtorch_cpu was loaded from.
+fn libtorch_folder() -> Option<PathBuf> {
+    // SAFETY: a null-terminated name; `at::get_num_threads()` has been in libtorch_cpu for years.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZN2at15get_num_threadsEv".as_ptr()) };
+    // SAFETY: all zeros is a valid `Dl_info`, which the call fills for an address of a loaded library.
+    let info = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        (!symbol.is_null() && libc::dladdr(symbol, &mut info) != 0).then_some(info)?
+    };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr gives a null-terminated name that lives as long as the library.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    PathBuf::from(name.to_str().ok()?).parent().map(PathBuf::from)
+}

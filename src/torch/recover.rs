@@ -1,0 +1,68 @@
+//! Running out of memory as an error, however tch reports it.
+//!
+//! tch's fallible methods return errors, but not all: one that takes a number (such as `f_add_scalar`) panics
+//! while it drops that number, because libtorch's error still stands there unread. Code that has to survive running
+//! out of memory therefore goes through [`recover`].
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Once;
+
+use tch::TchError;
+
+use super::allocator::is_out_of_memory;
+use super::ffi;
+
+thread_local! {
+    /// Calls of `recover` that this thread is in.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `body`; a panic that says that memory ran out becomes an error, for which
+/// [`is_out_of_memory`] is true. Other panics go on.
+pub fn recover<T, E: From<TchError>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    silence_expected_panics();
+    DEPTH.set(DEPTH.get() + 1);
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    DEPTH.set(DEPTH.get() - 1);
+    match outcome {
+        Ok(result) => result,
+        Err(payload) => match out_of_memory(payload.as_ref()) {
+            Some(error) => Err(error.into()),
+            None => resume_unwind(payload),
+        },
+    }
+}
+
+fn out_of_memory(payload: &(dyn Any + Send)) -> Option<TchError> {
+    Some(TchError::Torch(ffi::panic_message(payload))).filter(is_out_of_memory)
+}
+
+/// Keeps panics that will be caught from being printed as if the program had failed.
+fn silence_expected_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let expected = DEPTH.get() > 0 && out_of_memory(info.payload()).is_some();
+            if !expected {
+                print(info);
+            }
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_running_out_of_memory_is_caught() {
+        let error = recover(|| -> Result<(), TchError> { panic!("CUDA out of memory. Tried to allocate 2 GiB") });
+        assert!(is_out_of_memory(&error.unwrap_err()));
+        let other = catch_unwind(|| recover(|| -> Result<(), TchError> { panic!("a wrong index") }));
+        assert_eq!(ffi::panic_message(other.unwrap_err().as_ref()), "panicked: a wrong index");
+        assert!(matches!(recover(|| Ok::<_, TchError>(7)), Ok(7)));
+    }
+}

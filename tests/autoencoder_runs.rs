@@ -1,0 +1,254 @@
+//! `kdgat autoencoder` from logs to student: what a run leaves, and that its losses depend on nothing but data, seed and
+//! settings: not on offloading, caching, interruption, or repetition.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::cli::{SMALL_STUDENT, Workplace, loss_columns, said};
+
+const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
+
+fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["autoencoder"], SMALL_STUDENT, more].concat()
+}
+
+#[test]
+fn a_student_learns_and_its_run_is_complete() {
+    let workplace = Workplace::with_teacher();
+    let said = workplace.success(&student(&["--max-epochs", "6", "--offload-teacher"]));
+    let run = workplace.run_folder(STUDENT_RUNS, 1);
+    for file in ["config.json", "metrics.csv", "steps.csv", "memory.csv", "best.safetensors", "summary.json", "log.txt"]
+    {
+        assert!(run.join(file).metadata().is_ok_and(|metadata| metadata.len() > 0), "no {file} in the run");
+    }
+    assert!(run.join("last/state.safetensors").exists());
+    for word in ["run: runs/small", "kd_loss", "task_loss", "peak memory", "visits"] {
+        assert!(said.contains(word), "the last lines do not speak of '{word}':\n{said}");
+    }
+
+    let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
+    let header: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
+    for column in
+        "epoch, train_loss, val_loss, task_loss, kd_loss, latent_kd, recon_kd, lr, graphs_per_second, peak_memory_bytes"
+            .split(", ")
+    {
+        assert!(header.iter().any(|name| name == column), "metrics.csv has no column {column}");
+    }
+    let rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 6);
+    let number = |row: usize, name: &str| rows[row][name].parse::<f64>().unwrap();
+    assert!(number(5, "val_loss") < number(0, "val_loss"), "the validation loss does not fall");
+    assert!(number(5, "kd_loss") < number(0, "kd_loss"), "the student does not approach the teacher");
+    assert!(number(0, "peak_memory_bytes") > 1e5, "no memory was counted");
+
+    let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(run.join("summary.json")).unwrap()).unwrap();
+    let teacher_digest = summary["teacher"]["teacher_digest"].as_str().unwrap();
+    let (tensors, description) =
+        kdgat::train::checkpoint::read::<kdgat::nn::ModelDescription>(&run.join("best.safetensors")).unwrap();
+    assert_eq!(description.teacher_digest.as_deref(), Some(teacher_digest));
+    assert!(tensors.keys().all(|name| !name.contains("projection")), "the deployed student has the projection");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_losses_and_another_seed_others() {
+    let workplace = Workplace::with_teacher();
+    for seed in ["42", "42", "43"] {
+        workplace.success(&student(&["--max-epochs", "3", "--seed", seed]));
+    }
+    assert_same_losses("the same seed", &workplace, 1, 2);
+    let losses = |number| loss_columns(&workplace.run_folder(STUDENT_RUNS, number));
+    assert!(losses(1) != losses(3), "another seed gives the same losses");
+}
+
+#[test]
+fn where_the_teacher_is_changes_no_loss() {
+    let workplace = Workplace::with_teacher();
+    let ways: [&[&str]; 8] = [
+        &["--teacher-residency", "resident", "--teacher-cache", "off"],
+        &["--offload-teacher", "--teacher-cache", "off"],
+        &["--offload-teacher", "--teacher-cache", "off", "--teacher-burst", "1"],
+        &["--teacher-residency", "layer", "--teacher-cache", "off"],
+        &["--teacher-residency", "auto", "--teacher-cache", "ram"],
+        &["--offload-teacher", "--teacher-cache", "ram"],
+        &["--offload-teacher", "--teacher-cache", "disk"],
+        // The cache of the run before is complete now.
+        &["--offload-teacher", "--teacher-cache", "disk"],
+    ];
+    for way in ways {
+        workplace.success(&student(&[&["--max-epochs", "3"], way].concat()));
+    }
+    for (number, way) in (1..).zip(&ways) {
+        // Bit by bit, cached or not: see batch_invariance.rs.
+        assert_same_losses(&format!("{way:?}"), &workplace, 1, number);
+    }
+}
+
+fn assert_same_losses(what: &str, workplace: &Workplace, expected: u64, found: u64) {
+    let (expected, found) = (workplace.run_folder(STUDENT_RUNS, expected), workplace.run_folder(STUDENT_RUNS, found));
+    assert_equal_losses(what, &expected, &found);
+}
+
+/// Fails at the first epoch whose losses differ, with these alone.
+fn assert_equal_losses(what: &str, expected: &Path, found: &Path) {
+    let (expected, found) = (loss_columns(expected), loss_columns(found));
+    for (epoch, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        assert_eq!(found, expected, "{what}: epoch {epoch}");
+    }
+    assert_eq!(found.len(), expected.len(), "{what}: epochs");
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_losses() {
+    let workplace = Workplace::with_teacher();
+    let epochs = ["--max-epochs", "25", "--run-dir", "whole"];
+    workplace.success(&student(&epochs));
+
+    let interrupted = ["--max-epochs", "25", "--run-dir", "killed", "--resume"];
+    let mut kills = 0;
+    for attempt in 0u64.. {
+        assert!(attempt < 60, "the run does not end");
+        let mut child = workplace.command(&student(&interrupted)).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        // Later and later, so that it ends after all; at moments that have nothing to do with epochs.
+        let delay = Duration::from_millis(250 + 60 * attempt + (attempt * 37) % 50);
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if start.elapsed() > delay {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        match status {
+            Some(status) => {
+                let output = child.wait_with_output().unwrap();
+                assert!(status.success(), "attempt {attempt} failed:\n{}", said(&output));
+                break;
+            }
+            None => kills += 1,
+        }
+    }
+    assert!(kills >= 2, "the run was killed {kills} times only");
+    let killed = workplace.path().join("killed");
+    assert_equal_losses(&format!("after {kills} kills"), &workplace.path().join("whole"), &killed);
+    let read = |run: &Path| std::fs::read(run.join("best.safetensors")).unwrap();
+    assert!(read(&killed) == read(&workplace.path().join("whole")), "the best model differs after {kills} kills");
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_saves_and_the_run_goes_on_in_the_middle_of_an_epoch() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--max-epochs", "40", "--run-dir", "whole"]));
+    let arguments = student(&["--max-epochs", "40", "--run-dir", "stopped", "--resume"]);
+    let child = workplace.command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let last = workplace.path().join("stopped/last/state.safetensors");
+    let start = Instant::now();
+    while !last.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint was written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "an interrupted run is not done:\n{}", said(&output));
+    assert!(said(&output).contains("--resume"), "{}", said(&output));
+    assert!(!workplace.path().join("stopped/summary.json").exists());
+    workplace.success(&arguments);
+    assert_equal_losses("after Ctrl-C", &workplace.path().join("whole"), &workplace.path().join("stopped"));
+}
+
+#[test]
+fn a_run_is_replayed_from_its_frozen_configuration() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--max-epochs", "2", "--lr", "0.004"]));
+    let config = workplace.run_folder(STUDENT_RUNS, 1).join("config.json");
+    workplace.success(&["autoencoder", "--config", config.to_str().unwrap()]);
+    assert_same_losses("replayed", &workplace, 1, 2);
+}
+
+#[test]
+fn a_run_is_not_resumed_with_other_settings() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--max-epochs", "2", "--run-dir", "run"]));
+    std::fs::remove_file(workplace.path().join("run/summary.json")).unwrap();
+    let said = workplace.refused(&student(&["--max-epochs", "2", "--lr", "0.01", "--run-dir", "run", "--resume"]));
+    assert!(said.contains("other settings"), "{said}");
+}
+
+#[test]
+fn without_a_teacher_the_command_that_trains_one_is_named() {
+    let workplace = Workplace::new();
+    let said = workplace.refused(&student(&["--max-epochs", "1"]));
+    assert!(said.contains("kdgat autoencoder --preset vgae,teacher --data"), "{said}");
+}
+
+#[test]
+fn a_teacher_that_does_not_fit_is_named() {
+    let workplace = Workplace::with_teacher();
+    let config = workplace.path().join("teachers/small/vgae/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("\"latent\": 8", "\"latent\": 9")).unwrap();
+    let output = workplace.run(&student(&["--max-epochs", "1"]));
+    assert!(!output.status.success());
+    assert!(said(&output).contains("encoder_layers.2"), "{}", said(&output));
+
+    // Other weights than those that were registered.
+    std::fs::write(&config, text).unwrap();
+    let weights = workplace.path().join("teachers/small/vgae/weights.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let last = bytes.len() - 2;
+    bytes[last] ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    let said = workplace.refused(&student(&["--max-epochs", "1"]));
+    assert!(said.contains("weights.safetensors") && said.contains("digest"), "{said}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--max-epochs", "2", "--run-dir", "run"]));
+    let last = workplace.path().join("run/last/state.safetensors");
+    let bytes = std::fs::read(&last).unwrap();
+    std::fs::write(&last, &bytes[..bytes.len() - 5]).unwrap();
+    let output = workplace.run(&student(&["--max-epochs", "2", "--run-dir", "run", "--resume"]));
+    assert!(!output.status.success());
+    assert!(said(&output).contains("state.safetensors"), "{}", said(&output));
+}
+
+#[test]
+fn a_teacher_of_pytorch_serves_a_student() {
+    let Some(state) =
+        support::parity_file("vgae_teacher_lightning.ckpt").or_else(|| support::parity_file("vgae_student_state.pt"))
+    else {
+        return;
+    };
+    let workplace = Workplace::with_teacher();
+    let folder = workplace.path().join("given");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(state, folder.join("weights.pt")).unwrap();
+    let ids: Vec<u32> = (1..40).collect();
+    let config = serde_json::json!({
+        "format_version": 1,
+        "model": "vgae",
+        "architecture": { "hidden": [80, 40, 16], "latent": 16, "heads": 1, "embedding": 4 },
+        "vocabulary": ids,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    workplace.success(&student(&["--max-epochs", "1", "--teacher-path", "given/weights.pt"]));
+}
+
+#[test]
+fn a_teacher_is_trained_alone_and_registered() {
+    let workplace = Workplace::with_teacher();
+    let said = workplace.success(&["teachers", "verify"]);
+    assert!(said.contains("small/vgae: whole"), "{said}");
+    let said = workplace.success(&["teachers", "show", "small/vgae"]);
+    assert!(said.contains("kdgat autoencoder --preset vgae,teacher"), "{said}");
+}

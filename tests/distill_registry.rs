@@ -1,0 +1,179 @@
+//! Registered teachers: whole or not at all, trusted by digest, and PyTorch's own files.
+
+mod distill_support;
+
+use std::path::{Path, PathBuf};
+
+use distill_support::Perceptron;
+use kdgat::distill::Weights;
+use kdgat::distill::registry::{FORMAT_VERSION, Registered, Registry, RegistryError, TeacherConfig, TrainedOn};
+use serde_json::{Map, json};
+
+fn config() -> TeacherConfig {
+    let Ok(serde_json::Value::Object(architecture)) = Ok::<_, ()>(json!({"hidden": [32, 24, 16], "latent": 4})) else {
+        unreachable!()
+    };
+    TeacherConfig {
+        format_version: FORMAT_VERSION,
+        model: "vgae".to_string(),
+        architecture,
+        vocabulary: vec![0x100, 0x7ff],
+        weights_digest: String::new(),
+        dataset: TrainedOn { name: "hcrl_ch".to_string(), digest: "d1".to_string() },
+        metrics: Map::from_iter([("validation_loss".to_string(), json!(0.25))]),
+        created_by_version: "0.1.0".to_string(),
+    }
+}
+
+fn weights(seed: u64) -> Weights {
+    Perceptron::classifier().weights(seed)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_teacher_is_registered_whole_found_and_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(&folder.path().join("teachers"));
+    assert!(registry.list().unwrap().is_empty());
+    let registered = registry.register(&config(), &weights(1), false).unwrap();
+    assert_eq!(names(&folder.path().join("teachers/hcrl_ch")), ["vgae"]);
+    assert_eq!(names(&folder.path().join("teachers/hcrl_ch/vgae")), ["card.md", "config.json", "weights.safetensors"]);
+    let found = registry.find("hcrl_ch", "vgae").unwrap();
+    assert_eq!(found, registered);
+    assert_eq!(found.config.weights_digest, weights(1).digest());
+    let loaded = found.load().unwrap();
+    assert_eq!(loaded.digest(), weights(1).digest());
+    assert_eq!(loaded.source(), Some(found.weights_path.as_path()));
+    let card = found.card().unwrap();
+    for text in
+        ["VGAE teacher for hcrl_ch", "validation_loss | 0.25", "latent | 4", found.config.weights_digest.as_str()]
+    {
+        assert!(card.contains(text), "{text} in {card}");
+    }
+    found.verify(&[("layers.0.weight".to_string(), vec![32, 10])]).unwrap();
+    let shape = found.verify(&[("layers.0.weight".to_string(), vec![64, 10])]).unwrap_err().to_string();
+    assert!(shape.contains("layers.0.weight") && shape.contains("[32, 10]") && shape.contains("[64, 10]"), "{shape}");
+    let missing = found.verify(&[("mu.weight".to_string(), vec![1])]).unwrap_err().to_string();
+    assert!(missing.contains("'mu.weight' is missing"), "{missing}");
+}
+
+#[test]
+fn another_teacher_takes_the_place_only_when_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    registry.register(&config(), &weights(1), false).unwrap();
+    registry.register(&config(), &weights(1), false).unwrap();
+    let refused = registry.register(&config(), &weights(2), false).unwrap_err().to_string();
+    assert!(refused.contains("--replace"), "{refused}");
+    assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(1).digest());
+    registry.register(&config(), &weights(2), true).unwrap();
+    assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
+    assert_eq!(names(&folder.path().join("hcrl_ch")), ["vgae"], "nothing is left behind");
+    // Interrupted between the two renames of a replacement: the teacher before is still there.
+    std::fs::rename(folder.path().join("hcrl_ch/vgae"), folder.path().join("hcrl_ch/.vgae.17.previous")).unwrap();
+    assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
+}
+
+#[test]
+fn no_teacher_says_how_to_train_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    let error = registry.find("hcrl_ch", "vgae").unwrap_err().to_string();
+    assert!(error.contains("kdgat autoencoder --preset vgae,teacher --data"), "{error}");
+    registry.register(&config(), &weights(1), false).unwrap();
+    let error = registry.find("hcrl_sa", "vgae").unwrap_err().to_string();
+    assert!(error.contains("the nearest one is hcrl_ch/vgae"), "{error}");
+    for bad in ["", "../up", ".hidden", "a/b"] {
+        assert!(matches!(registry.find(bad, "vgae").unwrap_err(), RegistryError::BadName { .. }), "{bad}");
+    }
+}
+
+#[test]
+fn damaged_teachers_are_listed_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    let teacher = registry.register(&config(), &weights(1), false).unwrap();
+    weights(2).write_safetensors(&teacher.weights_path).unwrap();
+    let error = registry.find("hcrl_ch", "vgae").unwrap().load().unwrap_err().to_string();
+    assert!(error.contains(weights(2).digest()) && error.contains(weights(1).digest()), "{error}");
+    std::fs::write(&teacher.weights_path, b"cut").unwrap();
+    let error = registry.find("hcrl_ch", "vgae").unwrap().load().unwrap_err().to_string();
+    assert!(error.contains("weights.safetensors"), "{error}");
+    let config_path = teacher.weights_path.with_file_name("config.json");
+    let text = std::fs::read_to_string(&config_path).unwrap();
+    std::fs::write(&config_path, text.replace("\"format_version\": 1", "\"format_version\": 7")).unwrap();
+    let listed = registry.list().unwrap();
+    let error = listed[0].teacher.as_ref().unwrap_err().to_string();
+    assert!(error.contains("format_version is 7, this program reads 1"), "{error}");
+    std::fs::remove_file(&config_path).unwrap();
+    let error = registry.find("hcrl_ch", "vgae").unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("vocabulary"), "{error}");
+}
+
+fn parity(name: &str) -> Option<PathBuf> {
+    let shared = std::env::var_os("KDGAT_SHARED").map(PathBuf::from);
+    let shared = shared.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"));
+    let path = shared.join("parity").join(name);
+    if !path.exists() {
+        println!("skipped: {} is not there", path.display());
+    }
+    path.exists().then_some(path)
+}
+
+#[test]
+fn files_of_pytorch_and_lightning_hold_the_same_weights_as_safetensors() {
+    for (model, files) in [
+        ("vgae_student", ["vgae_student_state.pt", "vgae_student_lightning.ckpt"].as_slice()),
+        ("gat_student", &["gat_student_state.pt"]),
+    ] {
+        let Some(expected) = parity(&format!("{model}_state.safetensors")) else { return };
+        let expected = Weights::read(&expected).unwrap();
+        for file in files {
+            let Some(path) = parity(file) else { return };
+            let found = Weights::read(&path).unwrap();
+            let list =
+                |weights: &Weights| weights.iter().map(|(name, t)| (name.to_string(), t.size())).collect::<Vec<_>>();
+            assert_eq!(list(&found), list(&expected), "{file}");
+            assert_eq!(found.digest(), expected.digest(), "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_pytorch_is_a_teacher_when_config_json_lies_beside_it() {
+    let Some(path) = parity("vgae_student_lightning.ckpt") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let weights = folder.path().join("epoch=3.ckpt");
+    std::fs::copy(path, &weights).unwrap();
+    assert!(matches!(Registered::open(&weights).unwrap_err(), RegistryError::NoConfig { .. }));
+    let json = r#"{"format_version": 1, "model": "vgae", "architecture": {"latent": 16}, "vocabulary": [1, 2]}"#;
+    std::fs::write(folder.path().join("config.json"), json).unwrap();
+    let teacher = Registered::open(&weights).unwrap();
+    let loaded = teacher.verify(&[("z_mean.weight".to_string(), vec![16, 40])]).unwrap();
+    // It can be registered from there, and is safetensors from then on.
+    let registry = Registry::new(&folder.path().join("teachers"));
+    let config =
+        TeacherConfig { dataset: TrainedOn { name: "set".to_string(), digest: String::new() }, ..teacher.config };
+    let registered = registry.register(&config, &loaded, false).unwrap();
+    assert_eq!(registered.load().unwrap().digest(), loaded.digest());
+}
+
+#[test]
+fn what_is_no_file_of_weights_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, b"not weights").unwrap();
+        let error = Weights::read(&path).unwrap_err();
+        format!("{error}: {}", std::error::Error::source(&error).map_or(String::new(), ToString::to_string))
+    };
+    assert!(text("old.pt").contains("old.pt") && text("old.pt").contains("not a zip archive"), "{}", text("old.pt"));
+    assert!(text("x.onnx").contains(".safetensors, .pt, .pth, .bin or .ckpt"));
+    assert!(text("x.safetensors").contains("x.safetensors"));
+}

@@ -1,0 +1,126 @@
+//! The program as a user runs it, on a small simulated dataset.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use kdgat::can::{SimulationOptions, simulate};
+
+/// A model small enough for tests, for both teacher and student.
+pub const SMALL_TEACHER: &[&str] =
+    &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
+/// Its student.
+pub const SMALL_STUDENT: &[&str] =
+    &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
+
+/// A folder that goes away with the test, where the program is run.
+pub struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// One in which a small teacher is registered for the small dataset.
+    pub fn with_teacher() -> Self {
+        static TEACHER: OnceLock<Workplace> = OnceLock::new();
+        let trained = TEACHER.get_or_init(|| {
+            let workplace = Workplace::new();
+            let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "3"]].concat();
+            workplace.success(&arguments);
+            workplace
+        });
+        let workplace = Workplace::new();
+        copy_folder(&trained.path().join("teachers"), &workplace.path().join("teachers"));
+        copy_folder(&trained.path().join("stores"), &workplace.path().join("stores"));
+        workplace
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// `kdgat` with these arguments, the small dataset, and one thread.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
+        command.current_dir(self.path()).args(arguments).stdin(Stdio::null());
+        command.env("KDGAT_DATA", small_dataset()).env("KDGAT_THREADS", "1");
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs it and fails the test if it fails. Returns what it said.
+    pub fn success(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = said(&output);
+        assert!(output.status.success(), "kdgat {} failed:\n{said}", arguments.join(" "));
+        said
+    }
+
+    /// Runs it and fails the test unless it ends with exit code 2. Returns what it said.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "kdgat {} should be refused:\n{said}", arguments.join(" "));
+        said
+    }
+
+    /// The folder of run `number` of a kind such as `vgae_student_autoencoder_kd`.
+    pub fn run_folder(&self, kind: &str, number: u64) -> PathBuf {
+        self.path().join("runs").join("small").join(kind).join(number.to_string())
+    }
+}
+
+/// Standard error and output together.
+pub fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout))
+}
+
+/// The logs of a small simulated dataset, made once for all tests of a file.
+pub fn small_dataset() -> &'static Path {
+    static DATASET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = DATASET.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("small");
+        let options = SimulationOptions {
+            attack_free_drives: 2,
+            attack_free_frames: 10_000,
+            with_attacks_frames: 10_000,
+            test_frames: 10_000,
+            ..SimulationOptions::default()
+        };
+        simulate(&options, &path).unwrap();
+        (folder, path)
+    });
+    path
+}
+
+pub fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// The columns of a run's `metrics.csv` that are losses, as text, row by row.
+pub fn loss_columns(run: &Path) -> Vec<Vec<String>> {
+    let path = run.join("metrics.csv");
+    let mut reader = csv::Reader::from_path(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let header = reader.headers().unwrap().clone();
+    let not_a_loss = ["graphs_per_second", "peak_memory_bytes", "seconds"];
+    let kept: Vec<usize> = (0..header.len()).filter(|&column| !not_a_loss.contains(&&header[column])).collect();
+    let row = |record: csv::StringRecord| kept.iter().map(|&column| record[column].to_owned()).collect();
+    reader.records().map(|record| row(record.unwrap())).collect()
+}

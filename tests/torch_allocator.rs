@@ -1,0 +1,236 @@
+//! The host allocator: exact counts, limits, reuse, phases and injected failures. Its state is global, so that
+//! the tests take turns.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kdgat::torch::allocator::{self, Failures, Limits, Phase};
+use kdgat::torch::philox::philox;
+use kdgat::torch::recover;
+use tch::{Device, Kind, TchError, Tensor};
+
+const MIB: u64 = 1 << 20;
+
+/// One test at a time, from a known state.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    allocator::install().unwrap();
+    allocator::inject_failures(Failures::Never);
+    allocator::set_limits(Limits { limit_bytes: None, keep_bytes: None });
+    allocator::release_cached();
+    allocator::reset_peak();
+    guard
+}
+
+fn bytes(count: u64) -> Result<Tensor, TchError> {
+    Tensor::f_empty([count as i64], (Kind::Uint8, Device::Cpu))
+}
+
+#[test]
+fn counts_are_exact() {
+    let _turn = turn();
+    let before = allocator::stats();
+    let sizes = [1, 63, 64, 65, 4_000, 5_000, 100_000, MIB, 3 * MIB + 17, 50 * MIB];
+    let tensors: Vec<Tensor> = sizes.iter().map(|&size| bytes(size).unwrap()).collect();
+    let held = allocator::stats();
+    assert_eq!(held.current - before.current, sizes.iter().sum::<u64>());
+    assert_eq!(held.peak, held.current);
+    assert_eq!(held.allocations - before.allocations, sizes.len() as u64);
+    assert!(held.in_use - before.in_use >= sizes.iter().sum::<u64>());
+    assert!(tensors.iter().all(|tensor| (tensor.data_ptr() as usize).is_multiple_of(64)), "64-byte alignment");
+    drop(tensors);
+    let after = allocator::stats();
+    assert_eq!((after.current, after.in_use), (before.current, before.in_use));
+    assert_eq!(after.peak, held.peak);
+    allocator::reset_peak();
+    assert_eq!(allocator::stats().peak, before.current);
+}
+
+#[test]
+fn empty_tensors_cost_nothing() {
+    let _turn = turn();
+    let before = allocator::stats();
+    let empty = bytes(0).unwrap();
+    assert_eq!(allocator::stats().current, before.current);
+    assert_eq!(empty.numel(), 0);
+}
+
+#[test]
+fn a_limit_fails_an_allocation_and_nothing_else() {
+    let _turn = turn();
+    let limit = allocator::stats().in_use + 20 * MIB;
+    allocator::set_limit(Some(limit));
+    let held = bytes(12 * MIB).unwrap();
+    let error = bytes(12 * MIB).unwrap_err();
+    assert!(error.to_string().contains("kdgat: host memory limit of"), "{error}");
+    assert!(allocator::is_out_of_memory(&error));
+    assert!(!allocator::is_out_of_memory(&TchError::Torch("shape mismatch".into())));
+    drop(held);
+    let _held = bytes(12 * MIB).unwrap();
+    // What is kept makes room: there is no block of this size among it.
+    let _small = bytes(5 * MIB).unwrap();
+    assert!(allocator::stats().peak_reserved <= limit);
+    assert_eq!(allocator::stats().limit, limit);
+}
+
+#[test]
+fn an_operation_that_fails_returns_its_memory() {
+    let _turn = turn();
+    let held = bytes(8 * MIB).unwrap();
+    let before = allocator::stats();
+    allocator::set_limit(Some(before.in_use + 4 * MIB));
+    let error = held.f_add(&held).unwrap_err();
+    assert!(allocator::is_out_of_memory(&error), "{error}");
+    // tch panics here, for all that it is a fallible method.
+    let error = recover(|| held.f_add_scalar(1)).unwrap_err();
+    assert!(allocator::is_out_of_memory(&error), "{error}");
+    // The error of that operation is not taken for the next one's.
+    assert!(held.f_narrow(0, 0, 10).is_ok());
+    assert_eq!(allocator::stats().current, before.current);
+}
+
+#[test]
+fn freed_blocks_serve_again() {
+    let _turn = turn();
+    drop(bytes(40 * MIB).unwrap());
+    let before = allocator::stats();
+    assert!(before.kept >= 40 * MIB);
+    let tensor = bytes(35 * MIB).unwrap();
+    let after = allocator::stats();
+    assert_eq!(after.reused, before.reused + 1);
+    assert_eq!(after.reserved(), before.reserved());
+    let _much_smaller = bytes(8 * MIB).unwrap();
+    assert_eq!(allocator::stats().reused, after.reused, "a block is not wasted on much less");
+    drop(tensor);
+    allocator::release_cached();
+    assert_eq!(allocator::stats().kept, 0);
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let _turn = turn();
+    allocator::set_limits(Limits { limit_bytes: None, keep_bytes: Some(30 * MIB) });
+    drop([20, 12, 25, 9].map(|size| bytes(size * MIB).unwrap()));
+    assert!(allocator::stats().kept <= 30 * MIB);
+    allocator::set_limits(Limits { limit_bytes: None, keep_bytes: None });
+    // Sizes that never fit each other: no more is kept than the largest moment needed, and 64 MiB.
+    for size in 10..60 {
+        drop(bytes(size * 3 * MIB).unwrap());
+    }
+    assert!(allocator::stats().reserved() <= 200 * MIB, "{:?}", allocator::stats());
+}
+
+#[test]
+fn phases_add_up() {
+    let _turn = turn();
+    let data = {
+        let _phase = allocator::enter_phase(Phase::Data);
+        bytes(3 * MIB).unwrap()
+    };
+    let activations = {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        let inner = {
+            let _phase = allocator::enter_phase(Phase::Gradients);
+            bytes(MIB).unwrap()
+        };
+        (inner, bytes(5 * MIB).unwrap())
+    };
+    let held = allocator::stats();
+    assert_eq!(Phase::Data.of(&held.phases), 3 * MIB);
+    assert_eq!(Phase::Gradients.of(&held.phases), MIB);
+    assert_eq!(Phase::Activations.of(&held.phases), 5 * MIB);
+    drop(activations);
+    let after = allocator::stats();
+    assert_eq!(Phase::Activations.of(&after.phases), 0);
+    assert_eq!(Phase::Activations.of(&after.phases_at_peak), 5 * MIB);
+    assert_eq!(after.phases_at_peak.iter().sum::<u64>(), after.peak);
+    assert_eq!(after.phases.iter().sum::<u64>(), after.current);
+    assert!(allocator::attribute(&data, Phase::Cache).unwrap());
+    assert_eq!(Phase::Cache.of(&allocator::stats().phases), 3 * MIB);
+    drop(data);
+    assert_eq!(Phase::Cache.of(&allocator::stats().phases), 0);
+}
+
+#[test]
+fn threads_count_together_and_keep_the_limit() {
+    let _turn = turn();
+    let before = allocator::stats();
+    let limit = before.in_use + 64 * MIB;
+    allocator::set_limit(Some(limit));
+    let refused: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let _phase = allocator::enter_phase(Phase::ALL[thread % Phase::ALL.len()]);
+                    let mut held: Vec<Tensor> = Vec::new();
+                    let mut refused = 0;
+                    for step in 0..3_000 {
+                        let [size, victim, shift, _] = philox(thread as u64, step);
+                        match bytes(u64::from(size) >> (8 + shift % 20)) {
+                            Ok(tensor) => held.push(tensor),
+                            Err(error) if allocator::is_out_of_memory(&error) => refused += 1,
+                            Err(error) => panic!("{error}"),
+                        }
+                        if held.len() > 12 {
+                            let _ = held.swap_remove(victim as usize % held.len());
+                        }
+                    }
+                    refused
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let after = allocator::stats();
+    assert!(refused > 0, "the limit was never reached");
+    assert_eq!((after.current, after.in_use), (before.current, before.in_use));
+    assert_eq!(after.phases.iter().sum::<u64>(), after.current);
+    assert!(after.peak_reserved <= limit, "{} > {limit}", after.peak_reserved);
+}
+
+#[test]
+fn failures_are_injected_where_asked_for() {
+    let _turn = turn();
+    allocator::inject_failures(Failures::Nth(3));
+    let outcomes: Vec<bool> = (0..5).map(|_| bytes(100).is_ok()).collect();
+    assert_eq!(outcomes, [true, true, false, true, true]);
+    let draw = |seed| {
+        allocator::inject_failures(Failures::Random { seed, probability: 0.25 });
+        (0..1_000).map(|_| bytes(100).is_ok()).collect::<Vec<bool>>()
+    };
+    let (first, again, other) = (draw(1), draw(1), draw(2));
+    allocator::inject_failures(Failures::Never);
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    let failed = first.iter().filter(|ok| !**ok).count();
+    assert!((200..300).contains(&failed), "{failed} of 1000 failed instead of 250");
+}
+
+/// Wherever an allocation of a training step fails, the step ends with that error, and everything is freed.
+#[test]
+fn every_allocation_of_a_step_can_fail() {
+    let _turn = turn();
+    let weight = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let input = Tensor::ones([512, 64], (Kind::Float, Device::Cpu));
+    let step = || -> Result<(), TchError> {
+        let hidden = input.f_matmul(&weight)?.f_relu()?;
+        kdgat::torch::autograd::backward_from(&[&hidden.f_matmul(&weight)?.f_mean(Kind::Float)?], &[None], false)?;
+        kdgat::torch::grad::clear_grad(&weight)
+    };
+    step().unwrap();
+    let before = allocator::stats();
+    let mut failures = 0;
+    for n in 1.. {
+        allocator::inject_failures(Failures::Nth(n));
+        let outcome = step();
+        allocator::inject_failures(Failures::Never);
+        kdgat::torch::grad::clear_grad(&weight).unwrap();
+        assert_eq!(allocator::stats().current, before.current, "after a failure of allocation {n}");
+        match outcome {
+            Ok(()) => break,
+            Err(error) => assert!(allocator::is_out_of_memory(&error), "allocation {n}: {error}"),
+        }
+        failures += 1;
+    }
+    assert!(failures >= 5, "only {failures} allocations were seen");
+}
