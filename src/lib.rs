@@ -8,6 +8,7 @@ pub mod can;
 pub mod cli;
 pub mod config;
 pub mod distill;
+pub mod doctor;
 pub mod files;
 pub mod graph;
 pub mod interrupt;

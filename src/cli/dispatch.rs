@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::{completions, configuration, data, teachers};
+use super::{completions, configuration, data, doctor, teachers};
 use crate::config::Stage;
 use crate::interrupt;
 use crate::stage::{self, Outcome};
@@ -46,10 +46,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             teachers::verify(&settings.load()?.config, &teachers)
         }
         Command::Teachers(TeachersCommand::Cache(settings)) => {
-            let _loaded = settings.load()?;
-            unfinished("teachers cache")
+            let loaded = settings.load()?;
+            start()?;
+            teachers::cache(&loaded.config)
         }
-        Command::Doctor => unfinished("doctor"),
+        Command::Doctor { json } => doctor::print(json),
     }
 }
 

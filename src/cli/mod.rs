@@ -5,6 +5,7 @@ mod completions;
 mod configuration;
 mod data;
 mod dispatch;
+mod doctor;
 mod exit;
 pub mod output;
 mod parse;

@@ -4,11 +4,12 @@
 mod autoencoder;
 mod classifier;
 mod error;
-mod objective;
+pub mod objective;
 mod outcome;
 mod run;
 mod setup;
 mod teacher;
+mod teacher_cache;
 mod training;
 
 pub use autoencoder::autoencoder;
@@ -16,3 +17,4 @@ pub use classifier::normal;
 pub use error::StageError;
 pub use outcome::Outcome;
 pub use setup::open_store;
+pub use teacher_cache::{Cached, cache_teacher};
