@@ -10,6 +10,7 @@ pub mod config;
 pub mod curriculum;
 pub mod detect;
 pub mod distill;
+pub mod doctor;
 pub mod evaluate;
 pub mod files;
 pub mod graph;

@@ -48,7 +48,11 @@ fn a_replay_has_the_scores_of_the_evaluation() {
         for (detected, predicted) in detected.iter().zip(&predicted) {
             let (score, expected) = (detected["score"].as_f64().unwrap(), predicted["score"].parse::<f64>().unwrap());
             // One window at a time and 512 at a time sum in another order: single precision, no more.
-            assert!((score - expected).abs() <= 2e-6 * expected.abs(), "window {}: {score} {expected}", detected["window"]);
+            assert!(
+                (score - expected).abs() <= 2e-6 * expected.abs(),
+                "window {}: {score} {expected}",
+                detected["window"]
+            );
             equal += usize::from(score == expected);
             assert_eq!(detected["label"] == "attack", predicted["predicted"] == "1");
             assert_eq!(detected["first_frame"].to_string(), predicted["first_frame"]);
@@ -123,7 +127,12 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     std::fs::write(&benign, candump(&frames[..4001])).unwrap();
     let arguments = ["calibrate", "--model", &model(&run), "--benign", "benign.log", "--threshold", "fpr:0.1"];
     let made = bench.kdgat(&arguments);
-    assert!(made.status.success() && stdout(&made).contains("40 attack-free windows"), "{}{}", stdout(&made), stderr(&made));
+    assert!(
+        made.status.success() && stdout(&made).contains("40 attack-free windows"),
+        "{}{}",
+        stdout(&made),
+        stderr(&made)
+    );
     let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
     let output = bench.kdgat(&["detect", "--model", &model(&run), "benign.log"]);
     let detected = detections(&output);
@@ -138,7 +147,8 @@ fn a_calibration_sets_the_threshold_for_another_car() {
 
     let other = bench.vgae("vgae_student_autoencoder", 2, 2);
     let path = run.join("calibration.json");
-    let wrong = bench.kdgat(&["detect", "--model", &model(&other), "--calibration", path.to_str().unwrap(), "benign.log"]);
+    let wrong =
+        bench.kdgat(&["detect", "--model", &model(&other), "--calibration", path.to_str().unwrap(), "benign.log"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("was made for weights"), "{}", stderr(&wrong));
     let few = bench.path().join("few.log");

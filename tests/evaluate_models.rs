@@ -64,26 +64,40 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
             }
         }
         let count = |name: &str| row[name].parse::<u64>().unwrap();
-        assert_eq!(count("graphs"), ["true_positives", "false_positives", "true_negatives", "false_negatives"].map(count).iter().sum::<u64>());
+        assert_eq!(
+            count("graphs"),
+            ["true_positives", "false_positives", "true_negatives", "false_negatives"].map(count).iter().sum::<u64>()
+        );
         assert!(count("parameters") > 1000 && row["frames_per_second"].parse::<f64>().unwrap() > 0.0);
     }
     let of = |model: &str, scope: &str, folder: &str, calibration: &str| {
-        rows.iter().filter(|row| {
-            row["model"] == model && row["scope"] == scope && row["folder"] == folder && row["calibration"] == calibration
-        }).collect::<Vec<_>>()
+        rows.iter()
+            .filter(|row| {
+                row["model"] == model
+                    && row["scope"] == scope
+                    && row["folder"] == folder
+                    && row["calibration"] == calibration
+            })
+            .collect::<Vec<_>>()
     };
     // At the recorded threshold and at 0.5, for the folder and for each of its two files.
     assert_eq!(of("gat_student_normal/1", "folder", KNOWN, "none").len(), 2);
     assert_eq!(of("gat_student_normal/1", "file", KNOWN, "none").len(), 4);
     assert_eq!(of("vgae_student_autoencoder/1", "file", KNOWN, "none").len(), 2);
     // The windows that calibrate are tested neither before nor after.
-    let (before, after) = (of("gat_student_normal/1", "file", UNKNOWN, "none"), of("gat_student_normal/1", "file", UNKNOWN, "first 1 s"));
+    let (before, after) =
+        (of("gat_student_normal/1", "file", UNKNOWN, "none"), of("gat_student_normal/1", "file", UNKNOWN, "first 1 s"));
     assert_eq!((before.len(), after.len()), (2, 1));
-    assert_eq!((before[0]["graphs"].as_str(), after[0]["graphs"].as_str()), ("59", "59"), "79 windows, 20 in the first second");
+    assert_eq!(
+        (before[0]["graphs"].as_str(), after[0]["graphs"].as_str()),
+        ("59", "59"),
+        "79 windows, 20 in the first second"
+    );
     assert_eq!(before[0]["roc_auc"], after[0]["roc_auc"], "one car on another scale keeps its order");
 
     let predictions = bench.rows("predictions.csv");
-    let tested = |model: &str| predictions.iter().filter(|row| row["model"] == model && row["calibration"] == "none").count();
+    let tested =
+        |model: &str| predictions.iter().filter(|row| row["model"] == model && row["calibration"] == "none").count();
     assert_eq!(tested("gat_student_normal/1"), 59 + 29 + 59);
     for row in &predictions {
         let number = |name: &str| row[name].parse::<f64>().unwrap();
@@ -102,9 +116,18 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
         assert_eq!(first[column], same[column], "{column}");
     }
     assert!(same["f1_low"].is_empty());
-    bench.evaluate(&["--resamples", "0", "--threshold", "youden", "runs/small/gat_student_normal/1", "--output", "again"]);
+    bench.evaluate(&[
+        "--resamples",
+        "0",
+        "--threshold",
+        "youden",
+        "runs/small/gat_student_normal/1",
+        "--output",
+        "again",
+    ]);
     let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&thresholds).unwrap()).unwrap();
-    let methods: Vec<&str> = file["thresholds"].as_array().unwrap().iter().map(|one| one["method"].as_str().unwrap()).collect();
+    let methods: Vec<&str> =
+        file["thresholds"].as_array().unwrap().iter().map(|one| one["method"].as_str().unwrap()).collect();
     assert_eq!(methods, ["fpr:0.001", "youden"]);
 }
 

@@ -44,7 +44,11 @@ pub enum Command {
     /// Print the merged configuration and which layer set each value
     Config(ConfigArgs),
     /// Print what was found: libtorch, GPUs, memory, copy bandwidth
-    Doctor,
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell to complete in

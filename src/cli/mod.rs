@@ -8,6 +8,7 @@ mod configuration;
 mod data;
 mod detect;
 mod dispatch;
+mod doctor;
 mod evaluate;
 mod exit;
 pub mod output;

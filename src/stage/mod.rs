@@ -7,11 +7,12 @@ mod compare;
 mod curriculum;
 mod error;
 mod evaluate;
-mod objective;
+pub mod objective;
 mod outcome;
 mod run;
 mod setup;
 mod teacher;
+mod teacher_cache;
 mod training;
 
 pub use autoencoder::autoencoder;
@@ -22,3 +23,4 @@ pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use outcome::Outcome;
 pub use setup::open_store;
+pub use teacher_cache::{Cached, cache_teacher};

@@ -104,17 +104,23 @@ pub fn start(
         epochs: config.training.max_epochs as u64,
         ..TeacherOptions::new(data.device)
     };
-    let shape = StoreShape {
-        dataset_digest: store.digest().to_owned(),
-        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
-        used: Some(usage.graphs),
-    };
+    let shape = store_shape(store, Some(usage.graphs));
     let model = frozen::model(found.architecture, found.vocabulary, training::attention_kernel(config));
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
-fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
+/// What a cache of targets for the graphs of a store is laid out by; `used`: those that will be asked for, if not all.
+pub fn store_shape(store: &Store, used: Option<Vec<u64>>) -> StoreShape {
+    StoreShape {
+        dataset_digest: store.digest().to_owned(),
+        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
+        used,
+    }
+}
+
+/// How the targets of this teacher are kept, as configured.
+pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
     let settings = &config.distillation;
     let digest = &found.weights.digest()[..12];
     let precision = match settings.teacher_cache_precision {
