@@ -7,9 +7,8 @@ use proptest::prelude::*;
 
 /// Scores of few distinct values, each with a label.
 fn scored() -> impl Strategy<Value = Vec<(f64, bool)>> {
-    prop::collection::vec((0u8..12, any::<bool>()), 2..120).prop_map(|pairs| {
-        pairs.into_iter().map(|(score, attack)| (f64::from(score) / 8.0 - 0.5, attack)).collect()
-    })
+    prop::collection::vec((0u8..12, any::<bool>()), 2..120)
+        .prop_map(|pairs| pairs.into_iter().map(|(score, attack)| (f64::from(score) / 8.0 - 0.5, attack)).collect())
 }
 
 fn split(pairs: &[(f64, bool)]) -> (Vec<f64>, Vec<bool>) {

@@ -31,7 +31,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             let _loaded = settings.load_for(Stage::Curriculum)?;
             unfinished("curriculum")
         }
-        Command::Evaluate(args) => evaluate::run(args),
+        Command::Evaluate(args) => {
+            start_devices();
+            evaluate::run(args)
+        }
         Command::Compare(args) => compare::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
@@ -56,6 +59,12 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// What training commands do before anything touches torch.
 fn start() -> Result<()> {
     interrupt::listen()?;
+    start_devices();
+    Ok(())
+}
+
+/// Loads CUDA where it is, and says what is wrong with it.
+fn start_devices() {
     let devices = memory::start_devices();
     if !devices.settings.is_empty() {
         eprintln!("allocator of the GPU: {}", devices.settings);
@@ -63,7 +72,6 @@ fn start() -> Result<()> {
     for warning in devices.warnings {
         eprintln!("warning: {warning}");
     }
-    Ok(())
 }
 
 /// An interrupted run is neither done nor wrong usage.

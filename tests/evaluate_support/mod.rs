@@ -59,6 +59,7 @@ impl Bench {
             fc_layers: 3,
             vocabulary_size: self.store.vocabulary().len() as i64,
             dropout: 0.1,
+            edge_scaling: None,
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -74,6 +75,7 @@ impl Bench {
             embedding: 4,
             vocabulary_size: self.store.vocabulary().len() as i64,
             dropout: 0.1,
+            edge_scaling: None,
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
