@@ -29,7 +29,7 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
     let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
     let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
-    let student = GatObjective { model, task: task_loss(config, &data)?, teacher, distillation };
+    let student = GatObjective { model, task: task_loss(config, &data)?, teacher, distillation, labels: None };
     run.train(student, Architecture::Gat(architecture), parameters, &mut graphs)
 }
 
