@@ -26,7 +26,7 @@ pub enum Command {
     /// Train a classifier on all graphs (--preset gat,teacher or gat,student)
     Normal(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
-    Curriculum(Settings),
+    Curriculum(CurriculumArgs),
     /// Score trained models on the test folders of their dataset
     Evaluate(EvaluateArgs),
     /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
@@ -44,12 +44,28 @@ pub enum Command {
     /// Print the merged configuration and which layer set each value
     Config(ConfigArgs),
     /// Print what was found: libtorch, GPUs, memory, copy bandwidth
-    Doctor,
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell to complete in
         shell: Shell,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct CurriculumArgs {
+    /// Train nothing: score the difficulty of every graph of the dataset and print a table (CSV)
+    #[arg(long)]
+    pub score_only: bool,
+    /// Write that table to a file instead of standard output
+    #[arg(long, value_name = "FILE", requires = "score_only")]
+    pub scores: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings,
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,7 +22,7 @@ pub struct CompareArgs {
     #[arg(long = "metric", value_name = "NAME", value_delimiter = ',')]
     pub metrics: Vec<String>,
     /// Largest relative difference that counts as equal
-    #[arg(long, value_name = "DIFFERENCE", default_value_t = 1e-6)]
+    #[arg(long, value_name = "DIFFERENCE", default_value_t = 1e-6, allow_negative_numbers = true)]
     pub tolerance: f64,
 }
 

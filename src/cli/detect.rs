@@ -28,7 +28,7 @@ pub struct DetectArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Score above which a window is an attack; without, that of the calibration, else the one recorded by `kdgat evaluate`
-    #[arg(long, value_name = "SCORE")]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     pub threshold: Option<f64>,
     /// A calibration for this car; without, calibration.json in the run's folder if there is one
     #[arg(long, value_name = "FILE")]

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::{calibrate, compare, completions, configuration, data, detect, evaluate, teachers};
+use super::{calibrate, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
@@ -27,9 +27,16 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start()?;
             Ok(exit_code(&stage::normal(&loaded.config)?))
         }
-        Command::Curriculum(settings) => {
-            let _loaded = settings.load_for(Stage::Curriculum)?;
-            unfinished("curriculum")
+        Command::Curriculum(args) if args.score_only => {
+            let loaded = args.settings.load()?;
+            start()?;
+            stage::score_only(&loaded.config, args.scores.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Curriculum(args) => {
+            let loaded = args.settings.load_for(Stage::Curriculum)?;
+            start()?;
+            Ok(exit_code(&stage::curriculum(&loaded.config)?))
         }
         Command::Evaluate(args) => evaluate::run(args),
         Command::Compare(args) => compare::run(args),
@@ -46,10 +53,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             teachers::verify(&settings.load()?.config, &teachers)
         }
         Command::Teachers(TeachersCommand::Cache(settings)) => {
-            let _loaded = settings.load()?;
-            unfinished("teachers cache")
+            let loaded = settings.load()?;
+            start()?;
+            teachers::cache(&loaded.config)
         }
-        Command::Doctor => unfinished("doctor"),
+        Command::Doctor { json } => doctor::print(json),
     }
 }
 
@@ -69,8 +77,4 @@ fn start() -> Result<()> {
 /// An interrupted run is neither done nor wrong usage.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     if outcome.ending == Ending::Interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn unfinished(command: &str) -> Result<ExitCode> {
-    bail!("`kdgat {command}` is not part of this build")
 }

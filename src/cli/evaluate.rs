@@ -20,7 +20,7 @@ pub struct EvaluateArgs {
     #[arg(long, value_name = "FILE")]
     pub predictions: Option<PathBuf>,
     /// Show unknown cars (folders named *unknown_vehicle*) before and after calibration on so many seconds of their attack-free traffic
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub calibrate_seconds: Option<f64>,
     /// Folder of metrics.json and metrics.csv; without, `evaluation` beside the dataset's runs
     #[arg(long, value_name = "FOLDER")]

@@ -8,6 +8,7 @@ mod configuration;
 mod data;
 mod detect;
 mod dispatch;
+mod doctor;
 mod evaluate;
 mod exit;
 pub mod output;
@@ -17,7 +18,7 @@ mod teachers;
 
 use std::process::ExitCode;
 
-pub use commands::{Cli, Command, ConfigArgs, DataCommand, TeachersCommand};
+pub use commands::{Cli, Command, ConfigArgs, CurriculumArgs, DataCommand, TeachersCommand};
 pub use dispatch::run;
 pub use evaluate::EvaluateArgs;
 pub use exit::{ExitStatus, UsageError, exit_code};

@@ -1,4 +1,4 @@
-//! `kdgat teachers`: list, show, verify.
+//! `kdgat teachers`: list, show, verify, cache.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,9 @@ use super::exit::UsageError;
 use super::output;
 use crate::config::Config;
 use crate::distill::frozen;
+use crate::distill::planner::format_bytes;
 use crate::distill::registry::Registry;
+use crate::stage;
 
 /// One line a registered teacher.
 pub fn list(config: &Config) -> Result<ExitCode> {
@@ -80,6 +82,22 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
         return Err(UsageError(format!("{failed} of {} teachers cannot be used", teachers.len())).into());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fills the file of a teacher's targets, or goes on filling it.
+pub fn cache(config: &Config) -> Result<ExitCode> {
+    let cached = stage::cache_teacher(config)?;
+    let what = if cached.interrupted { "interrupted; the same command goes on" } else { "complete" };
+    output::write(&format!(
+        "{what}: targets of {} of {} graphs ({} when complete), {} computed now in {:.1} s: {}\n",
+        cached.filled,
+        cached.wanted,
+        format_bytes(cached.bytes),
+        cached.computed,
+        cached.seconds,
+        cached.path.display()
+    ))?;
+    Ok(if cached.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn split(name: &str) -> Result<(String, String), UsageError> {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use tch::{Kind, Tensor};
 
-use super::random::{self, Purpose};
 use super::{Adjacency, Batch, Columns, EDGE_FEATURES, GraphView, NODE_FEATURES, Store, StoreError, Vocabulary};
+use crate::random::{self, Purpose};
 
 /// How graphs become a batch.
 #[derive(Debug, Clone)]
@@ -261,10 +261,10 @@ impl Assembler {
         self.id_input.clear();
         self.id_input.extend_from_slice(&self.id_index);
         for (position, &graph) in graphs.iter().enumerate() {
-            let key = random::key(drop.seed, Purpose::UnknownDrop, &[drop.epoch, graph]);
+            let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.epoch, graph);
             let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
             for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
-                if random::unit(random::mix(key, node as u64)) < drop.probability {
+                if random::to_unit(random::mix(key ^ node as u64)) < drop.probability {
                     *input = i64::from(Vocabulary::UNKNOWN);
                 }
             }

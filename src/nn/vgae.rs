@@ -196,6 +196,12 @@ impl Vgae {
         Ok((mean, reconstruction))
     }
 
+    /// Difficulty of each graph in evaluation mode, without the decoder that it does not need.
+    pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        difficulty_of(&reconstruction, &self.id_classifier.forward(&mean)?, batch)
+    }
+
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
@@ -316,11 +322,14 @@ fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> 
 
 /// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
 pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
-    let squared = output.reconstruction.f_sub(&batch.continuous)?.f_square()?;
+    difficulty_of(&output.reconstruction, &output.id_logits, batch)
+}
+
+fn difficulty_of(reconstruction: &Tensor, id_logits: &Tensor, batch: &Batch) -> Result<Difficulty, ModelError> {
+    let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
     let node_reconstruction = squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?;
-    let node_id = output
-        .id_logits
-        .f_log_softmax(-1, output.id_logits.kind())?
+    let node_id = id_logits
+        .f_log_softmax(-1, id_logits.kind())?
         .f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?
         .f_squeeze_dim(1)?
         .f_neg()?;

@@ -26,6 +26,8 @@ pub enum StageError {
     #[error(transparent)]
     Weights(#[from] crate::distill::WeightsError),
     #[error(transparent)]
+    Curriculum(#[from] crate::curriculum::CurriculumError),
+    #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Run(#[from] RunError),
@@ -47,6 +49,7 @@ impl StageError {
         match self {
             Self::Fit(error) => matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_)),
             Self::Evaluate(error) => error.is_input(),
+            Self::Curriculum(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) | Self::File { .. } | Self::Teacher(_) => false,
             _ => true,
         }

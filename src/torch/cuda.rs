@@ -67,7 +67,7 @@ fn load() -> CudaLibrary {
 }
 
 /// Where libtorch_cpu was loaded from.
-fn libtorch_folder() -> Option<PathBuf> {
+pub(super) fn libtorch_folder() -> Option<PathBuf> {
     // SAFETY: a null-terminated name; `at::get_num_threads()` has been in libtorch_cpu for years.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZN2at15get_num_threadsEv".as_ptr()) };
     // SAFETY: all zeros is a valid `Dl_info`, which the call fills for an address of a loaded library.

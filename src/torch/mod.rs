@@ -18,6 +18,7 @@ pub mod parallel;
 pub mod philox;
 mod recover;
 pub mod simd;
+pub mod version;
 pub mod view;
 
 pub use cuda::{CudaLibrary, load_cuda};

@@ -4,6 +4,7 @@
 //! teacher's by their CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
 mod gat;
+mod loaded;
 mod vgae;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::nn::parameters::{Init, Role, TensorSource};
 use crate::nn::{Architecture, Conv};
 
 pub use gat::FrozenGat;
+pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
 
 /// Where a teacher finds the index of a node's ID.

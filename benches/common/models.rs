@@ -1,0 +1,145 @@
+//! The models that are measured, with random weights: their sizes, and the work that a batch makes.
+
+use kdgat::distill::Weights;
+use kdgat::graph::{Batch, NODE_FEATURES};
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::{Architecture, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
+use tch::{Device, Tensor};
+
+use super::Error;
+
+/// The architecture of a size, as the presets have it; dropout as the program that kdgat is compared with.
+pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Architecture, Error> {
+    let vgae = |hidden: &[i64], latent, heads, embedding| {
+        let (hidden, dropout, edge_scaling) = (hidden.to_vec(), 0.1, None);
+        Architecture::Vgae(VgaeConfig { hidden, latent, heads, embedding, vocabulary_size, dropout, edge_scaling })
+    };
+    let gat = |hidden, layers, heads, embedding, fc_layers| {
+        let (dropout, edge_scaling) = (0.1, None);
+        let config = GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling };
+        Architecture::Gat(config)
+    };
+    Ok(match (model, size) {
+        ("vgae", "student") => vgae(&[80, 40], 16, 1, 4),
+        ("vgae", "teacher") => vgae(&[480, 240], 48, 4, 32),
+        ("vgae", "teacher_xl") => vgae(&[1024, 512], 96, 4, 64),
+        ("gat", "student") => gat(24, 2, 4, 8, 3),
+        ("gat", "teacher") => gat(48, 3, 8, 16, 2),
+        ("gat", "teacher_xl") => gat(64, 5, 8, 32, 3),
+        _ => {
+            return Err(
+                format!("no {model} of size {size}; expected vgae or gat, student, teacher or teacher_xl").into()
+            );
+        }
+    })
+}
+
+/// A VGAE of four layers each way whose weights take about so many bytes.
+pub fn vgae_of_bytes(bytes: u64, vocabulary_size: i64) -> Result<VgaeConfig, Error> {
+    let config = |width: i64| VgaeConfig {
+        hidden: vec![width; 4],
+        latent: 48,
+        heads: 4,
+        embedding: 32,
+        vocabulary_size,
+        dropout: 0.1,
+        edge_scaling: None,
+    };
+    // Five of the layers are width × width; the others count little.
+    let mut width = ((bytes as f64 / 4.0 / 5.0).sqrt() as u64).next_multiple_of(8) as i64;
+    while width > 8 && 4 * (5 * width * width + 200 * width) > bytes as i64 * 21 / 20 {
+        width -= 8;
+    }
+    Ok(config(width))
+}
+
+/// Random weights of an architecture, in host memory.
+pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(String, Tensor)>, Error> {
+    let mut parameters = FreshParameters::new(seed, Device::Cpu);
+    let scope = Scope::root(&mut parameters);
+    match architecture {
+        Architecture::Vgae(config) => drop(Vgae::new(scope, config, AttentionKernel::Auto)?),
+        Architecture::Gat(config) => drop(Gat::new(scope, config, AttentionKernel::Auto)?),
+    }
+    Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
+}
+
+/// Random weights of a teacher.
+pub fn random_weights(architecture: &Architecture, seed: u64) -> Result<Weights, Error> {
+    Ok(Weights::from_tensors(random_tensors(architecture, seed)?)?)
+}
+
+/// What a forward cannot do without: operations of matrix products, and bytes of memory traffic if each layer reads
+/// its input, writes and reads the products once, and writes its output.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct Work {
+    pub operations: f64,
+    pub bytes: f64,
+}
+
+impl Work {
+    fn linear(rows: f64, input: i64, output: i64) -> Self {
+        let (input, output) = (input as f64, output as f64);
+        Self { operations: 2.0 * rows * input * output, bytes: 4.0 * rows * (input + output) }
+    }
+
+    /// A linear layer, and attention over what it gives.
+    fn attention(rows: f64, input: i64, output: i64) -> Self {
+        let products = Self::linear(rows, input, output);
+        Self { bytes: products.bytes + 4.0 * rows * 2.0 * output as f64, ..products }
+    }
+
+    /// The work of both.
+    pub fn and(self, other: Self) -> Self {
+        Self { operations: self.operations + other.operations, bytes: self.bytes + other.bytes }
+    }
+
+    /// That of a training step of a model with so many parameters: the backward is two forwards, and Adam reads four
+    /// and writes four values a parameter.
+    pub fn trained(self, parameters: i64) -> Self {
+        Self { operations: 3.0 * self.operations, bytes: 3.0 * self.bytes + 32.0 * parameters as f64 }
+    }
+}
+
+/// The work of a forward of `batch`; a teacher has no decoders of IDs and successors.
+pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool) -> Work {
+    let (nodes, graphs) = (batch.num_nodes() as f64, batch.num_graphs() as f64);
+    let features = NODE_FEATURES as i64;
+    let mut work = Work::default();
+    let mut add = |more: Work| work = work.and(more);
+    match architecture {
+        Architecture::Vgae(config) => {
+            let mut input = config.embedding + features;
+            for &width in config.encoder_widths() {
+                add(Work::attention(nodes, input, width));
+                input = width;
+            }
+            add(Work::linear(nodes, input, if is_teacher { config.latent } else { 2 * config.latent }));
+            input = config.latent;
+            for width in config.decoder_widths() {
+                add(Work::attention(nodes, input, width));
+                input = width;
+            }
+            add(Work::attention(nodes, input, features));
+            if !is_teacher {
+                let (latent, ids) = (config.latent, config.vocabulary_size);
+                for (input, output) in [(latent, ids), (latent, latent), (latent, latent), (latent, ids)] {
+                    add(Work::linear(nodes, input, output));
+                }
+            }
+        }
+        Architecture::Gat(config) => {
+            let width = config.hidden * config.heads;
+            for layer in 0..config.layers {
+                let input = if layer == 0 { config.embedding + features } else { width };
+                add(Work::attention(nodes, input, width));
+            }
+            let columns = config.embedding_columns();
+            for _ in 1..config.fc_layers {
+                add(Work::linear(graphs, columns, columns));
+            }
+            add(Work::linear(graphs, columns, kdgat::nn::gat::CLASSES));
+        }
+    }
+    work
+}

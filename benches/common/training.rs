@@ -1,0 +1,133 @@
+//! A student with its optimiser, stepped as the training loop steps it.
+
+use std::path::PathBuf;
+
+use kdgat::distill::frozen::{self, TeacherVocabulary};
+use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
+use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
+use kdgat::graph::Batch;
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
+use kdgat::random::{self, Purpose};
+use kdgat::stage::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
+use kdgat::train::objective::Objective;
+use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::trainable::Trainable;
+use tch::{Device, Kind, Tensor};
+
+use super::Error;
+
+const SEED: u64 = 1;
+const LEARNING_RATE: f64 = 2e-3;
+
+/// How a student's losses weigh what its teacher says: the presets' values.
+pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
+const TEMPERATURE: f64 = 4.0;
+
+/// A teacher at work.
+pub fn start_teacher(
+    architecture: &Architecture,
+    weights: Weights,
+    options: &TeacherOptions,
+    shape: &StoreShape,
+) -> Result<Teacher, Error> {
+    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, AttentionKernel::Auto);
+    Ok(Teacher::start(model, weights, options, shape)?)
+}
+
+/// How a teacher is run: where its weights lie, and whether its targets are kept in memory.
+pub fn teacher_options(device: Device, residency: Residency, burst: usize, cached: bool) -> TeacherOptions {
+    let cache = CacheOptions {
+        mode: if cached { CacheMode::Ram } else { CacheMode::Off },
+        ram_budget_bytes: 8 << 30,
+        path: None::<PathBuf>,
+        ..CacheOptions::off()
+    };
+    TeacherOptions { residency, burst, cache, ..TeacherOptions::new(device) }
+}
+
+/// Everything that a step works on.
+pub struct Training {
+    pub objective: Box<dyn Objective>,
+    pub trainable: Trainable,
+    optimizer: Adam,
+    sums: Tensor,
+    steps: u64,
+}
+
+impl Training {
+    /// A student that learns alone or, where there is a link to one, from a teacher of that architecture.
+    pub fn new(
+        student: &Architecture,
+        teacher: Option<(Teacher, &Architecture)>,
+        burst: usize,
+        device: Device,
+    ) -> Result<Self, Error> {
+        let mut parameters = FreshParameters::new(SEED, device);
+        let (teacher, taught_by) = teacher.unzip();
+        let link = TeacherLink::new(teacher, burst);
+        let objective: Box<dyn Objective> = match student {
+            Architecture::Vgae(config) => {
+                let model = Vgae::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let distillation = match taught_by {
+                    Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
+                        projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
+                        weights: VGAE_WEIGHTS,
+                    }),
+                    _ => None,
+                };
+                Box::new(VgaeObjective { model, teacher: link, distillation })
+            }
+            Architecture::Gat(config) => {
+                let model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
+                let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
+                Box::new(GatObjective { model, task: ClassLoss::CrossEntropy, teacher: link, distillation })
+            }
+        };
+        Self::of(objective, parameters, device)
+    }
+
+    /// Any objective with the parameters that it trains.
+    pub fn of(objective: Box<dyn Objective>, parameters: FreshParameters, device: Device) -> Result<Self, Error> {
+        let trainable = Trainable::new(parameters.into_tensors(), device)?;
+        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0 };
+        let optimizer = Adam::new(&trainable, options)?;
+        let parts = objective.parts().len() as i64;
+        let sums = Tensor::f_zeros([1 + parts], (Kind::Double, device))?;
+        Ok(Self { objective, trainable, optimizer, sums, steps: 0 })
+    }
+
+    /// Steps through `batches`, announced in bursts of the objective's choice.
+    pub fn run(&mut self, batches: &[Batch]) -> Result<(), Error> {
+        for burst in batches.chunks(self.objective.burst().max(1)) {
+            self.objective.announce(burst)?;
+            for batch in burst {
+                self.step(batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step as `train::fit` makes it: seed, loss, backward, running sums, clip and Adam on the flat parameters.
+    fn step(&mut self, batch: &Batch) -> Result<(), Error> {
+        tch::manual_seed(random::bits(SEED, Purpose::Step, 0, self.steps) as i64);
+        self.steps += 1;
+        let losses = self.objective.training_loss(batch)?;
+        losses.total.f_backward()?;
+        let added = tch::no_grad(|| {
+            let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
+            let values = Tensor::f_stack(&scalars, 0)?.f_to_kind(Kind::Double)?;
+            self.sums.f_add(&values.f_mul_scalar(batch.num_graphs() as f64)?)
+        })?;
+        self.sums = added;
+        drop(losses);
+        self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
+        Ok(())
+    }
+
+    /// Sum of all total losses so far: reading it waits for the device.
+    pub fn loss_sum(&self) -> Result<f64, Error> {
+        Ok(self.sums.f_double_value(&[0])?)
+    }
+}

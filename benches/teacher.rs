@@ -1,0 +1,380 @@
+//! What a teacher costs the student's step, in time and memory, by where its weights are and whether its targets are kept.
+//!
+//!     cargo bench --bench teacher -- [--quick] [--json] [--device cuda] [--graphs FILE] [--results DIR]
+//!
+//! A VGAE student takes real steps (the stage's own objective, flat parameters, Adam) beside VGAE teachers of several
+//! sizes. In each round every way takes its turn, a ratio is the median of the rounds' own ratios. The thing to beat is
+//! the naive way: each parameter brought to the device by a copy of its own that is waited for, and back, in every step.
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use common::graphs::Graphs;
+use common::models::{architecture, random_tensors, vgae_of_bytes};
+use common::rows::Rows;
+use common::training::{Training, VGAE_WEIGHTS, start_teacher, teacher_options};
+use common::{Error, median};
+use kdgat::distill::losses::{self, Projection};
+use kdgat::distill::planner::format_bytes;
+use kdgat::distill::{Residency, StoreShape, Weights};
+use kdgat::graph::Batch;
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::vgae::{Mode, task_loss};
+use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
+use kdgat::torch::{allocator, device};
+use kdgat::train::objective::{Losses, Objective, ObjectiveError};
+use tch::{Device, Tensor};
+
+/// Time and memory of a student's step by what its teacher costs
+#[derive(Debug, Parser)]
+struct Options {
+    /// Fewer sizes and rounds: under three minutes
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object a row instead of a table
+    #[arg(long)]
+    json: bool,
+    /// cpu, cuda or cuda:INDEX
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Threads of libtorch; 0: one a core
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// A safetensors file of graphs; simulated traffic without it
+    #[arg(long)]
+    graphs: Option<PathBuf>,
+    /// Teachers in MB, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<u64>,
+    /// Graphs of a batch
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Rounds in which every way takes its turn
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// A folder for the full results
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// What `cargo bench` passes on
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Steps of a way in a round: one visit of the largest burst.
+const STEPS: usize = 16;
+
+/// What a step's targets come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    WithoutKd,
+    Naive,
+    Visits(Residency, usize),
+    /// Targets are kept in memory: an epoch that fills the cache, then an epoch that reads it.
+    Cached,
+}
+
+impl Way {
+    const ALL: [Self; 8] = [
+        Self::WithoutKd,
+        Self::Naive,
+        Self::Visits(Residency::Resident, 16),
+        Self::Visits(Residency::Forward, 1),
+        Self::Visits(Residency::Forward, 4),
+        Self::Visits(Residency::Forward, 16),
+        Self::Visits(Residency::Layer, 16),
+        Self::Cached,
+    ];
+    const RESIDENT: usize = 2;
+
+    fn name(self) -> String {
+        match self {
+            Self::WithoutKd => "without KD".to_owned(),
+            Self::Naive => "naive".to_owned(),
+            Self::Visits(Residency::Resident, _) => "resident".to_owned(),
+            Self::Visits(residency, burst) => format!("{residency}, burst {burst}"),
+            Self::Cached => "cached".to_owned(),
+        }
+    }
+}
+
+/// What one turn of a way gave.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    step_ms: f64,
+    /// Milliseconds a step of the epoch that fills the cache.
+    filling_ms: Option<f64>,
+    peak_bytes: f64,
+}
+
+struct Bench {
+    device: Device,
+    student: Architecture,
+    batches: Vec<Batch>,
+    shape: StoreShape,
+}
+
+fn main() -> Result<(), Error> {
+    let options = Options::parse();
+    common::start(options.threads)?;
+    let device = common::device(&options.device)?;
+    let on_gpu = device != Device::Cpu;
+    let graphs = Graphs::open(options.graphs.as_deref())?;
+    let sizes = match (&options.sizes[..], on_gpu, options.quick) {
+        ([], true, true) => vec![7, 200],
+        ([], true, false) => vec![1, 7, 50, 200, 2000],
+        ([], false, true) => vec![1, 7],
+        ([], false, false) => vec![1, 7, 50, 200],
+        (given, ..) => given.to_vec(),
+    };
+    let mut rows = Rows::new("teacher", options.json);
+    for megabytes in sizes {
+        let batch_graphs = options.batch.unwrap_or(batch_graphs(megabytes, on_gpu));
+        let rounds = options.rounds.unwrap_or(match (options.quick, megabytes) {
+            (true, _) => 2,
+            (false, ..=50) => 5,
+            (false, _) => 3,
+        });
+        let count = STEPS.min(graphs.count() / batch_graphs).max(1);
+        let batches = graphs.batches(batch_graphs, count)?;
+        let bench = Bench {
+            device,
+            student: architecture("vgae", "student", graphs.vocabulary_size())?,
+            batches: batches.iter().map(|batch| batch.to_device(device)).collect(),
+            shape: graphs.shape(count * batch_graphs),
+        };
+        let teacher = Architecture::Vgae(vgae_of_bytes(megabytes * 1_000_000, graphs.vocabulary_size())?);
+        bench.measure(&teacher, &format!("{megabytes} MB, batch {batch_graphs}"), rounds, &mut rows)?;
+    }
+    rows.finish(device, options.results.as_deref())
+}
+
+/// On a CPU a large teacher's forward takes seconds a batch: fewer graphs show the same copies in less time.
+fn batch_graphs(megabytes: u64, on_gpu: bool) -> usize {
+    match (on_gpu, megabytes) {
+        (true, _) | (false, ..=1) => 512,
+        (false, ..=10) => 128,
+        (false, _) => 32,
+    }
+}
+
+impl Bench {
+    fn measure(&self, teacher: &Architecture, name: &str, rounds: usize, rows: &mut Rows) -> Result<(), Error> {
+        let tensors = random_tensors(teacher, 7)?;
+        let bytes: usize = tensors.iter().map(|(_, tensor)| 4 * tensor.numel()).sum();
+        eprintln!("teacher of {}, {name}", format_bytes(bytes as u64));
+        let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); Way::ALL.len()];
+        for round in 0..rounds {
+            for (way, turns) in Way::ALL.iter().zip(&mut turns) {
+                let turn = self.turn(*way, teacher, &tensors)?;
+                eprintln!(
+                    "  round {}/{rounds} {:<18} {:9.2} ms a step, peak {}",
+                    round + 1,
+                    way.name(),
+                    turn.step_ms,
+                    format_bytes(turn.peak_bytes as u64)
+                );
+                turns.push(turn);
+            }
+        }
+        report(name, bytes as f64, &turns, rows);
+        Ok(())
+    }
+
+    /// Everything new, a warm-up, and the measured steps.
+    fn turn(&self, way: Way, teacher: &Architecture, tensors: &[(String, Tensor)]) -> Result<Turn, Error> {
+        let weights = || tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        let start = |residency, burst, cached| {
+            let options = teacher_options(self.device, residency, burst, cached);
+            let running = start_teacher(teacher, Weights::from_tensors(weights())?, &options, &self.shape)?;
+            Training::new(&self.student, Some((running, teacher)), burst, self.device)
+        };
+        let mut training = match way {
+            Way::WithoutKd => Training::new(&self.student, None, 1, self.device)?,
+            Way::Naive => self.naive(teacher, weights())?,
+            Way::Visits(residency, burst) => start(residency, burst, false)?,
+            Way::Cached => start(Residency::Forward, 16, true)?,
+        };
+        // What the first steps of any training pay for: memory, and the choice of kernels.
+        let steps: Vec<Batch> =
+            (0..STEPS).map(|step| self.batches[step % self.batches.len()].shallow_clone()).collect();
+        let filling_ms = match way {
+            Way::Cached => Some(self.timed(&mut training, &self.batches)?),
+            Way::WithoutKd | Way::Naive => {
+                training.run(&steps[..2])?;
+                None
+            }
+            Way::Visits(..) => {
+                let burst = training.objective.burst().min(steps.len());
+                training.run(&steps[..burst])?;
+                None
+            }
+        };
+        self.reset_peak()?;
+        let step_ms = self.timed(&mut training, &steps)?;
+        let peak_bytes = self.peak_bytes()?;
+        if !training.loss_sum()?.is_finite() {
+            return Err("a loss is not a number".into());
+        }
+        Ok(Turn { step_ms, filling_ms, peak_bytes })
+    }
+
+    /// Milliseconds a step; the device has done everything at the end.
+    fn timed(&self, training: &mut Training, steps: &[Batch]) -> Result<f64, Error> {
+        device::synchronize(self.device)?;
+        let start = Instant::now();
+        training.run(steps)?;
+        device::synchronize(self.device)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3 / steps.len() as f64)
+    }
+
+    fn reset_peak(&self) -> Result<(), Error> {
+        match self.device {
+            Device::Cpu => allocator::reset_peak(),
+            device => device::reset_device_peak(device)?,
+        }
+        Ok(())
+    }
+
+    /// The most that tensors took on the device; on a CPU, on the host.
+    fn peak_bytes(&self) -> Result<f64, Error> {
+        Ok(match self.device {
+            Device::Cpu => allocator::stats().peak as f64,
+            device => device::device_memory(device)?.peak_allocated as f64,
+        })
+    }
+
+    fn naive(
+        &self,
+        teacher: &Architecture,
+        weights: impl Iterator<Item = (String, Tensor)>,
+    ) -> Result<Training, Error> {
+        let (Architecture::Vgae(student), Architecture::Vgae(teacher)) = (&self.student, teacher) else {
+            return Err("student and teacher of this bench are VGAEs".into());
+        };
+        let mut parameters = FreshParameters::new(1, self.device);
+        let objective = Naive {
+            device: self.device,
+            student: Vgae::new(Scope::root(&mut parameters), student, AttentionKernel::Auto)?,
+            projection: Projection::new(Scope::root(&mut parameters), student.latent, teacher.latent)?,
+            config: teacher.clone(),
+            // The model's own memory, which is overwritten when it comes back.
+            weights: weights.map(|(name, tensor)| (name, tensor.copy())).collect(),
+        };
+        Training::of(Box::new(objective), parameters, self.device)
+    }
+}
+
+fn report(name: &str, bytes: f64, turns: &[Vec<Turn>], rows: &mut Rows) {
+    let value = |way: usize, of: fn(&Turn) -> f64| median(turns[way].iter().map(of).collect());
+    let ratio = |way: usize, peer: usize, of: fn(&Turn) -> f64| {
+        median(turns[way].iter().zip(&turns[peer]).map(|(turn, peer)| of(peer) / of(turn)).collect())
+    };
+    let step: fn(&Turn) -> f64 = |turn| turn.step_ms;
+    let filling: fn(&Turn) -> f64 = |turn| turn.filling_ms.unwrap_or(f64::NAN);
+    let peak: fn(&Turn) -> f64 = |turn| turn.peak_bytes;
+    let (without, naive, resident, cached) = (0, 1, Way::RESIDENT, Way::ALL.len() - 1);
+    for (way, kind) in Way::ALL.iter().enumerate() {
+        let row = format!("{name}: {}", kind.name());
+        let against = |peer: usize| (Way::ALL[peer].name(), value(peer, step), ratio(way, peer, step));
+        let mut peers = vec![against(without)];
+        if !matches!(kind, Way::WithoutKd | Way::Naive) {
+            peers.push(against(naive));
+        }
+        if matches!(kind, Way::Visits(residency, _) if *residency != Residency::Resident) {
+            peers.push(against(resident));
+        }
+        for (peer, peer_value, ratio) in peers.iter().filter(|_| way != without) {
+            rows.add(&row, ("step", "ms"), value(way, step), Some((peer, *peer_value, *ratio)));
+        }
+        if way == without {
+            rows.add(&row, ("step", "ms"), value(way, step), None);
+        }
+        let peer = (way != resident).then(|| value(resident, peak));
+        let peer = peer.map(|peer| ("resident", peer / 1e6, ratio(way, resident, peak)));
+        rows.add(&row, ("peak memory", "MB"), value(way, peak) / 1e6, peer);
+    }
+    let row = format!("{name}: first epoch, filling the cache");
+    let own_cost = value(resident, step);
+    let first: Vec<f64> =
+        turns[cached].iter().zip(&turns[resident]).map(|(turn, peer)| step(peer) / filling(turn)).collect();
+    rows.add(&row, ("step", "ms"), value(cached, filling), Some(("resident", own_cost, median(first))));
+    rows.add(&format!("{name}: weights"), ("size", "MB"), bytes / 1e6, None);
+}
+
+/// The student's loss with a teacher that is moved as `model.to(device)` moves it: each parameter on its own, waited
+/// for, to the device before the forward and back after it, in every step.
+struct Naive {
+    device: Device,
+    student: Vgae,
+    projection: Projection,
+    config: kdgat::nn::VgaeConfig,
+    weights: Vec<(String, Tensor)>,
+}
+
+impl Naive {
+    /// On a CPU, where `to(device)` would do nothing, a real copy: what is compared is the way of moving.
+    fn moved(tensor: &Tensor, to: Device) -> Result<Tensor, ObjectiveError> {
+        let moved = if tensor.device() == to { tensor.f_detach_copy()? } else { tensor.f_to_device(to)? };
+        device::synchronize(if to == Device::Cpu { tensor.device() } else { to })?;
+        Ok(moved)
+    }
+
+    fn targets(&mut self, batch: &Batch) -> Result<(Tensor, Tensor), ObjectiveError> {
+        tch::no_grad(|| {
+            for (_, tensor) in &mut self.weights {
+                *tensor = Self::moved(tensor, self.device)?;
+            }
+            let views = self.weights.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+            let mut given = GivenTensors::new(views);
+            let targets = Vgae::new(Scope::root(&mut given), &self.config, AttentionKernel::Auto)?.targets(batch)?;
+            drop(given);
+            for (_, tensor) in &mut self.weights {
+                *tensor = Self::moved(tensor, Device::Cpu)?;
+            }
+            Ok(targets)
+        })
+    }
+}
+
+impl Objective for Naive {
+    fn parts(&self) -> &'static [&'static str] {
+        &["task_loss", "kd_loss"]
+    }
+
+    fn burst(&self) -> usize {
+        1
+    }
+
+    fn announce(&mut self, _: &[Batch]) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
+
+    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
+        let (latent, reconstruction) = self.targets(batch)?;
+        let output = self.student.forward(batch, Mode::Training)?;
+        let task = task_loss(&output, batch)?.total;
+        let projected = self.projection.forward(&output.latent)?;
+        let kd = losses::vgae(&projected, &output.reconstruction, &latent, &reconstruction, VGAE_WEIGHTS)?.total;
+        let total = losses::total(&kd, &task, VGAE_WEIGHTS.alpha)?;
+        Ok(Losses { total, parts: vec![task, kd] })
+    }
+
+    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
+        self.training_loss(batch)
+    }
+
+    fn step_columns(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn step_values(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn status(&self) -> String {
+        String::new()
+    }
+}

@@ -1,0 +1,239 @@
+//! Computes a teacher's targets for a dataset ahead of the training, into the file that training will read.
+//!
+//! What is in the file already stays, so a command that was interrupted goes on where it stopped.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::objective::TeacherLink;
+use super::setup::{self, Data};
+use super::teacher::{self, FoundTeacher, TeacherUse};
+use super::{StageError, training};
+use crate::config::{Config, ModelKind, Stage, TeacherCache};
+use crate::distill::cache::{RecordLayout, free_disk_bytes};
+use crate::distill::frozen;
+use crate::distill::planner::format_bytes;
+use crate::distill::{StoreShape, Summary};
+use crate::graph::{Batch, Split};
+use crate::interrupt;
+
+/// Graphs that the teacher computes at once: enough to be fast, few enough to be shown and interrupted.
+const BATCH_GRAPHS: usize = 512;
+/// Batches that are announced before the first answer is taken, so that the teacher never waits.
+const AHEAD: usize = 2;
+/// Plain lines of progress are this far apart.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What `kdgat teachers cache` did.
+#[derive(Debug)]
+pub struct Cached {
+    /// The file.
+    pub path: PathBuf,
+    /// Graphs whose targets are there now, and graphs that training will ask for.
+    pub filled: u64,
+    pub wanted: u64,
+    /// Graphs whose targets were computed by this command.
+    pub computed: u64,
+    /// Bytes of all targets.
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Stopped by a signal.
+    pub interrupted: bool,
+}
+
+/// `kdgat teachers cache`.
+///
+/// # Errors
+/// If the targets may not be kept on disk, there is no teacher, the disk has no room, or the teacher fails.
+pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
+    let start = Instant::now();
+    let config = &on_disk(config)?;
+    let stage = match config.model.model {
+        ModelKind::Vgae => Stage::Autoencoder,
+        ModelKind::Gat => Stage::Normal,
+    };
+    let data = setup::open(config)?;
+    let graphs = graphs(&data, stage)?;
+    let found = teacher::find(config, stage, &data)?;
+    let Some(found) = found else { return Err(StageError::Input("no teacher is configured".into())) };
+    let path = announce_size(config, &found, &data, &graphs)?;
+    let edge_features = found.architecture.reads_edge_features();
+    let batches: Vec<Vec<u64>> =
+        graphs.chunks(config.training.batch_size.min(BATCH_GRAPHS)).map(<[u64]>::to_vec).collect();
+    let usage = TeacherUse { graphs, batches_per_epoch: batches.len() as u64 };
+    let link = teacher::start(config, Some(found), &data, usage)?;
+    let (summary, interrupted) = fill(config, &data, link, batches, edge_features)?;
+    let cache = summary.cache.unwrap_or_default();
+    if !interrupted && cache.filled_graphs < cache.used_graphs {
+        return Err(StageError::Input(format!(
+            "{}: only {} of {} graphs could be kept; the disk has {} free. \
+             Make room and run the command again, it goes on from there",
+            path.display(),
+            cache.filled_graphs,
+            cache.used_graphs,
+            free_text(&path),
+        )));
+    }
+    Ok(Cached {
+        path,
+        filled: cache.filled_graphs,
+        wanted: cache.used_graphs,
+        computed: summary.total.cache_miss_rows,
+        bytes: cache.bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        interrupted,
+    })
+}
+
+/// The configuration with a teacher and its cache on disk, whatever the student's preset says.
+fn on_disk(config: &Config) -> Result<Config, StageError> {
+    let mut config = config.clone();
+    match config.distillation.cache() {
+        TeacherCache::Auto | TeacherCache::Disk => {}
+        TeacherCache::Ram => {
+            return Err(StageError::Input(
+                "--teacher-cache ram keeps targets in memory, which ends with this command; \
+                 leave it out, or use --teacher-cache disk"
+                    .into(),
+            ));
+        }
+        TeacherCache::Off => {
+            return Err(StageError::Input(
+                "the teacher's cache is turned off (teacher_cache or use_teacher_cache), so nothing would read \
+                 what this command computes; use --use-teacher-cache --teacher-cache disk"
+                    .into(),
+            ));
+        }
+    }
+    config.distillation.use_kd = true;
+    config.distillation.teacher_cache = TeacherCache::Disk;
+    Ok(config)
+}
+
+/// Every graph that a training of this stage asks its teacher for.
+fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
+    let attack = (stage == Stage::Autoencoder).then_some(false);
+    let mut graphs = data.store.select(Split::Train, attack);
+    graphs.extend(data.store.select(Split::Validation, attack));
+    if graphs.is_empty() {
+        return Err(StageError::Input(format!(
+            "dataset {} has no graph that `kdgat {}` would train on; see `kdgat data info`",
+            data.dataset.name,
+            stage.as_str()
+        )));
+    }
+    Ok(graphs)
+}
+
+/// Says what the targets take and where, before anything is written. Returns the file.
+fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u64]) -> Result<PathBuf, StageError> {
+    let options = teacher::cache_options(config, found, &data.store);
+    let path = options.path.unwrap_or_default();
+    let kernel = training::attention_kernel(config);
+    let model = frozen::model(found.architecture.clone(), found.vocabulary.clone(), kernel);
+    let StoreShape { node_counts, .. } = teacher::store_shape(&data.store, None);
+    let layout = RecordLayout::new(model.target_layout(), options.precision, &node_counts);
+    let bytes = layout.total_bytes(Some(graphs)).map_err(crate::distill::TeacherError::from)?;
+    let size =
+        format!("targets of {} graphs take {} in {}", graphs.len(), format_bytes(bytes), options.precision.as_str());
+    eprintln!(
+        "teacher {} ({}): {size}; {} has {} free",
+        &found.weights.digest()[..12],
+        found.architecture.model_name(),
+        path.display(),
+        free_text(&path)
+    );
+    if !path.exists() && free_bytes(&path).is_some_and(|free| free < bytes) {
+        return Err(StageError::Input(format!(
+            "{size}, but the disk of {} has {} free; make room, use --teacher-cache-precision f16, \
+             or name another disk with --teacher-cache-dir",
+            path.display(),
+            free_text(&path)
+        )));
+    }
+    Ok(path)
+}
+
+fn free_bytes(path: &Path) -> Option<u64> {
+    free_disk_bytes(path.parent().unwrap_or(Path::new(".")))
+}
+
+fn free_text(path: &Path) -> String {
+    free_bytes(path).map_or("an unknown amount".to_owned(), format_bytes)
+}
+
+/// Asks for the targets of all batches: what the file lacks is computed and kept.
+fn fill(
+    config: &Config,
+    data: &Data,
+    mut link: TeacherLink,
+    batches: Vec<Vec<u64>>,
+    edge_features: bool,
+) -> Result<(Summary, bool), StageError> {
+    let total = batches.iter().map(Vec::len).sum::<usize>() as u64;
+    let vocabulary = Arc::new(data.store.vocabulary().clone());
+    let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features);
+    let mut progress = Progress::new(total);
+    let mut waiting = std::collections::VecDeque::new();
+    for batch in loader.epoch(batches, 0) {
+        if interrupt::requested() {
+            break;
+        }
+        let batch: Batch = batch?.to_device(data.device);
+        waiting.push_back(batch.num_graphs() as u64);
+        link.announce(&[batch]);
+        if waiting.len() > AHEAD {
+            link.receive()?;
+            progress.add(waiting.pop_front().unwrap_or(0));
+        }
+    }
+    for graphs in waiting {
+        link.receive()?;
+        progress.add(graphs);
+    }
+    let interrupted = progress.done < total;
+    progress.finish();
+    let summary = link.into_teacher().map(|teacher| teacher.finish()).transpose()?;
+    Ok((summary.unwrap_or_default(), interrupted))
+}
+
+/// A bar on a terminal, a line now and then elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    total: u64,
+    done: u64,
+    last_line: Instant,
+}
+
+impl Progress {
+    fn new(total: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("targets [{bar:24}] {pos}/{len} graphs {per_sec} {eta} left");
+            // The template is a constant; the default style would do as well.
+            ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, total, done: 0, last_line: Instant::now() }
+    }
+
+    fn add(&mut self, graphs: u64) {
+        self.done += graphs;
+        match &self.bar {
+            Some(bar) => bar.set_position(self.done),
+            None if self.last_line.elapsed() >= LINE_INTERVAL => {
+                self.last_line = Instant::now();
+                eprintln!("{} of {} graphs", self.done, self.total);
+            }
+            None => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

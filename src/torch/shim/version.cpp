@@ -1,0 +1,14 @@
+// What the libtorch that is loaded says of itself.
+#include "shim.h"
+
+#include <ATen/Version.h>
+
+#include <string>
+
+// Writes one text: its configuration, a line "CAPABILITY=...", allocated by malloc.
+extern "C" char* kdgat_torch_config(char** text) {
+  return kdgat::guarded([&] {
+    const std::string config = at::show_config() + "\nCAPABILITY=" + at::get_cpu_capability() + "\n";
+    *text = kdgat::error_text(config.c_str());
+  });
+}
