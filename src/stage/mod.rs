@@ -8,13 +8,15 @@ mod error;
 mod objective;
 mod outcome;
 mod run;
+mod score_only;
 mod setup;
 mod teacher;
 mod training;
 
 pub use autoencoder::autoencoder;
 pub use classifier::{curriculum, normal};
-pub use curriculum::score_only;
+
 pub use error::StageError;
 pub use outcome::Outcome;
+pub use score_only::score_only;
 pub use setup::open_store;
