@@ -1,6 +1,8 @@
 //! Fused against composed attention, forward and backward, at the sizes of a batch of 512 windows.
 //!
-//!     cargo bench --bench attention [-- [PAIRS] [fused]]      `fused` leaves the composed one out
+//!     cargo bench --bench attention [-- [PAIRS] [fused] [1x80]]
+//!
+//! `fused` leaves the composed one out, `1x80` all other shapes.
 
 #[path = "../tests/attention_common/mod.rs"]
 mod attention_common;
@@ -14,6 +16,8 @@ use kdgat::torch::autograd::backward_from;
 use tch::{Kind, Tensor};
 
 fn main() {
+    // As kdgat itself runs: otherwise the C library maps large results anew in every step.
+    kdgat::torch::allocator::install().unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let pairs = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(15);
     let kernels = match arguments.iter().any(|argument| argument == "fused") {
@@ -24,7 +28,11 @@ fn main() {
     let graph = batch(512, 30, 85, 1);
     let (nodes, threads) = (graph.row_pointers.size()[0] - 1, tch::get_num_threads());
     println!("{nodes} nodes, {} edges, {threads} threads, medians of {pairs} pairs", graph.num_edges());
+    let wanted = arguments.iter().find(|argument| argument.contains('x'));
     for (heads, channels) in [(1, 80), (4, 24), (8, 64), (4, 256)] {
+        if wanted.is_some_and(|wanted| *wanted != format!("{heads}x{channels}")) {
+            continue;
+        }
         let layer = Layer::new(nodes, heads, channels);
         let mut times = vec![Vec::new(); kernels.len()];
         for pair in 0..pairs + 2 {
@@ -49,6 +57,17 @@ fn main() {
             _ => println!(),
         }
     }
+    one_graph();
+}
+
+/// What attention adds to the inference of one window.
+fn one_graph() {
+    let graph = batch(1, 26, 40, 1);
+    let layer = Layer::new(26, 1, 80);
+    let _unrecorded = tch::no_grad_guard();
+    let mut times: Vec<Duration> = (0..2_000).map(|_| layer.step(AttentionKernel::Fused, &graph).0).collect();
+    times.sort();
+    println!("one graph, 1×80, forward: {:.1} µs", times[times.len() / 2].as_secs_f64() * 1e6);
 }
 
 struct Layer {
@@ -81,6 +100,9 @@ impl Layer {
         let options = AttentionOptions::default();
         let output = gat_conv(kernel, values, source, target, Some(bias), graph, &options).unwrap().output;
         let forward = start.elapsed();
+        if !output.requires_grad() {
+            return (forward, Duration::ZERO);
+        }
         backward_from(&[&output], &[Some(gradient)], false).unwrap();
         (forward, start.elapsed() - forward)
     }

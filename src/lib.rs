@@ -7,8 +7,11 @@
 pub mod can;
 pub mod cli;
 pub mod config;
+pub mod curriculum;
+pub mod detect;
 pub mod distill;
 pub mod doctor;
+pub mod evaluate;
 pub mod files;
 pub mod graph;
 pub mod interrupt;

@@ -1,5 +1,10 @@
 //! The command `kdgat`. Everything is in the library.
 
 fn main() -> std::process::ExitCode {
+    // Before the first tensor, so that all are counted.
+    if let Err(error) = kdgat::memory::install() {
+        eprintln!("error: the allocator of host memory cannot be installed: {error}");
+        return std::process::ExitCode::FAILURE;
+    }
     kdgat::cli::main()
 }

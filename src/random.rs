@@ -21,9 +21,16 @@ pub enum Purpose {
     Bootstrap = 6,
 }
 
+/// Odd, with bits that look random: the golden ratio's.
+pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Mixes 64 bits so that neighbouring inputs give unrelated outputs (SplitMix64, Steele et al. 2014).
 pub fn mix(value: u64) -> u64 {
-    let mut bits = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    finalize(value.wrapping_add(GOLDEN))
+}
+
+/// The last step of SplitMix64; 0 stays 0.
+pub fn finalize(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)
@@ -36,8 +43,18 @@ pub fn bits(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> u64 {
 
 /// A number in [0, 1) for one decision.
 pub fn unit(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> f64 {
+    to_unit(bits(seed, purpose, epoch, index))
+}
+
+/// Random bits as a number in [0, 1).
+pub fn to_unit(bits: u64) -> f64 {
     // 53 bits: every double in [0, 1) of that spacing, none of them 1.
-    (bits(seed, purpose, epoch, index) >> 11) as f64 / (1u64 << 53) as f64
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Random bits as a number in `0..bound` (multiply-shift; its bias is below `bound` / 2^64).
+pub fn to_below(bits: u64, bound: u64) -> u64 {
+    ((u128::from(bits) * u128::from(bound)) >> 64) as u64
 }
 
 /// A seed for everything that belongs to a name, such as a parameter.
@@ -51,8 +68,7 @@ pub fn seed_of_name(seed: u64, name: &str) -> u64 {
 /// Shuffles `items` (Fisher–Yates), the same way for the same seed, purpose and epoch.
 pub fn shuffle<T>(items: &mut [T], seed: u64, purpose: Purpose, epoch: u64) {
     for last in (1..items.len()).rev() {
-        // The bias of a modulus of 64 bits by a length below 2^40 is under 2^-24: no test could see it.
-        let chosen = bits(seed, purpose, epoch, last as u64) % (last as u64 + 1);
+        let chosen = to_below(bits(seed, purpose, epoch, last as u64), last as u64 + 1);
         items.swap(last, chosen as usize);
     }
 }
@@ -73,6 +89,22 @@ mod tests {
         let mut sorted = shuffled(3);
         sorted.sort_unstable();
         assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_part_of_a_place_matters() {
+        let base = bits(1, Purpose::Shuffle, 2, 3);
+        assert_ne!(base, bits(0, Purpose::Shuffle, 2, 3));
+        assert_ne!(base, bits(1, Purpose::UnknownDrop, 2, 3));
+        assert_ne!(base, bits(1, Purpose::Shuffle, 3, 2));
+        assert_ne!(base, bits(1, Purpose::Shuffle, 2, 4));
+    }
+
+    #[test]
+    fn bounded_numbers_are_spread_evenly() {
+        let mut counts = [0u32; 10];
+        (0..100_000).for_each(|index| counts[to_below(bits(7, Purpose::Step, 3, index), 10) as usize] += 1);
+        assert!(counts.iter().all(|&hits| (9_500..10_500).contains(&hits)), "uneven: {counts:?}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn counts_are_exact() {
     assert_eq!(held.peak, held.current);
     assert_eq!(held.allocations - before.allocations, sizes.len() as u64);
     assert!(held.in_use - before.in_use >= sizes.iter().sum::<u64>());
-    assert!(tensors.iter().all(|tensor| tensor.data_ptr() as usize % 64 == 0), "64-byte alignment");
+    assert!(tensors.iter().all(|tensor| (tensor.data_ptr() as usize).is_multiple_of(64)), "64-byte alignment");
     drop(tensors);
     let after = allocator::stats();
     assert_eq!((after.current, after.in_use), (before.current, before.in_use));

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::calibrate::CalibrateArgs;
+use super::compare::CompareArgs;
+use super::detect::DetectArgs;
+use super::evaluate::EvaluateArgs;
 use super::settings::Settings;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
@@ -22,9 +26,15 @@ pub enum Command {
     /// Train a classifier on all graphs (--preset gat,teacher or gat,student)
     Normal(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
-    Curriculum(Settings),
+    Curriculum(CurriculumArgs),
     /// Score trained models on the test folders of their dataset
     Evaluate(EvaluateArgs),
+    /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
+    Compare(CompareArgs),
+    /// Set a model's threshold and score scale from attack-free traffic of another car
+    Calibrate(CalibrateArgs),
+    /// Score a log or a live stream window by window, a JSON line each
+    Detect(DetectArgs),
     /// Simulate, build and describe datasets
     #[command(subcommand)]
     Data(DataCommand),
@@ -47,10 +57,13 @@ pub enum Command {
 }
 
 #[derive(Args, Debug)]
-pub struct EvaluateArgs {
-    /// Run folders; without any, all models of the dataset
-    #[arg(value_name = "RUN")]
-    pub runs: Vec<PathBuf>,
+pub struct CurriculumArgs {
+    /// Train nothing: score the difficulty of every graph of the dataset and print a table (CSV)
+    #[arg(long)]
+    pub score_only: bool,
+    /// Write that table to a file instead of standard output
+    #[arg(long, value_name = "FILE", requires = "score_only")]
+    pub scores: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings,
 }

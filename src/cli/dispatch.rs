@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::{completions, configuration, data, doctor, teachers};
+use super::{calibrate, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
 use crate::config::Stage;
-use crate::interrupt;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
+use crate::{interrupt, memory};
 
 /// Carries out one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -27,14 +27,21 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start()?;
             Ok(exit_code(&stage::normal(&loaded.config)?))
         }
-        Command::Curriculum(settings) => {
-            let _loaded = settings.load_for(Stage::Curriculum)?;
-            unfinished("curriculum")
+        Command::Curriculum(args) if args.score_only => {
+            let loaded = args.settings.load()?;
+            start()?;
+            stage::score_only(&loaded.config, args.scores.as_deref())?;
+            Ok(ExitCode::SUCCESS)
         }
-        Command::Evaluate(args) => {
-            let _loaded = args.settings.load()?;
-            unfinished("evaluate")
+        Command::Curriculum(args) => {
+            let loaded = args.settings.load_for(Stage::Curriculum)?;
+            start()?;
+            Ok(exit_code(&stage::curriculum(&loaded.config)?))
         }
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
         Command::Data(DataCommand::Build(settings)) => data::build(&settings.load()?.config),
         Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),
@@ -57,14 +64,17 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// What training commands do before anything touches torch.
 fn start() -> Result<()> {
     interrupt::listen()?;
+    let devices = memory::start_devices();
+    if !devices.settings.is_empty() {
+        eprintln!("allocator of the GPU: {}", devices.settings);
+    }
+    for warning in devices.warnings {
+        eprintln!("warning: {warning}");
+    }
     Ok(())
 }
 
 /// An interrupted run is neither done nor wrong usage.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     if outcome.ending == Ending::Interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn unfinished(command: &str) -> Result<ExitCode> {
-    bail!("`kdgat {command}` is not part of this build")
 }

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::can::CanError;
 use crate::config::ConfigError;
 use crate::distill::RegistryError;
+use crate::evaluate::EvaluateError;
 use crate::stage::StageError;
 
 /// Wrong usage or input.
@@ -28,6 +29,12 @@ impl ExitStatus for ConfigError {
 }
 
 impl ExitStatus for StageError {
+    fn exit_code(&self) -> u8 {
+        if self.is_input() { INPUT } else { FAILURE }
+    }
+}
+
+impl ExitStatus for EvaluateError {
     fn exit_code(&self) -> u8 {
         if self.is_input() { INPUT } else { FAILURE }
     }
@@ -65,7 +72,7 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError, StageError, CanError, RegistryError).unwrap_or(FAILURE)
+    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError).unwrap_or(FAILURE)
 }
 
 /// Prints `error: …` with the chain of causes to standard error. When the reader of the output has gone away

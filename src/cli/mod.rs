@@ -1,11 +1,15 @@
 //! The command line: types and help texts, and the way from a command to the code that does it.
 
+mod calibrate;
 mod commands;
+mod compare;
 mod completions;
 mod configuration;
 mod data;
+mod detect;
 mod dispatch;
 mod doctor;
+mod evaluate;
 mod exit;
 pub mod output;
 mod parse;
@@ -14,8 +18,9 @@ mod teachers;
 
 use std::process::ExitCode;
 
-pub use commands::{Cli, Command, ConfigArgs, DataCommand, EvaluateArgs, TeachersCommand};
+pub use commands::{Cli, Command, ConfigArgs, CurriculumArgs, DataCommand, TeachersCommand};
 pub use dispatch::run;
+pub use evaluate::EvaluateArgs;
 pub use exit::{ExitStatus, UsageError, exit_code};
 pub use parse::parse;
 pub use settings::{FieldFlags, Settings};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use tch::{Kind, Tensor};
 
-use super::random::{self, Purpose};
-use super::{Adjacency, Batch, EDGE_FEATURES, GraphView, NODE_FEATURES, Store, StoreError, Vocabulary};
+use super::{Adjacency, Batch, Columns, EDGE_FEATURES, GraphView, NODE_FEATURES, Store, StoreError, Vocabulary};
+use crate::random::{self, Purpose};
 
 /// How graphs become a batch.
 #[derive(Debug, Clone)]
@@ -79,6 +79,16 @@ impl Assembler {
             self.drop_ids(graphs, drop);
         }
         self.tensors(graphs.to_vec(), vocabulary.len() as i64, dropped.is_some(), options.edge_attributes)
+    }
+
+    /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…
+    ///
+    /// # Errors
+    /// Columns that contradict each other, or no memory for the tensors.
+    pub fn assemble_columns(&mut self, columns: &Columns, options: &AssembleOptions) -> Result<Batch, StoreError> {
+        let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
+        let vocabulary = &options.vocabulary;
+        self.assemble_views(&views, vocabulary.len() as i64, options.edge_attributes, &|id| Ok(vocabulary.index_of(id)))
     }
 
     /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
@@ -251,10 +261,10 @@ impl Assembler {
         self.id_input.clear();
         self.id_input.extend_from_slice(&self.id_index);
         for (position, &graph) in graphs.iter().enumerate() {
-            let key = random::key(drop.seed, Purpose::UnknownDrop, &[drop.epoch, graph]);
+            let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.epoch, graph);
             let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
             for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
-                if random::unit(random::mix(key, node as u64)) < drop.probability {
+                if random::to_unit(random::mix(key ^ node as u64)) < drop.probability {
                     *input = i64::from(Vocabulary::UNKNOWN);
                 }
             }

@@ -10,8 +10,9 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::assemble::{AssembleOptions, Assembler};
-use super::random::{self, Purpose};
 use super::{Batch, Store, StoreError};
+use crate::random::{self, Purpose};
+use crate::torch::allocator::{self, Phase};
 
 /// How batches are made ahead of time.
 #[derive(Debug, Clone)]
@@ -29,10 +30,7 @@ pub struct LoaderOptions {
 /// A pure function: the same arguments give the same batches on every machine.
 pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
     let mut order = graphs.to_vec();
-    let key = random::key(seed, Purpose::Shuffle, &[epoch]);
-    for last in (1..order.len()).rev() {
-        order.swap(last, random::below(random::mix(key, last as u64), last as u64 + 1) as usize);
-    }
+    random::shuffle(&mut order, seed, Purpose::Shuffle, epoch);
     order.chunks(batch_graphs.max(1)).map(<[u64]>::to_vec).collect()
 }
 
@@ -101,6 +99,7 @@ struct Work {
 
 impl Work {
     fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>) {
+        let _phase = allocator::enter_phase(Phase::Data);
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
         hand_over(worker, share, sender, |graphs| assembler.assemble(&self.store, graphs, &self.assemble));

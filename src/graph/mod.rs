@@ -11,7 +11,6 @@ pub mod edge_scaling;
 pub mod error;
 pub mod features;
 pub mod loader;
-pub mod random;
 pub mod split;
 pub mod store;
 pub mod vocabulary;

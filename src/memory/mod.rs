@@ -1,28 +1,35 @@
 //! Memory: counted, shown, and kept inside limits.
+//!
+//! [`install`] puts the counting allocator in place before the first tensor, [`start_devices`] loads CUDA with its
+//! settings. A [`Meter`] reads what tensors take now and at most, a [`Sampler`] writes it into a run's `memory.csv`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod activity;
+mod gpu;
+mod meter;
+mod process;
+mod sampler;
+mod start;
+
+pub use activity::{Activity, set_activity, set_epoch};
+pub use gpu::used_bytes as gpu_used_bytes;
+pub use meter::{Meter, Reading};
+pub use process::{ProcessMemory, available_bytes, physical_bytes};
+pub use sampler::Sampler;
+pub use start::{Started, install, start_devices};
 
 use tch::Device;
 
-static EPOCH: AtomicU64 = AtomicU64::new(0);
-
-/// Says which epoch samples belong to.
-pub fn set_epoch(epoch: u64) {
-    EPOCH.store(epoch, Ordering::Relaxed);
-}
-
 /// Starts a new peak.
-pub fn reset_peak(_device: Device) {}
-
-/// Highest number of bytes since [`reset_peak`].
-pub fn peak_bytes(_device: Device) -> u64 {
-    0
+pub fn reset_peak(device: Device) {
+    Meter::new(device).reset_peak();
 }
 
-/// Bytes of host memory that are free or can be freed at once (`MemAvailable`); 0 where that cannot be read.
-pub fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
+/// Highest number of bytes in tensors since [`reset_peak`].
+pub fn peak_bytes(device: Device) -> u64 {
+    Meter::new(device).read().peak_bytes
+}
+
+/// Bytes in tensors now.
+pub fn current_bytes(device: Device) -> u64 {
+    Meter::new(device).read().current_bytes
 }

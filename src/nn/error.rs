@@ -20,6 +20,9 @@ pub enum ModelError {
     /// The architecture cannot be built as configured.
     #[error("{field} = {found}: {expected}")]
     Architecture { field: &'static str, found: String, expected: &'static str },
+    /// A GATv2 model was given a batch that was assembled without edge features.
+    #[error("the model reads edge features and the batch has none; assemble batches with edge_attributes")]
+    NoEdgeFeatures,
     /// A weight file cannot be read or written.
     #[error("{path}: {reason}", path = path.display())]
     File { path: PathBuf, reason: String },

@@ -9,8 +9,7 @@ use tch::Tensor;
 use super::attention::AttentionKernel;
 use super::layers::{Mlp, Mode, NodeInput, mean_per_graph, relu_dropout};
 use super::parameters::Scope;
-
-use super::{GatConv, ModelError};
+use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
 /// Classes: normal and attack.
@@ -72,7 +71,7 @@ pub struct Gat {
     config: GatConfig,
     kernel: AttentionKernel,
     input: NodeInput,
-    convs: Vec<GatConv>,
+    convs: Vec<Conv>,
     head: Mlp,
 }
 
@@ -113,10 +112,11 @@ impl Gat {
 
     /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
+        let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         let mut outputs = Vec::with_capacity(self.convs.len());
         for conv in &self.convs {
-            x = conv.forward(&x, &batch.adjacency, self.kernel)?;
+            x = conv.forward(&x, &edges, self.kernel)?;
             x = relu_dropout(&x, self.config.dropout, mode)?;
             outputs.push(x.shallow_clone());
         }
@@ -125,9 +125,10 @@ impl Gat {
 }
 
 /// Attention layer `index`.
-pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<GatConv, ModelError> {
+pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<Conv, ModelError> {
     let input = if index == 0 { config.embedding + NODE_FEATURES as i64 } else { config.hidden * config.heads };
-    GatConv::new(scope.sub("convs").sub(index), input, config.hidden, config.heads)
+    let shape = (input, config.hidden, config.heads);
+    Conv::new(scope.sub("convs").sub(index), shape, config.edge_scaling.is_some())
 }
 
 /// The fully connected head.

@@ -24,6 +24,9 @@ pub struct GatConv {
 }
 
 impl GatConv {
+    /// Names of its tensors.
+    pub const TENSORS: &'static [&'static str] = &["lin.weight", "att_src", "att_dst", "bias"];
+
     /// A layer from `input` to `heads * channels` columns, the heads side by side.
     pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
         Ok(Self {
@@ -32,15 +35,6 @@ impl GatConv {
             attention_target: scope.parameter("att_dst", &[1, heads, channels], Init::Glorot)?,
             bias: scope.parameter("bias", &[heads * channels], Init::Constant(0.0))?,
         })
-    }
-
-    /// A layer of `output` columns: with `heads` heads where they divide it, else with one.
-    pub fn dividing(scope: Scope, input: i64, output: i64, heads: i64) -> Result<Self, ModelError> {
-        if output % heads == 0 {
-            Self::new(scope, input, output / heads, heads)
-        } else {
-            Self::new(scope, input, output, 1)
-        }
     }
 
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.

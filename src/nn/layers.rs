@@ -64,9 +64,14 @@ pub struct Linear {
 
 impl Linear {
     /// A linear layer with a bias.
-    pub fn new(mut scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+    pub fn new(scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
+        Self::with_init(scope, input, output, Init::Linear { fan_in: input })
+    }
+
+    /// As [`Linear::new`], with weights drawn in another way.
+    pub fn with_init(mut scope: Scope, input: i64, output: i64, weight: Init) -> Result<Self, ModelError> {
         Ok(Self {
-            weight: scope.parameter("weight", &[output, input], Init::Linear { fan_in: input })?,
+            weight: scope.parameter("weight", &[output, input], weight)?,
             bias: scope.parameter("bias", &[output], Init::Linear { fan_in: input })?,
         })
     }

@@ -5,19 +5,23 @@
 
 pub mod attention;
 pub mod class_loss;
+pub mod conv;
 pub mod description;
 pub mod error;
 pub mod gat;
 pub mod gat_conv;
+pub mod gatv2_conv;
 pub mod layers;
 pub mod parameters;
 pub mod vgae;
 pub mod weights;
 
 pub use class_loss::ClassLoss;
+pub use conv::{Conv, EdgeInput};
 pub use description::{Architecture, DatasetIdentity, ModelDescription};
 pub use error::ModelError;
 pub use gat::{Gat, GatConfig};
 pub use gat_conv::GatConv;
+pub use gatv2_conv::GatV2Conv;
 pub use parameters::{FreshParameters, GivenTensors, Scope, TensorSource};
 pub use vgae::{Vgae, VgaeConfig, VgaeOutput};

@@ -10,7 +10,7 @@ use super::attention::AttentionKernel;
 pub use super::layers::Mode;
 use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
 use super::parameters::Scope;
-use super::{GatConv, ModelError};
+use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
 /// Heads of the decoder's hidden layers, where the width divides.
@@ -119,7 +119,7 @@ pub struct Vgae {
     mean: Linear,
     log_variance: Linear,
     decoder: Vec<HiddenLayer>,
-    output: GatConv,
+    output: Conv,
     id_classifier: Linear,
     successor_decoder: Mlp,
 }
@@ -196,27 +196,39 @@ impl Vgae {
         Ok((mean, reconstruction))
     }
 
+    /// Difficulty of each graph in evaluation mode, without the decoder that it does not need.
+    pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        difficulty_of(&reconstruction, &self.id_classifier.forward(&mean)?, batch)
+    }
+
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         for layer in &self.encoder {
-            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
+            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
         }
         Ok(x)
     }
 
     fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
         let mut x = latent.shallow_clone();
         for layer in &self.decoder {
-            x = layer.forward(&x, batch, self.kernel, self.config.dropout, mode)?;
+            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
         }
-        sigmoid(&self.output.forward(&x, &batch.adjacency, self.kernel)?, mode)
+        sigmoid(&self.output.forward(&x, &edges, self.kernel)?, mode)
+    }
+
+    fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
+        EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }
 }
 
 /// Attention, batch norm, ReLU, dropout.
 #[derive(Debug)]
 pub struct HiddenLayer {
-    conv: GatConv,
+    conv: Conv,
     norm: BatchNorm,
 }
 
@@ -228,7 +240,8 @@ impl HiddenLayer {
             0 => (config.embedding + NODE_FEATURES as i64, config.heads),
             _ => (widths[index - 1], 1),
         };
-        let conv = GatConv::dividing(scope.sub("encoder_layers").sub(index), input, widths[index], heads)?;
+        let shape = (input, widths[index], heads);
+        let conv = Conv::dividing(scope.sub("encoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("encoder_bns").sub(index), widths[index])? })
     }
 
@@ -236,7 +249,8 @@ impl HiddenLayer {
     pub fn decoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
         let widths = config.decoder_widths();
         let input = if index == 0 { config.latent } else { widths[index - 1] };
-        let conv = GatConv::dividing(scope.sub("decoder_layers").sub(index), input, widths[index], DECODER_HEADS)?;
+        let shape = (input, widths[index], DECODER_HEADS);
+        let conv = Conv::dividing(scope.sub("decoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("decoder_bns").sub(index), widths[index])? })
     }
 
@@ -244,12 +258,12 @@ impl HiddenLayer {
     pub fn forward(
         &self,
         x: &Tensor,
-        batch: &Batch,
+        edges: &EdgeInput,
         kernel: AttentionKernel,
         dropout: f64,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
-        let x = self.conv.forward(x, &batch.adjacency, kernel)?;
+        let x = self.conv.forward(x, edges, kernel)?;
         relu_dropout(&self.norm.forward(&x, mode)?, dropout, mode)
     }
 }
@@ -264,10 +278,11 @@ fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, 
 }
 
 /// The attention layer to the continuous features.
-pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<GatConv, ModelError> {
+pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, ModelError> {
     let widths = config.decoder_widths();
     let input = widths.last().copied().unwrap_or(config.latent);
-    GatConv::new(scope.sub("decoder_layers").sub(widths.len()), input, NODE_FEATURES as i64, 1)
+    let shape = (input, NODE_FEATURES as i64, 1);
+    Conv::new(scope.sub("decoder_layers").sub(widths.len()), shape, config.edge_scaling.is_some())
 }
 
 fn last_width(config: &VgaeConfig) -> i64 {
@@ -307,11 +322,14 @@ fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> 
 
 /// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
 pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
-    let squared = output.reconstruction.f_sub(&batch.continuous)?.f_square()?;
+    difficulty_of(&output.reconstruction, &output.id_logits, batch)
+}
+
+fn difficulty_of(reconstruction: &Tensor, id_logits: &Tensor, batch: &Batch) -> Result<Difficulty, ModelError> {
+    let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
     let node_reconstruction = squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?;
-    let node_id = output
-        .id_logits
-        .f_log_softmax(-1, output.id_logits.kind())?
+    let node_id = id_logits
+        .f_log_softmax(-1, id_logits.kind())?
         .f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?
         .f_squeeze_dim(1)?
         .f_neg()?;

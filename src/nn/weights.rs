@@ -32,6 +32,12 @@ pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
     Ok(out)
 }
 
+/// `[numel]` elements of a tensor, as f32.
+pub fn floats(tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
+    let flat = tensor.f_detach()?.f_to_kind(Kind::Float)?.f_flatten(0, -1)?;
+    Ok(Vec::<f32>::try_from(flat)?)
+}
+
 /// The safetensors type of a tensor's elements; `None` for kinds that are not stored.
 pub fn dtype_of(kind: Kind) -> Option<Dtype> {
     Some(match kind {

@@ -5,12 +5,13 @@
 use serde_json::Map;
 
 use super::StageError;
+use super::curriculum::{self, CurriculumEpochs};
 use super::objective::{GatDistillation, GatObjective};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
-use super::teacher;
-use super::training::{self, Graphs};
+use super::teacher::{self, FoundTeacher, TeacherUse};
+use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, KdLoss, Stage, TaskLoss};
 use crate::distill::losses::LogitLoss;
 use crate::graph::Split;
@@ -23,14 +24,41 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, stage, &data)?;
     let run = Run::open(config, stage, &data, graphs.batch_graphs, found.as_ref(), Map::new())?;
+    let usage = graphs.teacher_use();
+    train(config, &data, run, found, usage, &mut graphs)
+}
 
-    let architecture = gat_config(config, &data)?;
+/// `kdgat curriculum`.
+pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
+    let stage = Stage::Curriculum;
+    let data = setup::open(config)?;
+    let mut plan = CurriculumEpochs::new(config, &data, graphs(config, &data)?);
+    let found = teacher::find(config, stage, &data)?;
+    let scorer = curriculum::scorer(config, &data)?;
+    let inputs = curriculum::inputs(scorer.as_ref());
+    let run = Run::open(config, stage, &data, plan.graphs().batch_graphs, found.as_ref(), inputs)?;
+    if let Some(scorer) = scorer {
+        plan.score(config, &data, &scorer, run.directory(), run.resumes())?;
+    }
+    let usage = plan.graphs().teacher_use_of(plan.typical_epoch_graphs(config.training.max_epochs));
+    train(config, &data, run, found, usage, &mut plan)
+}
+
+fn train(
+    config: &Config,
+    data: &Data,
+    run: Run,
+    found: Option<FoundTeacher>,
+    usage: TeacherUse,
+    plan: &mut impl StagePlan,
+) -> Result<Outcome, StageError> {
+    let architecture = gat_config(config, data)?;
     let mut parameters = FreshParameters::new(config.training.seed, data.device);
     let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
     let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
-    let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
-    let student = GatObjective { model, task: task_loss(config, &data)?, teacher, distillation };
-    run.train(student, Architecture::Gat(architecture), parameters, &mut graphs)
+    let teacher = teacher::start(config, found, data, usage)?;
+    let student = GatObjective { model, task: task_loss(config, data)?, teacher, distillation };
+    run.train(student, Architecture::Gat(architecture), parameters, plan)
 }
 
 /// All graphs, normal ones and attacks.

@@ -26,11 +26,15 @@ pub enum StageError {
     #[error(transparent)]
     Weights(#[from] crate::distill::WeightsError),
     #[error(transparent)]
+    Curriculum(#[from] crate::curriculum::CurriculumError),
+    #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
     Fit(#[from] FitError),
+    #[error(transparent)]
+    Evaluate(#[from] crate::evaluate::EvaluateError),
     /// A file of the run cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -44,6 +48,8 @@ impl StageError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Fit(error) => matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_)),
+            Self::Evaluate(error) => error.is_input(),
+            Self::Curriculum(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) | Self::File { .. } | Self::Teacher(_) => false,
             _ => true,
         }

@@ -3,7 +3,10 @@
 
 mod autoencoder;
 mod classifier;
+mod compare;
+mod curriculum;
 mod error;
+mod evaluate;
 pub mod objective;
 mod outcome;
 mod run;
@@ -13,8 +16,11 @@ mod teacher_cache;
 mod training;
 
 pub use autoencoder::autoencoder;
-pub use classifier::normal;
+pub use classifier::{curriculum, normal};
+pub use compare::{CompareOptions, Comparison, compare};
+pub use curriculum::score_only;
 pub use error::StageError;
+pub use evaluate::{EvaluateOptions, evaluate};
 pub use outcome::Outcome;
 pub use setup::open_store;
 pub use teacher_cache::{Cached, cache_teacher};

@@ -92,11 +92,6 @@ impl<'a> Run<'a> {
         self.resumes
     }
 
-    /// Shows a line and keeps it in the run's log.
-    pub fn line(&mut self, text: &str) {
-        self.console.line(text);
-    }
-
     /// Trains the student, saves what came of it, and makes it the dataset's teacher if it is meant to be one.
     pub fn train(
         mut self,

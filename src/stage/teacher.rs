@@ -8,12 +8,12 @@ use super::objective::TeacherLink;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, TeacherVocabulary};
-use crate::distill::registry::{self, Registered, Registry, TeacherConfig, TrainedOn};
+use crate::distill::frozen::{self, LoadedModel, TeacherVocabulary};
+use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
 };
-use crate::graph::{Store, Vocabulary};
+use crate::graph::Store;
 use crate::memory;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
@@ -39,19 +39,17 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     }
     let model = stage.model().as_str();
     let found = match &config.distillation.teacher_path {
-        Some(path) => Registered::open(path)?,
+        Some(path) => LoadedModel::open(path)?,
         None => registered(config, &data.dataset.name, model)?,
     };
-    let weights = found.load()?;
-    let architecture = frozen::architecture(&found.config)?;
-    let ids = found.config.vocabulary.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(Vocabulary::from_ids(found.config.vocabulary), data.store.vocabulary());
-    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest }))
+    let vocabulary = TeacherVocabulary::new(found.vocabulary, data.store.vocabulary());
+    Ok(Some(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest }))
 }
 
 /// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
-pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<Registered, StageError> {
+pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedModel, StageError> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let found = registry.find(dataset, model).map_err(|error| match error {
         RegistryError::NoTeacher { wanted, root, near, .. } => {
@@ -61,7 +59,7 @@ pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<Registe
         }
         other => other,
     });
-    Ok(found?)
+    Ok(LoadedModel::registered(&found?)?)
 }
 
 /// The command that trains a model of this size on the configured data.
@@ -154,6 +152,8 @@ pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -
     let model = description.architecture.model_name();
     let mut metrics = Map::new();
     metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
+    metrics.insert("size".into(), description.size.clone().into());
+    metrics.insert("window".into(), description.window.into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use tch::Device;
@@ -79,6 +80,7 @@ pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOpti
         seed: training.seed,
         device,
         identity,
+        memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
 }
 

@@ -4,6 +4,7 @@
 //! damaged file is told from a good one.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
@@ -17,6 +18,8 @@ use crate::nn::weights::{self, StateDict};
 
 const METADATA_KEY: &str = "kdgat";
 const FORMAT_VERSION: u32 = 1;
+/// The limit that safetensors itself sets.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// What can go wrong with a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +104,20 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<(StateDict, T), Checkpoi
         return Err(damaged(format!("its tensors have digest {digest}, {} was written", metadata.digest)));
     }
     Ok((tensors, metadata.content))
+}
+
+/// Whether a file is one that [`write`] makes, judged by its header alone.
+pub fn is_checkpoint(path: &Path) -> bool {
+    let header = || -> Option<String> {
+        let mut file = std::fs::File::open(path).ok()?;
+        let mut length = [0; 8];
+        file.read_exact(&mut length).ok()?;
+        let mut header = Vec::new();
+        file.take(u64::from_le_bytes(length).min(MAX_HEADER_BYTES)).read_to_end(&mut header).ok()?;
+        let header: serde_json::Value = serde_json::from_slice(&header).ok()?;
+        Some(header["__metadata__"][METADATA_KEY].as_str()?.to_owned())
+    };
+    header().is_some()
 }
 
 fn shape(tensor: &Tensor) -> Vec<usize> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::metrics::EpochMetrics;
+use crate::memory::Reading;
 
 /// Plain lines of epochs are at least this far apart, but for the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -18,7 +19,6 @@ pub struct Console {
     bar: Option<ProgressBar>,
     log: Option<File>,
     last_line: Option<Instant>,
-    peak_memory: String,
 }
 
 impl Console {
@@ -35,7 +35,7 @@ impl Console {
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Ok(Self { bar, log, last_line: None, peak_memory: String::new() })
+        Ok(Self { bar, log, last_line: None })
     }
 
     /// A line that stays.
@@ -58,16 +58,16 @@ impl Console {
     }
 
     /// `step` steps of the epoch are done.
-    pub fn step(&mut self, step: u64, mean_loss: f64, status: &str) {
+    pub fn step(&mut self, step: u64, mean_loss: f64, memory: Reading, status: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
-            bar.set_message(format!("loss {mean_loss:.4}  {}  {status}", self.peak_memory));
+            let (now, peak) = (mebibytes(memory.current_bytes), mebibytes(memory.peak_bytes));
+            bar.set_message(format!("loss {mean_loss:.4}  memory {now}, peak {peak}  {status}"));
         }
     }
 
     /// An epoch is done: a line for it, but not more often than can be read.
     pub fn finish_epoch(&mut self, metrics: &EpochMetrics, max_epochs: u64, improved: bool, status: &str) {
-        self.peak_memory = mebibytes(metrics.peak_memory_bytes);
         let text = format!(
             "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} graphs/s  peak {}  {status}",
             metrics.epoch + 1,
@@ -76,7 +76,7 @@ impl Console {
             if improved { " *" } else { "  " },
             metrics.lr,
             metrics.graphs_per_second,
-            self.peak_memory,
+            mebibytes(metrics.peak_memory_bytes),
         );
         let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL) || metrics.epoch + 1 == max_epochs;
         if due {

@@ -15,7 +15,7 @@
 //!
 //! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 
@@ -30,15 +30,20 @@ use super::schedule::Schedule;
 use super::state::Position;
 use super::trainable::Trainable;
 use crate::graph::{Batch, Loader};
+use crate::interrupt;
+use crate::memory::{self, Activity, Meter, Sampler};
 use crate::nn::ModelError;
 use crate::nn::weights::StateDict;
 use crate::random::{self, Purpose};
-use crate::{interrupt, memory};
+use crate::torch::allocator::{self, Phase};
 
 /// File of everything that is needed to go on.
 pub const LAST: &str = "last/state.safetensors";
 /// File of the deployed model of the best epoch.
 pub const BEST: &str = "best.safetensors";
+
+/// File of the memory over time.
+pub const MEMORY: &str = "memory.csv";
 
 /// Settings of the loop.
 #[derive(Debug, Clone)]
@@ -63,6 +68,8 @@ pub struct FitOptions {
     pub device: Device,
     /// Digest of configuration and data.
     pub identity: String,
+    /// Time between two rows of `memory.csv`.
+    pub memory_sample_interval: Duration,
 }
 
 /// Which graphs are seen, batch by batch.
@@ -175,6 +182,8 @@ pub enum FitError {
 
 /// Trains until the epochs are done, the patience is spent, or a stop is asked for.
 pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummary, FitError> {
+    // Dropped at the end, whatever that is: the last row is written then.
+    let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
     let ending = loop {
         if loop_state.position.epoch >= options.max_epochs {
@@ -187,6 +196,7 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
             break Ending::Interrupted;
         }
     };
+    memory::set_activity(Activity::Setup);
     Ok(loop_state.summary(ending))
 }
 
@@ -252,6 +262,7 @@ impl LoopState {
         let total_steps = batches.len() as u64;
         memory::reset_peak(options.device);
         memory::set_epoch(epoch);
+        memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
 
         let rest = batches.into_iter().skip(self.position.step as usize).collect();
@@ -299,12 +310,13 @@ impl LoopState {
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
         tch::manual_seed(random::bits(options.seed, Purpose::Step, epoch, step) as i64);
+        let activations = allocator::enter_phase(Phase::Activations);
         let losses = fit.objective.training_loss(batch).map_err(FitError::Objective)?;
         let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
         let scaled = if share == 1.0 { losses.total.shallow_clone() } else { losses.total.f_mul_scalar(share)? };
         scaled.f_backward()?;
         self.add(&losses, batch.num_graphs())?;
-        drop(losses);
+        drop((losses, activations));
 
         let mut norm = None;
         if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
@@ -361,7 +373,7 @@ impl LoopState {
         ];
         row.extend(fit.objective.step_values());
         self.steps.write(&row)?;
-        fit.console.step(self.position.step, mean, &fit.objective.status());
+        fit.console.step(self.position.step, mean, Meter::new(self.sums.device()).read(), &fit.objective.status());
         Ok(())
     }
 
@@ -401,6 +413,7 @@ impl LoopState {
 
     /// Writes `last/`: one file, so that it is from one moment.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
+        memory::set_activity(Activity::Checkpoint);
         let path = fit.run.file(LAST);
         if let Some(folder) = path.parent() {
             let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
@@ -447,6 +460,8 @@ fn sum_with(sums: &Tensor, losses: &Losses, graphs: usize) -> Result<Tensor, Fit
 
 /// Means over the validation graphs of the total loss and its parts.
 fn validate(fit: &mut Fit, options: &FitOptions) -> Result<Vec<f64>, FitError> {
+    memory::set_activity(Activity::Validation);
+    let _activations = allocator::enter_phase(Phase::Activations);
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();
     let graphs: usize = batches.iter().map(Vec::len).sum();

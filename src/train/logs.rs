@@ -15,6 +15,13 @@ pub struct LogError {
     source: csv::Error,
 }
 
+impl LogError {
+    /// What could not be done with the log at `path`.
+    pub fn new(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Self { path: path.to_owned(), action, source: source.into() }
+    }
+}
+
 /// A CSV file with a fixed header whose first columns are numbers that grow from row to row.
 #[derive(Debug)]
 pub struct CsvLog {

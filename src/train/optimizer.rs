@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::trainable::Trainable;
 use crate::nn::ModelError;
+use crate::torch::allocator::{self, Phase};
 
 const BETA_FIRST: f64 = 0.9;
 const BETA_SECOND: f64 = 0.999;
@@ -30,6 +31,7 @@ pub struct Adam {
 impl Adam {
     /// A fresh state for `trainable`.
     pub fn new(trainable: &Trainable, options: AdamOptions) -> Result<Self, ModelError> {
+        let _phase = allocator::enter_phase(Phase::Optimizer);
         let (mean, mean_square) = (trainable.values.f_zeros_like()?, trainable.values.f_zeros_like()?);
         Ok(Self { options, steps: 0, mean, mean_square })
     }
@@ -38,6 +40,7 @@ impl Adam {
     ///
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
+        let _phase = allocator::enter_phase(Phase::Optimizer);
         tch::no_grad(|| self.step_without_graph(trainable, lr))
     }
 

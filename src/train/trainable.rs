@@ -9,6 +9,7 @@ use crate::nn::parameters::{NamedTensor, Role};
 use crate::nn::weights::StateDict;
 use crate::nn::{ModelError, weights};
 use crate::torch;
+use crate::torch::allocator::{self, Phase};
 
 /// Parameters, buffers, and where their values and gradients lie.
 #[derive(Debug)]
@@ -28,8 +29,17 @@ impl Trainable {
             .filter(|named| named.role == Role::Parameter)
             .map(|named| named.tensor.numel())
             .sum::<usize>();
-        let values = Tensor::f_empty([total as i64], (Kind::Float, device))?;
-        let gradients = Tensor::f_zeros([total as i64], (Kind::Float, device))?;
+        let values = {
+            let _phase = allocator::enter_phase(Phase::Parameters);
+            Tensor::f_empty([total as i64], (Kind::Float, device))?
+        };
+        let gradients = {
+            let _phase = allocator::enter_phase(Phase::Gradients);
+            Tensor::f_zeros([total as i64], (Kind::Float, device))?
+        };
+        for named in tensors.iter().filter(|named| named.role == Role::Buffer) {
+            allocator::attribute(&named.tensor, Phase::Parameters)?;
+        }
         let mut offset = 0;
         for named in tensors.iter_mut().filter(|named| named.role == Role::Parameter) {
             let (length, shape) = (named.tensor.numel() as i64, named.tensor.size());

@@ -24,10 +24,12 @@ mod fields;
 mod input;
 mod lines;
 mod road;
+mod stream;
 mod text_log;
 
 pub use input::Compression;
 pub use lines::MAX_LINE_BYTES;
+pub use stream::StreamReader;
 
 use input::Input;
 use lines::Lines;

@@ -3,6 +3,8 @@
 //! A [`Stream`] is named by a path of numbers (seed, purpose, drive, message, …) and gives one value for every
 //! index. So any frame of any drive can be made again alone, and threads change nothing.
 
+use crate::random::{GOLDEN, finalize, to_below, to_unit};
+
 /// What a stream decides; streams of different purposes share nothing.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
@@ -27,7 +29,7 @@ pub struct Stream {
 impl Stream {
     /// The root stream of a seed.
     pub fn new(seed: u64) -> Stream {
-        Stream { key: mix(seed ^ 0x6B64_6761_7443_414E) }
+        Stream { key: finalize(seed ^ 0x6B64_6761_7443_414E) }
     }
 
     /// The part of this stream that is for `purpose`.
@@ -37,17 +39,17 @@ impl Stream {
 
     /// The stream numbered `index` within this one.
     pub fn child(self, index: u64) -> Stream {
-        Stream { key: mix(self.bits(index) ^ 0xA5A5_5A5A_C3C3_3C3C) }
+        Stream { key: finalize(self.bits(index) ^ 0xA5A5_5A5A_C3C3_3C3C) }
     }
 
     /// 64 random bits.
     pub fn bits(self, index: u64) -> u64 {
-        mix(self.key.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+        finalize(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))
     }
 
     /// Uniform in [0, 1).
     pub fn uniform(self, index: u64) -> f64 {
-        (self.bits(index) >> 11) as f64 / (1u64 << 53) as f64
+        to_unit(self.bits(index))
     }
 
     /// Uniform in [low, high).
@@ -57,7 +59,7 @@ impl Stream {
 
     /// A whole number below `count`.
     pub fn below(self, index: u64, count: usize) -> usize {
-        ((u128::from(self.bits(index)) * count as u128) >> 64) as usize
+        to_below(self.bits(index), count as u64) as usize
     }
 
     /// Bell-shaped with mean 0 and variance 1: the sum of four uniform numbers (Irwin-Hall), at most 2√3.
@@ -74,13 +76,6 @@ impl Stream {
         let value = |offset: f64| self.between((cell + offset) as i64 as u64, -1.0, 1.0);
         value(0.0) + (value(1.0) - value(0.0)) * t * t * (3.0 - 2.0 * t)
     }
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea & Flood 2014).
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::TargetLayout;
 use crate::graph::Batch;
-use crate::nn::Scope;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::{self, CLASSES, GatConfig};
 use crate::nn::layers::{Mode, NodeInput, mean_per_graph};
+use crate::nn::{EdgeInput, Scope};
 use tch::Tensor;
 
 /// A GAT that is never trained again.
@@ -45,7 +45,8 @@ impl FrozenGat {
         let index = layer as i64 - 1;
         if index < self.config.layers {
             let conv = gat::conv_layer(&mut scope, &self.config, index)?;
-            let x = conv.forward(&x, &batch.adjacency, self.kernel)?.f_relu()?;
+            let x =
+                conv.forward(&x, &EdgeInput::new(batch, self.config.edge_scaling.as_ref())?, self.kernel)?.f_relu()?;
             state.push(mean_per_graph(&x, batch)?);
             state.push(x);
             return Ok(state);
@@ -64,7 +65,7 @@ impl FrozenModel for FrozenGat {
         let mut layers = vec![LayerSpec { name: "input".to_owned(), tensors: vec!["id_embedding.weight".to_owned()] }];
         layers.extend((0..self.config.layers).map(|index| LayerSpec {
             name: format!("attention layer {index}"),
-            tensors: conv_tensors(&format!("convs.{index}")),
+            tensors: conv_tensors(&format!("convs.{index}"), self.config.edge_scaling.is_some()),
         }));
         let tensors = (0..self.config.fc_layers).flat_map(|index| linear_tensors(&format!("fc_layers.{}", 3 * index)));
         layers.push(LayerSpec { name: "head".to_owned(), tensors: tensors.collect() });

@@ -4,6 +4,7 @@
 //! teacher's by their CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
 mod gat;
+mod loaded;
 mod vgae;
 
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::TeacherConfig;
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 use crate::graph::edge_list::{EdgeList, from_edge_list};
-use crate::graph::{Batch, NODE_FEATURES, Vocabulary};
-use crate::nn::Architecture;
+use crate::graph::{Batch, EDGE_FEATURES, NODE_FEATURES, Vocabulary};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role, TensorSource};
+use crate::nn::{Architecture, Conv};
 
 pub use gat::FrozenGat;
+pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
 
 /// Where a teacher finds the index of a node's ID.
@@ -73,8 +75,8 @@ impl TensorSource for Views<'_> {
 }
 
 /// Names of the tensors of an attention layer at `path`.
-fn conv_tensors(path: &str) -> Vec<String> {
-    ["lin.weight", "att_src", "att_dst", "bias"].iter().map(|name| format!("{path}.{name}")).collect()
+fn conv_tensors(path: &str, edge_features: bool) -> Vec<String> {
+    Conv::tensor_names(edge_features).iter().map(|name| format!("{path}.{name}")).collect()
 }
 
 /// Names of the tensors of a batch norm at `path`.
@@ -145,7 +147,7 @@ fn probe_batch(vocabulary_size: i64) -> Result<Batch, String> {
         continuous: &[0.5; 3 * NODE_FEATURES],
         sources: &[0, 1, 2],
         targets: &[1, 2, 0],
-        edge_attributes: None,
+        edge_attributes: Some(&[0.5; 3 * EDGE_FEATURES]),
         node_pointers: &[0, 3],
         labels: &[0],
         vocabulary_size,

@@ -4,10 +4,10 @@ use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::TargetLayout;
 use crate::graph::{Batch, NODE_FEATURES};
-use crate::nn::Scope;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::layers::{NodeInput, sigmoid};
 use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
+use crate::nn::{EdgeInput, Scope};
 
 /// Its sequential parts, in order.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,8 @@ impl FrozenVgae {
         let mut source = Views(views);
         let mut scope = Scope::root(&mut source);
         let at = |position| state_at(&state, position);
-        let hidden = |layer: HiddenLayer, x| layer.forward(&x, batch, self.kernel, 0.0, Mode::Evaluation);
+        let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
+        let hidden = |layer: HiddenLayer, x| layer.forward(&x, &edges, self.kernel, 0.0, Mode::Evaluation);
         Ok(match part {
             Part::Input => {
                 let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
@@ -70,7 +71,7 @@ impl FrozenVgae {
             }
             Part::Output => {
                 let output = vgae::output_layer(&mut scope, &self.config)?;
-                let logits = output.forward(&at(1)?, &batch.adjacency, self.kernel)?;
+                let logits = output.forward(&at(1)?, &edges, self.kernel)?;
                 vec![at(0)?, sigmoid(&logits, Mode::Evaluation)?]
             }
         })
@@ -83,21 +84,22 @@ impl FrozenModel for FrozenVgae {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
+        let conv = |path: String| conv_tensors(&path, self.config.edge_scaling.is_some());
         let spec = |part: &Part| match part {
             Part::Input => ("input".to_owned(), vec!["id_embedding.weight".to_owned()]),
             Part::Encoder(index) => {
-                let mut tensors = conv_tensors(&format!("encoder_layers.{index}"));
+                let mut tensors = conv(format!("encoder_layers.{index}"));
                 tensors.extend(norm_tensors(&format!("encoder_bns.{index}")));
                 (format!("encoder layer {index}"), tensors)
             }
             Part::Latent => ("latent".to_owned(), linear_tensors("z_mean")),
             Part::Decoder(index) => {
-                let mut tensors = conv_tensors(&format!("decoder_layers.{index}"));
+                let mut tensors = conv(format!("decoder_layers.{index}"));
                 tensors.extend(norm_tensors(&format!("decoder_bns.{index}")));
                 (format!("decoder layer {index}"), tensors)
             }
             Part::Output => {
-                ("output".to_owned(), conv_tensors(&format!("decoder_layers.{}", self.config.decoder_widths().len())))
+                ("output".to_owned(), conv(format!("decoder_layers.{}", self.config.decoder_widths().len())))
             }
         };
         self.parts.iter().map(spec).map(|(name, tensors)| LayerSpec { name, tensors }).collect()

@@ -268,6 +268,12 @@ fn file_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) 
 /// Why a teacher cannot be found, read or registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
+    /// The architecture cannot be built.
+    #[error(transparent)]
+    Model(#[from] crate::nn::ModelError),
+    /// A run's checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::train::checkpoint::CheckpointError),
     /// Nobody has trained one yet.
     #[error("no teacher {wanted} in {}{near}; train one with: {command}", root.display())]
     NoTeacher {

@@ -18,7 +18,7 @@ pub(super) struct Backward<'a, T: Element> {
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// The source and target vectors that scores were projected with; `None` where scores were given.
-    pub(super) attention: Option<(&'a [T::Real], &'a [T::Real])>,
+    pub(super) attention: Option<[&'a [T::Real]; 2]>,
 }
 
 /// What a backward fills.
@@ -149,7 +149,7 @@ impl<T: Element> Backward<'_, T> {
             raw_gradients: raw,
             target_gradients: target,
             source_gradients: source,
-            projection: self.attention.map(|(attention_source, attention_target)| Projection {
+            projection: self.attention.map(|[attention_source, attention_target]| Projection {
                 attention_source,
                 attention_target,
                 source_gradient,

@@ -28,7 +28,7 @@ impl AttentionDropout {
         let mut words = [0; 4];
         for (offset, weight) in weights.iter_mut().enumerate() {
             let position = first + offset;
-            if offset == 0 || position % 4 == 0 {
+            if offset == 0 || position.is_multiple_of(4) {
                 words = philox(self.seed, (position / 4) as u64);
             }
             *weight = if words[position % 4] >= threshold { *weight * scale } else { R::ZERO };

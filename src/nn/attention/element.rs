@@ -165,10 +165,10 @@ fn exp_f32<I: Instructions>(value: f32) -> f32 {
     let value = if value < -87.0 { -87.0 } else { value };
     let shifted = Real::mul_add::<I>(value, std::f32::consts::LOG2_E, ROUND);
     let exponent = shifted - ROUND;
-    let rest = Real::mul_add::<I>(exponent, -0.693_359_375, value);
+    let rest = Real::mul_add::<I>(exponent, -0.693_359_4, value);
     let rest = Real::mul_add::<I>(exponent, 2.121_944_4e-4, rest);
     let mut sum = 1.987_569_2e-4_f32;
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         sum = Real::mul_add::<I>(sum, rest, coefficient);
     }
     let result = Real::mul_add::<I>(sum, rest * rest, rest) + 1.0;

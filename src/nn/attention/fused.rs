@@ -124,7 +124,7 @@ impl FusedGat {
         let (nodes, heads, row) = (layer.edges.num_nodes() as i64, self.shape.heads as i64, self.shape.row() as i64);
         let gradient = gradient.f_to_kind(T::KIND)?.f_contiguous()?;
         let attention = match self.projected {
-            true => Some((view::read("attention", &saved[2])?, view::read("attention", &saved[3])?)),
+            true => Some([view::read("attention", &saved[2])?, view::read("attention", &saved[3])?]),
             false => None,
         };
         let dropped = self.options.dropout.map(|dropout| (&saved[saved.len() - 1], dropout.kept_scale()));

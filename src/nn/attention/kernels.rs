@@ -334,17 +334,21 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
                 source_gradients,
             ));
             rows.clear();
-            rows.extend(outgoing.iter().map(|&edge| self.edges.target(edge as usize) * row));
+            for &edge in outgoing {
+                rows.push(self.edges.target(edge as usize) * row);
+            }
             let values = &self.values[node * row..(node + 1) * row];
             let value_gradients = &mut self.value_gradients[position * row..][..row];
-            for head in 0..heads {
+            for (head, &source) in source_gradients.iter().enumerate() {
                 weights.clear();
-                weights.extend(outgoing.iter().map(|&edge| self.weights.applied(edge as usize * heads + head)));
+                for &edge in outgoing {
+                    weights.push(self.weights.applied(edge as usize * heads + head));
+                }
                 let column_of = Column {
                     rows: &rows,
                     weights: &weights,
                     gradient: self.gradient,
-                    source: source_gradients[head],
+                    source,
                     target: self.target_gradients[position * heads + head],
                 };
                 let columns = self.shape.columns(head);

@@ -65,7 +65,7 @@ impl PinnedBlock {
         let element_bytes = kind.elt_size_in_bytes();
         let bytes = elements.and_then(|elements| elements.checked_mul(element_bytes)).unwrap_or(usize::MAX);
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.len());
-        if !fits || offset % element_bytes != 0 {
+        if !fits || !offset.is_multiple_of(element_bytes) {
             return Err(DeviceError::View { offset, bytes, length: self.len() });
         }
         let kind = scalar_type(kind)?;

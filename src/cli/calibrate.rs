@@ -1,0 +1,82 @@
+//! `kdgat calibrate`: a model's threshold and score scale from attack-free traffic of another car.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use tch::Device;
+
+use super::exit::UsageError;
+use super::output;
+use crate::can::Format;
+use crate::config::{Setting, Threshold};
+use crate::detect::{FrameStream, raw_scores};
+use crate::evaluate::calibration::CALIBRATION;
+use crate::evaluate::{Calibration, Scorer, TrainedModel};
+use crate::nn::attention::AttentionKernel;
+
+/// What `kdgat calibrate` takes.
+#[derive(Args, Debug)]
+pub struct CalibrateArgs {
+    /// The model: a run's folder or a weight file
+    #[arg(long, value_name = "RUN")]
+    pub model: PathBuf,
+    /// Attack-free traffic of the car: a log in any format, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub benign: PathBuf,
+    /// Where to write the calibration; without, calibration.json in the run's folder, where `kdgat detect` finds it
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Share of attack-free windows that may be called attacks: fpr:RATE
+    #[arg(long, value_name = "THRESHOLD", default_value = "fpr:0.001")]
+    pub threshold: String,
+    /// Format of the log; without, it is recognised by its content
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+}
+
+/// Scores the traffic and writes the calibration.
+pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
+    let Some(Threshold::FalsePositiveRate(rate)) = Threshold::parse(&args.threshold) else {
+        let found = &args.threshold;
+        return Err(UsageError(format!(
+            "--threshold {found}: traffic without labels can only set a false-positive rate, such as fpr:0.001"
+        ))
+        .into());
+    };
+    let model = TrainedModel::read(&args.model)?;
+    let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto)?;
+    let window = model.window()?;
+    let mut stream = FrameStream::open(&args.benign, args.format)?;
+    let (raw, attacks) = raw_scores(&scorer, window, model.stride.unwrap_or(window), &mut stream)?;
+    let source = args.benign.display().to_string();
+    let with_attack = attacks.iter().filter(|attack| **attack).count();
+    if with_attack > 0 {
+        return Err(UsageError(format!(
+            "{source}: {with_attack} of {} windows are labelled as attacks; --benign wants attack-free traffic",
+            attacks.len()
+        ))
+        .into());
+    }
+    let calibration = Calibration::new(scorer.kind(), &raw, rate, &model.weights_digest, &source)?;
+    let path = args.output.unwrap_or_else(|| model.folder.join(CALIBRATION));
+    calibration.write(&path)?;
+    let mut text = format!(
+        "{}: threshold {} ({}) from {} attack-free windows: {}\n",
+        model.name,
+        calibration.threshold,
+        calibration.method,
+        calibration.windows,
+        path.display()
+    );
+    if (calibration.windows as f64) < 1.0 / rate {
+        text += &format!(
+            "{} windows are fewer than {:.0}: the threshold is their highest score; longer traffic makes it surer\n",
+            calibration.windows,
+            (1.0 / rate).ceil()
+        );
+    }
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,48 @@
+//! `kdgat evaluate`: how good trained models are.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::output;
+use super::settings::Settings;
+use crate::stage::{self, EvaluateOptions};
+
+/// What `kdgat evaluate` takes beside the configuration.
+#[derive(Args, Debug)]
+pub struct EvaluateArgs {
+    /// Run folders or weight files; without any, all finished runs of the dataset and its registered teachers
+    #[arg(value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    /// Write a row for each test graph and model: score, threshold, decision (CSV)
+    #[arg(long, value_name = "FILE")]
+    pub predictions: Option<PathBuf>,
+    /// Show unknown cars (folders named *unknown_vehicle*) before and after calibration on so many seconds of their attack-free traffic
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub calibrate_seconds: Option<f64>,
+    /// Folder of metrics.json and metrics.csv; without, `evaluation` beside the dataset's runs
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Resamples of the 95 % bootstrap intervals; 0 makes none
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub resamples: u64,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Scores, writes, prints.
+pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
+    let loaded = args.settings.load()?;
+    let options = EvaluateOptions {
+        runs: args.runs,
+        predictions: args.predictions,
+        calibrate_seconds: args.calibrate_seconds,
+        output: args.output,
+        resamples: args.resamples,
+    };
+    let (report, folder) = stage::evaluate(&loaded.config, &options)?;
+    output::write(&format!("{}\nwritten: {}\n", report.text(), folder.join("metrics.{json,csv}").display()))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,50 @@
+//! What can go wrong with difficulty scores.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::graph::StoreError;
+use crate::nn::ModelError;
+use crate::torch::device::DeviceError;
+use crate::train::checkpoint::CheckpointError;
+
+/// Why graphs could not be scored, or scores not be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum CurriculumError {
+    /// The scoring model is no VGAE.
+    #[error("difficulty is scored by a vgae, and the model in {path} is a {found}; name a vgae with --difficulty-model",
+        path = path.display())]
+    NoVgae { path: PathBuf, found: &'static str },
+    /// A score that is infinite or not a number.
+    #[error(
+        "the difficulty of graph {graph} is {value}; the scoring model's weights are damaged or diverged, use another"
+    )]
+    NotFinite { graph: u64, value: f32 },
+    /// Ctrl-C, or a termination signal.
+    #[error("interrupted while scoring difficulty ({done} of {total} graphs were done)")]
+    Interrupted { done: usize, total: usize },
+    /// A file of scores cannot be written.
+    #[error("{path}: cannot write the scores: {source}", path = path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+}
+
+impl CurriculumError {
+    /// Whether what the user gave is to blame.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::NoVgae { .. } | Self::NotFinite { .. } => true,
+            Self::Store(error) => error.is_input(),
+            Self::Model(ModelError::Torch(_)) => false,
+            Self::Model(_) => true,
+            Self::Interrupted { .. } | Self::Write { .. } | Self::Device(_) | Self::File(_) => false,
+        }
+    }
+}

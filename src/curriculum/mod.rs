@@ -1,0 +1,16 @@
+//! Which graphs an epoch sees, by how difficult they are.
+//!
+//! A frozen VGAE scores every graph once ([`Scorer`], [`Scores`]); a [`Schedule`] says for each epoch how many normal
+//! graphs stand beside the attacks and how difficult they are; a [`Sampler`] draws them.
+
+mod error;
+mod sampler;
+mod schedule;
+mod scorer;
+mod scores;
+
+pub use error::CurriculumError;
+pub use sampler::{Choice, Sampler, Selection};
+pub use schedule::{Pace, Schedule};
+pub use scorer::Scorer;
+pub use scores::{GraphScore, Scores};

@@ -1,0 +1,51 @@
+//! How many normal graphs an epoch sees, and how difficult ones.
+
+/// The percentile that every schedule rises to.
+const LAST_PERCENTILE: f64 = 95.0;
+
+/// Both grow in a straight line with the epochs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// Normal graphs per attack at the beginning.
+    pub start_ratio: f64,
+    /// Normal graphs per attack that it would reach after the last epoch.
+    pub end_ratio: f64,
+    /// Percentile of difficulty at the beginning; it rises to 95.
+    pub start_percentile: f64,
+    /// Epochs of the run.
+    pub max_epochs: u64,
+}
+
+/// What a schedule says for an epoch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Normal graphs per attack.
+    pub ratio: f64,
+    /// Percentile of difficulty from which normals are drawn.
+    pub percentile: f64,
+}
+
+impl Schedule {
+    /// At progress p = epoch / max_epochs: start + p·(end − start) for both.
+    pub fn at(&self, epoch: u64) -> Pace {
+        let progress = epoch as f64 / self.max_epochs.max(1) as f64;
+        let between = |start: f64, end: f64| start + progress * (end - start);
+        Pace {
+            ratio: between(self.start_ratio, self.end_ratio),
+            percentile: between(self.start_percentile, LAST_PERCENTILE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratio_and_percentile_rise_with_the_epochs() {
+        let schedule = Schedule { start_ratio: 1.0, end_ratio: 10.0, start_percentile: 50.0, max_epochs: 300 };
+        assert_eq!(schedule.at(0), Pace { ratio: 1.0, percentile: 50.0 });
+        assert_eq!(schedule.at(100), Pace { ratio: 4.0, percentile: 65.0 });
+        assert_eq!(schedule.at(300), Pace { ratio: 10.0, percentile: 95.0 });
+    }
+}

@@ -1,0 +1,109 @@
+//! Difficulty of graphs, scored by a frozen VGAE in evaluation mode.
+//!
+//! Graphs go through the model a chunk at a time, read ahead by the loader's thread, so memory does not grow with
+//! their number. z is the mean: scoring twice gives the same scores.
+
+use std::sync::Arc;
+
+use tch::{Device, Tensor};
+
+use super::{CurriculumError, GraphScore};
+use crate::distill::frozen::LoadedModel;
+use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Vocabulary};
+use crate::interrupt;
+use crate::nn::attention::AttentionKernel;
+use crate::nn::parameters::GivenTensors;
+use crate::nn::weights;
+use crate::nn::{Architecture, Scope, Vgae};
+use crate::torch::device;
+
+/// Chunks that are assembled while one is scored.
+const CHUNKS_AHEAD: usize = 2;
+
+/// A VGAE that only scores.
+#[derive(Debug)]
+pub struct Scorer {
+    model: Vgae,
+    vocabulary: Arc<Vocabulary>,
+    edge_features: bool,
+    digest: String,
+    device: Device,
+}
+
+impl Scorer {
+    /// From a model on disk.
+    ///
+    /// # Errors
+    /// If it is no VGAE, or its weights do not fit its architecture.
+    pub fn new(model: LoadedModel, device: Device, kernel: AttentionKernel) -> Result<Self, CurriculumError> {
+        let edge_features = model.architecture.reads_edge_features();
+        let Architecture::Vgae(config) = &model.architecture else {
+            return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
+        };
+        let tensors = model.weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_device(device)));
+        let mut given = GivenTensors::new(tensors);
+        let vgae = Vgae::new(Scope::root(&mut given), config, kernel)?;
+        given.check_all_used(|_| false)?;
+        Ok(Self {
+            model: vgae,
+            vocabulary: Arc::new(model.vocabulary),
+            edge_features,
+            digest: model.weights.digest().to_owned(),
+            device,
+        })
+    }
+
+    /// Digest of the model's weights.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Scores graphs in chunks of at most `chunk`, and hands each chunk's scores over in the order of `graphs`.
+    ///
+    /// The scores of a graph do not depend on its chunk but for rounding.
+    pub fn score(
+        &self,
+        store: &Arc<Store>,
+        graphs: &[u64],
+        chunk: usize,
+        mut take: impl FnMut(&[GraphScore]) -> Result<(), CurriculumError>,
+    ) -> Result<(), CurriculumError> {
+        let assemble = AssembleOptions {
+            vocabulary: Arc::clone(&self.vocabulary),
+            unknown_drop: None,
+            edge_attributes: self.edge_features,
+        };
+        let loader =
+            Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });
+        let mut done = 0;
+        for batch in loader.epoch(graphs.chunks(chunk.max(1)).map(<[u64]>::to_vec).collect(), 0) {
+            if interrupt::requested() {
+                return Err(CurriculumError::Interrupted { done, total: graphs.len() });
+            }
+            let scores = self.score_batch(&batch?.to_device(self.device))?;
+            done += scores.len();
+            take(&scores)?;
+            if self.device.is_cuda() {
+                // What a chunk took is free for whoever shares the card.
+                device::empty_cache()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores of the graphs of one batch.
+    pub fn score_batch(&self, batch: &Batch) -> Result<Vec<GraphScore>, CurriculumError> {
+        let difficulty = tch::no_grad(|| self.model.difficulty(batch))?;
+        let columns = [&difficulty.reconstruction, &difficulty.id, &difficulty.total];
+        let [reconstruction, id, total] = columns.map(|column: &Tensor| weights::floats(column));
+        let (reconstruction, id, total) = (reconstruction?, id?, total?);
+        let scores = batch.graph_index.iter().enumerate().map(|(position, &graph)| {
+            let value = total[position];
+            if !value.is_finite() {
+                return Err(CurriculumError::NotFinite { graph, value });
+            }
+            Ok(GraphScore { graph, reconstruction: reconstruction[position], id: id[position], difficulty: value })
+        });
+        scores.collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Difficulty scores, kept: a checksummed file with the digests of the model and the data that they belong to.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::{CurriculumError, Scorer};
+use crate::graph::Store;
+use crate::nn::weights::{self, StateDict};
+use crate::train::checkpoint;
+
+/// The difficulty of one graph and its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct GraphScore {
+    /// Position in the store.
+    pub graph: u64,
+    /// Mean squared error of the continuous features, over the graph's nodes.
+    pub reconstruction: f32,
+    /// Cross entropy of the IDs, over the graph's nodes.
+    pub id: f32,
+    /// reconstruction + 0.1·id
+    pub difficulty: f32,
+}
+
+/// Difficulties of some graphs of a store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scores {
+    /// Whose they are.
+    pub origin: Origin,
+    /// Positions in the store.
+    pub graphs: Vec<u64>,
+    /// Of each of `graphs`.
+    pub difficulty: Vec<f32>,
+}
+
+/// What scores follow from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Of the scoring model's weights.
+    pub model_digest: String,
+    /// Of the store.
+    pub data_digest: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    #[serde(flatten)]
+    origin: Origin,
+    /// How often the run had scored before.
+    period: u64,
+}
+
+impl Scores {
+    /// Scores graphs.
+    pub fn compute(scorer: &Scorer, store: &Arc<Store>, graphs: &[u64], chunk: usize) -> Result<Self, CurriculumError> {
+        let mut difficulty = Vec::with_capacity(graphs.len());
+        scorer.score(store, graphs, chunk, |scores| {
+            difficulty.extend(scores.iter().map(|score| score.difficulty));
+            Ok(())
+        })?;
+        Ok(Self { origin: Origin::of(scorer, store), graphs: graphs.to_vec(), difficulty })
+    }
+
+    /// The scores in `path` if they are those of this model for these graphs; else computes them and writes them there.
+    ///
+    /// A file that is damaged or belongs to something else is replaced, and a line says so.
+    pub fn cached(
+        path: &Path,
+        scorer: &Scorer,
+        store: &Arc<Store>,
+        graphs: &[u64],
+        chunk: usize,
+    ) -> Result<Self, CurriculumError> {
+        if path.exists() {
+            match Self::read(path) {
+                Ok(scores) if scores.origin == Origin::of(scorer, store) && scores.graphs == graphs => {
+                    return Ok(scores);
+                }
+                Ok(_) => tracing::warn!("{}: scores of another model or other graphs; scoring again", path.display()),
+                Err(error) => tracing::warn!("{error}; scoring again"),
+            }
+        }
+        let scores = Self::compute(scorer, store, graphs, chunk)?;
+        scores.write(path)?;
+        Ok(scores)
+    }
+
+    /// Writes them, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), CurriculumError> {
+        self.write_for_run(path, 0)
+    }
+
+    /// As [`Scores::write`], with the number of the scoring within a run.
+    pub fn write_for_run(&self, path: &Path, period: u64) -> Result<(), CurriculumError> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)
+                .map_err(|source| CurriculumError::Write { path: path.to_owned(), source })?;
+        }
+        let graphs: Vec<i64> = self.graphs.iter().map(|&graph| graph as i64).collect();
+        let tensors = StateDict::from([
+            ("graph".to_owned(), Tensor::from_slice(&graphs)),
+            ("difficulty".to_owned(), Tensor::from_slice(&self.difficulty)),
+        ]);
+        Ok(checkpoint::write(path, &tensors, &Metadata { origin: self.origin.clone(), period })?)
+    }
+
+    /// Reads what [`Scores::write`] wrote.
+    ///
+    /// # Errors
+    /// If the file is missing, damaged, or no file of scores.
+    pub fn read(path: &Path) -> Result<Self, CurriculumError> {
+        Ok(Self::read_of_run(path)?.0)
+    }
+
+    /// As [`Scores::read`], with the number of the scoring.
+    pub fn read_of_run(path: &Path) -> Result<(Self, u64), CurriculumError> {
+        let (tensors, Metadata { origin, period }) = checkpoint::read(path)?;
+        let tensors: StateDict = tensors;
+        let column = |name: &str| {
+            let missing = || checkpoint::CheckpointError::Damaged {
+                path: path.to_owned(),
+                reason: format!("it has no column '{name}'"),
+            };
+            tensors.get(name).ok_or_else(missing)
+        };
+        let graphs = Vec::<i64>::try_from(column("graph")?).map_err(crate::nn::ModelError::from)?;
+        let difficulty = weights::floats(column("difficulty")?)?;
+        let graphs = graphs.into_iter().map(|graph| graph as u64).collect();
+        Ok((Self { origin, graphs, difficulty }, period))
+    }
+}
+
+impl Origin {
+    /// Of the scores that this model gives for the graphs of this store.
+    pub fn of(scorer: &Scorer, store: &Store) -> Self {
+        Self { model_digest: scorer.digest().to_owned(), data_digest: store.digest().to_owned() }
+    }
+}

@@ -1,0 +1,166 @@
+//! Scores a stream of frames window by window, with one trained model: what runs in the car.
+//!
+//! Frames go through the same windows, features and forward as a store's graphs do in an evaluation, one window at a
+//! time; what is held is one window and one graph. A window is given out when the frame after it has come, since that is
+//! where its last edge leads to.
+
+pub mod source;
+
+use serde::Serialize;
+use tch::Device;
+
+use crate::can::Frame;
+use crate::evaluate::{EvaluateError, Scale, ScoreKind, Scorer, TrainedModel};
+use crate::graph::assemble::Assembler;
+use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
+use crate::graph::window::Windows;
+use crate::graph::{AssembleOptions, Columns};
+use crate::nn::attention::AttentionKernel;
+
+pub use source::FrameStream;
+
+/// Where windows begin, and what a score means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DetectOptions {
+    /// Frames from one window to the next.
+    pub stride: usize,
+    /// Scores above it are called attacks.
+    pub threshold: f64,
+    /// The car's own scale, if the model was calibrated for it.
+    pub scale: Option<Scale>,
+}
+
+/// What is known of one window: a line of output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Detection {
+    /// Counted from 0.
+    pub window: u64,
+    /// Position in the stream of its first frame.
+    pub first_frame: u64,
+    /// Timestamp of its first frame, in seconds.
+    pub time: f64,
+    /// P(attack), or the difficulty.
+    pub score: f64,
+    /// `attack` or `normal`.
+    pub label: &'static str,
+    /// The CAN ID that contributes most, in hexadecimal.
+    pub id: String,
+    /// How much: see [`Explained`](crate::evaluate::scores::Explained).
+    pub contribution: f32,
+    /// Robust deviations above what is usual for the car, if the model was calibrated for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deviations: Option<f64>,
+}
+
+/// A model at work on a stream.
+#[derive(Debug)]
+pub struct Detector {
+    scorer: Scorer,
+    kind: ScoreKind,
+    options: DetectOptions,
+    assemble: AssembleOptions,
+    windows: Windows,
+    extractor: FeatureExtractor,
+    columns: Columns,
+    assembler: Assembler,
+    scored: u64,
+}
+
+impl Detector {
+    /// A detector with the model's own window and vocabulary.
+    ///
+    /// # Errors
+    /// Weights that do not fit, or a model that does not say how long its windows are.
+    pub fn new(model: &TrainedModel, options: DetectOptions, device: Device) -> Result<Self, EvaluateError> {
+        let window = model.description.window;
+        if !(2..=LONGEST_WINDOW).contains(&window) || options.stride == 0 {
+            return Err(EvaluateError::Input(format!(
+                "{} says that its windows have {window} frames, {} apart; windows have 2 to {LONGEST_WINDOW} frames \
+                 and are at least 1 apart",
+                model.name, options.stride
+            )));
+        }
+        let scorer = Scorer::new(model, device, AttentionKernel::Auto)?;
+        Ok(Self {
+            kind: scorer.kind(),
+            assemble: scorer.assemble_options(),
+            scorer,
+            windows: Windows::new(window, options.stride),
+            extractor: FeatureExtractor::new(window),
+            columns: Columns::default(),
+            assembler: Assembler::default(),
+            options,
+            scored: 0,
+        })
+    }
+
+    /// Takes the next frames of the stream, and calls `each` with every window that they complete.
+    ///
+    /// # Errors
+    /// The first error of `each`, or of libtorch.
+    pub fn push<E: From<EvaluateError>>(
+        &mut self,
+        frames: &[Frame],
+        mut each: impl FnMut(Detection) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { scorer, kind, options, assemble, windows, extractor, columns, assembler, scored } = self;
+        windows.push(frames, |first_frame, window| {
+            columns.clear();
+            extractor.append_graph(window, 0, first_frame, columns);
+            let batch = assembler.assemble_columns(columns, assemble).map_err(EvaluateError::from)?;
+            let explained = scorer.explain(&batch)?;
+            let score = kind.score(explained.raw);
+            *scored += 1;
+            each(Detection {
+                window: *scored - 1,
+                first_frame,
+                time: window[0].timestamp,
+                score,
+                label: if score > options.threshold { "attack" } else { "normal" },
+                id: format!("{:03X}", explained.can_id),
+                contribution: explained.contribution,
+                deviations: options.scale.map(|scale| scale.standardise(*kind, explained.raw)),
+            })
+        })
+    }
+
+    /// Windows given out so far.
+    pub fn windows(&self) -> u64 {
+        self.scored
+    }
+}
+
+/// Raw scores of all windows of a stream, and whether each has an attack: what a calibration is made from.
+///
+/// # Errors
+/// When the stream cannot be read, or libtorch fails.
+pub fn raw_scores(
+    scorer: &Scorer,
+    window: usize,
+    stride: usize,
+    stream: &mut FrameStream,
+) -> Result<(Vec<f32>, Vec<bool>), EvaluateError> {
+    let mut windows = Windows::new(window, stride);
+    let mut extractor = FeatureExtractor::new(window);
+    let (mut columns, mut assembler) = (Columns::default(), Assembler::default());
+    let options = scorer.assemble_options();
+    let (mut frames, mut raw, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
+        if columns.num_graphs() > 0 {
+            raw.extend(scorer.raw_scores(&assembler.assemble_columns(columns, &options)?)?);
+            attacks.extend(columns.labels.iter().map(|label| *label != 0));
+            columns.clear();
+        }
+        Ok(())
+    };
+    let mut more = true;
+    while more {
+        more = stream.read(&mut frames)?;
+        windows.push(&frames, |first_frame, window| {
+            extractor.append_graph(window, 0, first_frame, &mut columns);
+            if columns.num_graphs() == crate::evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
+        })?;
+    }
+    flush(&mut columns)?;
+    Ok((raw, attacks))
+}

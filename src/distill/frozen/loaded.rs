@@ -1,0 +1,48 @@
+//! A model on disk that will not be trained again: a registered teacher, weights of another program, or a run's best.
+
+use std::path::{Path, PathBuf};
+
+use crate::distill::Weights;
+use crate::distill::registry::{Registered, RegistryError};
+use crate::graph::Vocabulary;
+use crate::nn::weights::StateDict;
+use crate::nn::{Architecture, ModelDescription};
+use crate::train::checkpoint;
+
+/// Everything that is needed to build it.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The weight file.
+    pub path: PathBuf,
+    pub architecture: Architecture,
+    /// The IDs that it knows.
+    pub vocabulary: Vocabulary,
+    pub weights: Weights,
+}
+
+impl LoadedModel {
+    /// A model by the path of its weights: a registered teacher or weights of PyTorch, with `config.json` beside them, or
+    /// the `best.safetensors` of a run, which describes itself.
+    ///
+    /// # Errors
+    /// If there is no model, its weights are damaged, or they are not those that its `config.json` was written for.
+    pub fn open(path: &Path) -> Result<Self, RegistryError> {
+        if path.is_file() && checkpoint::is_checkpoint(path) {
+            let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
+            let weights = Weights::from_tensors(tensors)?.with_source(path);
+            let ModelDescription { architecture, vocabulary, .. } = description;
+            return Ok(Self { path: path.to_owned(), architecture, vocabulary, weights });
+        }
+        Self::registered(&Registered::open(path)?)
+    }
+
+    /// A registered teacher.
+    pub fn registered(teacher: &Registered) -> Result<Self, RegistryError> {
+        Ok(Self {
+            path: teacher.weights_path.clone(),
+            architecture: super::architecture(&teacher.config)?,
+            vocabulary: Vocabulary::from_ids(teacher.config.vocabulary.iter().copied()),
+            weights: teacher.load()?,
+        })
+    }
+}

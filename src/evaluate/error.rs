@@ -1,0 +1,50 @@
+//! What can go wrong while a model is judged.
+
+use std::path::PathBuf;
+
+use crate::can::CanError;
+use crate::distill::RegistryError;
+use crate::graph::StoreError;
+use crate::nn::ModelError;
+use crate::train::checkpoint::CheckpointError;
+
+/// An error of module `evaluate` or `detect`.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluateError {
+    #[error(transparent)]
+    Can(#[from] CanError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A file cannot be read or written.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// A file of a run is not what it should be.
+    #[error("{path}: {reason}", path = path.display())]
+    Content { path: PathBuf, reason: String },
+    /// What was asked for cannot be done with this model or data.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl EvaluateError {
+    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_input(),
+            Self::Model(ModelError::Torch(_)) | Self::File { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+impl From<tch::TchError> for EvaluateError {
+    fn from(error: tch::TchError) -> Self {
+        Self::Model(error.into())
+    }
+}

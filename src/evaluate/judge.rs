@@ -1,0 +1,266 @@
+//! Judges one model, or the mean of two, on every test folder and file.
+//!
+//! Traffic of an unknown car is judged as it is, and again on a scale of that car's own, made from the first seconds of
+//! its attack-free traffic. Those seconds leave the test both times, so that both rows judge the same graphs.
+
+use std::ops::Range;
+
+use super::bootstrap::Bootstrap;
+use super::metrics::{Confusion, Decision, Sample};
+use super::tables::Row;
+use super::threshold::at_false_positive_rate;
+use super::{EvaluateError, Scale, ScoreKind};
+
+/// A test file's graphs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TestFile {
+    pub folder: String,
+    pub name: String,
+    /// Positions in the store.
+    pub graphs: Range<u64>,
+    /// Whether each has an attack.
+    pub labels: Vec<bool>,
+    /// Those (counted from the file's first) that calibrate and are not tested; empty for known cars.
+    pub calibration: Range<usize>,
+}
+
+/// What a subject's scores become decisions by: a method and a threshold.
+pub type Thresholds = Vec<(String, f64)>;
+
+/// Something that scores: a model, or the mean of two.
+#[derive(Debug)]
+pub struct Subject {
+    /// Score of each graph of each file.
+    pub scores: Vec<Vec<f64>>,
+    /// The first is the recorded one.
+    pub thresholds: Thresholds,
+    /// Per file that has been calibrated: scores on the car's own scale, and the threshold on it.
+    pub calibrated: Vec<Option<(Vec<f64>, f64)>>,
+}
+
+/// The raw scores of one model.
+#[derive(Debug)]
+pub struct ModelScores {
+    pub kind: ScoreKind,
+    pub validation: Vec<f32>,
+    /// Of each file.
+    pub test: Vec<Vec<f32>>,
+    /// What is usual for benign validation graphs.
+    pub scale: Scale,
+}
+
+/// How unknown cars are calibrated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CalibrateBy {
+    pub seconds: f64,
+    /// False-positive rate of the threshold.
+    pub rate: f64,
+}
+
+impl Subject {
+    /// One model, with its recorded threshold; a classifier at 0.5 too.
+    pub fn single(model: &ModelScores, recorded: (String, f64), files: &[TestFile], by: Option<CalibrateBy>) -> Self {
+        let kind = model.kind;
+        let mut thresholds = vec![recorded];
+        if kind == ScoreKind::AttackProbability && thresholds[0].0 != "0.5" {
+            thresholds.push(("0.5".to_owned(), 0.5));
+        }
+        let scores = model.test.iter().map(|raw| raw.iter().map(|&raw| kind.score(raw)).collect()).collect();
+        Self { scores, thresholds, calibrated: calibrated(&[model], files, by) }
+    }
+
+    /// The mean of the standardised scores of a classifier and an autoencoder, with a threshold chosen by `choose` on
+    /// validation scores.
+    pub fn mean(
+        models: [&ModelScores; 2],
+        choose: impl FnOnce(&[f64]) -> Result<(String, f64), EvaluateError>,
+        files: &[TestFile],
+        by: Option<CalibrateBy>,
+    ) -> Result<Self, EvaluateError> {
+        let scales = models.map(|model| model.scale);
+        let validation = mean_of(&models, &scales, |model| &model.validation);
+        let scores = (0..files.len()).map(|file| mean_of(&models, &scales, |model| &model.test[file])).collect();
+        Ok(Self { scores, thresholds: vec![choose(&validation)?], calibrated: calibrated(&models, files, by) })
+    }
+
+    /// A row for each folder and each file, at each threshold, before and after calibration.
+    pub fn judge(&self, files: &[TestFile], by: Option<CalibrateBy>, bootstrap: &Bootstrap) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut begin = 0;
+        for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
+            let range = begin..begin + of_folder.len();
+            begin = range.end;
+            rows.extend(self.rows(files, range.clone(), None, by, bootstrap));
+            for file in range {
+                rows.extend(self.rows(files, file..file + 1, Some(&files[file].name), by, bootstrap));
+            }
+        }
+        rows
+    }
+
+    /// What was decided on each tested graph of each file: (calibration, scores, decision at the recorded threshold).
+    pub fn judged(
+        &self,
+        files: &[TestFile],
+        file: usize,
+        by: Option<CalibrateBy>,
+    ) -> Vec<(String, Vec<f64>, Decision)> {
+        let mut variants = vec![(NOT_CALIBRATED.to_owned(), self.tested(files, file, false))];
+        if self.calibrated[file].is_some() {
+            variants.push((name_of(by), self.tested(files, file, true)));
+        }
+        let decided = |(name, calibrated): (String, bool), scores: Vec<f64>| {
+            let decision = self.decisions(files, file..file + 1, calibrated).swap_remove(0);
+            (name, scores, decision)
+        };
+        variants.into_iter().enumerate().map(|(index, (name, scores))| decided((name, index == 1), scores)).collect()
+    }
+
+    fn rows(
+        &self,
+        files: &[TestFile],
+        range: Range<usize>,
+        file: Option<&str>,
+        by: Option<CalibrateBy>,
+        bootstrap: &Bootstrap,
+    ) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let labels: Vec<bool> = range.clone().flat_map(|file| tested(&files[file], &files[file].labels)).collect();
+        let has_calibrated = range.clone().any(|file| self.calibrated[file].is_some());
+        for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
+            let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
+            let decisions = self.decisions(files, range.clone(), calibrated);
+            let sample = Sample::new(&scores, &labels, &decisions);
+            let intervals = bootstrap.intervals(&sample, decisions.len());
+            let confusions: Vec<Confusion> = sample.confusions();
+            let judged = sample.metrics().into_iter().zip(intervals).zip(confusions).zip(&decisions);
+            rows.extend(judged.map(|(((values, intervals), confusion), decision)| Row {
+                folder: files[range.start].folder.clone(),
+                file: file.map(str::to_owned),
+                calibration: if calibrated { name_of(by) } else { NOT_CALIBRATED.to_owned() },
+                threshold_method: decision.method.clone(),
+                threshold: decision.threshold,
+                graphs: labels.len() as u64,
+                attacks: labels.iter().filter(|attack| **attack).count() as u64,
+                confusion,
+                values,
+                intervals,
+            }));
+        }
+        rows
+    }
+
+    /// Scores of the graphs of a file that are tested. A file without a calibration (its car is known, or has too little
+    /// attack-free traffic) keeps its scores.
+    fn tested(&self, files: &[TestFile], file: usize, calibrated: bool) -> Vec<f64> {
+        let scores = match &self.calibrated[file] {
+            Some((scores, _)) if calibrated => scores,
+            _ => &self.scores[file],
+        };
+        tested(&files[file], scores).collect()
+    }
+
+    fn decisions(&self, files: &[TestFile], range: Range<usize>, calibrated: bool) -> Vec<Decision> {
+        let uncalibrated = |method: &str, threshold: f64, file: usize| {
+            Decision::above(method, threshold, &self.tested(files, file, false)).called
+        };
+        if !calibrated {
+            let decision = |(method, threshold): &(String, f64)| Decision {
+                method: method.clone(),
+                threshold: Some(*threshold),
+                called: range.clone().flat_map(|file| uncalibrated(method, *threshold, file)).collect(),
+            };
+            return self.thresholds.iter().map(decision).collect();
+        }
+        // Each car has a threshold of its own, so that a folder of several files has none for all of them.
+        let (method, recorded) = &self.thresholds[0];
+        let called = |file: usize| match &self.calibrated[file] {
+            Some((_, threshold)) => Decision::above(method, *threshold, &self.tested(files, file, true)).called,
+            None => uncalibrated(method, *recorded, file),
+        };
+        let threshold =
+            (range.len() == 1).then(|| self.calibrated[range.start].as_ref().map(|(_, threshold)| *threshold));
+        let called = range.flat_map(called).collect();
+        vec![Decision { method: method.clone(), threshold: threshold.flatten(), called }]
+    }
+}
+
+/// Name of what is not calibrated.
+const NOT_CALIBRATED: &str = "none";
+
+fn name_of(by: Option<CalibrateBy>) -> String {
+    by.map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))
+}
+
+/// Values of the graphs that are tested.
+fn tested<'a, T: Copy>(file: &'a TestFile, values: &'a [T]) -> impl Iterator<Item = T> + 'a {
+    let tested = |(index, value): (usize, &T)| (!file.calibration.contains(&index)).then_some(*value);
+    values.iter().enumerate().filter_map(tested)
+}
+
+/// The mean over the models of their scores, each on its scale.
+fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores) -> &Vec<f32>) -> Vec<f64> {
+    let count = raw(models[0]).len();
+    let one = |graph: usize| {
+        let scores = models.iter().zip(scales).map(|(model, scale)| scale.standardise(model.kind, raw(model)[graph]));
+        scores.sum::<f64>() / models.len() as f64
+    };
+    (0..count).map(one).collect()
+}
+
+/// Scores on each unknown car's own scale, from the windows that calibrate.
+fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
+    let of_file = |(index, file): (usize, &TestFile)| {
+        let range = file.calibration.clone();
+        let scale = |model: &&ModelScores| Scale::of(model.kind, &model.test[index][range.clone()]);
+        let scales = models.iter().map(scale).collect::<Option<Vec<_>>>()?;
+        let scores = mean_of(models, &scales, |model| &model.test[index]);
+        let threshold = at_false_positive_rate(scores[range].to_vec(), by?.rate)?;
+        Some((scores, threshold))
+    };
+    files.iter().enumerate().map(of_file).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(folder: &str, name: &str, labels: Vec<bool>, calibration: Range<usize>) -> TestFile {
+        let graphs = 0..labels.len() as u64;
+        TestFile { folder: folder.to_owned(), name: name.to_owned(), graphs, labels, calibration }
+    }
+
+    /// A car whose log odds are all 20 higher: everything is called an attack, until it is calibrated.
+    #[test]
+    fn calibration_moves_a_model_to_another_car() {
+        let labels: Vec<bool> = (0..200).map(|index| index >= 150).collect();
+        let raw = |shift: f32| -> Vec<f32> {
+            (0..200).map(|index| shift + (index % 7) as f32 + if index >= 150 { 30.0 } else { 0.0 }).collect()
+        };
+        let files = [
+            file("test_01_known_vehicle_known_attack", "a", labels.clone(), 0..0),
+            file("test_02_unknown_vehicle_known_attack", "b", labels.clone(), 0..50),
+        ];
+        let kind = ScoreKind::AttackProbability;
+        let validation = raw(-10.0)[..150].to_vec();
+        let scale = Scale::of(kind, &validation).unwrap();
+        let model = ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale };
+        let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
+        let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);
+        let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });
+        let f1 = |folder: usize, calibration: &str, method: &str| {
+            let fits = |row: &&Row| {
+                row.file.is_none()
+                    && row.folder == files[folder].folder
+                    && row.calibration == calibration
+                    && row.threshold_method == method
+            };
+            rows.iter().find(fits).map(|row| (row.values[4], row.graphs)).unwrap()
+        };
+        assert_eq!(f1(0, "none", "fpr:0.01"), (1.0, 200));
+        assert_eq!(f1(0, "none", "0.5").0, 1.0);
+        assert_eq!(f1(1, "none", "fpr:0.01"), (0.5, 150), "50 of 150 tested windows are attacks, all are called so");
+        assert_eq!(f1(1, "first 10 s", "fpr:0.01"), (1.0, 150));
+        assert_eq!(rows.iter().filter(|row| row.folder == files[0].folder).count(), 4, "a known car is not calibrated");
+    }
+}

@@ -1,0 +1,178 @@
+//! All metrics of one set of graphs: those of decisions, and those of the order of the scores.
+
+use super::ranking::{RankMetrics, Ranking};
+
+/// The metrics of a decision, in the order of [`Confusion::metrics`], then those of a ranking: names as in `metrics.csv`.
+pub const METRICS: [&str; 12] = [
+    "accuracy",
+    "balanced_accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "specificity",
+    "mcc",
+    "roc_auc",
+    "pr_auc",
+    "detection_at_fpr_5",
+    "detection_at_fpr_1",
+    "detection_at_fpr_0_1",
+];
+
+/// Metrics that a decision gives.
+pub const DECISION_METRICS: usize = 7;
+
+/// Values of [`METRICS`]; NaN where one is not defined.
+pub type Values = [f64; METRICS.len()];
+
+/// Graphs by what they are and what they were called.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Confusion {
+    /// Attacks called attacks.
+    pub true_positives: u64,
+    /// Normal graphs called attacks.
+    pub false_positives: u64,
+    /// Normal graphs called normal.
+    pub true_negatives: u64,
+    /// Attacks called normal.
+    pub false_negatives: u64,
+}
+
+impl Confusion {
+    /// Counts decisions, each graph `weights[g]` times.
+    pub fn weighted(called: &[bool], labels: &[bool], weights: &[u32]) -> Self {
+        let mut counts = [0u64; 4];
+        for ((called, attack), weight) in called.iter().zip(labels).zip(weights) {
+            counts[usize::from(*called) * 2 + usize::from(*attack)] += u64::from(*weight);
+        }
+        let [true_negatives, false_negatives, false_positives, true_positives] = counts;
+        Self { true_positives, false_positives, true_negatives, false_negatives }
+    }
+
+    /// The first [`DECISION_METRICS`] of [`METRICS`]. F1 is 0 when there is an attack or an alarm but no hit, and the
+    /// Matthews correlation is 0 when everything has one class or one decision, as is usual.
+    pub fn metrics(&self) -> [f64; DECISION_METRICS] {
+        let [hits, alarms, passed, missed] =
+            [self.true_positives, self.false_positives, self.true_negatives, self.false_negatives]
+                .map(|count| count as f64);
+        let share = |part: f64, whole: f64| if whole == 0.0 { f64::NAN } else { part / whole };
+        let (recall, specificity) = (share(hits, hits + missed), share(passed, passed + alarms));
+        let product = (hits + alarms) * (hits + missed) * (passed + alarms) * (passed + missed);
+        let total = hits + alarms + passed + missed;
+        let mcc = match product {
+            0.0 if total > 0.0 => 0.0,
+            product => share(hits * passed - alarms * missed, product.sqrt()),
+        };
+        [
+            share(hits + passed, total),
+            0.5 * (recall + specificity),
+            share(hits, hits + alarms),
+            recall,
+            share(2.0 * hits, 2.0 * hits + alarms + missed),
+            specificity,
+            mcc,
+        ]
+    }
+}
+
+/// Which graphs were called attacks, by what rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// How the threshold was chosen: `fpr:0.001`, `youden`, or the number itself.
+    pub method: String,
+    /// The threshold, where there is one for all graphs.
+    pub threshold: Option<f64>,
+    /// Whether each graph was called an attack.
+    pub called: Vec<bool>,
+}
+
+impl Decision {
+    /// Calls an attack what has a score above `threshold`.
+    pub fn above(method: impl Into<String>, threshold: f64, scores: &[f64]) -> Self {
+        let called = scores.iter().map(|score| *score > threshold).collect();
+        Self { method: method.into(), threshold: Some(threshold), called }
+    }
+}
+
+/// Graphs that are judged together, ordered once for any number of resamples.
+#[derive(Debug)]
+pub struct Sample<'a> {
+    labels: &'a [bool],
+    decisions: &'a [Decision],
+    ranking: Ranking,
+}
+
+impl<'a> Sample<'a> {
+    /// Graphs with their scores, labels and decisions.
+    ///
+    /// # Panics
+    /// When these are not of one length.
+    pub fn new(scores: &[f64], labels: &'a [bool], decisions: &'a [Decision]) -> Self {
+        for decision in decisions {
+            assert_eq!(decision.called.len(), labels.len(), "a decision for each graph");
+        }
+        Self { labels, decisions, ranking: Ranking::new(scores, labels) }
+    }
+
+    /// Graphs.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is no graph.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The metrics of each decision, when each graph counts once.
+    pub fn metrics(&self) -> Vec<Values> {
+        self.weighted(&vec![1; self.len()])
+    }
+
+    /// The metrics of each decision, when graph `g` counts `weights[g]` times.
+    pub fn weighted(&self, weights: &[u32]) -> Vec<Values> {
+        let RankMetrics { roc_auc, pr_auc, detection: [at_5, at_1, at_0_1] } = self.ranking.weighted(weights);
+        let of_decision = |decision: &Decision| {
+            let [accuracy, balanced, precision, recall, f1, specificity, mcc] =
+                Confusion::weighted(&decision.called, self.labels, weights).metrics();
+            [accuracy, balanced, precision, recall, f1, specificity, mcc, roc_auc, pr_auc, at_5, at_1, at_0_1]
+        };
+        self.decisions.iter().map(of_decision).collect()
+    }
+
+    /// What each decision did with each graph.
+    pub fn confusions(&self) -> Vec<Confusion> {
+        let once = vec![1; self.len()];
+        self.decisions.iter().map(|decision| Confusion::weighted(&decision.called, self.labels, &once)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers_of_a_confusion() {
+        // 90 hits, 10 missed, 30 false alarms, 870 passed.
+        let confusion = Confusion { true_positives: 90, false_negatives: 10, false_positives: 30, true_negatives: 870 };
+        let [accuracy, balanced, precision, recall, f1, specificity, mcc] = confusion.metrics();
+        let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} != {expected}");
+        close(accuracy, 0.96);
+        close(balanced, 0.5 * (0.9 + 870.0 / 900.0));
+        close(precision, 0.75);
+        close(recall, 0.9);
+        close(f1, 180.0 / 220.0);
+        close(specificity, 870.0 / 900.0);
+        close(mcc, (90.0 * 870.0 - 30.0 * 10.0) / (120.0f64 * 100.0 * 900.0 * 880.0).sqrt());
+    }
+
+    #[test]
+    fn what_is_not_defined_is_no_number() {
+        let all_normal = Confusion { true_negatives: 5, ..Confusion::default() };
+        let [accuracy, balanced, precision, recall, f1, specificity, mcc] = all_normal.metrics();
+        assert_eq!((accuracy, specificity, mcc), (1.0, 1.0, 0.0));
+        assert!(balanced.is_nan() && precision.is_nan() && recall.is_nan() && f1.is_nan());
+        let missed = Confusion { false_negatives: 3, true_negatives: 5, ..Confusion::default() };
+        assert_eq!(missed.metrics()[4], 0.0, "F1 of a model that finds nothing");
+        assert!(Confusion::default().metrics()[0].is_nan());
+    }
+}

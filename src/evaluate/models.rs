@@ -1,0 +1,209 @@
+//! Trained models on disk: the runs of a dataset and its registered teachers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::EvaluateError;
+use crate::distill::frozen;
+use crate::distill::registry::{Registered, Registry};
+use crate::graph::Vocabulary;
+use crate::nn::weights::StateDict;
+use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
+use crate::train::checkpoint;
+use crate::train::fit::BEST;
+
+/// Weights of a registered teacher.
+const TEACHER_WEIGHTS: &str = "weights.safetensors";
+const SUMMARY: &str = "summary.json";
+const CONFIG: &str = "config.json";
+/// Parameters that are statistics, not weights: not counted.
+const STATISTICS: [&str; 3] = ["running_mean", "running_var", "num_batches_tracked"];
+
+/// A trained model as it lies on disk.
+#[derive(Debug)]
+pub struct TrainedModel {
+    /// Name of the run with its number (`gat_student_normal_kd/3`), or of the teacher (`teacher sim/gat`).
+    pub name: String,
+    /// The name without the number: the same for runs that differ by seed only.
+    pub group: String,
+    /// The run's folder, or the teacher's.
+    pub folder: PathBuf,
+    /// The weight file.
+    pub path: PathBuf,
+    /// Bytes of that file.
+    pub file_bytes: u64,
+    pub description: ModelDescription,
+    /// Weights on the CPU.
+    pub state: StateDict,
+    /// Content digest of the weights.
+    pub weights_digest: String,
+    /// Whether it learned from a teacher.
+    pub distilled: bool,
+    /// Seed of its training, if known.
+    pub seed: Option<u64>,
+    /// Frames from one window to the next in its training data, if known.
+    pub stride: Option<usize>,
+}
+
+impl TrainedModel {
+    /// Reads a run: its folder, or its weight file.
+    ///
+    /// # Errors
+    /// Says what the path holds and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, EvaluateError> {
+        if path.is_file() {
+            return Self::from_checkpoint(path);
+        }
+        if path.join(BEST).is_file() {
+            return Self::from_checkpoint(&path.join(BEST));
+        }
+        if path.join(TEACHER_WEIGHTS).is_file() {
+            return Self::from_teacher(&path.join(TEACHER_WEIGHTS));
+        }
+        let found =
+            if path.exists() { "holds no best.safetensors and no weights.safetensors" } else { "does not exist" };
+        Err(EvaluateError::Input(format!(
+            "{}: {found}; name a run's folder, such as runs/sim/vgae_student_autoencoder/1, or a weight file",
+            path.display()
+        )))
+    }
+
+    fn from_checkpoint(path: &Path) -> Result<Self, EvaluateError> {
+        let (state, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
+        Self::new(path, state, description)
+    }
+
+    /// A registered teacher; one that was trained elsewhere has its description in `config.json` beside it.
+    fn from_teacher(path: &Path) -> Result<Self, EvaluateError> {
+        if let Ok((state, description)) = checkpoint::read::<ModelDescription>(path) {
+            return Self::new(path, state, description);
+        }
+        let found = Registered::open(path)?;
+        let weights = found.load()?;
+        let architecture = frozen::architecture(&found.config)?;
+        let config = found.config;
+        let metric = |name: &str| config.metrics.get(name).cloned().unwrap_or_default();
+        let description = ModelDescription {
+            architecture,
+            vocabulary: Vocabulary::from_ids(config.vocabulary.iter().copied()),
+            dataset: DatasetIdentity { name: config.dataset.name.clone(), digest: config.dataset.digest.clone() },
+            window: metric("window").as_u64().unwrap_or(0) as usize,
+            size: metric("size").as_str().unwrap_or("teacher").to_owned(),
+            epoch: metric("best_epoch").as_u64().unwrap_or(0),
+            val_loss: metric("val_loss").as_f64(),
+            teacher_digest: None,
+            created_by_version: config.created_by_version.clone(),
+        };
+        let state = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
+        Self::new(path, state, description)
+    }
+
+    fn new(path: &Path, state: StateDict, description: ModelDescription) -> Result<Self, EvaluateError> {
+        let file_error = |source| EvaluateError::File { path: path.to_owned(), action: "read the size", source };
+        let file_bytes = fs::metadata(path).map_err(file_error)?.len();
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let config = frozen_config(folder);
+        let distilled =
+            config["config"]["distillation"]["use_kd"].as_bool().unwrap_or(description.teacher_digest.is_some());
+        let (group, name) = names(folder, &description.architecture);
+        Ok(Self {
+            name,
+            group,
+            folder: folder.to_owned(),
+            path: path.to_owned(),
+            file_bytes,
+            weights_digest: weights::digest(state.iter().map(|(name, tensor)| (name.as_str(), tensor)))?,
+            description,
+            state,
+            distilled,
+            seed: config["config"]["training"]["seed"].as_u64(),
+            stride: config["config"]["data"]["stride"].as_u64().map(|stride| stride as usize),
+        })
+    }
+
+    /// Frames in a window of its graphs.
+    ///
+    /// # Errors
+    /// A model that was trained elsewhere may not say.
+    pub fn window(&self) -> Result<usize, EvaluateError> {
+        match self.description.window {
+            0 | 1 => Err(EvaluateError::Input(format!(
+                "{}: does not say how many frames its windows have; add \"metrics\": {{\"window\": 100}} to its config.json",
+                self.path.display()
+            ))),
+            window => Ok(window),
+        }
+    }
+
+    /// Trained values.
+    pub fn num_parameters(&self) -> usize {
+        let is_weight = |name: &str| !STATISTICS.iter().any(|statistic| name.ends_with(statistic));
+        self.state.iter().filter(|(name, _)| is_weight(name)).map(|(_, tensor)| tensor.numel()).sum()
+    }
+}
+
+/// The frozen configuration beside a model; null where there is none (a teacher's `config.json` has other fields).
+fn frozen_config(folder: &Path) -> Value {
+    let text = fs::read(folder.join(CONFIG)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or(Value::Null)
+}
+
+/// Group and name of the model in a folder.
+fn names(folder: &Path, architecture: &Architecture) -> (String, String) {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let part = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (own, parent) = (part(&folder), folder.parent().map(part).unwrap_or_default());
+    if folder.join(TEACHER_WEIGHTS).exists() {
+        let name = format!("{}_teacher", architecture.model_name());
+        return (name.clone(), format!("{name} ({parent}/{own})"));
+    }
+    match own.parse::<u64>() {
+        Ok(_) => (parent.clone(), format!("{parent}/{own}")),
+        Err(_) => (own.clone(), own),
+    }
+}
+
+/// The folders of all finished runs of a dataset, by name and number.
+pub fn finished_runs(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
+    let mut runs = Vec::new();
+    for group in subfolders(&runs_dir.join(dataset))? {
+        let numbered = |path: PathBuf| Some((path.file_name()?.to_str()?.parse::<u64>().ok()?, path));
+        let mut of_group: Vec<_> = subfolders(&group)?.into_iter().filter_map(numbered).collect();
+        of_group.sort();
+        let finished = |path: &PathBuf| path.join(SUMMARY).exists() && path.join(BEST).exists();
+        runs.extend(of_group.into_iter().map(|(_, path)| path).filter(finished));
+    }
+    Ok(runs)
+}
+
+/// All models of a dataset: its finished runs, and those registered teachers that are not among them.
+pub fn all_of_dataset(runs_dir: &Path, teachers_dir: &Path, dataset: &str) -> Result<Vec<TrainedModel>, EvaluateError> {
+    let runs = finished_runs(runs_dir, dataset)?;
+    let mut models = runs.iter().map(|path| TrainedModel::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let registry = Registry::new(teachers_dir);
+    for listed in registry.list()?.into_iter().filter(|listed| listed.dataset == dataset) {
+        let teacher = TrainedModel::read(&listed.teacher?.weights_path)?;
+        if models.iter().all(|model| model.weights_digest != teacher.weights_digest) {
+            models.push(teacher);
+        }
+    }
+    Ok(models)
+}
+
+fn subfolders(parent: &Path) -> Result<Vec<PathBuf>, EvaluateError> {
+    if !parent.exists() {
+        return Ok(Vec::new());
+    }
+    let error = |source| EvaluateError::File { path: parent.to_owned(), action: "list", source };
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(parent).map_err(error)? {
+        let path = entry.map_err(error)?.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}

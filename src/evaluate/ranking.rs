@@ -1,0 +1,162 @@
+//! What the order of the scores says: areas under curves, and detection rates at given false-positive rates.
+//!
+//! Exact with ties: equal scores are one step of a curve, whatever their order. Graphs have weights, so that a resample
+//! of the graphs is another set of weights on the same order.
+
+/// The detection rates reported, as false-positive rates.
+pub const FALSE_POSITIVE_RATES: [f64; 3] = [0.05, 0.01, 0.001];
+
+/// Graphs in descending order of score.
+#[derive(Debug, Clone)]
+pub struct Ranking {
+    /// Graph, and whether it has an attack, descending by score.
+    order: Vec<Ranked>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ranked {
+    graph: u32,
+    attack: bool,
+    /// Whether the next graph has a smaller score.
+    ends_tie: bool,
+}
+
+/// What a ranking gives; NaN where there are no attacks, or nothing else.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RankMetrics {
+    /// P(score of an attack > score of a normal graph) + ½ P(equal) (Mann & Whitney 1947).
+    pub roc_auc: f64,
+    /// Average precision: Σ over distinct scores of (recall step) · precision.
+    pub pr_auc: f64,
+    /// Highest true-positive rate of any threshold whose false-positive rate is at most 5 %, 1 %, 0.1 %.
+    pub detection: [f64; 3],
+}
+
+impl Ranking {
+    /// Orders graphs by score.
+    ///
+    /// # Panics
+    /// When there are 2³² graphs or more, or not as many labels.
+    pub fn new(scores: &[f64], labels: &[bool]) -> Self {
+        assert_eq!(scores.len(), labels.len(), "a label for each score");
+        let count = u32::try_from(scores.len()).expect("fewer than 2^32 graphs");
+        let mut order: Vec<u32> = (0..count).collect();
+        let score = |graph: u32| scores[graph as usize];
+        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+        let ranked = |place: usize| Ranked {
+            graph: order[place],
+            attack: labels[order[place] as usize],
+            ends_tie: order.get(place + 1).is_none_or(|&next| score(next) < score(order[place])),
+        };
+        Self { order: (0..order.len()).map(ranked).collect() }
+    }
+
+    /// The metrics of all graphs, once each.
+    pub fn metrics(&self) -> RankMetrics {
+        self.weighted(&vec![1; self.order.len()])
+    }
+
+    /// The metrics when graph `g` counts `weights[g]` times: one pass over the order.
+    pub fn weighted(&self, weights: &[u32]) -> RankMetrics {
+        let (mut attacks, mut normals) = (0u64, 0u64);
+        for ranked in &self.order {
+            let weight = u64::from(weights[ranked.graph as usize]);
+            *(if ranked.attack { &mut attacks } else { &mut normals }) += weight;
+        }
+        let allowed = FALSE_POSITIVE_RATES.map(|rate| (rate * normals as f64).floor() as u64);
+        let (mut true_positives, mut false_positives) = (0u64, 0u64);
+        // What the distinct score at hand adds.
+        let (mut more_true, mut more_false) = (0u64, 0u64);
+        // Twice the area, in graphs times graphs: whole numbers, so that the result does not depend on the order of ties.
+        let (mut double_area, mut precision_sum) = (0u128, 0.0);
+        let mut detected = [0u64; 3];
+        for ranked in &self.order {
+            let weight = u64::from(weights[ranked.graph as usize]);
+            *(if ranked.attack { &mut more_true } else { &mut more_false }) += weight;
+            if !ranked.ends_tie {
+                continue;
+            }
+            double_area += u128::from(more_false) * u128::from(2 * true_positives + more_true);
+            true_positives += more_true;
+            false_positives += more_false;
+            if more_true > 0 {
+                precision_sum += more_true as f64 * (true_positives as f64 / (true_positives + false_positives) as f64);
+            }
+            for (detected, allowed) in detected.iter_mut().zip(allowed) {
+                if false_positives <= allowed {
+                    *detected = true_positives;
+                }
+            }
+            (more_true, more_false) = (0, 0);
+        }
+        if attacks == 0 || normals == 0 {
+            return RankMetrics { roc_auc: f64::NAN, pr_auc: f64::NAN, detection: [f64::NAN; 3] };
+        }
+        RankMetrics {
+            roc_auc: double_area as f64 / (2.0 * attacks as f64 * normals as f64),
+            pr_auc: precision_sum / attacks as f64,
+            detection: detected.map(|detected| detected as f64 / attacks as f64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(scores: &[f64], labels: &[u8]) -> RankMetrics {
+        let labels: Vec<bool> = labels.iter().map(|label| *label == 1).collect();
+        Ranking::new(scores, &labels).metrics()
+    }
+
+    #[test]
+    fn known_answers() {
+        // The example of scikit-learn's documentation: ROC AUC 0.75, average precision 0.8333.
+        let found = metrics(&[0.1, 0.4, 0.35, 0.8], &[0, 0, 1, 1]);
+        assert_eq!(found.roc_auc, 0.75);
+        assert!((found.pr_auc - 0.833_333_333_333).abs() < 1e-12, "{found:?}");
+        assert_eq!(found.detection, [0.5; 3]);
+        let perfect = metrics(&[0.1, 0.2, 0.8, 0.9], &[0, 0, 1, 1]);
+        assert_eq!(perfect, RankMetrics { roc_auc: 1.0, pr_auc: 1.0, detection: [1.0; 3] });
+        let reversed = metrics(&[0.9, 0.8, 0.1], &[0, 0, 1]);
+        assert_eq!((reversed.roc_auc, reversed.detection), (0.0, [0.0; 3]));
+        assert!((reversed.pr_auc - 1.0 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn equal_scores_are_one_step() {
+        let tied = metrics(&[0.5; 8], &[1, 0, 0, 1, 0, 0, 0, 0]);
+        assert_eq!((tied.roc_auc, tied.pr_auc, tied.detection), (0.5, 0.25, [0.0; 3]));
+        // Two attacks at 0.9, one tied with a normal graph at 0.5, one normal graph at 0.1.
+        let some = metrics(&[0.9, 0.9, 0.5, 0.5, 0.1], &[1, 1, 1, 0, 0]);
+        assert!((some.roc_auc - (2.0 + 2.0 + 0.5 + 1.0) / 6.0).abs() < 1e-15);
+        assert!((some.pr_auc - (2.0 / 3.0 + 0.75 / 3.0)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn detection_rates_count_what_the_false_positive_rate_allows() {
+        // 1000 normal graphs at 0..1, and attacks just above the 100th, 30th, 5th and 0th of the highest normal scores.
+        let mut scores: Vec<f64> = (0..1000).map(|index| f64::from(index) / 1000.0).collect();
+        let mut labels = vec![0u8; 1000];
+        for above in [900, 970, 995, 999] {
+            scores.push((f64::from(above) + 0.5) / 1000.0);
+            labels.push(1);
+        }
+        // Above 0.9005 lie 99 normals, above 0.9705 29, above 0.9955 4, above 0.9995 none.
+        assert_eq!(metrics(&scores, &labels).detection, [0.75, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn one_class_has_no_ranking() {
+        assert!(metrics(&[0.5, 0.6], &[1, 1]).roc_auc.is_nan());
+        assert!(metrics(&[], &[]).pr_auc.is_nan());
+    }
+
+    #[test]
+    fn weights_count_graphs_several_times() {
+        let (scores, labels) = ([0.1, 0.4, 0.35, 0.8], [false, false, true, true]);
+        let weighted = Ranking::new(&scores, &labels).weighted(&[2, 0, 3, 1]);
+        let repeated = metrics(&[0.1, 0.1, 0.35, 0.35, 0.35, 0.8], &[0, 0, 1, 1, 1, 1]);
+        assert_eq!(weighted, repeated);
+    }
+}

@@ -1,0 +1,144 @@
+//! Thresholds that were chosen for a model, kept beside its weights: `thresholds.json`.
+//!
+//! A threshold belongs to the weights and the data that it was chosen on; both digests stand beside it, and one of other
+//! weights is not used.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
+use crate::config::Threshold;
+use crate::files;
+
+/// File in a run's folder.
+pub const THRESHOLDS: &str = "thresholds.json";
+const FORMAT_VERSION: u32 = 1;
+
+/// One threshold and where it comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedThreshold {
+    /// `fpr:0.001`, `youden`, or a number.
+    pub method: String,
+    /// Scores above it are called attacks.
+    pub value: f64,
+    pub kind: ScoreKind,
+    /// Of the weights that scored.
+    pub weights_digest: String,
+    /// Of the store whose validation graphs were scored.
+    pub data_digest: String,
+    pub dataset: String,
+    /// Validation graphs without and with an attack.
+    pub benign_graphs: u64,
+    pub attack_graphs: u64,
+    /// What is usual for the benign ones.
+    pub scale: Scale,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ThresholdFile {
+    format_version: u32,
+    thresholds: Vec<RecordedThreshold>,
+}
+
+/// Validation graphs as a model scored them.
+#[derive(Debug)]
+pub struct ValidationScores<'a> {
+    pub kind: ScoreKind,
+    pub raw: &'a [f32],
+    pub labels: &'a [bool],
+    pub dataset: &'a str,
+    pub data_digest: &'a str,
+}
+
+impl RecordedThreshold {
+    /// Chooses a threshold on validation data.
+    pub fn choose(
+        method: Threshold,
+        model: &TrainedModel,
+        validation: &ValidationScores<'_>,
+    ) -> Result<Self, EvaluateError> {
+        let ValidationScores { kind, raw, labels, dataset, data_digest } = *validation;
+        let scores: Vec<f64> = raw.iter().map(|&raw| kind.score(raw)).collect();
+        let benign: Vec<f32> = raw.iter().zip(labels).filter(|(_, attack)| !**attack).map(|(raw, _)| *raw).collect();
+        let unusable = |reason: String| {
+            EvaluateError::Input(format!(
+                "no threshold for {}: {reason} in the validation data of {dataset}; \
+                 raise --validation-fraction, or give a number with --threshold",
+                model.name
+            ))
+        };
+        let value = threshold::choose(method, &scores, labels).map_err(unusable)?;
+        let scale = Scale::of(kind, &benign).ok_or_else(|| unusable("there is no attack-free window".to_owned()))?;
+        Ok(Self {
+            method: method.to_string(),
+            value,
+            kind,
+            weights_digest: model.weights_digest.clone(),
+            data_digest: data_digest.to_owned(),
+            dataset: dataset.to_owned(),
+            benign_graphs: benign.len() as u64,
+            attack_graphs: (raw.len() - benign.len()) as u64,
+            scale,
+        })
+    }
+}
+
+/// The threshold of that method that was recorded for these weights; of several, the one chosen on the model's own data,
+/// else on `data_digest`.
+pub fn find(
+    model: &TrainedModel,
+    method: Threshold,
+    data_digest: &str,
+) -> Result<Option<RecordedThreshold>, EvaluateError> {
+    let method = method.to_string();
+    let mut found = read(model)?;
+    found.retain(|recorded| recorded.method == method);
+    let own = &model.description.dataset.digest;
+    let position = [own.as_str(), data_digest]
+        .iter()
+        .find_map(|digest| found.iter().position(|recorded| recorded.data_digest == *digest));
+    Ok(position.map(|position| found.swap_remove(position)))
+}
+
+/// All thresholds recorded for the model's weights, the newest last.
+pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateError> {
+    let path = path(model);
+    let content = |reason: String| EvaluateError::Content { path: path.clone(), reason };
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(content(format!("cannot be read: {error}"))),
+    };
+    let advice = "delete it, and `kdgat evaluate` chooses thresholds again";
+    let file: ThresholdFile =
+        serde_json::from_slice(&text).map_err(|error| content(format!("holds no thresholds: {error}; {advice}")))?;
+    if file.format_version != FORMAT_VERSION {
+        return Err(content(format!(
+            "is format version {}, this program reads {FORMAT_VERSION}; {advice}",
+            file.format_version
+        )));
+    }
+    let fits = |recorded: &RecordedThreshold| recorded.weights_digest == model.weights_digest;
+    Ok(file.thresholds.into_iter().filter(fits).collect())
+}
+
+/// Adds a threshold to the model's file, in place of one of the same method and data.
+pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(), EvaluateError> {
+    let mut thresholds = read(model)?;
+    thresholds.retain(|other| other.method != threshold.method || other.data_digest != threshold.data_digest);
+    thresholds.push(threshold.clone());
+    let path = path(model);
+    let file = ThresholdFile { format_version: FORMAT_VERSION, thresholds };
+    let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other);
+    text.and_then(|text| files::write_atomically(&path, &text)).map_err(|source| EvaluateError::File {
+        path,
+        action: "record the threshold",
+        source,
+    })
+}
+
+fn path(model: &TrainedModel) -> PathBuf {
+    let folder: &Path = &model.folder;
+    folder.join(THRESHOLDS)
+}

@@ -1,0 +1,187 @@
+//! The score of a graph: one number, higher the more it looks like an attack.
+//!
+//! Evaluation, calibration and detection all score here, so that one graph has one score wherever it is asked for.
+
+use std::sync::Arc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::{EvaluateError, TrainedModel};
+use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Vocabulary};
+use crate::nn::attention::AttentionKernel;
+use crate::nn::layers::mean_per_graph;
+use crate::nn::vgae::{self, Mode};
+use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
+
+/// Graphs of a batch: as fast as larger ones on a CPU, and little memory whatever the number of graphs.
+pub const BATCH_GRAPHS: usize = 512;
+/// Batches that are assembled ahead.
+const PREFETCH_BATCHES: usize = 2;
+
+/// What a model's score means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreKind {
+    /// Of a classifier: P(attack), the softmax of its logits.
+    AttackProbability,
+    /// Of an autoencoder: reconstruction error + 0.1·cross entropy of the IDs, means over the nodes.
+    Difficulty,
+}
+
+impl ScoreKind {
+    /// The score of a raw output of the model (a difference of logits, or a difficulty).
+    ///
+    /// The probability is computed in double precision from the difference of the logits: in single precision all that is
+    /// certain to one part in 10⁷ would be tied at 1.
+    pub fn score(self, raw: f32) -> f64 {
+        match self {
+            Self::AttackProbability => 1.0 / (1.0 + (-f64::from(raw)).exp()),
+            Self::Difficulty => f64::from(raw),
+        }
+    }
+
+    /// The same on a scale without ends, on which scores of one car are spread evenly: log odds, or log difficulty.
+    pub fn unbounded(self, raw: f32) -> f64 {
+        match self {
+            Self::AttackProbability => f64::from(raw),
+            Self::Difficulty => f64::from(raw.max(f32::MIN_POSITIVE)).ln(),
+        }
+    }
+
+    /// A score (as [`ScoreKind::score`] gives it) on the scale without ends.
+    pub fn unbounded_of_score(self, score: f64) -> f64 {
+        match self {
+            Self::AttackProbability => score.ln() - (1.0 - score).ln(),
+            Self::Difficulty => score.max(f64::MIN_POSITIVE).ln(),
+        }
+    }
+}
+
+/// A model that scores.
+#[derive(Debug)]
+pub struct Scorer {
+    network: Network,
+    vocabulary: Arc<Vocabulary>,
+    device: Device,
+}
+
+#[derive(Debug)]
+enum Network {
+    Gat(Gat),
+    Vgae(Vgae),
+}
+
+/// A graph's raw score, and which node made most of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Explained {
+    /// As [`Scorer::raw_scores`] gives it.
+    pub raw: f32,
+    /// The ID that contributes most.
+    pub can_id: u32,
+    /// Autoencoder: that node's error. Classifier: by how much the log odds of an attack fall without that node.
+    pub contribution: f32,
+}
+
+impl Scorer {
+    /// Puts a model's weights to work on `device`.
+    ///
+    /// # Errors
+    /// Weights that do not fit their architecture.
+    pub fn new(model: &TrainedModel, device: Device, kernel: AttentionKernel) -> Result<Self, EvaluateError> {
+        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
+        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
+        let mut given = GivenTensors::new(tensors);
+        let network = match &model.description.architecture {
+            Architecture::Gat(config) => Network::Gat(Gat::new(Scope::root(&mut given), config, kernel)?),
+            Architecture::Vgae(config) => Network::Vgae(Vgae::new(Scope::root(&mut given), config, kernel)?),
+        };
+        given.check_all_used(|_| false)?;
+        Ok(Self { network, vocabulary: Arc::new(model.description.vocabulary.clone()), device })
+    }
+
+    /// What its scores mean.
+    pub fn kind(&self) -> ScoreKind {
+        match self.network {
+            Network::Gat(_) => ScoreKind::AttackProbability,
+            Network::Vgae(_) => ScoreKind::Difficulty,
+        }
+    }
+
+    /// How the batches that it reads are assembled: with its own vocabulary.
+    pub fn assemble_options(&self) -> AssembleOptions {
+        AssembleOptions { vocabulary: Arc::clone(&self.vocabulary), unknown_drop: None, edge_attributes: false }
+    }
+
+    /// The raw score of each graph of a batch: the difference of the logits, or the difficulty.
+    pub fn raw_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
+        tch::no_grad(|| {
+            let batch = &batch.to_device(self.device);
+            let raw = match &self.network {
+                Network::Gat(model) => margin(&model.forward(batch, Mode::Evaluation)?)?,
+                Network::Vgae(model) => vgae::difficulty(&model.forward(batch, Mode::Evaluation)?, batch)?.total,
+            };
+            Ok(weights::floats(&raw)?)
+        })
+    }
+
+    /// The raw scores of graphs of a store, in their order; memory does not grow with their number but for the result.
+    pub fn score_store(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<f32>, EvaluateError> {
+        let options =
+            LoaderOptions { assemble: self.assemble_options(), workers: 1, prefetch_batches: PREFETCH_BATCHES };
+        let loader = Loader::start(Arc::clone(store), options);
+        let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
+        let mut scores = Vec::with_capacity(graphs.len());
+        for batch in loader.epoch(batches, 0) {
+            scores.extend(self.raw_scores(&batch?)?);
+        }
+        Ok(scores)
+    }
+
+    /// The raw score of a batch of one graph, and the ID that contributes most to it.
+    ///
+    /// Autoencoder: the node with the largest error. Classifier: the node without which the pooled mean would give the
+    /// lowest log odds; only pooling and head are computed again, for all nodes in one small batch.
+    pub fn explain(&self, batch: &Batch) -> Result<Explained, EvaluateError> {
+        tch::no_grad(|| {
+            let batch_on_device = &batch.to_device(self.device);
+            let (raw, by_node) = match &self.network {
+                Network::Gat(model) => explain_gat(model, batch_on_device)?,
+                Network::Vgae(model) => explain_vgae(model, batch_on_device)?,
+            };
+            let highest = (0..by_node.len()).max_by(|&a, &b| by_node[a].total_cmp(&by_node[b])).unwrap_or(0);
+            let (can_ids, contribution) = (&batch.can_ids, by_node.get(highest).copied().unwrap_or(f32::NAN));
+            Ok(Explained { raw, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution })
+        })
+    }
+}
+
+/// Log odds of an attack: logit of attack − logit of normal.
+fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
+}
+
+fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
+    let layers = model.layer_outputs(batch, Mode::Evaluation)?;
+    let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
+    let pooled = Tensor::f_cat(&pooled, 1)?;
+    let whole = margin(&model.classify(&pooled, Mode::Evaluation)?)?;
+    let raw = weights::floats(&whole)?.first().copied().unwrap_or(f32::NAN);
+    let nodes = batch.num_nodes();
+    if nodes < 2 {
+        return Ok((raw, vec![raw]));
+    }
+    let others = pooled.f_mul_scalar(nodes as f64)?.f_sub(&Tensor::f_cat(&layers, 1)?)?;
+    let others = others.f_div_scalar((nodes - 1) as f64)?;
+    let without = margin(&model.classify(&others, Mode::Evaluation)?)?;
+    Ok((raw, weights::floats(&whole.f_sub(&without)?)?))
+}
+
+fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
+    let output = model.forward(batch, Mode::Evaluation)?;
+    let raw = weights::floats(&vgae::difficulty(&output, batch)?.total)?.first().copied().unwrap_or(f32::NAN);
+    let squared = output.reconstruction.f_sub(&batch.continuous)?.f_square()?;
+    let reconstruction = squared.f_mean_dim([1i64].as_slice(), false, Kind::Float)?;
+    let log_probability = output.id_logits.f_log_softmax(-1, Kind::Float)?;
+    let id = log_probability.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
+    Ok((raw, weights::floats(&reconstruction.f_sub(&id.f_mul_scalar(0.1)?)?)?))
+}

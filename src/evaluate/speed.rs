@@ -1,0 +1,74 @@
+//! How fast a model scores: measured on graphs of a store, from mapped columns to scores.
+
+use std::time::{Duration, Instant};
+
+use super::{EvaluateError, Scorer};
+use crate::graph::Store;
+use crate::graph::assemble::Assembler;
+
+/// Graphs of a large batch.
+const LARGE_BATCH: usize = 512;
+/// Each size is measured for about so long.
+const MEASURED: Duration = Duration::from_millis(300);
+/// Batches that are not counted: memory is not there yet.
+const WARM_UP: usize = 3;
+
+/// Time and throughput; assembling the batch is part of it.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Speed {
+    /// Milliseconds per graph, one graph at a time: the median.
+    pub ms_per_graph_batch_1: f64,
+    /// Milliseconds per graph in batches of 512: the median.
+    pub ms_per_graph_batch_512: f64,
+    /// Frames per second at batch 512: a new window begins every `stride` frames.
+    pub frames_per_second: f64,
+    /// Threads that computed.
+    pub threads: i32,
+}
+
+impl Speed {
+    /// Of one model after the other.
+    pub fn and_then(&self, other: &Speed) -> Speed {
+        Speed {
+            ms_per_graph_batch_1: self.ms_per_graph_batch_1 + other.ms_per_graph_batch_1,
+            ms_per_graph_batch_512: self.ms_per_graph_batch_512 + other.ms_per_graph_batch_512,
+            frames_per_second: 1.0 / (1.0 / self.frames_per_second + 1.0 / other.frames_per_second),
+            threads: self.threads,
+        }
+    }
+}
+
+/// Measures on these graphs; `None` when there are none.
+pub fn measure(scorer: &Scorer, store: &Store, graphs: &[u64]) -> Result<Option<Speed>, EvaluateError> {
+    if graphs.is_empty() {
+        return Ok(None);
+    }
+    let single = median_seconds(scorer, store, graphs, 1)?;
+    let large = median_seconds(scorer, store, graphs, LARGE_BATCH)?;
+    Ok(Some(Speed {
+        ms_per_graph_batch_1: 1e3 * single,
+        ms_per_graph_batch_512: 1e3 * large,
+        frames_per_second: store.manifest().options.stride as f64 / large,
+        threads: tch::get_num_threads(),
+    }))
+}
+
+/// Seconds per graph in batches of `size`, or of as many graphs as there are.
+fn median_seconds(scorer: &Scorer, store: &Store, graphs: &[u64], size: usize) -> Result<f64, EvaluateError> {
+    let options = scorer.assemble_options();
+    let mut assembler = Assembler::default();
+    let mut seconds = Vec::new();
+    let begin = Instant::now();
+    for (count, batch) in graphs.chunks_exact(size.min(graphs.len())).cycle().enumerate() {
+        let start = Instant::now();
+        scorer.raw_scores(&assembler.assemble(store, batch, &options)?)?;
+        if count >= WARM_UP {
+            seconds.push(start.elapsed().as_secs_f64() / batch.len() as f64);
+        }
+        if count > WARM_UP && begin.elapsed() > MEASURED {
+            break;
+        }
+    }
+    seconds.sort_unstable_by(f64::total_cmp);
+    Ok(seconds[seconds.len() / 2])
+}

@@ -1,0 +1,346 @@
+//! The result of an evaluation, as `metrics.json`, as `metrics.csv`, and as tables for a terminal.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use super::bootstrap::{Bootstrap, Interval};
+use super::metrics::{Confusion, METRICS, Values};
+use super::speed::Speed;
+
+/// An evaluation.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub dataset: String,
+    pub data_digest: String,
+    pub window: usize,
+    pub stride: usize,
+    pub bootstrap: Bootstrap,
+    pub models: Vec<ModelReport>,
+}
+
+/// What is known of one model, and how it did.
+#[derive(Debug, Clone)]
+pub struct ModelReport {
+    /// `gat_student_normal_kd/3`.
+    pub name: String,
+    /// The same for runs that differ by seed only.
+    pub group: String,
+    /// `gat`, `vgae`, or `gat+vgae`.
+    pub kind: String,
+    pub size: String,
+    pub distilled: bool,
+    pub seed: Option<u64>,
+    pub paths: Vec<PathBuf>,
+    pub weights_digests: Vec<String>,
+    pub parameters: usize,
+    pub file_bytes: u64,
+    pub speed: Option<Speed>,
+    pub rows: Vec<Row>,
+}
+
+/// Metrics of one folder or file at one threshold.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub folder: String,
+    /// None: the whole folder.
+    pub file: Option<String>,
+    /// `none`, or what the scores were calibrated on.
+    pub calibration: String,
+    pub threshold_method: String,
+    pub threshold: Option<f64>,
+    pub graphs: u64,
+    pub attacks: u64,
+    pub confusion: Confusion,
+    pub values: Values,
+    pub intervals: [Interval; METRICS.len()],
+}
+
+/// Columns of `metrics.csv` before the metrics.
+const CSV_COLUMNS: [&str; 23] = [
+    "dataset",
+    "model",
+    "group",
+    "kind",
+    "size",
+    "distilled",
+    "seed",
+    "scope",
+    "folder",
+    "file",
+    "calibration",
+    "threshold_method",
+    "threshold",
+    "graphs",
+    "attacks",
+    "true_positives",
+    "false_positives",
+    "true_negatives",
+    "false_negatives",
+    "parameters",
+    "file_bytes",
+    "ms_per_graph_batch_1",
+    "ms_per_graph_batch_512",
+];
+/// The last of them, behind the times.
+const FRAMES_PER_SECOND: &str = "frames_per_second";
+
+impl Report {
+    /// The content of `metrics.json`.
+    pub fn json(&self) -> Value {
+        json!({
+            "format_version": 1,
+            "kdgat_version": env!("CARGO_PKG_VERSION"),
+            "dataset": self.dataset,
+            "data_digest": self.data_digest,
+            "window": self.window,
+            "stride": self.stride,
+            "bootstrap": self.bootstrap,
+            "models": self.models.iter().map(ModelReport::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The content of `metrics.csv`: a row for each model, folder or file, calibration and threshold.
+    pub fn csv(&self) -> Result<Vec<u8>, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let with_ends = |name: &str| [name.to_owned(), format!("{name}_low"), format!("{name}_high")];
+        let fixed = CSV_COLUMNS.into_iter().chain([FRAMES_PER_SECOND]).map(str::to_owned);
+        writer.write_record(fixed.chain(METRICS.iter().flat_map(|name| with_ends(name))))?;
+        for model in &self.models {
+            for row in &model.rows {
+                writer.write_record(self.record(model, row))?;
+            }
+        }
+        writer.into_inner().map_err(|error| error.into_error().into())
+    }
+
+    fn record(&self, model: &ModelReport, row: &Row) -> Vec<String> {
+        let speed = |value: fn(&Speed) -> f64| model.speed.as_ref().map_or(String::new(), |speed| number(value(speed)));
+        let Confusion { true_positives, false_positives, true_negatives, false_negatives } = row.confusion;
+        let mut record = vec![
+            self.dataset.clone(),
+            model.name.clone(),
+            model.group.clone(),
+            model.kind.clone(),
+            model.size.clone(),
+            model.distilled.to_string(),
+            model.seed.map_or(String::new(), |seed| seed.to_string()),
+            if row.file.is_some() { "file" } else { "folder" }.to_owned(),
+            row.folder.clone(),
+            row.file.clone().unwrap_or_default(),
+            row.calibration.clone(),
+            row.threshold_method.clone(),
+            row.threshold.map_or(String::new(), number),
+        ];
+        let counts = [row.graphs, row.attacks, true_positives, false_positives, true_negatives, false_negatives];
+        record.extend(counts.map(|count| count.to_string()));
+        record.extend([model.parameters.to_string(), model.file_bytes.to_string()]);
+        record.push(speed(|speed| speed.ms_per_graph_batch_1));
+        record.push(speed(|speed| speed.ms_per_graph_batch_512));
+        record.push(speed(|speed| speed.frames_per_second));
+        for (value, (low, high)) in row.values.iter().zip(&row.intervals) {
+            record.extend([number(*value), number(*low), number(*high)]);
+        }
+        record
+    }
+
+    /// Tables: the models, each test folder, and means over runs that differ by seed.
+    pub fn text(&self) -> String {
+        let mut text = self.table_of_models();
+        let mut folders: Vec<&str> = Vec::new();
+        for row in self.models.iter().flat_map(|model| &model.rows) {
+            if !folders.contains(&row.folder.as_str()) {
+                folders.push(&row.folder);
+            }
+        }
+        for folder in &folders {
+            text += &self.table_of_folder(folder);
+        }
+        text += &self.table_of_groups(&folders);
+        text
+    }
+
+    fn table_of_models(&self) -> String {
+        let mut table = Table::new(&["model", "parameters", "kB", "ms/graph (1)", "ms/graph (512)", "frames/s"]);
+        for model in &self.models {
+            let speed = |value: fn(&Speed) -> f64, digits: usize| {
+                model.speed.as_ref().map_or(String::new(), |speed| format!("{:.digits$}", value(speed)))
+            };
+            table.row(vec![
+                model.name.clone(),
+                model.parameters.to_string(),
+                format!("{:.0}", model.file_bytes as f64 / 1e3),
+                speed(|speed| speed.ms_per_graph_batch_1, 3),
+                speed(|speed| speed.ms_per_graph_batch_512, 4),
+                speed(|speed| speed.frames_per_second, 0),
+            ]);
+        }
+        format!("{} (windows of {} frames, one every {})\n\n{}", self.dataset, self.window, self.stride, table.text())
+    }
+
+    fn table_of_folder(&self, folder: &str) -> String {
+        let mut table = Table::new(&[
+            "model",
+            "calibration",
+            "threshold",
+            "F1",
+            "(95 %)",
+            "precision",
+            "recall",
+            "specificity",
+            "bal. acc.",
+            "MCC",
+            "ROC AUC",
+            "PR AUC",
+            "@FPR 1 %",
+        ]);
+        let mut graphs = (0, 0);
+        for model in &self.models {
+            for row in model.rows.iter().filter(|row| row.folder == folder && row.file.is_none()) {
+                graphs = (row.graphs, row.attacks);
+                let [_, balanced, precision, recall, f1, specificity, mcc, roc_auc, pr_auc, _, at_1, _] = row.values;
+                let (low, high) = row.intervals[4];
+                let mut cells =
+                    vec![model.name.clone(), row.calibration.clone(), row.threshold_method.clone(), short(f1)];
+                cells.push(if low.is_nan() { String::new() } else { format!("{}–{}", short(low), short(high)) });
+                let others = [precision, recall, specificity, balanced, mcc, roc_auc, pr_auc, at_1];
+                cells.extend(others.map(short));
+                table.row(cells);
+            }
+        }
+        format!("\n{folder}: {} graphs, {} with an attack\n\n{}", graphs.0, graphs.1, table.text())
+    }
+
+    /// Mean and sample standard deviation over the runs of a group; empty when every group has one run.
+    fn table_of_groups(&self, folders: &[&str]) -> String {
+        let mut table =
+            Table::new(&["models", "runs", "folder", "calibration", "threshold", "F1", "ROC AUC", "PR AUC"]);
+        let mut done: Vec<&str> = Vec::new();
+        for model in &self.models {
+            let runs: Vec<&ModelReport> = self.models.iter().filter(|other| other.group == model.group).collect();
+            if runs.len() < 2 || done.contains(&model.group.as_str()) {
+                continue;
+            }
+            done.push(&model.group);
+            for folder in folders {
+                for like in model.rows.iter().filter(|row| row.folder == *folder && row.file.is_none()) {
+                    let same = |row: &&Row| {
+                        row.folder == like.folder
+                            && row.file.is_none()
+                            && row.calibration == like.calibration
+                            && row.threshold_method == like.threshold_method
+                    };
+                    let rows: Vec<&Row> = runs.iter().filter_map(|run| run.rows.iter().find(same)).collect();
+                    let spread = |metric: usize| mean_and_spread(rows.iter().map(|row| row.values[metric]).collect());
+                    let mut cells = vec![model.group.clone(), rows.len().to_string(), folder.to_string()];
+                    cells.extend([like.calibration.clone(), like.threshold_method.clone()]);
+                    cells.extend([spread(4), spread(7), spread(8)]);
+                    table.row(cells);
+                }
+            }
+        }
+        if done.is_empty() {
+            String::new()
+        } else {
+            format!("\nmean ± standard deviation over runs\n\n{}", table.text())
+        }
+    }
+}
+
+impl ModelReport {
+    fn json(&self) -> Value {
+        json!({
+            "model": self.name,
+            "group": self.group,
+            "kind": self.kind,
+            "size": self.size,
+            "distilled": self.distilled,
+            "seed": self.seed,
+            "paths": self.paths,
+            "weights_digests": self.weights_digests,
+            "parameters": self.parameters,
+            "file_bytes": self.file_bytes,
+            "speed": self.speed,
+            "results": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Row {
+    fn json(&self) -> Value {
+        let metric = |(name, (value, (low, high))): (&&str, (&f64, &Interval))| {
+            ((*name).to_owned(), json!({ "value": value, "low": low, "high": high }))
+        };
+        let metrics: Map<String, Value> =
+            METRICS.iter().zip(self.values.iter().zip(&self.intervals)).map(metric).collect();
+        json!({
+            "scope": if self.file.is_some() { "file" } else { "folder" },
+            "folder": self.folder,
+            "file": self.file,
+            "calibration": self.calibration,
+            "threshold_method": self.threshold_method,
+            "threshold": self.threshold,
+            "graphs": self.graphs,
+            "attacks": self.attacks,
+            "confusion": self.confusion,
+            "metrics": metrics,
+        })
+    }
+}
+
+/// A number in a CSV file: digits that read back as the same value; nothing for one that is not defined.
+pub fn number(value: f64) -> String {
+    if value.is_nan() { String::new() } else { value.to_string() }
+}
+
+fn short(value: f64) -> String {
+    if value.is_nan() { "-".to_owned() } else { format!("{value:.4}") }
+}
+
+fn mean_and_spread(mut values: Vec<f64>) -> String {
+    values.retain(|value| !value.is_nan());
+    let count = values.len() as f64;
+    if values.len() < 2 {
+        return values.first().map_or("-".to_owned(), |value| short(*value));
+    }
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    format!("{mean:.4} ± {:.4}", variance.sqrt())
+}
+
+/// Columns as wide as their widest cell: the first to the left, the others to the right.
+#[derive(Debug)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these heads.
+    pub fn new(heads: &[&str]) -> Self {
+        Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The lines.
+    pub fn text(&self) -> String {
+        let columns = self.rows[0].len();
+        let cell_width = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
+        let width = |column| self.rows.iter().map(|row| cell_width(row, column)).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            for (index, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                // Writing to a String cannot fail.
+                let _ = if index == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+            }
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+        }
+        text
+    }
+}

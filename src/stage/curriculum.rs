@@ -1,0 +1,296 @@
+//! The batches of `kdgat curriculum`, and the difficulty scores that they follow from.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::StageError;
+use super::setup::{self, Data};
+use super::teacher;
+use super::training::{self, Graphs, StagePlan};
+use crate::config::{Config, CurriculumKind};
+use crate::curriculum::{Choice, CurriculumError, GraphScore, Sampler, Schedule, Scorer, Scores, Selection};
+use crate::distill::frozen::LoadedModel;
+use crate::files;
+use crate::graph::{Split, Store, shuffled_batches};
+use crate::train::fit::BatchPlan;
+use crate::train::objective::ObjectiveError;
+use crate::train::run_directory::RunDirectory;
+
+/// The scores that a run is using: it goes on with the same.
+const RUN_SCORES: &str = "last/difficulty.safetensors";
+
+/// Every epoch all attacks, and normal graphs as the curriculum chooses.
+pub struct CurriculumEpochs {
+    graphs: Graphs,
+    sampler: Sampler,
+    scoring: Option<Scoring>,
+}
+
+/// Where the scores come from, and when they come again.
+struct Scoring {
+    config: Config,
+    store: Arc<Store>,
+    device: tch::Device,
+    normals: Vec<u64>,
+    /// Epochs between two scorings; 0 scores once.
+    update_epochs: u64,
+    /// Scorings that are due at the epoch of the present scores.
+    period: u64,
+    scores: Scores,
+    run_file: PathBuf,
+}
+
+/// The scorer that the configuration asks for, before a run is opened.
+pub fn scorer(config: &Config, data: &Data) -> Result<Option<Scorer>, StageError> {
+    match config.curriculum.curriculum {
+        CurriculumKind::Difficulty | CurriculumKind::Static => {
+            Ok(Some(load_scorer(config, &data.dataset.name, data.device)?))
+        }
+        CurriculumKind::Random | CurriculumKind::Off => Ok(None),
+    }
+}
+
+/// What identifies the scores of a run, for its `config.json`.
+pub fn inputs(scorer: Option<&Scorer>) -> Map<String, Value> {
+    let digest = scorer.map(Scorer::digest);
+    Map::from_iter([("difficulty_model_digest".to_owned(), json!(digest))])
+}
+
+/// The VGAE of `--difficulty-model`, or the dataset's registered teacher.
+fn load_scorer(config: &Config, dataset: &str, device: tch::Device) -> Result<Scorer, StageError> {
+    let model = match &config.curriculum.difficulty_model {
+        Some(path) => LoadedModel::open(path)?,
+        None => teacher::registered(config, dataset, "vgae")?,
+    };
+    Ok(Scorer::new(model, device, training::attention_kernel(config))?)
+}
+
+impl CurriculumEpochs {
+    /// The plan before anything is scored: how many graphs its epochs have is known already. Batches are of
+    /// a size that the smallest epoch keeps its steps.
+    pub fn new(config: &Config, data: &Data, mut graphs: Graphs) -> Self {
+        let (attacks, normals) =
+            (data.store.select(Split::Train, Some(true)), data.store.select(Split::Train, Some(false)));
+        let settings = &config.curriculum;
+        let schedule = Schedule {
+            start_ratio: settings.curriculum_start_ratio,
+            end_ratio: settings.curriculum_end_ratio,
+            start_percentile: settings.difficulty_percentile,
+            max_epochs: config.training.max_epochs as u64,
+        };
+        let choice = match settings.curriculum {
+            CurriculumKind::Difficulty => Choice::Difficulty,
+            CurriculumKind::Static => Choice::Hardest,
+            CurriculumKind::Random => Choice::Random,
+            CurriculumKind::Off => Choice::All,
+        };
+        let sampler = Sampler::new(choice, schedule, config.training.seed, &attacks, &normals, None);
+        let last_epoch = schedule.max_epochs.saturating_sub(1);
+        let smallest = sampler.epoch_graphs(0).min(sampler.epoch_graphs(last_epoch));
+        graphs.batch_graphs = training::batch_graphs(config, smallest);
+        Self { graphs, sampler, scoring: None }
+    }
+
+    /// Graphs of an epoch in the middle of the run.
+    pub fn typical_epoch_graphs(&self, max_epochs: usize) -> usize {
+        self.sampler.epoch_graphs(max_epochs as u64 / 2)
+    }
+
+    /// Scores the normal graphs, or takes the scores that the run has or that are kept from another run.
+    pub fn score(
+        &mut self,
+        config: &Config,
+        data: &Data,
+        scorer: &Scorer,
+        run: &RunDirectory,
+        resumes: bool,
+    ) -> Result<(), StageError> {
+        let normals = data.store.select(Split::Train, Some(false));
+        let run_file = run.file(RUN_SCORES);
+        let (scores, period) = match resumes.then(|| read_run_scores(&run_file, &data.store)).flatten() {
+            Some(found) => found,
+            None => (cached_scores(config, scorer, &data.store, &normals)?, 0),
+        };
+        let scoring = Scoring {
+            config: config.clone(),
+            store: Arc::clone(&data.store),
+            device: data.device,
+            normals,
+            update_epochs: config.curriculum.difficulty_cache_update as u64,
+            period,
+            scores,
+            run_file,
+        };
+        scoring.keep()?;
+        self.sampler.rescore(&scoring.normals, &scoring.scores.difficulty);
+        self.scoring = Some(scoring);
+        Ok(())
+    }
+
+    fn selection(&self, epoch: u64) -> Selection {
+        self.sampler.select(epoch)
+    }
+}
+
+impl Scoring {
+    /// Scores again when it is due: with whatever model lies at the path by then. The same model gives the same scores.
+    fn update(&mut self, epoch: u64) -> Result<bool, StageError> {
+        let Some(period) = epoch.checked_div(self.update_epochs) else { return Ok(false) };
+        if period == self.period {
+            return Ok(false);
+        }
+        let scorer = load_scorer(&self.config, &self.store.manifest().dataset, self.device)?;
+        self.scores = cached_scores(&self.config, &scorer, &self.store, &self.normals)?;
+        self.period = period;
+        self.keep()?;
+        Ok(true)
+    }
+
+    /// Puts the scores into the run, so that it goes on with them when it is resumed.
+    fn keep(&self) -> Result<(), StageError> {
+        Ok(self.scores.write_for_run(&self.run_file, self.period)?)
+    }
+}
+
+/// The scores of an interrupted run and their period, if they are whole.
+fn read_run_scores(path: &Path, store: &Store) -> Option<(Scores, u64)> {
+    match Scores::read_of_run(path) {
+        Ok((scores, period)) if scores.origin.data_digest == store.digest() => Some((scores, period)),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::warn!("{error}; scoring again");
+            None
+        }
+    }
+}
+
+/// Scores are kept beside the stores, by the digests of data and model.
+fn cached_scores(config: &Config, scorer: &Scorer, store: &Arc<Store>, normals: &[u64]) -> Result<Scores, StageError> {
+    let name = format!("{}-{}-{}.safetensors", store.manifest().dataset, &store.digest()[..12], &scorer.digest()[..12]);
+    let path = config.data.stores_dir.join("difficulty").join(name);
+    Ok(Scores::cached(&path, scorer, store, normals, config.curriculum.difficulty_chunk)?)
+}
+
+impl StagePlan for CurriculumEpochs {
+    fn graphs(&self) -> &Graphs {
+        &self.graphs
+    }
+}
+
+impl BatchPlan for CurriculumEpochs {
+    fn prepare(&mut self, epoch: u64) -> Result<(), ObjectiveError> {
+        if let Some(scoring) = &mut self.scoring
+            && scoring.update(epoch)?
+        {
+            self.sampler.rescore(&scoring.normals, &scoring.scores.difficulty);
+        }
+        Ok(())
+    }
+
+    fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
+        shuffled_batches(&self.selection(epoch).graphs, self.graphs.batch_graphs, self.graphs.seed, epoch)
+    }
+
+    fn validation(&self) -> Vec<Vec<u64>> {
+        self.graphs.validation_batches()
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        &[
+            "curriculum_ratio",
+            "curriculum_percentile",
+            "curriculum_normals",
+            "curriculum_topped_up",
+            "curriculum_difficulty",
+        ]
+    }
+
+    fn values(&self, epoch: u64) -> Vec<String> {
+        let selection = self.selection(epoch);
+        let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+        vec![
+            selection.ratio.to_string(),
+            text(selection.percentile),
+            selection.normals.to_string(),
+            selection.topped_up.to_string(),
+            text(selection.mean_difficulty),
+        ]
+    }
+}
+
+/// A row of the table of scores.
+#[derive(Serialize)]
+struct Row<'a> {
+    graph: u64,
+    folder: &'a str,
+    file: &'a str,
+    first_frame: u64,
+    start_time: f64,
+    split: &'static str,
+    attack: u8,
+    reconstruction: f32,
+    id: f32,
+    difficulty: f32,
+}
+
+/// `kdgat curriculum --score-only`: the difficulty of every graph of the dataset as CSV, into a file or standard output.
+/// Returns how many graphs were scored.
+pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, StageError> {
+    let data = setup::open(config)?;
+    let scorer = load_scorer(config, &data.dataset.name, data.device)?;
+    match target {
+        None => write_scores(config, &data, &scorer, io::stdout().lock()),
+        Some(path) => {
+            let mut outcome = Ok(0);
+            let written = files::write_atomically_with(path, |file| {
+                outcome = write_scores(config, &data, &scorer, io::BufWriter::new(file));
+                // A table that is not whole must not take the name of one that is.
+                if outcome.is_err() { Err(io::Error::other("not scored")) } else { Ok(()) }
+            });
+            let graphs = outcome?;
+            written.map_err(|source| StageError::File { path: path.to_owned(), action: "write the scores", source })?;
+            Ok(graphs)
+        }
+    }
+}
+
+fn write_scores(config: &Config, data: &Data, scorer: &Scorer, output: impl Write) -> Result<usize, StageError> {
+    let graphs: Vec<u64> = (0..data.store.num_graphs()).collect();
+    let failed =
+        |source: csv::Error| CurriculumError::Write { path: PathBuf::from("the scores"), source: source.into() };
+    let mut table = csv::Writer::from_writer(output);
+    scorer.score(&data.store, &graphs, config.curriculum.difficulty_chunk, |scores| {
+        scores.iter().try_for_each(|score| table.serialize(row(&data.store, score)?).map_err(failed))
+    })?;
+    table.flush().map_err(|error| failed(error.into()))?;
+    Ok(graphs.len())
+}
+
+fn row<'a>(store: &'a Store, score: &GraphScore) -> Result<Row<'a>, CurriculumError> {
+    let view = store.try_graph(score.graph)?;
+    let file = &store.manifest().files[view.file as usize];
+    let split = match file.role {
+        crate::can::Role::Test => "test",
+        _ => match file.split.of(score.graph - file.first_graph) {
+            Some(Split::Train) => "train",
+            Some(Split::Validation) => "validation",
+            _ => "none",
+        },
+    };
+    Ok(Row {
+        graph: score.graph,
+        folder: &file.folder,
+        file: &file.name,
+        first_frame: view.first_frame,
+        start_time: view.start_time,
+        split,
+        attack: view.attack.into(),
+        reconstruction: score.reconstruction,
+        id: score.id,
+        difficulty: score.difficulty,
+    })
+}

@@ -1,0 +1,357 @@
+//! Scores trained models on the test folders of their dataset, and writes how good they are.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tch::Device;
+
+use super::{StageError, setup, training};
+use crate::config::{Config, Threshold};
+use crate::evaluate::bootstrap::Bootstrap;
+use crate::evaluate::calibration::{calibration_stretch, is_unknown_vehicle};
+use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
+use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
+use crate::evaluate::speed;
+use crate::evaluate::tables::{ModelReport, Report, number};
+use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
+use crate::files;
+use crate::graph::{Split, Store};
+use crate::nn::Architecture;
+use crate::nn::attention::AttentionKernel;
+
+/// What `kdgat evaluate` is asked for beside the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct EvaluateOptions {
+    /// Run folders or weight files; none: all models of the dataset.
+    pub runs: Vec<PathBuf>,
+    /// Where to write a row for each graph and model.
+    pub predictions: Option<PathBuf>,
+    /// Calibrate unknown cars on so many seconds of their attack-free traffic.
+    pub calibrate_seconds: Option<f64>,
+    /// Folder of the results; none: `evaluation` beside the dataset's runs.
+    pub output: Option<PathBuf>,
+    /// Of the confidence intervals.
+    pub resamples: u64,
+}
+
+/// A model with its scores.
+struct Scored {
+    model: TrainedModel,
+    scores: ModelScores,
+    recorded: RecordedThreshold,
+    speed: Option<speed::Speed>,
+}
+
+/// `kdgat evaluate`. Returns the report and the folder that it was written to.
+pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, PathBuf), StageError> {
+    // Data and models.
+    setup::use_threads(config.training.threads);
+    let device = setup::device(config.training.device)?;
+    let calibrate = calibrate_by(config, options)?;
+    let store = setup::open_store(config)?;
+    let dataset = store.manifest().dataset.clone();
+    let models = find_models(config, options, &dataset)?;
+    let files = test_files(&store, calibrate)?;
+
+    // Scores.
+    let method = config.evaluation.threshold;
+    let mut scored = Vec::new();
+    for model in models {
+        eprintln!("scoring with {}", model.name);
+        scored.push(score(model, &store, &files, method, device, training::attention_kernel(config))?);
+    }
+
+    // Metrics.
+    let bootstrap = Bootstrap { resamples: options.resamples, seed: config.training.seed };
+    let mut predictions = options.predictions.as_deref().map(Predictions::create).transpose()?;
+    let mut reports = Vec::new();
+    for one in &scored {
+        let recorded = (one.recorded.method.clone(), one.recorded.value);
+        let subject = Subject::single(&one.scores, recorded, &files, calibrate);
+        let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[one]) };
+        write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
+        reports.push(report);
+    }
+    for [gat, vgae] in pairs(&scored) {
+        let choose = |scores: &[f64]| choose_for_mean(method, scores, &store, gat, vgae);
+        let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
+        let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[gat, vgae]) };
+        write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
+        reports.push(report);
+    }
+    predictions.map(Predictions::finish).transpose()?;
+
+    // Results.
+    let manifest = store.manifest();
+    let report = Report {
+        dataset: dataset.clone(),
+        data_digest: store.digest().to_owned(),
+        window: manifest.options.window,
+        stride: manifest.options.stride,
+        bootstrap,
+        models: reports,
+    };
+    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
+    write(&report, &folder)?;
+    Ok((report, folder))
+}
+
+fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<CalibrateBy>, StageError> {
+    let Some(seconds) = options.calibrate_seconds else { return Ok(None) };
+    if !(seconds.is_finite() && seconds > 0.0) {
+        return Err(StageError::Input(format!("--calibrate-seconds {seconds}: must be above 0")));
+    }
+    match config.evaluation.threshold {
+        Threshold::FalsePositiveRate(rate) => Ok(Some(CalibrateBy { seconds, rate })),
+        other => Err(StageError::Input(format!(
+            "--calibrate-seconds with --threshold {other}: a new car has no labels, so that only a false-positive rate can \
+             be kept; use --threshold fpr:0.001"
+        ))),
+    }
+}
+
+fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Result<Vec<TrainedModel>, StageError> {
+    let runs_dir = &config.output.runs_dir;
+    let models = match options.runs.as_slice() {
+        [] => models::all_of_dataset(runs_dir, &config.distillation.teachers_dir, dataset)?,
+        runs => runs.iter().map(|path| TrainedModel::read(path)).collect::<Result<_, _>>()?,
+    };
+    if models.is_empty() {
+        return Err(StageError::Input(format!(
+            "no finished run of dataset {dataset} below {}; train one with `kdgat autoencoder --preset vgae,student`, \
+             or name a run's folder",
+            runs_dir.display()
+        )));
+    }
+    let window = config.data.window;
+    match models.iter().find(|model| model.description.window != window && model.description.window != 0) {
+        Some(model) => Err(StageError::Input(format!(
+            "{} was trained on windows of {} frames, the store has windows of {window}; use --window {0}",
+            model.name, model.description.window
+        ))),
+        None => Ok(models),
+    }
+}
+
+/// The files of the test folders, with the graphs of unknown cars that calibrate.
+fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
+    let mut files = Vec::new();
+    for entry in store.manifest().files.iter().filter(|file| file.role == crate::can::Role::Test && file.graphs > 0) {
+        let graphs = entry.first_graph..entry.first_graph + entry.graphs;
+        let labels = labels(store, graphs.clone())?;
+        let calibration = match calibrate {
+            Some(by) if is_unknown_vehicle(&entry.folder) => calibration_stretch(store, graphs.clone(), by.seconds)?,
+            _ => graphs.start..graphs.start,
+        };
+        let calibration = (calibration.start - graphs.start) as usize..(calibration.end - graphs.start) as usize;
+        files.push(TestFile { folder: entry.folder.clone(), name: entry.name.clone(), graphs, labels, calibration });
+    }
+    if files.is_empty() {
+        let dataset = &store.manifest().dataset;
+        return Err(StageError::Input(format!("dataset {dataset} has no test_* folder with a window to score")));
+    }
+    Ok(files)
+}
+
+fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bool>, StageError> {
+    Ok(graphs.into_iter().map(|graph| store.try_graph(graph).map(|view| view.attack)).collect::<Result<_, _>>()?)
+}
+
+fn score(
+    model: TrainedModel,
+    store: &Arc<Store>,
+    files: &[TestFile],
+    method: Threshold,
+    device: Device,
+    kernel: AttentionKernel,
+) -> Result<Scored, StageError> {
+    let scorer = Scorer::new(&model, device, kernel)?;
+    let validation_graphs = store.select(Split::Validation, None);
+    let validation = scorer.score_store(store, &validation_graphs)?;
+    let validation_labels = labels(store, validation_graphs)?;
+    let on_this_data = ValidationScores {
+        kind: scorer.kind(),
+        raw: &validation,
+        labels: &validation_labels,
+        dataset: &store.manifest().dataset,
+        data_digest: store.digest(),
+    };
+    let recorded = match records::find(&model, method, store.digest())? {
+        Some(recorded) => recorded,
+        None => {
+            let chosen = RecordedThreshold::choose(method, &model, &on_this_data)?;
+            records::record(&model, &chosen)?;
+            chosen
+        }
+    };
+    let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
+    let mut all = scorer.score_store(store, &test)?.into_iter();
+    let test_scores = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
+    let speed = speed::measure(&scorer, store, &test)?;
+    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale };
+    Ok(Scored { model, scores, recorded, speed })
+}
+
+/// The threshold for the mean of two models' scores, on validation data. A number, which is meant for one model's score,
+/// is none for their mean: there the default false-positive rate is kept.
+fn choose_for_mean(
+    method: Threshold,
+    scores: &[f64],
+    store: &Store,
+    gat: &Scored,
+    vgae: &Scored,
+) -> Result<(String, f64), EvaluateError> {
+    let method = match method {
+        Threshold::Score(_) => crate::config::EvaluationConfig::default().threshold,
+        method => method,
+    };
+    let validation = store.select(Split::Validation, None);
+    let labels = validation
+        .iter()
+        .map(|&graph| Ok(store.try_graph(graph)?.attack))
+        .collect::<Result<Vec<_>, EvaluateError>>()?;
+    let unusable = |reason| EvaluateError::Input(format!("{} and {}: {reason}", gat.model.name, vgae.model.name));
+    Ok((method.to_string(), threshold::choose(method, scores, &labels).map_err(unusable)?))
+}
+
+/// Each classifier with an autoencoder of its size: one that learned from a teacher if the classifier did, of the same
+/// seed if there is one, else the newest.
+fn pairs(scored: &[Scored]) -> Vec<[&Scored; 2]> {
+    let is_gat = |one: &&Scored| matches!(one.model.description.architecture, Architecture::Gat(_));
+    let fit = |gat: &Scored, vgae: &Scored| {
+        let same_seed = gat.model.seed.is_some() && gat.model.seed == vgae.model.seed;
+        (gat.model.distilled == vgae.model.distilled, same_seed)
+    };
+    let partner = |gat| {
+        let of_size = scored.iter().filter(|one| !is_gat(one) && size_of(one) == size_of(gat));
+        of_size.max_by_key(|vgae| fit(gat, vgae)).map(|vgae| [gat, vgae])
+    };
+    scored.iter().filter(is_gat).filter_map(partner).collect()
+}
+
+fn size_of(one: &Scored) -> &str {
+    &one.model.description.size
+}
+
+fn describe(members: &[&Scored]) -> ModelReport {
+    let join = |text: fn(&Scored) -> &str, by: &str| members.iter().map(|one| text(one)).collect::<Vec<_>>().join(by);
+    let speed = match members {
+        [one] => one.speed,
+        // Two models on one graph: their times add up.
+        members => members.iter().map(|one| one.speed).reduce(|a, b| Some(a?.and_then(&b?))).flatten(),
+    };
+    ModelReport {
+        name: join(|one| &one.model.name, " + "),
+        group: join(|one| &one.model.group, " + "),
+        kind: join(|one| one.model.description.architecture.model_name(), "+"),
+        size: size_of(members[0]).to_owned(),
+        distilled: members.iter().any(|one| one.model.distilled),
+        seed: members[0].model.seed,
+        paths: members.iter().map(|one| one.model.path.clone()).collect(),
+        weights_digests: members.iter().map(|one| one.model.weights_digest.clone()).collect(),
+        parameters: members.iter().map(|one| one.model.num_parameters()).sum(),
+        file_bytes: members.iter().map(|one| one.model.file_bytes).sum(),
+        speed,
+        rows: Vec::new(),
+    }
+}
+
+fn write(report: &Report, folder: &Path) -> Result<(), StageError> {
+    let error = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StageError::File { path, action: "write", source }
+    };
+    fs::create_dir_all(folder).map_err(error(folder))?;
+    let path = folder.join("metrics.json");
+    let json = serde_json::to_vec_pretty(&report.json()).map_err(std::io::Error::other).map_err(error(&path))?;
+    files::write_atomically(&path, &json).map_err(error(&path))?;
+    let path = folder.join("metrics.csv");
+    let csv = report.csv().map_err(std::io::Error::other).map_err(error(&path))?;
+    files::write_atomically(&path, &csv).map_err(error(&path))
+}
+
+/// Rows of a predictions file, which gets its name when it is whole.
+struct Predictions {
+    path: PathBuf,
+    partial: tempfile::NamedTempFile,
+    rows: csv::Writer<fs::File>,
+}
+
+/// Columns of the predictions file.
+const PREDICTION_COLUMNS: [&str; 11] = [
+    "model",
+    "folder",
+    "file",
+    "graph",
+    "first_frame",
+    "time",
+    "label",
+    "calibration",
+    "score",
+    "threshold",
+    "predicted",
+];
+
+impl Predictions {
+    fn create(path: &Path) -> Result<Self, StageError> {
+        let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let partial = tempfile::Builder::new().suffix(".partial").tempfile_in(parent).map_err(error)?;
+        let rows = csv::Writer::from_writer(partial.reopen().map_err(error)?);
+        let mut predictions = Self { path: path.to_owned(), partial, rows };
+        predictions.row(&PREDICTION_COLUMNS.map(str::to_owned))?;
+        Ok(predictions)
+    }
+
+    fn row(&mut self, cells: &[String]) -> Result<(), StageError> {
+        let error = |error: csv::Error| StageError::File {
+            path: self.path.clone(),
+            action: "write",
+            source: std::io::Error::other(error),
+        };
+        self.rows.write_record(cells).map_err(error)
+    }
+
+    fn finish(self) -> Result<(), StageError> {
+        let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
+        let mut file = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
+        file.flush().and_then(|()| file.sync_all()).map_err(error)?;
+        self.partial.persist(&self.path).map_err(|failed| error(failed.error))?;
+        Ok(())
+    }
+}
+
+fn write_predictions(
+    predictions: &mut Option<Predictions>,
+    model: &str,
+    subject: &Subject,
+    files: &[TestFile],
+    store: &Store,
+    calibrate: Option<CalibrateBy>,
+) -> Result<(), StageError> {
+    let Some(predictions) = predictions else { return Ok(()) };
+    for (index, file) in files.iter().enumerate() {
+        let tested: Vec<usize> = (0..file.labels.len()).filter(|graph| !file.calibration.contains(graph)).collect();
+        for (calibration, scores, decision) in subject.judged(files, index, calibrate) {
+            for ((&graph, score), called) in tested.iter().zip(scores).zip(&decision.called) {
+                let view = store.try_graph(file.graphs.start + graph as u64)?;
+                predictions.row(&[
+                    model.to_owned(),
+                    file.folder.clone(),
+                    file.name.clone(),
+                    graph.to_string(),
+                    view.first_frame.to_string(),
+                    number(view.start_time),
+                    u8::from(view.attack).to_string(),
+                    calibration.clone(),
+                    number(score),
+                    decision.threshold.map_or(String::new(), number),
+                    u8::from(*called).to_string(),
+                ])?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `kdgat compare`: exit codes, and where two runs part.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEADER: &str = "epoch,train_loss,val_loss,kd_loss,lr,graphs_per_second,seconds\n";
+
+fn write(folder: &Path, run: &str, rows: &[&str]) {
+    std::fs::create_dir_all(folder.join(run)).unwrap();
+    std::fs::write(folder.join(run).join("metrics.csv"), HEADER.to_owned() + &rows.join("\n") + "\n").unwrap();
+}
+
+fn compare(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kdgat")).current_dir(folder).arg("compare").args(arguments).output().unwrap()
+}
+
+#[test]
+fn runs_are_equal_or_part_in_an_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "a", &["0,1.5,1.25,0.5,0.001,900,1", "1,1.0,1.125,0.25,0.001,950,1", "2,0.9,1.0,0.2,0.001,950,1"]);
+    write(
+        folder,
+        "b",
+        &["0,1.5,1.25,0.5,0.001,800,2", "1,1.0000005,1.125,0.25,0.001,800,2", "2,0.9,1.0,0.21,0.001,1,2"],
+    );
+    write(folder, "short", &["0,1.5,1.25,0.5,0.001,900,1"]);
+    write(folder, "alone", &["0,1.5,1.25,,0.001,900,1", "1,1.0,1.125,,0.001,950,1", "2,0.9,1.0,,0.001,950,1"]);
+    for (arguments, code, message) in [
+        // Times and memory are never compared, unless asked for.
+        (vec!["a", "a"], 0, "equal within 1e-6 in all 3 epochs"),
+        (vec!["a", "b"], 1, "the runs part in epoch 2 (kd_loss)"),
+        (vec!["a", "b", "--tolerance", "1e-7"], 1, "the runs part in epoch 1 (train_loss)"),
+        (vec!["a", "b", "--metric", "train_loss,val_loss"], 0, "equal"),
+        (vec!["a/metrics.csv", "b", "--metric", "kd_loss", "--tolerance", "0.05"], 0, "4.762e-2"),
+        (vec!["a", "b", "--metric", "seconds"], 1, "epoch 0 (seconds)"),
+        (vec!["a", "short"], 1, "the runs part in epoch 1"),
+        (vec!["alone", "alone"], 0, "equal"),
+        (vec!["a", "alone"], 1, "epoch 0 (kd_loss)"),
+    ] {
+        let output = compare(folder, &arguments);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn bad_input_ends_with_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "a", &["0,1.5,1.25,0.5,0.001,900,1"]);
+    write(folder, "torn", &["0,1.5,1.25,0.5,0.001,900,1", "1,1.5"]);
+    write(folder, "text", &["0,low,1.25,0.5,0.001,900,1"]);
+    write(folder, "empty", &[]);
+    std::fs::write(folder.join("other.csv"), "x,y\n1,2\n").unwrap();
+    for (arguments, message) in [
+        (vec!["a", "nowhere"], "nowhere"),
+        (vec!["a", "a", "--metric", "kd_los"], "did you mean 'kd_loss'?"),
+        (vec!["a", "a", "--tolerance", "-1"], "must be 0 or more"),
+        (vec!["a", "a", "--tolerance", "nan"], "must be 0 or more"),
+        (vec!["a", "torn"], "torn"),
+        (vec!["a", "text"], "'low' in column train_loss, epoch 0"),
+        (vec!["a", "empty"], "no epoch yet"),
+        (vec!["a", "other.csv"], "no column 'epoch'"),
+        (vec!["a"], "RUN"),
+    ] {
+        let output = compare(folder, &arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
+    }
+}

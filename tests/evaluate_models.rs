@@ -1,0 +1,154 @@
+//! `kdgat evaluate` on the runs of a small dataset.
+
+mod evaluate_support;
+
+use std::sync::Arc;
+
+use evaluate_support::{Bench, KNOWN, UNKNOWN, stderr};
+use kdgat::evaluate::{METRICS, Scorer, TrainedModel};
+use kdgat::graph::{Split, assemble};
+use kdgat::nn::attention::AttentionKernel;
+use tch::Device;
+
+/// One graph has one score, whatever batch it is in.
+#[test]
+fn scores_do_not_depend_on_the_batch() {
+    let bench = Bench::new();
+    let store = Arc::new(kdgat::graph::Store::open(bench.store.path()).unwrap());
+    let graphs = store.select(Split::Test, None);
+    for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
+        let model = TrainedModel::read(&run).unwrap();
+        let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto).unwrap();
+        let together = scorer.score_store(&store, &graphs).unwrap();
+        let mut equal = 0;
+        for (&graph, together) in graphs.iter().zip(&together) {
+            let batch = assemble(&store, &[graph], &scorer.assemble_options()).unwrap();
+            let alone = scorer.raw_scores(&batch).unwrap()[0];
+            let explained = scorer.explain(&batch).unwrap();
+            assert_eq!(alone, explained.raw, "{}: graph {graph}, explained", model.name);
+            assert!(batch.can_ids.contains(&explained.can_id) && explained.contribution.is_finite());
+            assert!((alone - together).abs() <= 2e-6 * alone.abs().max(1e-2), "{}: {alone} {together}", model.name);
+            equal += usize::from(alone == *together);
+        }
+        println!("{}: {equal} of {} scores bit-equal in batches of 1 and 512", model.name, graphs.len());
+    }
+}
+
+#[test]
+fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
+    let bench = Bench::new();
+    bench.gat("gat_student_normal", 1, 1);
+    bench.gat("gat_student_normal", 2, 2);
+    bench.vgae("vgae_student_autoencoder", 1, 1);
+    // An unfinished run is none.
+    let unfinished = bench.vgae("vgae_student_autoencoder", 2, 2);
+    std::fs::remove_file(unfinished.join("summary.json")).unwrap();
+    let text = bench.evaluate(&["--resamples", "100", "--calibrate-seconds", "1", "--predictions", "predictions.csv"]);
+    assert!(text.contains("mean ± standard deviation over runs") && text.contains(UNKNOWN), "{text}");
+
+    let rows = bench.rows("runs/small/evaluation/metrics.csv");
+    let models: std::collections::BTreeSet<&str> = rows.iter().map(|row| row["model"].as_str()).collect();
+    let expected = [
+        "gat_student_normal/1",
+        "gat_student_normal/1 + vgae_student_autoencoder/1",
+        "gat_student_normal/2",
+        "gat_student_normal/2 + vgae_student_autoencoder/1",
+        "vgae_student_autoencoder/1",
+    ];
+    assert_eq!(models.into_iter().collect::<Vec<_>>(), expected);
+    for row in &rows {
+        for metric in METRICS {
+            let value = |suffix: &str| row[&format!("{metric}{suffix}")].parse::<f64>();
+            if let (Ok(value), Ok(low), Ok(high)) = (value(""), value("_low"), value("_high")) {
+                assert!(low <= value + 0.05 && value <= high + 0.05, "{metric} {value} outside {low} to {high}");
+            }
+        }
+        let count = |name: &str| row[name].parse::<u64>().unwrap();
+        assert_eq!(
+            count("graphs"),
+            ["true_positives", "false_positives", "true_negatives", "false_negatives"].map(count).iter().sum::<u64>()
+        );
+        assert!(count("parameters") > 1000 && row["frames_per_second"].parse::<f64>().unwrap() > 0.0);
+    }
+    let of = |model: &str, scope: &str, folder: &str, calibration: &str| {
+        rows.iter()
+            .filter(|row| {
+                row["model"] == model
+                    && row["scope"] == scope
+                    && row["folder"] == folder
+                    && row["calibration"] == calibration
+            })
+            .collect::<Vec<_>>()
+    };
+    // At the recorded threshold and at 0.5, for the folder and for each of its two files.
+    assert_eq!(of("gat_student_normal/1", "folder", KNOWN, "none").len(), 2);
+    assert_eq!(of("gat_student_normal/1", "file", KNOWN, "none").len(), 4);
+    assert_eq!(of("vgae_student_autoencoder/1", "file", KNOWN, "none").len(), 2);
+    // The windows that calibrate are tested neither before nor after.
+    let (before, after) =
+        (of("gat_student_normal/1", "file", UNKNOWN, "none"), of("gat_student_normal/1", "file", UNKNOWN, "first 1 s"));
+    assert_eq!((before.len(), after.len()), (2, 1));
+    assert_eq!(
+        (before[0]["graphs"].as_str(), after[0]["graphs"].as_str()),
+        ("59", "59"),
+        "79 windows, 20 in the first second"
+    );
+    assert_eq!(before[0]["roc_auc"], after[0]["roc_auc"], "one car on another scale keeps its order");
+
+    let predictions = bench.rows("predictions.csv");
+    let tested =
+        |model: &str| predictions.iter().filter(|row| row["model"] == model && row["calibration"] == "none").count();
+    assert_eq!(tested("gat_student_normal/1"), 59 + 29 + 59);
+    for row in &predictions {
+        let number = |name: &str| row[name].parse::<f64>().unwrap();
+        assert_eq!(row["predicted"] == "1", number("score") > number("threshold"), "{row:?}");
+    }
+
+    // Chosen once, then read: the file stays as it is, and so do the decisions.
+    let thresholds = bench.path().join("runs/small/gat_student_normal/1/thresholds.json");
+    let recorded = std::fs::read(&thresholds).unwrap();
+    bench.evaluate(&["--resamples", "0", "runs/small/gat_student_normal/1", "--output", "again"]);
+    assert_eq!(std::fs::read(&thresholds).unwrap(), recorded);
+    let again = bench.rows("again/metrics.csv");
+    let first = of("gat_student_normal/1", "folder", KNOWN, "none")[0];
+    let same = again.iter().find(|row| row["scope"] == "folder" && row["folder"] == KNOWN).unwrap();
+    for column in ["threshold_method", "true_positives", "false_positives", "f1", "roc_auc"] {
+        assert_eq!(first[column], same[column], "{column}");
+    }
+    assert!(same["f1_low"].is_empty());
+    bench.evaluate(&[
+        "--resamples",
+        "0",
+        "--threshold",
+        "youden",
+        "runs/small/gat_student_normal/1",
+        "--output",
+        "again",
+    ]);
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&thresholds).unwrap()).unwrap();
+    let methods: Vec<&str> =
+        file["thresholds"].as_array().unwrap().iter().map(|one| one["method"].as_str().unwrap()).collect();
+    assert_eq!(methods, ["fpr:0.001", "youden"]);
+}
+
+#[test]
+fn what_cannot_be_evaluated_is_named() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    for (arguments, message) in [
+        (vec!["nowhere"], "nowhere: does not exist; name a run's folder"),
+        (vec!["small"], "holds no best.safetensors"),
+        (vec!["--window", "50", "runs/small/gat_student_normal/1"], "trained on windows of 100 frames"),
+        (vec!["--calibrate-seconds", "10", "--threshold", "youden"], "--threshold fpr:0.001"),
+        (vec!["--calibrate-seconds", "-1"], "must be above 0"),
+        (vec!["--runs-dir", "empty"], "no finished run of dataset small"),
+    ] {
+        let output = bench.kdgat(&[&["evaluate", "--data", "small", "--device", "cpu"], arguments.as_slice()].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+    }
+    std::fs::write(run.join("thresholds.json"), "{\"format_version\": 7, \"thresholds\": []}").unwrap();
+    let output = bench.kdgat(&["evaluate", "--data", "small", "runs/small/gat_student_normal/1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("thresholds.json: is format version 7"), "{}", stderr(&output));
+}
