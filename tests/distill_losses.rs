@@ -6,6 +6,7 @@ mod common;
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
 
 use common::graphs::Graphs;
 use common::models::random_weights;
@@ -80,9 +81,15 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
     start_teacher(&pair.teacher, random_weights(&pair.teacher, 7).unwrap(), &options, &shape).unwrap()
 }
 
-/// The losses of all steps of epochs that begin with these graphs, and the digest of what was trained.
-fn train(pair: &Pair, way: &Way, epochs: &[Vec<Batch>]) -> (Vec<f64>, String) {
+/// One test at a time: the generator that dropout draws from is the process's.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
     tch::set_num_threads(1);
+    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The losses of all steps of these epochs, and the digest of what was trained.
+fn train(pair: &Pair, way: &Way, epochs: &[Vec<Batch>]) -> (Vec<f64>, String) {
     let running = teacher(pair, way, &graphs());
     let mut training = Training::new(&pair.student, Some((running, &pair.teacher)), way.burst, Device::Cpu).unwrap();
     let mut losses = Vec::new();
@@ -124,6 +131,7 @@ fn fill_half(pair: &Pair, path: &Path) -> Summary {
 }
 
 fn losses_are_equal(pair: &Pair) {
+    let _alone = one_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let on_disk = |name, file: &str, residency, burst| Way {
         path: Some(folder.path().join(file)),
@@ -168,6 +176,7 @@ fn losses_of_a_classifier_are_the_same_bits_wherever_its_teacher_is() {
 
 #[test]
 fn with_shuffling_losses_agree_to_rounding() {
+    let _alone = one_at_a_time();
     let epochs = shuffled(5);
     for pair in [vgae(), gat()] {
         let (expected, _) = train(&pair, &way("resident", Residency::Resident, 1, CacheMode::Off), &epochs);
@@ -181,6 +190,7 @@ fn with_shuffling_losses_agree_to_rounding() {
 
 #[test]
 fn half_precision_changes_losses_by_a_known_little() {
+    let _alone = one_at_a_time();
     let epochs = fixed(3);
     for (name, pair) in [("vgae", vgae()), ("gat", gat())] {
         let (expected, _) = train(&pair, &way("resident", Residency::Resident, 1, CacheMode::Off), &epochs);

@@ -103,7 +103,7 @@ impl Training {
         for burst in batches.chunks(self.objective.burst().max(1)) {
             self.objective.announce(burst)?;
             for batch in burst {
-                self.step(batch)?;
+                let _ = self.step(batch)?;
             }
         }
         Ok(())
@@ -136,7 +136,7 @@ impl Training {
         self.sums = added;
         let total = losses.total.f_detach()?;
         drop(losses);
-        self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
+        let _ = self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
         Ok(total)
     }
 
