@@ -245,7 +245,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
     total.backward();
     let gradients = parity_tensors(&format!("{name}_grads"))?;
     check_gradients(&name, trainable.tensors(), &gradients);
-    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0 };
+    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false };
     let mut adam = Adam::new(&trainable, options).unwrap();
     let norm = adam.step(&mut trainable, 0.002).unwrap();
     assert_scalar(&format!("{name}.grad_norm"), value(&norm), &scalars["grad_norm"], TOLERANCE);

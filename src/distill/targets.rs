@@ -28,6 +28,14 @@ impl TargetName {
             Self::Logits => "logits",
         }
     }
+
+    /// What its rows belong to.
+    pub fn per(self) -> Per {
+        match self {
+            Self::Latent | Self::Reconstruction => Per::Node,
+            Self::Logits => Per::Graph,
+        }
+    }
 }
 
 impl std::fmt::Display for TargetName {

@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -13,6 +14,9 @@ use super::assemble::{AssembleOptions, Assembler};
 use super::{Batch, Store, StoreError};
 use crate::random::{self, Purpose};
 use crate::torch::allocator::{self, Phase};
+
+/// How long a thread waits for the memory of a batch.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How batches are made ahead of time.
 #[derive(Debug, Clone)]
@@ -102,7 +106,25 @@ impl Work {
         let _phase = allocator::enter_phase(Phase::Data);
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
-        hand_over(worker, share, sender, |graphs| assembler.assemble(&self.store, graphs, &self.assemble));
+        hand_over(worker, share, sender, |graphs| {
+            patiently(|| assembler.assemble(&self.store, graphs, &self.assemble))
+        });
+    }
+}
+
+/// Makes a batch again when memory ran out: the training loop will free some when its step is done.
+fn patiently(mut make: impl FnMut() -> Result<Batch, StoreError>) -> Result<Batch, StoreError> {
+    let out_of_memory =
+        |error: &StoreError| matches!(error, StoreError::Tensor { source, .. } if allocator::is_out_of_memory(source));
+    let start = Instant::now();
+    loop {
+        match make() {
+            Err(error) if out_of_memory(&error) && start.elapsed() < PATIENCE => {
+                allocator::release_cached();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
+        }
     }
 }
 

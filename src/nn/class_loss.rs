@@ -25,6 +25,19 @@ impl ClassLoss {
         Ok(Self::Weighted(Tensor::f_from_slice(&weights)?.f_to_device(device)?))
     }
 
+    /// As [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts, each
+    /// times its share of the graphs, add up to the mean of the whole.
+    pub fn of_part(&self, logits: &Tensor, labels: &Tensor, whole: Option<&Tensor>) -> Result<Tensor, ModelError> {
+        let loss = self.of(logits, labels)?;
+        match (self, whole) {
+            (Self::Weighted(weights), Some(whole)) if whole.size() != labels.size() => {
+                let mean_weight = |labels: &Tensor| weights.f_index_select(0, labels)?.f_mean(None);
+                Ok(loss.f_mul(&mean_weight(labels)?)?.f_div(&mean_weight(whole)?)?)
+            }
+            _ => Ok(loss),
+        }
+    }
+
     /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`.
     pub fn of(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
         let logits = logits.f_to_kind(Kind::Float)?;

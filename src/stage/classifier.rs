@@ -57,7 +57,7 @@ fn train(
     let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
     let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
     let teacher = teacher::start(config, found, data, usage)?;
-    let student = GatObjective { model, task: task_loss(config, data)?, teacher, distillation };
+    let student = GatObjective { model, task: task_loss(config, data)?, teacher, distillation, labels: None };
     run.train(student, Architecture::Gat(architecture), parameters, plan)
 }
 

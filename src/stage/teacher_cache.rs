@@ -187,12 +187,12 @@ fn fill(
         waiting.push_back(batch.num_graphs() as u64);
         link.announce(&[batch]);
         if waiting.len() > AHEAD {
-            link.targets()?;
+            link.receive()?;
             progress.add(waiting.pop_front().unwrap_or(0));
         }
     }
     for graphs in waiting {
-        link.targets()?;
+        link.receive()?;
         progress.add(graphs);
     }
     let interrupted = progress.done < total;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tch::Device;
+use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::Data;
 use super::teacher::TeacherUse;
-use crate::config::{AttentionChoice, Config, Convolution, Schedule as ScheduleChoice, Stage};
+use crate::config::{AttentionChoice, Config, Convolution, Precision, Schedule as ScheduleChoice, Stage};
 use crate::graph::{
     AssembleOptions, EdgeScaling, Loader, LoaderOptions, Split, Store, UnknownDrop, Vocabulary, shuffled_batches,
 };
@@ -74,12 +74,22 @@ pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOpti
         patience: training.patience as u64,
         lr: training.lr,
         schedule,
-        adam: AdamOptions { weight_decay: training.weight_decay, gradient_clip: training.gradient_clip },
+        adam: AdamOptions {
+            weight_decay: training.weight_decay,
+            gradient_clip: training.gradient_clip,
+            offload: config.memory.offload_optimizer,
+        },
         accumulate_grad_batches: training.accumulate_grad_batches as u64,
         log_every_n_steps: training.log_every_n_steps as u64,
         seed: training.seed,
         device,
         identity,
+        precision: match training.precision {
+            Precision::Single => None,
+            Precision::Half => Some(Kind::Half),
+            Precision::BrainFloat => Some(Kind::BFloat16),
+        },
+        clear_cache_every_n: config.memory.clear_cache_every_n as u64,
         memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
 }

@@ -162,7 +162,11 @@ pub fn release_cached() {
 
 /// Whether an error says that host memory or a GPU's memory ran out: then freeing and a smaller batch can help.
 pub fn is_out_of_memory(error: &TchError) -> bool {
-    let text = error.to_string();
+    says_out_of_memory(&error.to_string())
+}
+
+/// Whether a message is that of an error for which [`is_out_of_memory`] holds.
+pub fn says_out_of_memory(text: &str) -> bool {
     ["kdgat: host memory limit", "out of memory", "can't allocate memory"].iter().any(|known| text.contains(known))
 }
 

@@ -22,20 +22,21 @@ use tch::{Device, Kind, Tensor};
 use super::checkpoint::{self, CheckpointError};
 use super::console::Console;
 use super::logs::{CsvLog, LogError, number};
+use super::loss_scale::LossScale;
 use super::metrics::{EpochMetrics, metrics_header, metrics_row, steps_header};
-use super::objective::{Losses, Objective, ObjectiveError};
+use super::objective::{Objective, ObjectiveError};
 use super::optimizer::{Adam, AdamOptions};
 use super::run_directory::{RunDirectory, RunError};
 use super::schedule::Schedule;
 use super::state::Position;
+use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
 use crate::graph::{Batch, Loader};
 use crate::interrupt;
-use crate::memory::{self, Activity, Meter, Sampler};
+use crate::memory::{self, Activity, Meter, Sampler, patiently};
 use crate::nn::ModelError;
 use crate::nn::weights::StateDict;
 use crate::random::{self, Purpose};
-use crate::torch::allocator::{self, Phase};
 
 /// File of everything that is needed to go on.
 pub const LAST: &str = "last/state.safetensors";
@@ -68,6 +69,10 @@ pub struct FitOptions {
     pub device: Device,
     /// Digest of configuration and data.
     pub identity: String,
+    /// Type of mixed precision; `None` computes in f32.
+    pub precision: Option<Kind>,
+    /// Optimiser steps between two releases of a GPU's kept memory; 0 never releases.
+    pub clear_cache_every_n: u64,
     /// Time between two rows of `memory.csv`.
     pub memory_sample_interval: Duration,
 }
@@ -142,6 +147,8 @@ pub struct FitSummary {
     pub best: Option<EpochMetrics>,
     /// Highest counted memory of all epochs of this process.
     pub peak_memory_bytes: u64,
+    /// Times that memory ran out and the work was done all the same.
+    pub recoveries: u64,
     /// Share of the time of the steps that the loop waited for data.
     pub data_wait_share: f64,
     /// Share that went into the optimiser.
@@ -172,6 +179,9 @@ pub enum FitError {
         path = path.display()
     )]
     OtherIdentity { path: std::path::PathBuf, found: String, expected: String },
+    /// Not one graph fits into the memory that there is.
+    #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
+    OutOfMemory { source: Box<FitError> },
     /// The loss became infinite or not a number.
     #[error(
         "the training loss is {loss} in epoch {epoch}, step {step}; lower --lr, raise --gradient-clip's effect, \
@@ -204,6 +214,9 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
 struct LoopState {
     position: Position,
     optimizer: Adam,
+    runner: StepRunner,
+    meter: Meter,
+    optimizer_steps: u64,
     /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
     sums: Tensor,
     metrics: CsvLog,
@@ -225,9 +238,12 @@ struct Clock {
 impl LoopState {
     fn start(fit: &mut Fit, options: &FitOptions, resume: bool) -> Result<Self, FitError> {
         let parts = fit.objective.parts();
-        let mut optimizer = Adam::new(fit.trainable, options.adam)?;
+        let meter = Meter::new(options.device);
+        let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
+        let runner = StepRunner::new(fit.trainable, options.device, options.precision)?;
         let mut sums = Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?;
-        let mut position = Position { identity: options.identity.clone(), ..Position::default() };
+        let loss_scale = LossScale::of(options.precision);
+        let mut position = Position { identity: options.identity.clone(), loss_scale, ..Position::default() };
         if resume && fit.run.file(LAST).exists() {
             position = restore(fit, options, &mut optimizer, &mut sums)?;
         }
@@ -243,6 +259,9 @@ impl LoopState {
         Ok(Self {
             position,
             optimizer,
+            runner,
+            meter,
+            optimizer_steps: 0,
             sums,
             metrics,
             steps,
@@ -307,21 +326,23 @@ impl LoopState {
         lr: f64,
         total_steps: u64,
     ) -> Result<(), FitError> {
+        fit.objective.receive(batch).map_err(FitError::Objective)?;
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
-        tch::manual_seed(random::bits(options.seed, Purpose::Step, epoch, step) as i64);
-        let activations = allocator::enter_phase(Phase::Activations);
-        let losses = fit.objective.training_loss(batch).map_err(FitError::Objective)?;
         let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
-        let scaled = if share == 1.0 { losses.total.shallow_clone() } else { losses.total.f_mul_scalar(share)? };
-        scaled.f_backward()?;
-        self.add(&losses, batch.num_graphs())?;
-        drop((losses, activations));
+        let step_options = StepOptions {
+            seed: random::bits(options.seed, Purpose::Step, epoch, step) as i64,
+            scale: share * self.position.loss_scale.factor(),
+            accumulates: !step.is_multiple_of(options.accumulate_grad_batches),
+        };
+        let Fit { objective, trainable, console, .. } = fit;
+        let losses = self.runner.gradients(*objective, trainable, batch, step_options, console)?;
+        self.sums = patiently(self.meter, || add(&self.sums, &losses, batch.num_graphs()))?;
 
         let mut norm = None;
         if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
             let optimizer_start = Instant::now();
-            norm = Some(self.optimizer.step(fit.trainable, lr)?);
+            norm = self.optimizer_step(fit, lr)?;
             self.clock.optimizer += optimizer_start.elapsed().as_secs_f64();
         }
         self.position.step += 1;
@@ -332,12 +353,31 @@ impl LoopState {
         if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
             self.log_step(fit, batch, lr, norm, seconds)?;
         }
+        self.optimizer_steps += 1;
+        if options.clear_cache_every_n > 0
+            && self.optimizer_steps.is_multiple_of(options.clear_cache_every_n)
+            && options.device.is_cuda()
+        {
+            self.meter.release_kept();
+        }
         Ok(())
     }
 
-    fn add(&mut self, losses: &Losses, graphs: usize) -> Result<(), FitError> {
-        self.sums = sum_with(&self.sums, losses, graphs)?;
-        Ok(())
+    /// One update; `None` where the gradients overflowed in half precision and are thrown away.
+    fn optimizer_step(&mut self, fit: &mut Fit, lr: f64) -> Result<Option<Tensor>, FitError> {
+        if let LossScale::Half { .. } = self.position.loss_scale {
+            let factor = self.position.loss_scale.factor();
+            let _ = fit.trainable.gradients.f_div_scalar_(factor)?;
+            let finite = fit.trainable.gradients.f_norm()?.f_double_value(&[])?.is_finite();
+            self.position.loss_scale.note(finite);
+            if !finite {
+                let _ = fit.trainable.gradients.f_zero_()?;
+                return Ok(None);
+            }
+        }
+        let norm = patiently(self.meter, || self.optimizer.step(fit.trainable, lr))?;
+        patiently(self.meter, || Ok::<_, FitError>(fit.trainable.zero_gradients()?))?;
+        Ok(Some(norm))
     }
 
     /// Reads the running mean (a wait for the device), shows it and writes a row of `steps.csv`.
@@ -373,12 +413,12 @@ impl LoopState {
         ];
         row.extend(fit.objective.step_values());
         self.steps.write(&row)?;
-        fit.console.step(self.position.step, mean, Meter::new(self.sums.device()).read(), &fit.objective.status());
+        fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status());
         Ok(())
     }
 
     fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
-        let validation = validate(fit, options)?;
+        let validation = validate(fit, options, &mut self.runner)?;
         let graphs = self.position.epoch_graphs.max(1) as f64;
         let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
         let names = fit.objective.parts();
@@ -400,20 +440,30 @@ impl LoopState {
         self.metrics.write(&row)?;
         let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
         if improved {
-            (fit.save_best)(fit.trainable, &self.position)?;
+            patiently(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
             self.best = Some(metrics.clone());
         }
         fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.status());
         self.last = Some(metrics);
         self.position.epoch += 1;
         (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
-        let _ = self.sums.f_zero_()?;
-        self.save(fit)
+        patiently(self.meter, || Ok::<_, FitError>(drop(self.sums.f_zero_()?)))?;
+        self.save(fit)?;
+        // Between two epochs nothing is in use but weights: what a GPU keeps of all sizes so far goes back. The host's
+        // allocator never keeps more than one step needed, and taking that anew would cost an epoch's first steps.
+        if options.device.is_cuda() {
+            self.meter.release_kept();
+        }
+        Ok(())
     }
 
     /// Writes `last/`: one file, so that it is from one moment.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
+        patiently(self.meter, || self.write_last(fit))
+    }
+
+    fn write_last(&self, fit: &Fit) -> Result<(), FitError> {
         let path = fit.run.file(LAST);
         if let Some(folder) = path.parent() {
             let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
@@ -438,6 +488,7 @@ impl LoopState {
             last: self.last,
             best: self.best,
             peak_memory_bytes: self.peak_memory_bytes,
+            recoveries: self.runner.recoveries,
             data_wait_share: self.clock.data_wait / total,
             optimizer_share: self.clock.optimizer / total,
         }
@@ -450,32 +501,33 @@ fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
     accumulate.min(total_steps - first)
 }
 
-fn sum_with(sums: &Tensor, losses: &Losses, graphs: usize) -> Result<Tensor, FitError> {
-    tch::no_grad(|| {
-        let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
-        let values = Tensor::f_stack(&scalars, 0)?.f_to_kind(Kind::Double)?;
-        Ok(sums.f_add(&values.f_mul_scalar(graphs as f64)?)?)
-    })
+/// The sums with a batch's means added, which count as often as it has graphs.
+fn add(sums: &Tensor, means: &Tensor, graphs: usize) -> Result<Tensor, FitError> {
+    Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(graphs as f64)?))?)
+}
+
+fn remedies() -> &'static str {
+    "raise --memory-limit or --gpu-memory-limit, use a smaller model, or see `kdgat memory plan` for what would fit"
 }
 
 /// Means over the validation graphs of the total loss and its parts.
-fn validate(fit: &mut Fit, options: &FitOptions) -> Result<Vec<f64>, FitError> {
+fn validate(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunner) -> Result<Vec<f64>, FitError> {
     memory::set_activity(Activity::Validation);
-    let _activations = allocator::enter_phase(Phase::Activations);
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();
     let graphs: usize = batches.iter().map(Vec::len).sum();
     if graphs == 0 {
         return Ok(vec![f64::NAN; columns]);
     }
-    let mut sums = Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?;
+    let meter = Meter::new(options.device);
+    let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
+    let mut sums = patiently(meter, zeros)?;
     for batch in fit.validation_loader.epoch(batches, 0) {
         let batch = batch?.to_device(options.device);
-        let losses = tch::no_grad(|| {
-            fit.objective.announce(std::slice::from_ref(&batch))?;
-            fit.objective.validation_loss(&batch)
-        });
-        sums = sum_with(&sums, &losses.map_err(FitError::Objective)?, batch.num_graphs())?;
+        fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
+        fit.objective.receive(&batch).map_err(FitError::Objective)?;
+        let losses = runner.validation(fit.objective, &batch, fit.console)?;
+        sums = patiently(meter, || add(&sums, &losses, batch.num_graphs()))?;
     }
     Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
 }

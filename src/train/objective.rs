@@ -1,5 +1,7 @@
 //! What is minimised: the loop asks, a stage answers.
 
+use std::ops::Range;
+
 use tch::Tensor;
 
 use crate::graph::Batch;
@@ -16,6 +18,20 @@ pub struct Losses {
     pub parts: Vec<Tensor>,
 }
 
+/// A stretch of the graphs of an announced batch, and the nodes that are theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub graphs: Range<usize>,
+    pub nodes: Range<i64>,
+}
+
+impl Part {
+    /// All of it.
+    pub fn whole(batch: &Batch) -> Self {
+        Self { graphs: 0..batch.num_graphs(), nodes: 0..batch.num_nodes() }
+    }
+}
+
 /// A model with its loss, as the epoch loop uses it.
 pub trait Objective {
     /// Names of the reported parts of the loss: columns of `metrics.csv`.
@@ -27,11 +43,18 @@ pub trait Objective {
     /// Announces the next batches, whose losses will be asked for in this order.
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError>;
 
-    /// The training loss of the next announced batch. Draws from torch's generator, which the loop has seeded.
-    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError>;
+    /// Waits for what the losses of the next announced batch need besides itself, and keeps it until the next call.
+    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError>;
 
-    /// The same loss of the next announced batch in evaluation mode. Draws nothing.
-    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError>;
+    /// The training loss of `batch`, which is `part` of the batch received last. Draws from torch's generator, which the
+    /// loop has seeded. Can be asked for again, when memory ran out.
+    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+
+    /// The same loss in evaluation mode. Draws nothing.
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+
+    /// The share of `part` in the loss of `whole`: by it the losses of parts add up to that of the whole.
+    fn share(&self, part: &Part, whole: &Part) -> f64;
 
     /// Columns that the objective adds to `steps.csv`.
     fn step_columns(&self) -> &'static [&'static str];

@@ -1,6 +1,6 @@
 //! Adam (Kingma & Ba 2015) with coupled weight decay, on the flat parameters, and gradient clipping.
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::trainable::Trainable;
 use crate::nn::ModelError;
@@ -17,6 +17,8 @@ pub struct AdamOptions {
     pub weight_decay: f64,
     /// Largest norm of the gradient; 0 leaves it as it is.
     pub gradient_clip: f64,
+    /// Keep the state in host memory and compute the update there.
+    pub offload: bool,
 }
 
 /// Adam's state: two flat tensors of the parameters' length.
@@ -32,11 +34,13 @@ impl Adam {
     /// A fresh state for `trainable`.
     pub fn new(trainable: &Trainable, options: AdamOptions) -> Result<Self, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
-        let (mean, mean_square) = (trainable.values.f_zeros_like()?, trainable.values.f_zeros_like()?);
+        let home = if options.offload { Device::Cpu } else { trainable.values.device() };
+        let zeros = || Tensor::f_zeros([trainable.num_parameters()], (Kind::Float, home));
+        let (mean, mean_square) = (zeros()?, zeros()?);
         Ok(Self { options, steps: 0, mean, mean_square })
     }
 
-    /// One update with learning rate `lr`, after which the gradients are zero. Waits for nothing.
+    /// One update with learning rate `lr`; the gradients stay. Waits for nothing, unless the state is in host memory.
     ///
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
@@ -44,27 +48,34 @@ impl Adam {
         tch::no_grad(|| self.step_without_graph(trainable, lr))
     }
 
+    /// All that can fail comes before the first change, so that a step that ran out of memory can be repeated.
     fn step_without_graph(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
-        let gradients = &mut trainable.gradients;
-        let norm = gradients.f_norm()?;
+        let norm = trainable.gradients.f_norm()?;
+        let home = self.mean.device();
+        let mut gradients = trainable.gradients.f_to_device(home)?;
+        let values = trainable.values.f_detach()?.f_to_device(home)?;
         if self.options.gradient_clip > 0.0 {
             // PyTorch's clip_grad_norm_: factor clip / (norm + 1e-6), at most 1; computed on the device.
             let factor = norm.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(self.options.gradient_clip)?;
-            let _ = gradients.f_mul_(&factor.f_clamp_max(1.0)?)?;
+            gradients = gradients.f_mul(&factor.f_clamp_max(1.0)?.f_to_device(home)?)?;
         }
         if self.options.weight_decay > 0.0 {
-            let _ = gradients.f_add_(&trainable.values.f_mul_scalar(self.options.weight_decay)?)?;
+            gradients = gradients.f_add(&values.f_mul_scalar(self.options.weight_decay)?)?;
         }
-        self.steps += 1;
-        let _ = self.mean.f_lerp_(gradients, 1.0 - BETA_FIRST)?;
-        let _ = self.mean_square.f_mul_scalar_(BETA_SECOND)?;
-        let _ = self.mean_square.f_add_(&gradients.f_square()?.f_mul_scalar(1.0 - BETA_SECOND)?)?;
-        let correction_first = 1.0 - BETA_FIRST.powi(self.steps as i32);
-        let correction_second = 1.0 - BETA_SECOND.powi(self.steps as i32);
-        let denominator = self.mean_square.f_sqrt()?.f_div_scalar(correction_second.sqrt())?.f_add_scalar(EPSILON)?;
-        let update = self.mean.f_div(&denominator)?.f_mul_scalar(-lr / correction_first)?;
-        let _ = trainable.values.f_add_(&update)?;
-        let _ = gradients.f_zero_()?;
+        let steps = self.steps + 1;
+        let mean = self.mean.f_lerp(&gradients, 1.0 - BETA_FIRST)?;
+        let square = gradients.f_square()?.f_mul_scalar(1.0 - BETA_SECOND)?;
+        drop(gradients);
+        let mean_square = self.mean_square.f_mul_scalar(BETA_SECOND)?.f_add(&square)?;
+        drop(square);
+        let correction_first = 1.0 - BETA_FIRST.powi(steps as i32);
+        let correction_second = 1.0 - BETA_SECOND.powi(steps as i32);
+        let denominator = mean_square.f_sqrt()?.f_div_scalar(correction_second.sqrt())?.f_add_scalar(EPSILON)?;
+        let update = mean.f_div(&denominator)?.f_mul_scalar(-lr / correction_first)?;
+        drop(denominator);
+        let values = values.f_add(&update)?;
+        let _ = trainable.values.f_copy_(&values)?;
+        (self.mean, self.mean_square, self.steps) = (mean, mean_square, steps);
         Ok(norm)
     }
 

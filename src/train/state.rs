@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::loss_scale::LossScale;
 use super::schedule::Progress;
 
 /// The position of a run. Random decisions are functions of it, so it stands for the random state too.
@@ -17,6 +18,9 @@ pub struct Position {
     pub epoch_graphs: u64,
     /// Validation losses seen, learning rate reductions.
     pub progress: Progress,
+    /// Factor of the loss in half precision.
+    #[serde(default)]
+    pub loss_scale: LossScale,
     /// Digest of configuration and data: a run goes on only with what it began with.
     pub identity: String,
 }

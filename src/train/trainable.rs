@@ -3,7 +3,7 @@
 //! With all parameters side by side, clipping, the optimiser's step and zeroing the gradients are a few operations on
 //! one tensor instead of a few on each.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use crate::nn::parameters::{NamedTensor, Role};
 use crate::nn::weights::StateDict;
@@ -51,6 +51,11 @@ impl Trainable {
             offset += length;
         }
         Ok(Self { tensors, values, gradients })
+    }
+
+    /// Sets all gradients to zero.
+    pub fn zero_gradients(&mut self) -> Result<(), TchError> {
+        tch::no_grad(|| self.gradients.f_zero_()).map(drop)
     }
 
     /// Number of trained values.

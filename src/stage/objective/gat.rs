@@ -8,7 +8,7 @@ use crate::distill::losses::{self, LogitLoss};
 use crate::graph::Batch;
 use crate::nn::vgae::Mode;
 use crate::nn::{ClassLoss, Gat, ModelError};
-use crate::train::objective::{Losses, Objective, ObjectiveError};
+use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
 
 /// A classifier that is trained, perhaps by a teacher.
 pub struct GatObjective {
@@ -17,6 +17,8 @@ pub struct GatObjective {
     pub teacher: TeacherLink,
     /// Set where there is a teacher.
     pub distillation: Option<GatDistillation>,
+    /// Labels of the batch at hand, of which losses may be asked part by part.
+    pub labels: Option<Tensor>,
 }
 
 /// How the teacher's logits are compared with the student's, and how much they count.
@@ -28,11 +30,10 @@ pub struct GatDistillation {
 }
 
 impl GatObjective {
-    fn loss(&mut self, batch: &Batch, mode: Mode) -> Result<Losses, ObjectiveError> {
-        // The teacher's answer comes first: while it is waited for, no activation of the student exists.
-        let targets = self.teacher.targets()?;
+    fn loss(&self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let targets = self.teacher.targets(part)?;
         let logits = self.model.forward(batch, mode)?;
-        let task = self.task.of(&logits, &batch.labels)?;
+        let task = self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?;
         let called = logits.f_argmax(-1, false)?;
         let (total, kd, agreement) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
@@ -74,12 +75,22 @@ impl Objective for GatObjective {
         Ok(())
     }
 
-    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, Mode::Training)
+    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError> {
+        self.labels = Some(batch.labels.shallow_clone());
+        Ok(self.teacher.receive()?)
     }
 
-    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, Mode::Evaluation)
+    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Training)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Evaluation)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        // All losses are means over graphs.
+        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
     }
 
     fn step_columns(&self) -> &'static [&'static str] {

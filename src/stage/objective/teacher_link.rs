@@ -1,7 +1,11 @@
 //! An objective's line to its teacher: batches go out, targets come back, and the logs hear of it. Empty without one.
 
-use crate::distill::{StepReport, Targets, Teacher, TeacherError};
+use tch::{TchError, Tensor};
+
+use crate::distill::targets::Per;
+use crate::distill::{StepReport, TargetName, Targets, Teacher, TeacherError};
 use crate::graph::Batch;
+use crate::train::objective::Part;
 
 /// Columns that a teacher adds to `steps.csv`.
 const COLUMNS: &[&str] = &[
@@ -21,6 +25,8 @@ pub struct TeacherLink {
     teacher: Option<Teacher>,
     /// Batches that one visit of the teacher serves.
     burst: usize,
+    /// Targets of the batch at hand.
+    received: Option<Targets>,
     /// What the teacher did up to the last row of the log.
     last_report: StepReport,
 }
@@ -28,7 +34,7 @@ pub struct TeacherLink {
 impl TeacherLink {
     /// To a teacher that is asked for `burst` batches at a time.
     pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
-        Self { teacher, burst, last_report: StepReport::default() }
+        Self { teacher, burst, received: None, last_report: StepReport::default() }
     }
 
     /// Batches to announce at a time.
@@ -43,9 +49,28 @@ impl TeacherLink {
         }
     }
 
-    /// The targets of the next announced batch.
-    pub fn targets(&mut self) -> Result<Option<Targets>, TeacherError> {
-        self.teacher.as_mut().map(Teacher::targets).transpose()
+    /// Waits for the targets of the next announced batch, and keeps them until the next call.
+    pub fn receive(&mut self) -> Result<(), TeacherError> {
+        // Those of the batch before make room first.
+        self.received = None;
+        self.received = self.teacher.as_mut().map(Teacher::targets).transpose()?;
+        Ok(())
+    }
+
+    /// The rows of the received targets that belong to `part`; `None` without a teacher.
+    pub fn targets(&self, part: &Part) -> Result<Option<Targets>, TchError> {
+        let rows = |per| match per {
+            Per::Graph => (part.graphs.start as i64, part.graphs.len() as i64),
+            Per::Node => (part.nodes.start, part.nodes.end - part.nodes.start),
+        };
+        let select = |(name, tensor): &(TargetName, Tensor)| {
+            let (start, length) = rows(name.per());
+            Ok((*name, tensor.f_narrow(0, start, length)?))
+        };
+        let targets = |targets: &Targets| {
+            Ok(Targets { tensors: targets.tensors.iter().map(select).collect::<Result<_, TchError>>()? })
+        };
+        self.received.as_ref().map(targets).transpose()
     }
 
     /// Columns of `steps.csv`.

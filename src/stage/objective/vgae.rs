@@ -8,7 +8,7 @@ use crate::distill::{TargetName, Targets};
 use crate::graph::Batch;
 use crate::nn::vgae::{Mode, task_loss};
 use crate::nn::{Vgae, VgaeOutput};
-use crate::train::objective::{Losses, Objective, ObjectiveError};
+use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
 
 /// A VGAE that is trained, perhaps by a teacher.
 pub struct VgaeObjective {
@@ -26,9 +26,8 @@ pub struct VgaeDistillation {
 }
 
 impl VgaeObjective {
-    fn loss(&mut self, batch: &Batch, mode: Mode) -> Result<Losses, ObjectiveError> {
-        // The teacher's answer comes first: while it is waited for, no activation of the student exists.
-        let targets = self.teacher.targets()?;
+    fn loss(&self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let targets = self.teacher.targets(part)?;
         let output = self.model.forward(batch, mode)?;
         let task = task_loss(&output, batch)?;
         let (total, kd) = match (&self.distillation, targets) {
@@ -71,12 +70,21 @@ impl Objective for VgaeObjective {
         Ok(())
     }
 
-    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, Mode::Training)
+    fn receive(&mut self, _batch: &Batch) -> Result<(), ObjectiveError> {
+        Ok(self.teacher.receive()?)
     }
 
-    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, Mode::Evaluation)
+    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Training)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Evaluation)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        // All losses are means over nodes.
+        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
     }
 
     fn step_columns(&self) -> &'static [&'static str] {

@@ -1,0 +1,266 @@
+//! The loss of a batch and its gradients, whole or in parts, and again when memory runs out.
+//!
+//! Nothing of a failed attempt is left: running statistics and gradients are put back, and the generator is seeded anew,
+//! so that an attempt that succeeds gives what the first would have given. In parts, each part's losses count by its
+//! share, so that the gradients are those of the whole batch; only batch norm sees the nodes of one part at a time, and
+//! dropout draws other masks. The running statistics move once a step, towards the mean of the parts' statistics.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::console::Console;
+use super::fit::FitError;
+use super::objective::{Losses, Objective, Part};
+use super::trainable::Trainable;
+use crate::graph::Batch;
+use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
+use crate::nn::parameters::Role;
+use crate::torch::allocator::{self, Phase};
+use crate::torch::autocast::Autocast;
+use crate::torch::{self};
+
+/// What one batch is worth to a step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOptions {
+    /// Of torch's generator, for all decisions of the step.
+    pub seed: i64,
+    /// Factor of the loss before its gradient is taken.
+    pub scale: f64,
+    /// Whether gradients of batches before are to be kept.
+    pub accumulates: bool,
+}
+
+/// Takes gradients of batches.
+pub struct StepRunner {
+    meter: Meter,
+    micro: MicroBatch,
+    precision: Option<Kind>,
+    /// Running statistics as they were before the attempt.
+    buffers: Vec<Tensor>,
+    gradients_before: Option<Tensor>,
+    /// Failures that were recovered from.
+    pub recoveries: u64,
+}
+
+impl StepRunner {
+    /// For the tensors of `trainable`; `precision` is the type of mixed precision.
+    pub fn new(trainable: &Trainable, device: Device, precision: Option<Kind>) -> Result<Self, FitError> {
+        let _phase = allocator::enter_phase(Phase::Parameters);
+        let copies = buffers_of(trainable).map(|buffer| buffer.f_detach_copy());
+        Ok(Self {
+            meter: Meter::new(device),
+            micro: MicroBatch::default(),
+            precision,
+            buffers: copies.collect::<Result<_, TchError>>()?,
+            gradients_before: None,
+            recoveries: 0,
+        })
+    }
+
+    /// Adds the gradients of the batch that `objective` has received. Returns `[1 + parts]`, f64: the loss and its parts.
+    pub fn gradients(
+        &mut self,
+        objective: &mut dyn Objective,
+        trainable: &mut Trainable,
+        batch: &Batch,
+        options: StepOptions,
+        console: &mut Console,
+    ) -> Result<Tensor, FitError> {
+        let graphs = batch.num_graphs();
+        self.note_state(trainable, options)?;
+        loop {
+            let attempt = torch::recover(|| self.attempt(objective, trainable, batch, options));
+            match attempt {
+                Ok(losses) => {
+                    if let Some(graphs) = self.micro.succeeded(graphs) {
+                        console.line(&format!("memory: {graphs} graphs at a time are tried again"));
+                    }
+                    return Ok(losses);
+                }
+                Err(error) if is_out_of_memory(&error) => {
+                    self.put_back(trainable, options)?;
+                    self.recover(graphs, error, console)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The loss of the batch that `objective` has received, in evaluation mode. As [`Self::gradients`].
+    pub fn validation(
+        &mut self,
+        objective: &mut dyn Objective,
+        batch: &Batch,
+        console: &mut Console,
+    ) -> Result<Tensor, FitError> {
+        loop {
+            let attempt = torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch)));
+            match attempt {
+                Err(error) if is_out_of_memory(&error) => self.recover(batch.num_graphs(), error, console)?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn recover(&mut self, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
+        self.meter.release_kept();
+        self.recoveries += 1;
+        match self.micro.failed(graphs) {
+            Remedy::Repeat => {
+                tracing::info!("memory ran out ({error}); the step is repeated after freeing what was kept");
+                Ok(())
+            }
+            Remedy::Smaller(smaller) => {
+                console.line(&format!(
+                    "memory: a step on {graphs} graphs did not fit ({}); from now on {smaller} graphs at a time, whose \
+                     gradients are added up (batch norm sees {smaller} graphs at a time)",
+                    first_line(&error.to_string())
+                ));
+                Ok(())
+            }
+            Remedy::GiveUp => Err(FitError::OutOfMemory { source: Box::new(error) }),
+        }
+    }
+
+    fn attempt(
+        &self,
+        objective: &mut dyn Objective,
+        trainable: &mut Trainable,
+        batch: &Batch,
+        options: StepOptions,
+    ) -> Result<Tensor, FitError> {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        tch::manual_seed(options.seed);
+        let whole = Part::whole(batch);
+        let parts = parts(batch, self.micro.of(batch.num_graphs()))?;
+        if let [part] = &parts[..] {
+            return self.backward(objective, batch, part, options.scale);
+        }
+        let (mut sums, mut statistics): (Option<Tensor>, Option<Vec<Tensor>>) = (None, None);
+        for part in &parts {
+            self.restore_buffers(trainable)?;
+            let share = objective.share(part, &whole);
+            let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
+            let losses = self.backward(objective, &graphs, part, options.scale * share)?;
+            sums = Some(weighted(sums, &losses, share)?);
+            let moved = buffers_of(trainable).enumerate().map(|(index, buffer)| {
+                let before = statistics.as_mut().map(|statistics: &mut Vec<Tensor>| statistics[index].shallow_clone());
+                // Counters count the step once.
+                if buffer.kind() == Kind::Int64 { buffer.f_detach_copy() } else { weighted(before, buffer, share) }
+            });
+            statistics = Some(tch::no_grad(|| moved.collect::<Result<_, TchError>>())?);
+        }
+        for (buffer, moved) in buffers_of(trainable).zip(statistics.iter().flatten()) {
+            tch::no_grad(|| buffer.shallow_clone().f_copy_(moved))?;
+        }
+        sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())
+    }
+
+    fn backward(
+        &self,
+        objective: &mut dyn Objective,
+        batch: &Batch,
+        part: &Part,
+        scale: f64,
+    ) -> Result<Tensor, FitError> {
+        let losses = {
+            let _precision = self.precision.map(|kind| Autocast::enter(self.meter.device(), kind)).transpose()?;
+            objective.training_loss(batch, part).map_err(FitError::Objective)?
+        };
+        let scaled = if scale == 1.0 { losses.total.shallow_clone() } else { losses.total.f_mul_scalar(scale)? };
+        scaled.f_backward()?;
+        values(&losses)
+    }
+
+    fn attempt_validation(&self, objective: &mut dyn Objective, batch: &Batch) -> Result<Tensor, FitError> {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        let whole = Part::whole(batch);
+        let parts = parts(batch, self.micro.of(batch.num_graphs()))?;
+        if let [part] = &parts[..] {
+            return values(&objective.validation_loss(batch, part).map_err(FitError::Objective)?);
+        }
+        let mut sums = None;
+        for part in &parts {
+            let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
+            let losses = values(&objective.validation_loss(&graphs, part).map_err(FitError::Objective)?)?;
+            sums = Some(weighted(sums, &losses, objective.share(part, &whole))?);
+        }
+        sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())
+    }
+
+    fn note_state(&mut self, trainable: &Trainable, options: StepOptions) -> Result<(), FitError> {
+        for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
+            tch::no_grad(|| copy.f_copy_(buffer))?;
+        }
+        if options.accumulates {
+            let meter = self.meter;
+            let _phase = allocator::enter_phase(Phase::Gradients);
+            let copy = crate::memory::patiently(meter, || Ok::<_, FitError>(trainable.gradients.f_detach_copy()?))?;
+            self.gradients_before = Some(copy);
+        } else {
+            self.gradients_before = None;
+        }
+        Ok(())
+    }
+
+    fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
+        self.restore_buffers(trainable)?;
+        match &self.gradients_before {
+            Some(gradients) if options.accumulates => {
+                tch::no_grad(|| trainable.gradients.f_copy_(gradients))?;
+            }
+            _ => {
+                crate::memory::patiently(self.meter, || {
+                    let _ = trainable.gradients.f_zero_()?;
+                    Ok::<_, FitError>(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_buffers(&self, trainable: &Trainable) -> Result<(), TchError> {
+        for (copy, buffer) in self.buffers.iter().zip(buffers_of(trainable)) {
+            tch::no_grad(|| buffer.shallow_clone().f_copy_(copy))?;
+        }
+        Ok(())
+    }
+}
+
+fn buffers_of(trainable: &Trainable) -> impl Iterator<Item = &Tensor> {
+    trainable.tensors().iter().filter(|named| named.role == Role::Buffer).map(|named| &named.tensor)
+}
+
+/// The graphs of a batch in stretches of at most `graphs`.
+fn parts(batch: &Batch, graphs: usize) -> Result<Vec<Part>, TchError> {
+    let total = batch.num_graphs();
+    if graphs >= total {
+        return Ok(vec![Part::whole(batch)]);
+    }
+    let pointers: Vec<i64> = Vec::try_from(&batch.node_pointers)?;
+    let part = |start: usize| {
+        let end = (start + graphs).min(total);
+        Part { graphs: start..end, nodes: pointers[start]..pointers[end] }
+    };
+    Ok((0..total).step_by(graphs).map(part).collect())
+}
+
+fn values(losses: &Losses) -> Result<Tensor, FitError> {
+    tch::no_grad(|| {
+        let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
+        let scalars: Vec<Tensor> =
+            scalars.into_iter().map(|scalar| scalar.f_to_kind(Kind::Double)).collect::<Result<_, _>>()?;
+        Ok(Tensor::f_stack(&scalars, 0)?)
+    })
+}
+
+fn weighted(sum: Option<Tensor>, values: &Tensor, weight: f64) -> Result<Tensor, TchError> {
+    let values = values.f_mul_scalar(weight)?;
+    match sum {
+        Some(sum) => sum.f_add(&values),
+        None => Ok(values),
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
