@@ -25,7 +25,7 @@ use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::vgae::{Mode, task_loss};
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
-use kdgat::train::objective::{Losses, Objective, ObjectiveError};
+use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
 use tch::{Device, Tensor};
 
 /// Time and memory of a student's step by what its teacher costs
@@ -352,7 +352,11 @@ impl Objective for Naive {
         Ok(())
     }
 
-    fn training_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
+    fn receive(&mut self, _: &Batch) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
+
+    fn training_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
         let task = task_loss(&output, batch)?.total;
@@ -362,8 +366,12 @@ impl Objective for Naive {
         Ok(Losses { total, parts: vec![task, kd] })
     }
 
-    fn validation_loss(&mut self, batch: &Batch) -> Result<Losses, ObjectiveError> {
-        self.training_loss(batch)
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.training_loss(batch, part)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start) as f64
     }
 
     fn step_columns(&self) -> &'static [&'static str] {

@@ -10,7 +10,7 @@ use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::stage::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
-use kdgat::train::objective::Objective;
+use kdgat::train::objective::{Objective, Part};
 use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Kind, Tensor};
@@ -82,7 +82,13 @@ impl Training {
                 let model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
                 let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
-                Box::new(GatObjective { model, task: ClassLoss::CrossEntropy, teacher: link, distillation })
+                Box::new(GatObjective {
+                    model,
+                    task: ClassLoss::CrossEntropy,
+                    teacher: link,
+                    distillation,
+                    labels: None,
+                })
             }
         };
         Self::of(objective, parameters, device)
@@ -91,7 +97,7 @@ impl Training {
     /// Any objective with the parameters that it trains.
     pub fn of(objective: Box<dyn Objective>, parameters: FreshParameters, device: Device) -> Result<Self, Error> {
         let trainable = Trainable::new(parameters.into_tensors(), device)?;
-        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0 };
+        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false };
         let optimizer = Adam::new(&trainable, options)?;
         let parts = objective.parts().len() as i64;
         let sums = Tensor::f_zeros([1 + parts], (Kind::Double, device))?;
@@ -113,7 +119,8 @@ impl Training {
     fn step(&mut self, batch: &Batch) -> Result<(), Error> {
         tch::manual_seed(random::bits(SEED, Purpose::Step, 0, self.steps) as i64);
         self.steps += 1;
-        let losses = self.objective.training_loss(batch)?;
+        self.objective.receive(batch)?;
+        let losses = self.objective.training_loss(batch, &Part::whole(batch))?;
         losses.total.f_backward()?;
         let added = tch::no_grad(|| {
             let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
@@ -122,7 +129,7 @@ impl Training {
         })?;
         self.sums = added;
         drop(losses);
-        self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
+        let _norm = self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
         Ok(())
     }
 

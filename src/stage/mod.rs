@@ -11,6 +11,7 @@ pub mod objective;
 mod outcome;
 mod run;
 mod setup;
+mod sizing;
 mod teacher;
 mod teacher_cache;
 mod training;
