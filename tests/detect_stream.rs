@@ -34,7 +34,15 @@ fn model(run: &Path) -> String {
 fn a_replay_has_the_scores_of_the_evaluation() {
     let bench = Bench::new();
     for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
-        bench.evaluate(&["--resamples", "0", run.to_str().unwrap(), "--predictions", "predictions.csv"]);
+        bench.evaluate(&[
+            "--threads",
+            "1",
+            "--resamples",
+            "0",
+            run.to_str().unwrap(),
+            "--predictions",
+            "predictions.csv",
+        ]);
         let log = bench.log(KNOWN, "fuzzing.csv");
         let predicted: Vec<HashMap<String, String>> =
             bench.rows("predictions.csv").into_iter().filter(|row| row["file"] == "fuzzing.csv").collect();
@@ -44,21 +52,14 @@ fn a_replay_has_the_scores_of_the_evaluation() {
         assert_eq!(live.stdout, file.stdout, "a stream and a file of the same frames");
         let detected = detections(&live);
         assert_eq!(detected.len(), predicted.len());
-        let mut equal = 0;
         for (detected, predicted) in detected.iter().zip(&predicted) {
             let (score, expected) = (detected["score"].as_f64().unwrap(), predicted["score"].parse::<f64>().unwrap());
-            // One window at a time and 512 at a time sum in another order: single precision, no more.
-            assert!(
-                (score - expected).abs() <= 2e-6 * expected.abs(),
-                "window {}: {score} {expected}",
-                detected["window"]
-            );
-            equal += usize::from(score == expected);
+            assert_eq!(score, expected, "window {}", detected["window"]);
             assert_eq!(detected["label"] == "attack", predicted["predicted"] == "1");
             assert_eq!(detected["first_frame"].to_string(), predicted["first_frame"]);
             assert!(u32::from_str_radix(detected["id"].as_str().unwrap(), 16).is_ok());
         }
-        println!("{}: {equal} of {} scores bit-equal; {}", model(&run), detected.len(), stderr(&live).trim());
+        println!("{}: {}", model(&run), stderr(&live).trim());
     }
 }
 
@@ -72,7 +73,7 @@ fn garbage_is_counted_and_passed_over() {
     for (index, line) in clean.lines().enumerate() {
         dirty.extend_from_slice(line.as_bytes());
         dirty.push(b'\n');
-        if index % 100 == 7 {
+        if index % 100 == 7 && index < 1000 {
             dirty.extend_from_slice(b"(1.0) can0 XYZ#00\n\ngarbage\n");
         }
     }
@@ -81,7 +82,7 @@ fn garbage_is_counted_and_passed_over() {
     assert_eq!(stdout(&clean), stdout(&dirty));
     assert_eq!(detections(&clean).len(), 10);
     let text = stderr(&dirty);
-    assert!(text.contains("11 lines left out: ID is not hexadecimal") || text.contains("lines left out"), "{text}");
+    assert!(text.contains("10 lines left out: ID is not hexadecimal"), "{text}");
     assert!(text.contains("1001 frames"), "{text}");
 }
 

@@ -109,14 +109,27 @@ impl Training {
         for burst in batches.chunks(self.objective.burst().max(1)) {
             self.objective.announce(burst)?;
             for batch in burst {
-                self.step(batch)?;
+                let _ = self.step(batch)?;
             }
         }
         Ok(())
     }
 
+    /// As [`Training::run`]; reads the total loss of each step.
+    pub fn losses(&mut self, batches: &[Batch]) -> Result<Vec<f64>, Error> {
+        let mut losses = Vec::with_capacity(batches.len());
+        for burst in batches.chunks(self.objective.burst().max(1)) {
+            self.objective.announce(burst)?;
+            for batch in burst {
+                losses.push(self.step(batch)?.f_double_value(&[])?);
+            }
+        }
+        Ok(losses)
+    }
+
     /// One step as `train::fit` makes it: seed, loss, backward, running sums, clip and Adam on the flat parameters.
-    fn step(&mut self, batch: &Batch) -> Result<(), Error> {
+    /// Gives the total loss, which nobody has waited for.
+    fn step(&mut self, batch: &Batch) -> Result<Tensor, Error> {
         tch::manual_seed(random::bits(SEED, Purpose::Step, 0, self.steps) as i64);
         self.steps += 1;
         self.objective.receive(batch)?;
@@ -128,9 +141,10 @@ impl Training {
             self.sums.f_add(&values.f_mul_scalar(batch.num_graphs() as f64)?)
         })?;
         self.sums = added;
+        let total = losses.total.f_detach()?;
         drop(losses);
-        let _norm = self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
-        Ok(())
+        let _ = self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
+        Ok(total)
     }
 
     /// Sum of all total losses so far: reading it waits for the device.

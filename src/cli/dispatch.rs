@@ -38,7 +38,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start()?;
             Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
-        Command::Evaluate(args) => evaluate::run(args),
+        Command::Evaluate(args) => {
+            start_devices();
+            evaluate::run(args)
+        }
         Command::Compare(args) => compare::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
@@ -64,6 +67,12 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// What training commands do before anything touches torch.
 fn start() -> Result<()> {
     interrupt::listen()?;
+    start_devices();
+    Ok(())
+}
+
+/// Loads CUDA where it is, and says what is wrong with it.
+fn start_devices() {
     let devices = memory::start_devices();
     if !devices.settings.is_empty() {
         eprintln!("allocator of the GPU: {}", devices.settings);
@@ -71,7 +80,6 @@ fn start() -> Result<()> {
     for warning in devices.warnings {
         eprintln!("warning: {warning}");
     }
-    Ok(())
 }
 
 /// An interrupted run is neither done nor wrong usage.

@@ -54,7 +54,8 @@ impl TrainedModel {
     /// Says what the path holds and what is expected there.
     pub fn read(path: &Path) -> Result<Self, EvaluateError> {
         if path.is_file() {
-            return Self::from_checkpoint(path);
+            let is_teacher = path.file_name().is_some_and(|name| name == TEACHER_WEIGHTS);
+            return if is_teacher { Self::from_teacher(path) } else { Self::from_checkpoint(path) };
         }
         if path.join(BEST).is_file() {
             return Self::from_checkpoint(&path.join(BEST));

@@ -4,19 +4,20 @@
 
 use std::sync::Arc;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::{EvaluateError, TrainedModel};
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Vocabulary};
+use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store};
 use crate::nn::attention::AttentionKernel;
-use crate::nn::layers::mean_per_graph;
-use crate::nn::vgae::{self, Mode};
+use crate::nn::layers::{Mode, mean_per_graph};
 use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
 
 /// Graphs of a batch: as fast as larger ones on a CPU, and little memory whatever the number of graphs.
 pub const BATCH_GRAPHS: usize = 512;
 /// Batches that are assembled ahead.
 const PREFETCH_BATCHES: usize = 2;
+/// Weight of the ID's cross entropy in the difficulty.
+const ID_WEIGHT: f64 = 0.1;
 
 /// What a model's score means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -61,7 +62,7 @@ impl ScoreKind {
 #[derive(Debug)]
 pub struct Scorer {
     network: Network,
-    vocabulary: Arc<Vocabulary>,
+    assemble: AssembleOptions,
     device: Device,
 }
 
@@ -96,7 +97,12 @@ impl Scorer {
             Architecture::Vgae(config) => Network::Vgae(Vgae::new(Scope::root(&mut given), config, kernel)?),
         };
         given.check_all_used(|_| false)?;
-        Ok(Self { network, vocabulary: Arc::new(model.description.vocabulary.clone()), device })
+        let assemble = AssembleOptions {
+            vocabulary: Arc::new(model.description.vocabulary.clone()),
+            unknown_drop: None,
+            edge_attributes: model.description.architecture.reads_edge_features(),
+        };
+        Ok(Self { network, assemble, device })
     }
 
     /// What its scores mean.
@@ -109,7 +115,7 @@ impl Scorer {
 
     /// How the batches that it reads are assembled: with its own vocabulary.
     pub fn assemble_options(&self) -> AssembleOptions {
-        AssembleOptions { vocabulary: Arc::clone(&self.vocabulary), unknown_drop: None, edge_attributes: false }
+        self.assemble.clone()
     }
 
     /// The raw score of each graph of a batch: the difference of the logits, or the difficulty.
@@ -118,7 +124,7 @@ impl Scorer {
             let batch = &batch.to_device(self.device);
             let raw = match &self.network {
                 Network::Gat(model) => margin(&model.forward(batch, Mode::Evaluation)?)?,
-                Network::Vgae(model) => vgae::difficulty(&model.forward(batch, Mode::Evaluation)?, batch)?.total,
+                Network::Vgae(model) => difficulty(&model.node_errors(batch)?, batch)?,
             };
             Ok(weights::floats(&raw)?)
         })
@@ -177,11 +183,13 @@ fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError
 }
 
 fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
-    let output = model.forward(batch, Mode::Evaluation)?;
-    let raw = weights::floats(&vgae::difficulty(&output, batch)?.total)?.first().copied().unwrap_or(f32::NAN);
-    let squared = output.reconstruction.f_sub(&batch.continuous)?.f_square()?;
-    let reconstruction = squared.f_mean_dim([1i64].as_slice(), false, Kind::Float)?;
-    let log_probability = output.id_logits.f_log_softmax(-1, Kind::Float)?;
-    let id = log_probability.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
-    Ok((raw, weights::floats(&reconstruction.f_sub(&id.f_mul_scalar(0.1)?)?)?))
+    let errors = model.node_errors(batch)?;
+    let raw = weights::floats(&difficulty(&errors, batch)?)?.first().copied().unwrap_or(f32::NAN);
+    Ok((raw, weights::floats(&errors.0.f_add(&errors.1.f_mul_scalar(ID_WEIGHT)?)?)?))
+}
+
+/// Of each graph, from the errors of its nodes, as [`vgae::difficulty`](crate::nn::vgae::difficulty) defines it.
+fn difficulty((reconstruction, id): &(Tensor, Tensor), batch: &Batch) -> Result<Tensor, ModelError> {
+    let id = mean_per_graph(id, batch)?.f_mul_scalar(ID_WEIGHT)?;
+    Ok(mean_per_graph(reconstruction, batch)?.f_add(&id)?)
 }

@@ -14,9 +14,6 @@ pub struct EdgeScaling {
 }
 
 impl EdgeScaling {
-    /// Leaves features as they are.
-    pub const NONE: Self = Self { mean: [0.0; EDGE_FEATURES], deviation: [1.0; EDGE_FEATURES] };
-
     /// Over all edges of the given graphs.
     ///
     /// # Errors

@@ -236,6 +236,17 @@ impl Vgae {
         sigmoid(&self.output.forward(&x, &edges, self.kernel)?, mode)
     }
 
+    /// What each node adds to the difficulty of its graph in evaluation mode, `[num_nodes]` each: mean squared error of its
+    /// continuous features, and cross entropy of its ID. The decoder of successors, which counts for neither, does not run.
+    pub fn node_errors(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
+        let id_logits = self.id_classifier.forward(&mean)?;
+        let log_probabilities = id_logits.f_log_softmax(-1, id_logits.kind())?;
+        let id = log_probabilities.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?.f_neg()?;
+        Ok((squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id))
+    }
+
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
         EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }

@@ -59,7 +59,7 @@ pub struct EpochPair {
 /// # Errors
 /// A log that is missing or damaged, a metric that a run does not have, a tolerance below 0.
 pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison, StageError> {
-    if !(options.tolerance >= 0.0) {
+    if options.tolerance.is_nan() || options.tolerance < 0.0 {
         return Err(StageError::Input(format!("--tolerance {}: must be 0 or more", options.tolerance)));
     }
     let logs = [Log::read(runs[0])?, Log::read(runs[1])?];
@@ -103,8 +103,9 @@ fn compare_metric(logs: &[Log; 2], name: &str, tolerance: f64) -> MetricComparis
         EpochPair { epoch, values, difference }
     };
     let rows: Vec<EpochPair> = epochs.into_iter().map(pair).collect();
-    // Written so that a difference that is no number is past any tolerance.
-    let first_parted = rows.iter().find(|row| !(row.difference <= tolerance)).map(|row| row.epoch);
+    // A difference that is no number is past any tolerance.
+    let parts = |row: &&EpochPair| row.difference > tolerance || row.difference.is_nan();
+    let first_parted = rows.iter().find(parts).map(|row| row.epoch);
     let largest_difference = rows.iter().map(|row| row.difference).fold(0.0, larger);
     MetricComparison { name: name.to_owned(), rows, first_parted, largest_difference }
 }

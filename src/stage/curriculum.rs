@@ -1,20 +1,17 @@
 //! The batches of `kdgat curriculum`, and the difficulty scores that they follow from.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::setup::{self, Data};
+use super::setup::Data;
 use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
-use crate::curriculum::{Choice, CurriculumError, GraphScore, Sampler, Schedule, Scorer, Scores, Selection};
+use crate::curriculum::{Choice, Sampler, Schedule, Scorer, Scores, Selection};
 use crate::distill::frozen::LoadedModel;
-use crate::files;
 use crate::graph::{Split, Store, shuffled_batches};
 use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
@@ -61,7 +58,7 @@ pub fn inputs(scorer: Option<&Scorer>) -> Map<String, Value> {
 }
 
 /// The VGAE of `--difficulty-model`, or the dataset's registered teacher.
-fn load_scorer(config: &Config, dataset: &str, device: tch::Device) -> Result<Scorer, StageError> {
+pub fn load_scorer(config: &Config, dataset: &str, device: tch::Device) -> Result<Scorer, StageError> {
     let model = match &config.curriculum.difficulty_model {
         Some(path) => LoadedModel::open(path)?,
         None => teacher::registered(config, dataset, "vgae")?,
@@ -224,77 +221,4 @@ impl BatchPlan for CurriculumEpochs {
             text(selection.mean_difficulty),
         ]
     }
-}
-
-/// A row of the table of scores.
-#[derive(Serialize)]
-struct Row<'a> {
-    graph: u64,
-    folder: &'a str,
-    file: &'a str,
-    first_frame: u64,
-    start_time: f64,
-    split: &'static str,
-    attack: u8,
-    reconstruction: f32,
-    id: f32,
-    difficulty: f32,
-}
-
-/// `kdgat curriculum --score-only`: the difficulty of every graph of the dataset as CSV, into a file or standard output.
-/// Returns how many graphs were scored.
-pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, StageError> {
-    let data = setup::open(config)?;
-    let scorer = load_scorer(config, &data.dataset.name, data.device)?;
-    match target {
-        None => write_scores(config, &data, &scorer, io::stdout().lock()),
-        Some(path) => {
-            let mut outcome = Ok(0);
-            let written = files::write_atomically_with(path, |file| {
-                outcome = write_scores(config, &data, &scorer, io::BufWriter::new(file));
-                // A table that is not whole must not take the name of one that is.
-                if outcome.is_err() { Err(io::Error::other("not scored")) } else { Ok(()) }
-            });
-            let graphs = outcome?;
-            written.map_err(|source| StageError::File { path: path.to_owned(), action: "write the scores", source })?;
-            Ok(graphs)
-        }
-    }
-}
-
-fn write_scores(config: &Config, data: &Data, scorer: &Scorer, output: impl Write) -> Result<usize, StageError> {
-    let graphs: Vec<u64> = (0..data.store.num_graphs()).collect();
-    let failed =
-        |source: csv::Error| CurriculumError::Write { path: PathBuf::from("the scores"), source: source.into() };
-    let mut table = csv::Writer::from_writer(output);
-    scorer.score(&data.store, &graphs, config.curriculum.difficulty_chunk, |scores| {
-        scores.iter().try_for_each(|score| table.serialize(row(&data.store, score)?).map_err(failed))
-    })?;
-    table.flush().map_err(|error| failed(error.into()))?;
-    Ok(graphs.len())
-}
-
-fn row<'a>(store: &'a Store, score: &GraphScore) -> Result<Row<'a>, CurriculumError> {
-    let view = store.try_graph(score.graph)?;
-    let file = &store.manifest().files[view.file as usize];
-    let split = match file.role {
-        crate::can::Role::Test => "test",
-        _ => match file.split.of(score.graph - file.first_graph) {
-            Some(Split::Train) => "train",
-            Some(Split::Validation) => "validation",
-            _ => "none",
-        },
-    };
-    Ok(Row {
-        graph: score.graph,
-        folder: &file.folder,
-        file: &file.name,
-        first_frame: view.first_frame,
-        start_time: view.start_time,
-        split,
-        attack: view.attack.into(),
-        reconstruction: score.reconstruction,
-        id: score.id,
-        difficulty: score.difficulty,
-    })
 }

@@ -131,7 +131,7 @@ impl<R: Read> StreamReader<R> {
         if self.parser.is_some() {
             return Ok(());
         }
-        if self.line_number == 0 {
+        if self.line_number == 0 && self.held.is_empty() {
             return Err(CanError::EmptyFile { path: self.origin.clone(), detail: "" });
         }
         let first = self.held.first().map(Vec::as_slice).unwrap_or_default();

@@ -42,6 +42,8 @@ pub(super) struct Answers<'a> {
     /// The gate's first graphs, computed twice before anything else; empty when it was passed earlier.
     gate: Vec<Targets>,
     gate_batches: usize,
+    /// Replies that wait for the end of the visit; `None` where the teacher works beside the student.
+    held: Option<Vec<Reply>>,
     replies: &'a Replies,
     shared: &'a Shared,
 }
@@ -49,10 +51,14 @@ pub(super) struct Answers<'a> {
 impl<'a> Answers<'a> {
     /// Looks the burst up in the cache. Beside the answers, the batches that have to go through the teacher come out:
     /// whole ones, what is missing of others, and before them, twice, what the gate wants to see.
+    ///
+    /// `beside`: the student may step while the rest of the burst is computed. Otherwise it hears of nothing before
+    /// [`Answers::release`], so that its activations never lie beside the teacher's or its weights.
     pub fn look_up(
         batches: Vec<Batch>,
         mut cache: Option<&'a mut TargetCache>,
         gate_passed: bool,
+        beside: bool,
         replies: &'a Replies,
         shared: &'a Shared,
     ) -> Result<(Self, Vec<Batch>), TeacherError> {
@@ -78,7 +84,8 @@ impl<'a> Answers<'a> {
             live.splice(0..0, [some.shallow_clone(), some]);
         }
         let (keep, gate) = (Vec::new(), Vec::new());
-        Ok((Self { pending, cache, keep, gate, gate_batches, replies, shared }, live))
+        let held = (!beside && !live.is_empty()).then(Vec::new);
+        Ok((Self { pending, cache, keep, gate, gate_batches, held, replies, shared }, live))
     }
 
     /// Takes the targets of batch number `number` of those that went through the teacher.
@@ -150,10 +157,29 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    fn send(&self, graphs: usize, misses: usize, reply: Reply) -> Result<(), TeacherError> {
+    fn send(&mut self, graphs: usize, misses: usize, reply: Reply) -> Result<(), TeacherError> {
         self.shared.note_batch((graphs - misses) as u64, misses as u64);
+        if self.shared.is_stopped() {
+            return Err(TeacherError::Interrupted);
+        }
+        match &mut self.held {
+            Some(held) => held.push(reply),
+            None => self.hand_over(reply)?,
+        }
+        Ok(())
+    }
+
+    /// The visit is over, and its memory is free: what was answered is handed over.
+    pub fn release(&mut self) -> Result<(), TeacherError> {
+        for reply in self.held.take().unwrap_or_default() {
+            self.hand_over(reply)?;
+        }
+        Ok(())
+    }
+
+    fn hand_over(&self, reply: Reply) -> Result<(), TeacherError> {
         // Nobody listens any more when the training loop is shutting down.
-        if self.shared.is_stopped() || self.replies.send(Ok(reply)).is_err() {
+        if self.replies.send(Ok(reply)).is_err() {
             return Err(TeacherError::Interrupted);
         }
         Ok(())

@@ -112,16 +112,25 @@ impl<A: Accelerator> Worker<A> {
             return Err(TeacherError::BatchOnDevice { device: self.shuttle.accelerator().device() });
         }
         let Self { shuttle, policy, cache, gate_passed, replies, shared, .. } = self;
-        let (mut answers, live) = Answers::look_up(batches, cache.as_mut(), *gate_passed, replies, shared)?;
+        let kind = policy.kind();
+        // On a CPU both would only take turns on the same cores.
+        let beside = self.overlap || (kind == VisitKind::Resident && !shuttle.accelerator().is_host());
+        let (mut answers, live) = Answers::look_up(batches, cache.as_mut(), *gate_passed, beside, replies, shared)?;
         self.needed = !live.is_empty();
         if self.needed {
-            let kind = policy.kind();
             shared.note_visit(kind.residency().as_str());
             policy.before_visit(shuttle.accelerator().memory());
-            shuttle.visit(kind, live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready))?;
+            let visit =
+                shuttle.visit(kind, live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready));
+            if let Err(error) = visit {
+                // What was answered before stays good.
+                answers.release()?;
+                return Err(error);
+            }
             *gate_passed = true;
         }
         answers.send_cached(shuttle.accelerator())?;
+        answers.release()?;
         answers.keep()?;
         self.after_burst()
     }

@@ -1,0 +1,118 @@
+//! `kdgat teachers cache`, and that a student's files hold nothing of its teacher.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use support::cli::{SMALL_STUDENT, Workplace};
+
+const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
+
+fn cache<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["teachers", "cache"], SMALL_STUDENT, more].concat()
+}
+
+/// The only file of targets in a workplace.
+fn targets_file(workplace: &Workplace) -> PathBuf {
+    let folder = workplace.path().join("stores/targets");
+    let mut files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.find(|path| path.extension().is_some_and(|extension| extension == "targets"));
+    file.unwrap_or_else(|| panic!("no file of targets in {}", folder.display()))
+}
+
+/// The sum of a column of `steps.csv`.
+fn column_sum(run: &Path, name: &str) -> f64 {
+    let mut reader = csv::Reader::from_path(run.join("steps.csv")).unwrap();
+    let rows = reader.deserialize::<BTreeMap<String, String>>();
+    rows.map(|row| row.unwrap()[name].parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+fn targets_are_computed_ahead_once_and_training_reads_them() {
+    let workplace = Workplace::with_teacher();
+    let said = workplace.success(&cache(&[]));
+    for words in ["targets of", "free", "complete", "computed now"] {
+        assert!(said.contains(words), "nothing is said of '{words}':\n{said}");
+    }
+    let size = said.find("take").unwrap();
+    assert!(size < said.find("complete").unwrap(), "the size is to be said first:\n{said}");
+    let again = workplace.success(&cache(&[]));
+    assert!(again.contains(" 0 computed now"), "{again}");
+
+    workplace.success(
+        &[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "2", "--teacher-cache", "disk", "--offload-teacher"]]
+            .concat(),
+    );
+    let run = workplace.run_folder(STUDENT_RUNS, 1);
+    assert_eq!(column_sum(&run, "cache_miss_rows"), 0.0);
+    assert!(column_sum(&run, "cache_hit_rows") > 0.0);
+    assert_eq!(column_sum(&run, "copy_ms"), 0.0, "the weights were brought to the device for nothing");
+}
+
+#[test]
+fn what_is_missing_or_damaged_is_computed_again() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&cache(&[]));
+    let path = targets_file(&workplace);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The last byte that was written lies in the last record.
+    let last = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+    bytes[last] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let said = workplace.success(&cache(&[]));
+    assert!(said.contains(" 1 computed now") && said.contains("complete"), "{said}");
+}
+
+#[test]
+fn a_cache_that_nothing_would_read_is_refused() {
+    let workplace = Workplace::with_teacher();
+    let said = workplace.refused(&cache(&["--teacher-cache", "ram"]));
+    assert!(said.contains("--teacher-cache disk"), "{said}");
+    let said = workplace.refused(&cache(&["--use-teacher-cache", "false"]));
+    assert!(said.contains("--use-teacher-cache"), "{said}");
+    let said = Workplace::new().refused(&cache(&[]));
+    assert!(said.contains("kdgat autoencoder --preset vgae,teacher"), "{said}");
+}
+
+#[test]
+fn a_foreign_cache_is_refused_and_the_difference_is_named() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&cache(&[]));
+    let path = targets_file(&workplace);
+    let other = workplace.path().join("other.targets");
+    std::fs::rename(&path, &other).unwrap();
+    workplace.success(&cache(&["--teacher-cache-precision", "f16"]));
+    let half = targets_file(&workplace);
+    std::fs::rename(&other, &half).unwrap();
+    let output = workplace.run(&cache(&["--teacher-cache-precision", "f16"]));
+    let said = support::cli::said(&output);
+    assert!(!output.status.success() && said.contains("precision") && said.contains("f16"), "{said}");
+}
+
+#[test]
+fn a_students_files_hold_no_bytes_of_its_teacher() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "1"]].concat());
+    let teacher = workplace.path().join("teachers/small/vgae/weights.safetensors");
+    let teacher = kdgat::distill::Weights::read(&teacher).unwrap();
+    let run = workplace.run_folder(STUDENT_RUNS, 1);
+    for file in ["best.safetensors", "last/state.safetensors"] {
+        let bytes = std::fs::read(run.join(file)).unwrap();
+        let mut compared = 0;
+        for (name, tensor) in teacher.iter() {
+            let tensor = tensor.flatten(0, -1);
+            // What a student may have by chance: a bias of zeros, counts.
+            let Ok(values) = Vec::<f32>::try_from(&tensor) else { continue };
+            if values.len() < 8 || values.iter().all(|value| *value == values[0]) {
+                continue;
+            }
+            let pattern: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert!(memchr::memmem::find(&bytes, &pattern).is_none(), "{file} holds the teacher's {name}");
+            compared += 1;
+        }
+        assert!(compared > 5, "only {compared} of the teacher's tensors were looked for");
+        let size = bytes.len() as u64;
+        assert!(file != "best.safetensors" || size < teacher.bytes() / 2 + 16_384, "{file} has {size} bytes");
+    }
+}
