@@ -9,7 +9,7 @@ use super::{calibrate, compare, completions, configuration, data, detect, doctor
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
-use crate::{interrupt, memory};
+use crate::{interrupt, memory, torch};
 
 /// Carries out one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
@@ -20,12 +20,12 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Autoencoder(settings) => {
             let loaded = settings.load_for(Stage::Autoencoder)?;
             start()?;
-            Ok(exit_code(&stage::autoencoder(&loaded.config)?))
+            Ok(exit_code(&torch::recover(|| stage::autoencoder(&loaded.config))?))
         }
         Command::Normal(settings) => {
             let loaded = settings.load_for(Stage::Normal)?;
             start()?;
-            Ok(exit_code(&stage::normal(&loaded.config)?))
+            Ok(exit_code(&torch::recover(|| stage::normal(&loaded.config))?))
         }
         Command::Curriculum(args) if args.score_only => {
             let loaded = args.settings.load()?;
@@ -36,7 +36,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Curriculum(args) => {
             let loaded = args.settings.load_for(Stage::Curriculum)?;
             start()?;
-            Ok(exit_code(&stage::curriculum(&loaded.config)?))
+            Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
         Command::Evaluate(args) => {
             start_devices();

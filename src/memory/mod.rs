@@ -4,8 +4,12 @@
 //! settings. A [`Meter`] reads what tensors take now and at most, a [`Sampler`] writes it into a run's `memory.csv`.
 
 mod activity;
+pub mod budget;
+pub mod estimate;
 mod gpu;
+pub mod limits;
 mod meter;
+pub mod probe;
 mod process;
 mod recovery;
 mod sampler;

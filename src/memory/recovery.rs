@@ -69,6 +69,11 @@ impl Default for MicroBatch {
 }
 
 impl MicroBatch {
+    /// At most this many graphs at a time.
+    pub fn at_most(graphs: usize) -> Self {
+        Self { graphs: Some(graphs.max(1)), ..Self::default() }
+    }
+
     /// Graphs at a time of a batch of `batch_graphs`.
     pub fn of(&self, batch_graphs: usize) -> usize {
         self.graphs.map_or(batch_graphs, |graphs| graphs.min(batch_graphs)).max(1)

@@ -71,6 +71,22 @@ impl Conv {
         }
     }
 
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        match self {
+            Self::Gat(conv) => Self::Gat(conv.shallow_clone()),
+            Self::GatV2(conv) => Self::GatV2(conv.shallow_clone()),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        match self {
+            Self::Gat(conv) => conv.parameters(),
+            Self::GatV2(conv) => conv.parameters(),
+        }
+    }
+
     /// Names of a layer's tensors, below its own name.
     pub fn tensor_names(edge_features: bool) -> &'static [&'static str] {
         if edge_features { GatV2Conv::TENSORS } else { GatConv::TENSORS }

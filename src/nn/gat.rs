@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{Mlp, Mode, NodeInput, mean_per_graph, relu_dropout};
+use super::layers::{Mlp, Mode, NodeInput, dropout_of, mean_per_graph};
 use super::parameters::Scope;
+use super::recompute::relu_conv;
 use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
@@ -73,6 +74,7 @@ pub struct Gat {
     input: NodeInput,
     convs: Vec<Conv>,
     head: Mlp,
+    recomputes: bool,
 }
 
 impl Gat {
@@ -82,12 +84,17 @@ impl Gat {
         let input = NodeInput::new(&mut scope, config.vocabulary_size, config.embedding)?;
         let convs = (0..config.layers).map(|index| conv_layer(&mut scope, config, index)).collect::<Result<_, _>>()?;
         let head = head(&mut scope, config)?;
-        Ok(Self { config: config.clone(), kernel, input, convs, head })
+        Ok(Self { config: config.clone(), kernel, input, convs, head, recomputes: false })
     }
 
     /// The architecture.
     pub fn config(&self) -> &GatConfig {
         &self.config
+    }
+
+    /// Lets training keep no activations of attention layers but compute them again in the backward pass.
+    pub fn set_checkpointing(&mut self, recomputes: bool) {
+        self.recomputes = recomputes;
     }
 
     /// Logits, `[num_graphs, CLASSES]`.
@@ -116,8 +123,11 @@ impl Gat {
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         let mut outputs = Vec::with_capacity(self.convs.len());
         for conv in &self.convs {
-            x = conv.forward(&x, &edges, self.kernel)?;
-            x = relu_dropout(&x, self.config.dropout, mode)?;
+            let active = match self.recomputes && mode == Mode::Training {
+                true => relu_conv(conv, None, &x, &edges, self.kernel)?,
+                false => conv.forward(&x, &edges, self.kernel)?.f_relu()?,
+            };
+            x = dropout_of(&active, self.config.dropout, mode)?;
             outputs.push(x.shallow_clone());
         }
         Ok(outputs)

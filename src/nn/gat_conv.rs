@@ -37,6 +37,21 @@ impl GatConv {
         })
     }
 
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        Self {
+            weight: self.weight.shallow_clone(),
+            attention_source: self.attention_source.shallow_clone(),
+            attention_target: self.attention_target.shallow_clone(),
+            bias: self.bias.shallow_clone(),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        vec![&self.weight, &self.attention_source, &self.attention_target, &self.bias]
+    }
+
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
     pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
         let values = layers::matmul_transposed(x, &self.weight)?;

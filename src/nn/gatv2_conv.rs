@@ -30,6 +30,23 @@ impl GatV2Conv {
     pub const TENSORS: &'static [&'static str] =
         &["lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias", "lin_edge.weight", "att", "bias"];
 
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        Self {
+            source: self.source.shallow_clone(),
+            target: self.target.shallow_clone(),
+            edge_weight: self.edge_weight.shallow_clone(),
+            attention: self.attention.shallow_clone(),
+            bias: self.bias.shallow_clone(),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        let linear = self.source.parameters().into_iter().chain(self.target.parameters());
+        linear.chain([&self.edge_weight, &self.attention, &self.bias]).collect()
+    }
+
     /// A layer from `input` to `heads * channels` columns, the heads side by side.
     pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
         let output = heads * channels;

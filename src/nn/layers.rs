@@ -76,10 +76,30 @@ impl Linear {
         })
     }
 
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        Self { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> [&Tensor; 2] {
+        [&self.weight, &self.bias]
+    }
+
     /// `[rows, input]` → `[rows, output]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_linear(&self.weight, Some(&self.bias))?))
     }
+}
+
+/// Added to a variance before its root.
+const EPSILON: f64 = 1e-5;
+
+/// Whether running statistics take in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    Updated,
+    Left,
 }
 
 /// Batch normalisation over nodes (Ioffe & Szegedy 2015).
@@ -106,33 +126,63 @@ impl BatchNorm {
 
     /// `[rows, columns]` → the same shape. Training uses the batch's statistics and updates the running ones.
     pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        let epsilon = 1e-5;
         if mode == Mode::Evaluation {
             // A product and a sum round the same way in vector and in scalar code, unlike torch's fused kernel: an
             // element's value does not depend on its place in the batch.
-            let scale = self.running_variance.f_add_scalar(epsilon)?.f_rsqrt()?.f_mul(&self.weight)?;
+            let scale = self.running_variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&self.weight)?;
             let shift = self.bias.f_sub(&self.running_mean.f_mul(&scale)?)?;
             return Ok(x.f_mul(&scale)?.f_add(&shift)?);
         }
-        let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+        self.of_batch(x, Statistics::Updated)
+    }
+
+    /// Normalised by the batch's own statistics, `[rows, columns]` → the same shape.
+    pub fn of_batch(&self, x: &Tensor, statistics: Statistics) -> Result<Tensor, ModelError> {
+        let running = match statistics {
+            Statistics::Updated => {
+                let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+                Some((&self.running_mean, &self.running_variance))
+            }
+            Statistics::Left => None,
+        };
         let (training, momentum, cudnn_enabled) = (true, 0.1, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
             Some(&self.bias),
-            Some(&self.running_mean),
-            Some(&self.running_variance),
+            running.map(|(mean, _)| mean),
+            running.map(|(_, variance)| variance),
             training,
             momentum,
-            epsilon,
+            EPSILON,
             cudnn_enabled,
         )?)
+    }
+
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        Self {
+            weight: self.weight.shallow_clone(),
+            bias: self.bias.shallow_clone(),
+            running_mean: self.running_mean.shallow_clone(),
+            running_variance: self.running_variance.shallow_clone(),
+            batches_seen: self.batches_seen.shallow_clone(),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> [&Tensor; 2] {
+        [&self.weight, &self.bias]
     }
 }
 
 /// ReLU, then dropout: what follows every hidden layer.
 pub fn relu_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
-    let active = x.f_relu()?;
-    Ok(if mode == Mode::Training && dropout > 0.0 { active.f_dropout(dropout, true)? } else { active })
+    dropout_of(&x.f_relu()?, dropout, mode)
+}
+
+/// Dropout in training; nothing else.
+pub fn dropout_of(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
+    Ok(if mode == Mode::Training && dropout > 0.0 { x.f_dropout(dropout, true)? } else { x.shallow_clone() })
 }
 
 /// Linear layers with ReLU and dropout between them, named as the indices of a PyTorch `Sequential`: 0, 3, 6, …

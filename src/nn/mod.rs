@@ -13,6 +13,7 @@ pub mod gat_conv;
 pub mod gatv2_conv;
 pub mod layers;
 pub mod parameters;
+mod recompute;
 pub mod vgae;
 pub mod weights;
 

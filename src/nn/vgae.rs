@@ -8,8 +8,9 @@ use tch::Tensor;
 
 use super::attention::AttentionKernel;
 pub use super::layers::Mode;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, mean_per_graph, relu_dropout, sigmoid};
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, dropout_of, mean_per_graph, relu_dropout, sigmoid};
 use super::parameters::Scope;
+use super::recompute::relu_conv;
 use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
@@ -122,6 +123,7 @@ pub struct Vgae {
     output: Conv,
     id_classifier: Linear,
     successor_decoder: Mlp,
+    recomputes: bool,
 }
 
 impl Vgae {
@@ -150,7 +152,21 @@ impl Vgae {
             output: output_layer(&mut scope, config)?,
             id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
             successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
+            recomputes: false,
         })
+    }
+
+    /// Lets training keep no activations of hidden layers but compute them again in the backward pass.
+    pub fn set_checkpointing(&mut self, recomputes: bool) {
+        self.recomputes = recomputes;
+    }
+
+    fn hidden(&self, layer: &HiddenLayer, x: &Tensor, edges: &EdgeInput, mode: Mode) -> Result<Tensor, ModelError> {
+        if !self.recomputes || mode == Mode::Evaluation {
+            return layer.forward(x, edges, self.kernel, self.config.dropout, mode);
+        }
+        let active = relu_conv(&layer.conv, Some(&layer.norm), x, edges, self.kernel)?;
+        dropout_of(&active, self.config.dropout, mode)
     }
 
     /// The architecture.
@@ -206,7 +222,7 @@ impl Vgae {
         let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
         for layer in &self.encoder {
-            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
+            x = self.hidden(layer, &x, &edges, mode)?;
         }
         Ok(x)
     }
@@ -215,7 +231,7 @@ impl Vgae {
         let edges = self.edges(batch)?;
         let mut x = latent.shallow_clone();
         for layer in &self.decoder {
-            x = layer.forward(&x, &edges, self.kernel, self.config.dropout, mode)?;
+            x = self.hidden(layer, &x, &edges, mode)?;
         }
         sigmoid(&self.output.forward(&x, &edges, self.kernel)?, mode)
     }

@@ -21,7 +21,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, STAGE, &data)?;
-    let run = Run::open(config, STAGE, &data, graphs.batch_graphs, found.as_ref(), Map::new())?;
+    let run = Run::open(config, STAGE, &data, found.as_ref(), Map::new())?;
 
     let architecture = vgae_config(config, &data)?;
     let mut parameters = FreshParameters::new(config.training.seed, data.device);

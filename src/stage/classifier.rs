@@ -23,7 +23,7 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, stage, &data)?;
-    let run = Run::open(config, stage, &data, graphs.batch_graphs, found.as_ref(), Map::new())?;
+    let run = Run::open(config, stage, &data, found.as_ref(), Map::new())?;
     let usage = graphs.teacher_use();
     train(config, &data, run, found, usage, &mut graphs)
 }
@@ -36,7 +36,7 @@ pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
     let found = teacher::find(config, stage, &data)?;
     let scorer = curriculum::scorer(config, &data)?;
     let inputs = curriculum::inputs(scorer.as_ref());
-    let run = Run::open(config, stage, &data, plan.graphs().batch_graphs, found.as_ref(), inputs)?;
+    let run = Run::open(config, stage, &data, found.as_ref(), inputs)?;
     if let Some(scorer) = scorer {
         plan.score(config, &data, &scorer, run.directory(), run.resumes())?;
     }

@@ -176,6 +176,10 @@ impl StagePlan for CurriculumEpochs {
     fn graphs(&self) -> &Graphs {
         &self.graphs
     }
+
+    fn set_batch_graphs(&mut self, batch_graphs: usize) {
+        self.graphs.batch_graphs = batch_graphs;
+    }
 }
 
 impl BatchPlan for CurriculumEpochs {

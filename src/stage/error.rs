@@ -38,6 +38,12 @@ pub enum StageError {
     /// A file of the run cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// libtorch failed, mostly for want of memory.
+    #[error(transparent)]
+    Torch(#[from] tch::TchError),
+    /// Not one graph fits into the memory that may be used.
+    #[error("{0}")]
+    Memory(String),
     /// What was asked for cannot be done with this data or machine.
     #[error("{0}")]
     Input(String),
@@ -47,10 +53,17 @@ impl StageError {
     /// Whether the user can mend it: a wrong name, a missing folder, a damaged file.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::Fit(error) => matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_)),
+            Self::Fit(error) => {
+                matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_))
+                    && !crate::memory::is_out_of_memory(error)
+            }
             Self::Evaluate(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),
-            Self::Model(ModelError::Torch(_)) | Self::File { .. } | Self::Teacher(_) => false,
+            Self::Memory(_)
+            | Self::Torch(_)
+            | Self::Model(ModelError::Torch(_))
+            | Self::File { .. }
+            | Self::Teacher(_) => false,
             _ => true,
         }
     }

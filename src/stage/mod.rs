@@ -12,6 +12,7 @@ mod outcome;
 mod run;
 mod score_only;
 mod setup;
+mod sizing;
 mod teacher;
 mod teacher_cache;
 mod training;

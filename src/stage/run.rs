@@ -9,6 +9,7 @@ use super::StageError;
 use super::objective::Student;
 use super::outcome::Outcome;
 use super::setup::Data;
+use super::sizing::Sizing;
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
@@ -32,7 +33,6 @@ pub struct Run<'a> {
     data: &'a Data,
     directory: RunDirectory,
     console: Console,
-    identity: String,
     /// Data, teacher, batch size: part of `config.json` and `summary.json`.
     inputs: Map<String, Value>,
     resumes: bool,
@@ -42,17 +42,15 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Opens the run's folder and freezes the configuration in it. `extra_inputs` identify what only this stage reads.
+    /// Opens the run's folder. `extra_inputs` identify what only this stage reads.
     pub fn open(
         config: &'a Config,
         stage: Stage,
         data: &'a Data,
-        batch_graphs: usize,
         teacher: Option<&FoundTeacher>,
         extra_inputs: Map<String, Value>,
     ) -> Result<Self, StageError> {
         let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
-        let identity = training::identity(config, stage, batch_graphs, data, teacher_digest.as_deref());
         let directory = training::run_directory(config, &data.dataset.name, stage)?;
         let log = directory.file("log.txt");
         let console =
@@ -60,26 +58,10 @@ impl<'a> Run<'a> {
         let mut inputs = Map::new();
         inputs.insert("dataset".into(), json!(data.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
-        inputs.insert("batch_graphs".into(), json!(batch_graphs));
-        inputs.insert("identity".into(), json!(identity));
         inputs.extend(extra_inputs);
         let resumes = config.output.resume && directory.file(LAST).exists();
-        if !resumes {
-            directory.write_json("config.json", &config::freeze(config, stage.as_str(), &inputs))?;
-        }
         let teacher_edge_features = teacher.is_some_and(|teacher| teacher.architecture.reads_edge_features());
-        Ok(Self {
-            config,
-            stage,
-            data,
-            directory,
-            console,
-            identity,
-            inputs,
-            resumes,
-            teacher_digest,
-            teacher_edge_features,
-        })
+        Ok(Self { config, stage, data, directory, console, inputs, resumes, teacher_digest, teacher_edge_features })
     }
 
     /// The run's folder.
@@ -102,14 +84,26 @@ impl<'a> Run<'a> {
     ) -> Result<Outcome, StageError> {
         let mut trainable = Trainable::new(parameters.into_tensors(), self.data.device)?;
         let num_parameters = trainable.count_parameters(is_deployed);
-        let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
-        self.console.line(&line);
-
-        // Fit.
         let vocabulary = Arc::new(self.data.store.vocabulary().clone());
         let edge_features = self.teacher_edge_features || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
             training::loaders(self.config, &self.data.store, &vocabulary, edge_features);
+        let mut options = training::fit_options(self.config, self.data.device);
+        let sizing = Sizing {
+            config: self.config,
+            data: self.data,
+            architecture: &architecture,
+            directory: &self.directory,
+            resumes: self.resumes,
+            loader: &training_loader,
+            console: &mut self.console,
+        };
+        sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
+        options.identity = self.freeze(plan.graphs().batch_graphs)?;
+        let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
+        self.console.line(&line);
+
+        // Fit.
         let best_path = self.directory.file(BEST);
         let mut description = self.description(architecture);
         let mut save_best = |trainable: &Trainable, position: &Position| {
@@ -119,7 +113,6 @@ impl<'a> Run<'a> {
             description.val_loss = position.progress.best_loss;
             checkpoint::write(&best_path, &deployed, &description)
         };
-        let options = training::fit_options(self.config, self.data.device, self.identity.clone());
         let summary = fit(
             Fit {
                 objective: &mut student,
@@ -151,6 +144,20 @@ impl<'a> Run<'a> {
         }
         outcome.print(&mut self.console, &summary);
         Ok(outcome)
+    }
+
+    /// Writes the frozen configuration with what identifies the inputs, now that the batch size is known. Returns the
+    /// digest of everything that the losses depend on.
+    fn freeze(&mut self, batch_graphs: usize) -> Result<String, StageError> {
+        let identity =
+            training::identity(self.config, self.stage, batch_graphs, self.data, self.teacher_digest.as_deref());
+        self.inputs.insert("batch_graphs".into(), json!(batch_graphs));
+        self.inputs.insert("identity".into(), json!(identity));
+        if !self.resumes {
+            let frozen = config::freeze(self.config, self.stage.as_str(), &self.inputs);
+            self.directory.write_json("config.json", &frozen)?;
+        }
+        Ok(identity)
     }
 
     /// What is saved with the weights; the epoch is filled in with them.

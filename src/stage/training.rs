@@ -56,7 +56,7 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
 }
 
 /// The settings of the loop.
-pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOptions {
+pub fn fit_options(config: &Config, device: Device) -> FitOptions {
     let training = &config.training;
     let schedule = match training.schedule {
         ScheduleChoice::Constant => Schedule::Constant,
@@ -83,7 +83,8 @@ pub fn fit_options(config: &Config, device: Device, identity: String) -> FitOpti
         log_every_n_steps: training.log_every_n_steps as u64,
         seed: training.seed,
         device,
-        identity,
+        identity: String::new(),
+        micro_batch_graphs: None,
         precision: match training.precision {
             Precision::Single => None,
             Precision::Half => Some(Kind::Half),
@@ -160,11 +161,18 @@ impl Graphs {
 pub trait StagePlan: BatchPlan {
     /// All graphs that any epoch may see.
     fn graphs(&self) -> &Graphs;
+
+    /// Sets the graphs of a batch.
+    fn set_batch_graphs(&mut self, batch_graphs: usize);
 }
 
 impl StagePlan for Graphs {
     fn graphs(&self) -> &Graphs {
         self
+    }
+
+    fn set_batch_graphs(&mut self, batch_graphs: usize) {
+        self.batch_graphs = batch_graphs;
     }
 }
 

@@ -47,6 +47,11 @@ impl Console {
         self.log_line(text);
     }
 
+    /// A line for the log alone.
+    pub fn note(&mut self, text: &str) {
+        self.log_line(text);
+    }
+
     /// The bar now counts the steps of `epoch`.
     pub fn start_epoch(&mut self, epoch: u64, max_epochs: u64, steps: u64, done: u64) {
         if let Some(bar) = &self.bar {

@@ -69,6 +69,8 @@ pub struct FitOptions {
     pub device: Device,
     /// Digest of configuration and data.
     pub identity: String,
+    /// Graphs that go through the model at a time at first; `None`: whole batches.
+    pub micro_batch_graphs: Option<usize>,
     /// Type of mixed precision; `None` computes in f32.
     pub precision: Option<Kind>,
     /// Optimiser steps between two releases of a GPU's kept memory; 0 never releases.
@@ -240,7 +242,10 @@ impl LoopState {
         let parts = fit.objective.parts();
         let meter = Meter::new(options.device);
         let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
-        let runner = StepRunner::new(fit.trainable, options.device, options.precision)?;
+        let mut runner = StepRunner::new(fit.trainable, options.device, options.precision)?;
+        if let Some(graphs) = options.micro_batch_graphs {
+            runner.begin_with(graphs);
+        }
         let mut sums = Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?;
         let loss_scale = LossScale::of(options.precision);
         let mut position = Position { identity: options.identity.clone(), loss_scale, ..Position::default() };
@@ -376,7 +381,6 @@ impl LoopState {
             }
         }
         let norm = patiently(self.meter, || self.optimizer.step(fit.trainable, lr))?;
-        patiently(self.meter, || Ok::<_, FitError>(fit.trainable.zero_gradients()?))?;
         Ok(Some(norm))
     }
 

@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::trainable::Trainable;
+use crate::memory::{Meter, patiently};
 use crate::nn::ModelError;
 use crate::torch::allocator::{self, Phase};
 
@@ -40,12 +41,15 @@ impl Adam {
         Ok(Self { options, steps: 0, mean, mean_square })
     }
 
-    /// One update with learning rate `lr`; the gradients stay. Waits for nothing, unless the state is in host memory.
+    /// One update with learning rate `lr`, after which the gradients are zero. Waits for nothing, unless the state is in
+    /// host memory. Can be repeated when memory ran out: nothing has changed then.
     ///
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
-        tch::no_grad(|| self.step_without_graph(trainable, lr))
+        let norm = tch::no_grad(|| self.step_without_graph(trainable, lr))?;
+        patiently(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
+        Ok(norm)
     }
 
     /// All that can fail comes before the first change, so that a step that ran out of memory can be repeated.

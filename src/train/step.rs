@@ -85,6 +85,22 @@ impl StepRunner {
         }
     }
 
+    /// As [`Self::gradients`], once: running out of memory is an error.
+    pub fn once(
+        &self,
+        objective: &mut dyn Objective,
+        trainable: &mut Trainable,
+        batch: &Batch,
+        options: StepOptions,
+    ) -> Result<Tensor, FitError> {
+        torch::recover(|| self.attempt(objective, trainable, batch, options))
+    }
+
+    /// Lets no more than `graphs` graphs go through the model at a time, until many steps went well.
+    pub fn begin_with(&mut self, graphs: usize) {
+        self.micro = MicroBatch::at_most(graphs);
+    }
+
     /// The loss of the batch that `objective` has received, in evaluation mode. As [`Self::gradients`].
     pub fn validation(
         &mut self,

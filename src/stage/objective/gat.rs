@@ -111,6 +111,10 @@ impl Student for GatObjective {
         &self.teacher
     }
 
+    fn set_checkpointing(&mut self, on: bool) {
+        self.model.set_checkpointing(on);
+    }
+
     fn into_teacher(self) -> TeacherLink {
         self.teacher
     }

@@ -18,6 +18,9 @@ pub trait Student: Objective {
     /// The line; empty for a model that learns alone.
     fn teacher(&self) -> &TeacherLink;
 
+    /// Whether activations are computed again in the backward pass instead of being kept.
+    fn set_checkpointing(&mut self, on: bool);
+
     /// Gives the line up, at the end of the training.
     fn into_teacher(self) -> TeacherLink;
 }

@@ -105,6 +105,10 @@ impl Student for VgaeObjective {
         &self.teacher
     }
 
+    fn set_checkpointing(&mut self, on: bool) {
+        self.model.set_checkpointing(on);
+    }
+
     fn into_teacher(self) -> TeacherLink {
         self.teacher
     }

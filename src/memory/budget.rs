@@ -1,0 +1,300 @@
+//! What a run will take: components that are linear in the size of a batch, and the largest batch that fits.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::limits::Limit;
+use crate::torch::allocator::Phase;
+
+/// The size of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Shape {
+    pub graphs: f64,
+    pub nodes: f64,
+    /// Self-loops of attention included.
+    pub edges: f64,
+}
+
+/// Bytes as a linear function of a batch's size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Linear {
+    pub fixed: f64,
+    pub per_node: f64,
+    pub per_edge: f64,
+}
+
+impl Linear {
+    /// The same bytes whatever the batch.
+    pub fn fixed(bytes: f64) -> Self {
+        Self { fixed: bytes, ..Self::default() }
+    }
+
+    /// At a size.
+    pub fn at(&self, shape: Shape) -> f64 {
+        self.fixed + self.per_node * shape.nodes + self.per_edge * shape.edges
+    }
+
+    /// As often.
+    pub fn times(&self, factor: f64) -> Self {
+        Self { fixed: self.fixed * factor, per_node: self.per_node * factor, per_edge: self.per_edge * factor }
+    }
+
+    /// Least squares of bytes in nodes and edges; where the sizes do not tell these apart, in nodes alone.
+    pub fn fit(samples: &[(Shape, f64)]) -> Self {
+        let in_both = |shape: Shape| vec![1.0, shape.nodes, shape.edges];
+        let in_nodes = |shape: Shape| vec![1.0, shape.nodes];
+        let solved = solve(samples, &in_both).filter(|found| found[1] >= 0.0 && found[2] >= 0.0);
+        if let Some(found) = solved {
+            return Self { fixed: found[0], per_node: found[1], per_edge: found[2] };
+        }
+        if let Some(found) = solve(samples, &in_nodes).filter(|found| found[1] >= 0.0) {
+            return Self { fixed: found[0], per_node: found[1], per_edge: 0.0 };
+        }
+        Self::fixed(samples.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max))
+    }
+}
+
+/// Normal equations by elimination; `None` where they have no single solution.
+fn solve(samples: &[(Shape, f64)], features: &dyn Fn(Shape) -> Vec<f64>) -> Option<Vec<f64>> {
+    let columns = features(Shape::default()).len();
+    let scale: Vec<f64> = (0..columns)
+        .map(|column| samples.iter().map(|(shape, _)| features(*shape)[column].abs()).fold(1e-9, f64::max))
+        .collect();
+    let mut system = vec![vec![0.0; columns + 1]; columns];
+    for (shape, bytes) in samples {
+        let row: Vec<f64> = features(*shape).iter().zip(&scale).map(|(value, scale)| value / scale).collect();
+        for (left, equation) in row.iter().zip(&mut system) {
+            for (right, sum) in row.iter().chain([bytes]).zip(equation) {
+                *sum += left * right;
+            }
+        }
+    }
+    for pivot in 0..columns {
+        let best = (pivot..columns).max_by(|&a, &b| system[a][pivot].abs().total_cmp(&system[b][pivot].abs()))?;
+        system.swap(pivot, best);
+        if system[pivot][pivot].abs() < 1e-7 {
+            return None;
+        }
+        let leading = system[pivot].clone();
+        for (row, equation) in system.iter_mut().enumerate().filter(|(row, _)| *row != pivot) {
+            let factor = equation[pivot] / leading[pivot];
+            let _ = row;
+            equation.iter_mut().zip(&leading).for_each(|(value, leading)| *value -= factor * leading);
+        }
+    }
+    Some((0..columns).map(|column| system[column][columns] / system[column][column] / scale[column]).collect())
+}
+
+/// When a component's memory is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// All the time.
+    Always,
+    /// While the teacher answers.
+    Visit,
+    /// From a step's forward to the end of its backward.
+    Step,
+    /// While the optimiser updates.
+    Update,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Component {
+    pub name: &'static str,
+    pub moment: Moment,
+    pub bytes: Linear,
+}
+
+/// How a budget came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Steps on real batches.
+    Measured,
+    /// In closed form, from the architecture.
+    Static,
+}
+
+/// What a run takes, by component.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryBudget {
+    pub method: Method,
+    pub components: Vec<Component>,
+    /// The teacher answers while the student steps: their memory adds up.
+    pub visits_overlap: bool,
+}
+
+impl MemoryBudget {
+    /// Adds what a teacher that is at work already has in host memory.
+    pub fn note_teacher(&mut self, reading: super::Reading) {
+        let bytes = reading.phase_bytes(Phase::Teacher) as f64;
+        if bytes > 0.0 {
+            self.components.push(Component { name: "teacher", moment: Moment::Always, bytes: Linear::fixed(bytes) });
+        }
+    }
+
+    /// Peak of a run whose batches have this size.
+    pub fn peak_bytes(&self, shape: Shape) -> f64 {
+        let sum = |moment| {
+            let of_moment = self.components.iter().filter(|component| component.moment == moment);
+            of_moment.map(|component| component.bytes.at(shape)).sum::<f64>()
+        };
+        let step = sum(Moment::Step).max(sum(Moment::Update));
+        let visit = sum(Moment::Visit);
+        sum(Moment::Always) + if self.visits_overlap { step + visit } else { step.max(visit) }
+    }
+
+    /// The most graphs, up to `cap`, whose worst batch peaks below `target_bytes`; `None` if not even one does.
+    pub fn largest_batch(&self, worst: &WorstBatches, target_bytes: f64, cap: usize) -> Option<usize> {
+        let fits = |graphs: usize| self.peak_bytes(worst.shape(graphs)) <= target_bytes;
+        if !fits(1) {
+            return None;
+        }
+        // A larger batch never takes less.
+        let (mut fitting, mut too_large) = (1, cap.max(1) + 1);
+        while too_large - fitting > 1 {
+            let middle = fitting.midpoint(too_large);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                too_large = middle;
+            }
+        }
+        Some(fitting)
+    }
+
+    /// The budget in one line.
+    pub fn line(&self, graphs: usize, worst: &WorstBatches, limit: &Limit, target_bytes: f64) -> String {
+        let method = match self.method {
+            Method::Measured => "measured",
+            Method::Static => "from the architecture",
+        };
+        format!(
+            "memory: batches of {graphs} graphs take at most {}, {method}; planned for are {} of {} ({})",
+            gibibytes(self.peak_bytes(worst.shape(graphs))),
+            gibibytes(target_bytes),
+            gibibytes(limit.bytes as f64),
+            limit.source
+        )
+    }
+
+    /// The budget by component, at the worst batch of `graphs` graphs.
+    pub fn table(&self, graphs: usize, worst: &WorstBatches) -> String {
+        let shape = worst.shape(graphs);
+        let mut text =
+            format!("{:<28} {:>12} {:>10} {:>10} {:>12}\n", "component", "fixed", "per node", "per edge", "bytes");
+        for Component { name, bytes, .. } in &self.components {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{name:<28} {:>12} {:>10.1} {:>10.1} {:>12}",
+                mebibytes(bytes.fixed),
+                bytes.per_node,
+                bytes.per_edge,
+                mebibytes(bytes.at(shape))
+            );
+        }
+        let _ = writeln!(
+            text,
+            "{:<28} {:>12} {:>10} {:>10} {:>12}",
+            format!("peak at {graphs} graphs"),
+            "",
+            format!("{:.0} nodes", shape.nodes),
+            format!("{:.0} edges", shape.edges),
+            mebibytes(self.peak_bytes(shape))
+        );
+        text
+    }
+
+    /// The component that takes most at a size.
+    pub fn largest_component(&self, shape: Shape) -> Option<&Component> {
+        self.components.iter().max_by(|a, b| a.bytes.at(shape).total_cmp(&b.bytes.at(shape)))
+    }
+}
+
+/// The largest sums of nodes and of edges that batches of a dataset can have.
+#[derive(Clone, Debug)]
+pub struct WorstBatches {
+    /// Sums of the largest `1`, `2`, … graphs.
+    nodes: Vec<f64>,
+    edges: Vec<f64>,
+}
+
+impl WorstBatches {
+    /// Of graphs with these numbers of nodes and edges (self-loops of attention included).
+    pub fn new(sizes: impl Iterator<Item = (u64, u64)>) -> Self {
+        let (nodes, edges): (Vec<u64>, Vec<u64>) = sizes.unzip();
+        Self { nodes: largest_sums(nodes), edges: largest_sums(edges) }
+    }
+
+    /// Of graphs that all have this size.
+    pub fn uniform(nodes: f64, edges: f64, graphs: usize) -> Self {
+        let sums = |each: f64| (1..=graphs).map(|count| count as f64 * each).collect();
+        Self { nodes: sums(nodes), edges: sums(edges) }
+    }
+
+    /// The worst batch of that many graphs.
+    pub fn shape(&self, graphs: usize) -> Shape {
+        let sum = |sums: &[f64]| match sums.len().min(graphs) {
+            0 => 0.0,
+            count => sums[count - 1],
+        };
+        Shape { graphs: graphs as f64, nodes: sum(&self.nodes), edges: sum(&self.edges) }
+    }
+}
+
+fn largest_sums(mut sizes: Vec<u64>) -> Vec<f64> {
+    sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
+    let sums = sizes.iter().scan(0.0, |sum, &size| {
+        *sum += size as f64;
+        Some(*sum)
+    });
+    sums.collect()
+}
+
+/// Bytes in GiB, as people read them.
+pub fn gibibytes(bytes: f64) -> String {
+    if bytes < 1e9 { mebibytes(bytes) } else { format!("{:.2} GiB", bytes / f64::from(1 << 30)) }
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_linear_function_is_found_again() {
+        let truth = Linear { fixed: 5e5, per_node: 321.0, per_edge: 17.0 };
+        let shapes = [(100.0, 300.0), (400.0, 1300.0), (900.0, 2000.0), (1000.0, 5000.0)];
+        let shapes = shapes.map(|(nodes, edges)| Shape { graphs: 1.0, nodes, edges });
+        let found = Linear::fit(&shapes.map(|shape| (shape, truth.at(shape))));
+        assert!((found.per_node - 321.0).abs() < 1e-3 && (found.per_edge - 17.0).abs() < 1e-3, "{found:?}");
+        assert!((found.fixed - 5e5).abs() < 1.0, "{found:?}");
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_told_apart_give_a_function_of_nodes() {
+        let shapes = [1.0, 2.0, 5.0].map(|size| Shape { graphs: 1.0, nodes: 100.0 * size, edges: 300.0 * size });
+        let found = Linear::fit(&shapes.map(|shape| (shape, 7.0 + shape.nodes + shape.edges)));
+        assert!((found.at(shapes[2]) - 2007.0).abs() < 1e-3, "{found:?}");
+    }
+
+    #[test]
+    fn the_largest_batch_is_the_last_that_fits() {
+        let bytes = Linear { fixed: 1000.0, per_node: 10.0, per_edge: 0.0 };
+        let components = vec![Component { name: "activations", moment: Moment::Step, bytes }];
+        let budget = MemoryBudget { method: Method::Static, components, visits_overlap: false };
+        let worst = WorstBatches::new((1..=100).map(|nodes| (nodes, 0)));
+        for target in [1000.0, 2000.0, 5000.0, 30_000.0, 60_000.0] {
+            let by_search = budget.largest_batch(&worst, target, 80);
+            let by_trial = (1..=80).rev().find(|&graphs| budget.peak_bytes(worst.shape(graphs)) <= target);
+            assert_eq!(by_search, by_trial, "target {target}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What a run takes in closed form, from the architecture alone.
+//!
+//! Counted are the tensors that a forward keeps for its backward, and the largest of those that come and go on top. It is
+//! meant to err upwards, by less than half; steps on real batches tell more (see [`super::probe`]).
+
+use tch::{Device, Kind, Tensor};
+
+use super::budget::{Component, Linear, MemoryBudget, Method, Moment};
+use crate::graph::{EDGE_FEATURES, NODE_FEATURES};
+use crate::nn::attention::AttentionKernel;
+use crate::nn::parameters::{Init, Role};
+use crate::nn::{Architecture, Gat, GatConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig};
+
+const F32: f64 = 4.0;
+/// Roundings, small tensors, and what is not worth a term.
+const SLACK: f64 = 1.05;
+/// What a GPU's driver and libtorch's kernels take.
+const CUDA_CONTEXT_BYTES: f64 = 450e6;
+
+/// What an estimate depends on besides the architecture.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    pub cuda: bool,
+    pub checkpointing: bool,
+    pub offload_optimizer: bool,
+    /// Batches announced to a teacher at a time; 1 without one.
+    pub burst: usize,
+    /// Batches that wait for the training loop.
+    pub waiting_batches: usize,
+    pub nodes_per_graph: f64,
+    /// Teacher's weights that are on the device while the student steps.
+    pub resident_teacher: bool,
+}
+
+/// Bytes of a model's parameters and of its running statistics.
+pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelError> {
+    let mut counted = CountedTensors::default();
+    match architecture {
+        Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut counted), config, AttentionKernel::Auto)?),
+        Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, AttentionKernel::Auto)?),
+    }
+    Ok((counted.parameters, counted.buffers))
+}
+
+/// Counts what a model asks for, and gives it nothing.
+#[derive(Default)]
+struct CountedTensors {
+    parameters: f64,
+    buffers: f64,
+}
+
+impl TensorSource for CountedTensors {
+    fn tensor(&mut self, _: &str, shape: &[i64], kind: Kind, _: Init, role: Role) -> Result<Tensor, ModelError> {
+        let bytes = shape.iter().product::<i64>() as f64 * kind.elt_size_in_bytes() as f64;
+        match role {
+            Role::Parameter => self.parameters += bytes,
+            Role::Buffer => self.buffers += bytes,
+        }
+        Ok(Tensor::f_zeros([0], (kind, Device::Cpu))?)
+    }
+}
+
+/// The budget of training `student`, perhaps taught by a `teacher`.
+pub fn estimate(
+    student: &Architecture,
+    teacher: Option<&Architecture>,
+    circumstances: &Circumstances,
+) -> Result<MemoryBudget, ModelError> {
+    let (parameters, buffers) = weight_bytes(student)?;
+    let burst = circumstances.burst.max(1) as f64;
+    let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
+    let data = batch_data(edge_features);
+    let mut components = Vec::new();
+    let mut add = |name, moment, bytes: Linear| components.push(Component { name, moment, bytes });
+    add("parameters", Moment::Always, Linear::fixed(parameters + 2.0 * buffers));
+    add("gradients", Moment::Always, Linear::fixed(parameters));
+    let optimizer = if circumstances.offload_optimizer && circumstances.cuda { 0.0 } else { 2.0 * parameters };
+    add("optimiser states", Moment::Always, Linear::fixed(optimizer));
+    if circumstances.cuda {
+        add("CUDA context", Moment::Always, Linear::fixed(CUDA_CONTEXT_BYTES));
+    }
+    add("batch data", Moment::Always, data.times(burst));
+    if !circumstances.cuda {
+        add("loader queue", Moment::Always, data.times(circumstances.waiting_batches as f64));
+    }
+    if let Some(teacher) = teacher {
+        let (weights, buffers) = weight_bytes(teacher)?;
+        let resident = if circumstances.resident_teacher || !circumstances.cuda { weights + buffers } else { 0.0 };
+        add("teacher's weights", Moment::Always, Linear::fixed(resident));
+        add("targets", Moment::Always, per_node(targets_per_node(teacher, circumstances)).times(burst));
+        let copy = if circumstances.resident_teacher { 0.0 } else { weights + buffers };
+        let visit = forward_per_node(teacher);
+        add("teacher's activations", Moment::Visit, Linear { fixed: copy, ..per_node(visit) }.times(SLACK));
+    }
+    add("activations", Moment::Step, activations(student, circumstances).times(SLACK));
+    // Temporaries of the update: five tensors of the parameters' size at once.
+    let update = if circumstances.offload_optimizer && circumstances.cuda { 1.0 } else { 5.0 };
+    add("optimiser's update", Moment::Update, Linear::fixed(update * parameters));
+    Ok(MemoryBudget { method: Method::Static, components, visits_overlap: burst > 1.0 })
+}
+
+fn per_node(bytes: f64) -> Linear {
+    Linear { per_node: bytes, ..Linear::default() }
+}
+
+/// Two indices, features, two pointers and the graph of a node; three indices and a successor of an edge.
+fn batch_data(edge_features: bool) -> Linear {
+    let attributes = if edge_features { F32 * EDGE_FEATURES as f64 } else { 0.0 };
+    Linear { fixed: 0.0, per_node: 32.0 + F32 * NODE_FEATURES as f64 + 1.0, per_edge: 20.0 + attributes }
+}
+
+fn targets_per_node(teacher: &Architecture, circumstances: &Circumstances) -> f64 {
+    match teacher {
+        Architecture::Vgae(config) => F32 * (config.latent as f64 + NODE_FEATURES as f64),
+        Architecture::Gat(_) => 2.0 * F32 / circumstances.nodes_per_graph.max(1.0),
+    }
+}
+
+/// Peak of a forward without a backward, for each node: a layer's input, values, output and what the norm makes of it.
+fn forward_per_node(architecture: &Architecture) -> f64 {
+    match architecture {
+        Architecture::Vgae(config) => {
+            let widths = vgae_widths(config);
+            let inputs = std::iter::once(config.embedding as f64 + NODE_FEATURES as f64).chain(widths.iter().copied());
+            inputs.zip(&widths).map(|(input, width)| F32 * (2.0 * input + 4.0 * width)).fold(0.0, f64::max)
+        }
+        Architecture::Gat(config) => {
+            let width = (config.hidden * config.heads) as f64;
+            F32 * width * (config.layers as f64 + 4.0)
+        }
+    }
+}
+
+fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Linear {
+    match architecture {
+        Architecture::Vgae(config) => vgae_activations(config, circumstances),
+        Architecture::Gat(config) => gat_activations(config, circumstances),
+    }
+}
+
+fn vgae_widths(config: &VgaeConfig) -> Vec<f64> {
+    config.encoder_widths().iter().copied().chain(config.decoder_widths()).map(|width| width as f64).collect()
+}
+
+/// Tensors of a layer's width that a hidden layer keeps: values, output of attention, ReLU, and dropout's mask and
+/// product; with checkpointing only what follows the ReLU.
+fn kept_per_width(norm: bool, dropout: f64, checkpointing: bool) -> f64 {
+    let dropped: f64 = if dropout > 0.0 { 2.0 } else { 0.0 };
+    match (checkpointing, norm) {
+        (true, _) => dropped.max(1.0),
+        (false, true) => 3.0 + dropped,
+        (false, false) => 2.0 + dropped,
+    }
+}
+
+fn vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linear {
+    let widths = vgae_widths(config);
+    let (latent, ids) = (config.latent as f64, config.vocabulary_size as f64);
+    let kept = kept_per_width(true, config.dropout, circumstances.checkpointing);
+    let hidden: f64 = widths.iter().map(|width| kept * width).sum();
+    let widest = widths.iter().copied().fold(0.0, f64::max);
+    let input = 2.0 * (config.embedding as f64 + NODE_FEATURES as f64);
+    let latents = 10.0 * latent;
+    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * NODE_FEATURES as f64;
+    // Both logits, the logarithm of the softmax; on top at the backward's begin two gradients of that size.
+    let (logits, transient_logits) = (3.0 * ids, 2.0 * ids);
+    // Recomputed layers are there as a whole for a moment, with the gradients that flow through them.
+    let recomputed = if circumstances.checkpointing { 6.0 } else { 2.0 };
+    let transient = transient_logits.max(recomputed * widest);
+    let heads = config.heads as f64 + (widths.len() as f64 - 1.0) * 4.0 + 1.0;
+    let values = input + hidden + latents + decoders + logits + transient;
+    with_edges(values, heads, widths.iter().sum(), widest, circumstances)
+}
+
+fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear {
+    let width = (config.hidden * config.heads) as f64;
+    let layers = config.layers as f64;
+    let kept = kept_per_width(false, config.dropout, circumstances.checkpointing);
+    let head = 4.0 * width * layers * config.fc_layers as f64 / circumstances.nodes_per_graph.max(1.0);
+    let recomputed = if circumstances.checkpointing { 4.0 } else { 3.0 };
+    let input = 2.0 * (config.embedding as f64 + NODE_FEATURES as f64);
+    let values = input + (kept * layers + recomputed) * width + head;
+    with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances)
+}
+
+/// Adds what attention keeps for each edge: one weight a head where it is fused; composed of torch's operations, the
+/// source's values too, and more of both on the way.
+fn with_edges(values: f64, heads: f64, widths: f64, widest: f64, circumstances: &Circumstances) -> Linear {
+    let per_edge = match (circumstances.cuda, circumstances.checkpointing) {
+        (false, false) => heads + 1.0,
+        (false, true) => heads / 2.0 + 1.0,
+        (true, false) => widths + 8.0 * heads + 2.0 * widest,
+        (true, true) => 3.0 * widest + 8.0 * heads,
+    };
+    Linear { fixed: 0.0, per_node: F32 * values, per_edge: F32 * per_edge }
+}

@@ -1,0 +1,163 @@
+//! How much memory may be used: what the user says, what the system grants, what the machine has.
+
+use std::fmt;
+use std::path::Path;
+
+/// Host memory that a process needs beside its tensors: libtorch's code and data, threads, buffers of the loader.
+pub const PROCESS_BYTES: u64 = 400 << 20;
+
+/// Where a limit comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitSource {
+    /// `--memory-limit` or `--gpu-memory-limit`.
+    Configured,
+    /// The control group that the process is in.
+    ControlGroup,
+    /// This variable of Slurm.
+    Slurm(&'static str),
+    /// The machine's memory.
+    Physical,
+    /// What was free on the GPU at the start.
+    FreeOnGpu,
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Configured => "as configured",
+            Self::ControlGroup => "of the control group",
+            Self::Slurm(variable) => variable,
+            Self::Physical => "of the machine",
+            Self::FreeOnGpu => "free on the GPU",
+        })
+    }
+}
+
+/// A limit and its origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes of tensors.
+    pub bytes: u64,
+    /// Who set it.
+    pub source: LimitSource,
+}
+
+/// What the host grants: the smallest of control group, Slurm's allocation and physical memory, less what a process
+/// needs beside its tensors. A configured limit counts tensors alone and is taken as it is.
+pub fn host_limit(configured: Option<u64>) -> Limit {
+    if let Some(bytes) = configured {
+        return Limit { bytes, source: LimitSource::Configured };
+    }
+    let slurm = slurm(|name| std::env::var(name).ok());
+    let physical = Some((super::physical_bytes(), LimitSource::Physical)).filter(|(bytes, _)| *bytes > 0);
+    let group = control_group(Path::new("/")).map(|bytes| (bytes, LimitSource::ControlGroup));
+    let (bytes, source) = [group, slurm, physical]
+        .into_iter()
+        .flatten()
+        .min_by_key(|(bytes, _)| *bytes)
+        // Nothing is known: what a small machine has.
+        .unwrap_or((4 << 30, LimitSource::Physical));
+    Limit { bytes: bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4), source }
+}
+
+/// What a GPU grants.
+pub fn gpu_limit(configured: Option<u64>, free_bytes: u64) -> Limit {
+    match configured {
+        Some(bytes) => Limit { bytes, source: LimitSource::Configured },
+        None => Limit { bytes: free_bytes, source: LimitSource::FreeOnGpu },
+    }
+}
+
+/// Slurm's allocation on this node: in MiB for the node, or for each CPU.
+fn slurm(variable: impl Fn(&str) -> Option<String>) -> Option<(u64, LimitSource)> {
+    let number = |name: &str| variable(name)?.trim().parse::<u64>().ok().filter(|number| *number > 0);
+    if let Some(mebibytes) = number("SLURM_MEM_PER_NODE") {
+        return Some((mebibytes << 20, LimitSource::Slurm("SLURM_MEM_PER_NODE")));
+    }
+    let mebibytes = number("SLURM_MEM_PER_CPU")?;
+    let cpus = number("SLURM_CPUS_ON_NODE").or_else(|| number("SLURM_CPUS_PER_TASK")).unwrap_or(1);
+    Some(((mebibytes * cpus) << 20, LimitSource::Slurm("SLURM_MEM_PER_CPU")))
+}
+
+/// The smallest limit of the control groups that the process is in, of version 2 or 1.
+fn control_group(root: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    text.lines().filter_map(|line| limit_of_line(root, line)).min()
+}
+
+/// `0::/path` is version 2, `N:memory,...:/path` version 1. Within a container the path may be the host's: then the
+/// container's own root has the limit, to which the way upwards leads.
+fn limit_of_line(root: &Path, line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let (mount, file) = match controllers {
+        "" => ("sys/fs/cgroup", "memory.max"),
+        named if named.split(',').any(|name| name == "memory") => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        _ => return None,
+    };
+    let mount = root.join(mount);
+    let folder = mount.join(path.trim_start_matches('/'));
+    let folders = folder.ancestors().take_while(|folder| folder.starts_with(&mount));
+    let read = |folder: &Path| {
+        let text = std::fs::read_to_string(folder.join(file)).ok()?;
+        // "max", or a number near 2^63, is none.
+        text.trim().parse::<u64>().ok().filter(|bytes| *bytes < 1 << 60)
+    };
+    folders.filter_map(read).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(root: &Path, name: &str, text: &str) {
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_tightest_control_group_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        assert_eq!(control_group(root), None);
+        file(root, "proc/self/cgroup", "0::/user.slice/job\n");
+        assert_eq!(control_group(root), None);
+        file(root, "sys/fs/cgroup/user.slice/job/memory.max", "max\n");
+        assert_eq!(control_group(root), None);
+        file(root, "sys/fs/cgroup/user.slice/memory.max", "2147483648\n");
+        assert_eq!(control_group(root), Some(2 << 30));
+        file(root, "sys/fs/cgroup/memory.max", "1073741824\n");
+        assert_eq!(control_group(root), Some(1 << 30));
+    }
+
+    #[test]
+    fn version_1_is_read_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        file(root, "proc/self/cgroup", "12:cpu,cpuacct:/a\n5:memory:/docker/abc\n");
+        file(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(control_group(root), None);
+        file(root, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "536870912\n");
+        assert_eq!(control_group(root), Some(512 << 20));
+    }
+
+    #[test]
+    fn slurm_tells_by_node_or_by_cpu() {
+        let of = |pairs: &'static [(&'static str, &'static str)]| {
+            slurm(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("SLURM_MEM_PER_NODE", "2048")]).unwrap().0, 2 << 30);
+        assert_eq!(of(&[("SLURM_MEM_PER_NODE", "0")]), None);
+        let by_cpu = of(&[("SLURM_MEM_PER_CPU", "512"), ("SLURM_CPUS_ON_NODE", "8")]);
+        assert_eq!(by_cpu, Some((4 << 30, LimitSource::Slurm("SLURM_MEM_PER_CPU"))));
+    }
+
+    #[test]
+    fn a_configured_limit_is_taken_as_it_is() {
+        assert_eq!(host_limit(Some(123)), Limit { bytes: 123, source: LimitSource::Configured });
+        assert!(host_limit(None).bytes > 0);
+        assert_eq!(gpu_limit(None, 7).bytes, 7);
+    }
+}

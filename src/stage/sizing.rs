@@ -1,0 +1,213 @@
+//! The size of batches and the limits of memory, before the first epoch.
+
+use serde_json::Value;
+use tch::Device;
+
+use super::StageError;
+use super::objective::Student;
+use super::setup::Data;
+use super::training::StagePlan;
+use crate::config::{Config, MemoryEstimation};
+use crate::graph::Loader;
+use crate::memory::budget::{MemoryBudget, WorstBatches, gibibytes};
+use crate::memory::estimate::{Circumstances, estimate};
+use crate::memory::limits::{Limit, gpu_limit, host_limit};
+use crate::memory::probe::Probe;
+use crate::memory::{self, Meter};
+use crate::nn::Architecture;
+use crate::torch::{allocator, device};
+use crate::train::console::Console;
+use crate::train::fit::{FitError, FitOptions};
+use crate::train::run_directory::RunDirectory;
+use crate::train::trainable::Trainable;
+
+/// The budget of a run, by component.
+const BUDGET: &str = "memory_budget.json";
+/// Host memory that is in use by others may become free, and the other way round: this share of it is planned for at most.
+const SHARE_OF_AVAILABLE: f64 = 0.9;
+
+/// What batches are sized by.
+pub struct Sizing<'a> {
+    pub config: &'a Config,
+    pub data: &'a Data,
+    pub architecture: &'a Architecture,
+    pub directory: &'a RunDirectory,
+    pub resumes: bool,
+    pub loader: &'a Loader,
+    pub console: &'a mut Console,
+}
+
+impl Sizing<'_> {
+    /// Puts the limits in force and settles how many graphs a batch has, and how many of them go through the model at a
+    /// time at first.
+    ///
+    /// # Errors
+    /// If not even one graph fits: with the table of what takes how much.
+    pub fn settle(
+        mut self,
+        student: &mut impl Student,
+        trainable: &mut Trainable,
+        plan: &mut impl StagePlan,
+        options: &mut FitOptions,
+    ) -> Result<(), StageError> {
+        let limit = self.limit()?;
+        if self.resumes {
+            // The first part of the run has decided: its losses go on only with the same batches.
+            if let Some(batch_graphs) = self.frozen_batch_graphs()? {
+                plan.set_batch_graphs(batch_graphs);
+            }
+        }
+        let memory = &self.config.memory;
+        let cap = plan.graphs().batch_graphs.min(plan.graphs().training.len()).max(1);
+        let finds_size = self.config.training.optimize_batch_size && !self.resumes;
+        let worst = self.worst(&plan.graphs().training);
+        let target = self.target_bytes(&limit);
+
+        student.set_checkpointing(false);
+        let mut budget = self.budget(student, trainable, plan, options, finds_size, false)?;
+        let fitting = |budget: &Option<MemoryBudget>, cap| {
+            budget.as_ref().and_then(|budget| budget.largest_batch(&worst, target, cap))
+        };
+        let mut graphs = fitting(&budget, cap);
+        if memory.gradient_checkpointing && graphs.is_none_or(|graphs| graphs < cap) {
+            // Computing activations twice costs time: only where it lets more graphs in.
+            student.set_checkpointing(true);
+            let recomputing = self.budget(student, trainable, plan, options, finds_size, true)?;
+            if fitting(&recomputing, cap) > graphs {
+                (graphs, budget) = (fitting(&recomputing, cap), recomputing);
+                self.console
+                    .line("memory: activations are computed again in the backward pass, so that more graphs fit");
+            } else {
+                student.set_checkpointing(false);
+            }
+        }
+        let fits_at_all = |budget: &MemoryBudget| budget.peak_bytes(worst.shape(1)) <= limit.bytes as f64;
+        let Some(budget) = budget.filter(fits_at_all) else {
+            return Err(self.does_not_fit(&limit, plan, &worst));
+        };
+        let graphs = graphs.unwrap_or(1);
+        if finds_size {
+            plan.set_batch_graphs(graphs);
+        } else if graphs < cap {
+            options.micro_batch_graphs = Some(graphs);
+            let line = format!("memory: batches of {cap} graphs go through the model {graphs} graphs at a time");
+            self.console.line(&line);
+        }
+        self.console.line(&budget.line(graphs, &worst, &limit, target));
+        self.console.note(&budget.table(graphs, &worst));
+        Ok(self.directory.write_json(BUDGET, &budget)?)
+    }
+
+    /// The limit of the device that is trained on. Host tensors are kept below theirs by the allocator.
+    fn limit(&self) -> Result<Limit, StageError> {
+        let memory = &self.config.memory;
+        let host = host_limit(memory.memory_limit.map(|size| size.0));
+        allocator::set_limit(Some(host.bytes));
+        if self.data.device == Device::Cpu {
+            return Ok(host);
+        }
+        let used = device::device_memory(self.data.device);
+        let free = used.map_or(0, |memory| memory.free_bytes + u64::try_from(memory.reserved).unwrap_or(0));
+        Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
+    }
+
+    /// Bytes that are planned for.
+    fn target_bytes(&self, limit: &Limit) -> f64 {
+        let target = self.config.memory.safety_factor * limit.bytes as f64;
+        if self.data.device != Device::Cpu {
+            return target;
+        }
+        let in_use = Meter::new(Device::Cpu).read().current_bytes;
+        target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
+    }
+
+    fn frozen_batch_graphs(&self) -> Result<Option<usize>, StageError> {
+        let path = self.directory.file("config.json");
+        let text = std::fs::read(&path).map_err(|source| StageError::File { path, action: "read", source })?;
+        let config: Value = serde_json::from_slice(&text).unwrap_or_default();
+        Ok(config["inputs"]["batch_graphs"].as_u64().map(|graphs| graphs as usize))
+    }
+
+    fn worst(&self, graphs: &[u64]) -> WorstBatches {
+        WorstBatches::new(graphs.iter().map(|&graph| self.size_of(graph)))
+    }
+
+    /// Nodes, and edges with the self-loops that attention adds.
+    fn size_of(&self, graph: u64) -> (u64, u64) {
+        let view = self.data.store.graph(graph);
+        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
+    }
+
+    /// Measured where that is configured and of use; `None` if not one graph could be measured.
+    fn budget(
+        &mut self,
+        student: &mut impl Student,
+        trainable: &mut Trainable,
+        plan: &impl StagePlan,
+        options: &FitOptions,
+        measures: bool,
+        checkpointing: bool,
+    ) -> Result<Option<MemoryBudget>, StageError> {
+        let graphs = &plan.graphs().training;
+        if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
+            let circumstances = Circumstances {
+                cuda: self.data.device.is_cuda(),
+                checkpointing,
+                offload_optimizer: options.adam.offload,
+                burst: student.burst(),
+                waiting_batches: self.waiting_batches(),
+                nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
+                resident_teacher: true,
+            };
+            let mut budget = estimate(self.architecture, None, &circumstances)?;
+            budget.note_teacher(Meter::new(self.data.device).read());
+            return Ok(Some(budget));
+        }
+        let size_of = |graph| self.size_of(graph);
+        let probe = Probe {
+            objective: student,
+            trainable,
+            loader: self.loader,
+            graphs,
+            size_of: &size_of,
+            cap: plan.graphs().batch_graphs,
+            waiting_batches: self.waiting_batches(),
+            adam: options.adam,
+            precision: options.precision,
+            device: self.data.device,
+        };
+        match probe.measure() {
+            Ok(budget) => Ok(Some(budget)),
+            Err(error) if memory::is_out_of_memory(&error) && !matches!(error, FitError::Store(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn waiting_batches(&self) -> usize {
+        let training = &self.config.training;
+        training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
+    }
+
+    fn does_not_fit(&self, limit: &Limit, plan: &impl StagePlan, worst: &WorstBatches) -> StageError {
+        let circumstances = Circumstances {
+            cuda: self.data.device.is_cuda(),
+            checkpointing: self.config.memory.gradient_checkpointing,
+            offload_optimizer: self.config.memory.offload_optimizer,
+            burst: 1,
+            waiting_batches: 1,
+            nodes_per_graph: worst.shape(1).nodes,
+            resident_teacher: true,
+        };
+        let _ = plan;
+        let described = estimate(self.architecture, None, &circumstances).map(|budget| {
+            let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
+            format!("most of it is for {largest}:\n{}", budget.table(1, worst))
+        });
+        StageError::Memory(format!(
+            "not even one graph at a time fits into {} ({}); raise the limit, or use a smaller model; {}",
+            gibibytes(limit.bytes as f64),
+            limit.source,
+            described.unwrap_or_default()
+        ))
+    }
+}

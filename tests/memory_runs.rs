@@ -1,0 +1,116 @@
+//! Memory of whole runs: inside limits, flat over epochs, and measured without a trace.
+
+mod support;
+
+use std::path::Path;
+
+use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns};
+
+const MIB: u64 = 1 << 20;
+
+/// A column of a run's CSV file, empty fields as 0.
+fn column(run: &Path, file: &str, name: &str) -> Vec<f64> {
+    let mut reader = csv::Reader::from_path(run.join(file)).unwrap();
+    let index =
+        reader.headers().unwrap().iter().position(|header| header == name).unwrap_or_else(|| panic!("no {name}"));
+    reader.records().map(|row| row.unwrap()[index].parse().unwrap_or(0.0)).collect()
+}
+
+fn largest(values: &[f64]) -> u64 {
+    values.iter().copied().fold(0.0, f64::max) as u64
+}
+
+fn batch_graphs(run: &Path) -> u64 {
+    let text = std::fs::read(run.join("config.json")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&text).unwrap()["inputs"]["batch_graphs"].as_u64().unwrap()
+}
+
+#[test]
+fn a_limit_is_kept_by_teacher_and_student() {
+    let workplace = Workplace::with_teacher();
+    let large = ["--hidden", "160,80,16", "--latent", "16"];
+    let kinds: [(&str, Vec<&str>); 2] = [
+        ("teacher", [&["autoencoder", "--preset", "vgae,teacher"], &large[..]].concat()),
+        ("student", [&["autoencoder", "--preset", "vgae,student", "--offload-teacher"], &large[..]].concat()),
+    ];
+    for (kind, arguments) in kinds {
+        let common = ["--max-epochs", "2", "--min-steps-per-epoch", "2", "--memory-sample-seconds", "0.02"];
+        let of = |more: &[&str]| -> Vec<String> {
+            [&arguments[..], &common[..], more].concat().into_iter().map(str::to_owned).collect()
+        };
+        let (free, limited) =
+            (workplace.path().join(format!("{kind}-free")), workplace.path().join(format!("{kind}-limited")));
+        // Run folders are given by name: the teacher of the workplace stays.
+        workplace.success(&of(&["--run-dir", free.to_str().unwrap(), "--size", "other"]));
+        let needed = largest(&column(&free, "metrics.csv", "peak_memory_bytes"));
+        let limit = needed * 6 / 10;
+        let text = limit.to_string();
+        let said = workplace.success(&of(&[
+            "--run-dir",
+            limited.to_str().unwrap(),
+            "--memory-limit",
+            &text,
+            "--safety-factor",
+            "0.9",
+            "--size",
+            "other",
+        ]));
+        let peak = largest(&column(&limited, "metrics.csv", "peak_memory_bytes"));
+        let sampled = largest(&column(&limited, "memory.csv", "tensor_peak_bytes"));
+        let process = largest(&column(&limited, "memory.csv", "anonymous_bytes"));
+        println!(
+            "{kind}: free {needed}, limit {limit}, peak {peak}, process {process}, batches {} and {}",
+            batch_graphs(&free),
+            batch_graphs(&limited)
+        );
+        assert!(peak <= limit && sampled <= limit, "{kind}: {peak} and {sampled} above {limit}:\n{said}");
+        assert!(process < limit + 400 * MIB, "{kind}: process has {process}, limit {limit}");
+        assert!(batch_graphs(&limited) <= batch_graphs(&free), "{kind}");
+    }
+}
+
+#[test]
+fn what_fits_nowhere_is_said_before_the_first_epoch() {
+    let workplace = Workplace::new();
+    let output =
+        workplace.run(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "120kB"]].concat());
+    let said = support::cli::said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("memory"), "{said}");
+}
+
+#[test]
+fn measuring_leaves_no_trace() {
+    let workplace = Workplace::with_teacher();
+    let of = |more: &[&str]| -> Vec<String> {
+        let fixed = [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "3"], more].concat();
+        fixed.into_iter().map(str::to_owned).collect()
+    };
+    workplace.success(&of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
+    let size = batch_graphs(&workplace.path().join("measured")).to_string();
+    workplace.success(&of(&["--run-dir", "given", "--optimize-batch-size", "false", "--batch-size", &size]));
+    let losses = |name| loss_columns(&workplace.path().join(name));
+    assert_eq!(losses("measured"), losses("given"));
+    assert!(workplace.path().join("measured/memory_budget.json").exists());
+}
+
+#[test]
+fn twenty_epochs_take_no_more_than_a_few() {
+    let workplace = Workplace::with_teacher();
+    let arguments = ["--max-epochs", "20", "--patience", "30", "--memory-sample-seconds", "0.01", "--run-dir", "run"];
+    workplace.success(&[&["autoencoder"], SMALL_STUDENT, &arguments[..]].concat());
+    let run = workplace.path().join("run");
+    let epochs = column(&run, "memory.csv", "epoch");
+    let of = |name: &str, from: f64, to: f64| {
+        let values = column(&run, "memory.csv", name);
+        let chosen = epochs.iter().zip(values).filter(|(epoch, _)| (from..=to).contains(*epoch));
+        chosen.map(|(_, value)| value).fold(0.0, f64::max)
+    };
+    for name in ["anonymous_bytes", "tensor_peak_bytes"] {
+        let (early, late) = (of(name, 1.0, 5.0), of(name, 15.0, 19.0));
+        println!("{name}: {early} in epochs 2 to 6, {late} in the last five");
+        assert!(late <= early * 1.02 + 256.0 * 1024.0, "{name}: {early} in epochs 2 to 6, {late} in the last five");
+    }
+    let rows = column(&run, "memory.csv", "seconds");
+    assert!(rows.is_sorted() && rows.len() > 20);
+}

@@ -1,0 +1,180 @@
+//! Steps in parts and with recomputed activations: the gradients of the whole step, with less memory.
+
+mod support;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kdgat::can::Dataset;
+use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
+use kdgat::memory::Meter;
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
+use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
+use kdgat::torch::allocator;
+use kdgat::train::console::Console;
+use kdgat::train::objective::Objective;
+use kdgat::train::step::{StepOptions, StepRunner};
+use kdgat::train::trainable::Trainable;
+use tch::{Device, Tensor};
+
+const OPTIONS: StepOptions = StepOptions { seed: 5, scale: 1.0, accumulates: false };
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    allocator::install().unwrap();
+    tch::set_num_threads(1);
+    guard
+}
+
+fn batch(graphs: u64) -> Batch {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = Dataset::open(support::cli::small_dataset()).unwrap();
+    let store = open_or_build(&dataset, &BuildOptions::default(), folder.path(), &()).unwrap();
+    let options = AssembleOptions {
+        vocabulary: Arc::new(store.vocabulary().clone()),
+        unknown_drop: None,
+        edge_attributes: false,
+    };
+    assemble(&store, &(0..graphs).collect::<Vec<_>>(), &options).unwrap()
+}
+
+fn vgae(batch: &Batch, dropout: f64) -> (VgaeObjective, Trainable) {
+    let config = VgaeConfig {
+        hidden: vec![480, 240, 48],
+        latent: 48,
+        heads: 4,
+        embedding: 32,
+        vocabulary_size: batch.vocabulary_size,
+        dropout,
+        edge_scaling: None,
+    };
+    let mut parameters = FreshParameters::new(1, Device::Cpu);
+    let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let objective = VgaeObjective { model, teacher: TeacherLink::new(None, 1), distillation: None };
+    (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
+}
+
+fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
+    let config = GatConfig {
+        hidden: 48,
+        layers: 3,
+        heads: 8,
+        embedding: 16,
+        fc_layers: 2,
+        vocabulary_size: batch.vocabulary_size,
+        dropout: 0.0,
+        edge_scaling: None,
+    };
+    let mut parameters = FreshParameters::new(1, Device::Cpu);
+    let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let objective = GatObjective { model, task, teacher: TeacherLink::new(None, 1), distillation: None, labels: None };
+    (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
+}
+
+/// Gradients, losses and running statistics of one step, and what it took at most.
+fn step(
+    objective: &mut dyn Objective,
+    trainable: &mut Trainable,
+    batch: &Batch,
+    parts_of: Option<usize>,
+) -> (Tensor, Tensor, u64) {
+    let mut runner = StepRunner::new(trainable, Device::Cpu, None).unwrap();
+    if let Some(graphs) = parts_of {
+        runner.begin_with(graphs);
+    }
+    objective.announce(std::slice::from_ref(batch)).unwrap();
+    objective.receive(batch).unwrap();
+    let meter = Meter::new(Device::Cpu);
+    meter.reset_peak();
+    let before = meter.read().current_bytes;
+    let mut console = Console::new(None).unwrap();
+    let losses = runner.gradients(objective, trainable, batch, OPTIONS, &mut console).unwrap();
+    let peak = meter.read().peak_bytes - before;
+    let gradients = trainable.gradients.copy();
+    trainable.zero_gradients().unwrap();
+    (gradients, losses, peak)
+}
+
+fn difference(found: &Tensor, expected: &Tensor) -> f64 {
+    let scale = expected.nan_to_num(0.0, None, None).abs().max().double_value(&[]).max(1e-12);
+    (found - expected).nan_to_num(0.0, None, None).abs().max().double_value(&[]) / scale
+}
+
+#[test]
+fn recomputing_gives_the_same_gradients_with_less_memory() {
+    let _turn = turn();
+    let batch = batch(64);
+    let (mut objective, mut trainable) = vgae(&batch, 0.15);
+    let running = |trainable: &Trainable| {
+        let named = trainable.tensors().iter().filter(|named| named.name.contains("running"));
+        named.map(|named| named.tensor.copy()).collect::<Vec<_>>()
+    };
+    let (kept, kept_losses, kept_peak) = step(&mut objective, &mut trainable, &batch, None);
+    let after_kept = running(&trainable);
+    let (mut objective, mut trainable) = vgae(&batch, 0.15);
+    objective.set_checkpointing(true);
+    let (recomputed, losses, peak) = step(&mut objective, &mut trainable, &batch, None);
+    println!(
+        "VGAE teacher: {kept_peak} bytes kept, {peak} recomputed ({:.0} % less)",
+        100.0 - 100.0 * peak as f64 / kept_peak as f64
+    );
+    assert!(difference(&recomputed, &kept) < 1e-6, "gradients differ by {:e}", difference(&recomputed, &kept));
+    assert!(difference(&losses, &kept_losses) < 1e-9);
+    for (left, right) in running(&trainable).iter().zip(&after_kept) {
+        assert_eq!(left, right, "running statistics");
+    }
+    assert!(peak as f64 <= 0.65 * kept_peak as f64, "{peak} of {kept_peak}");
+
+    let (mut objective, mut trainable) = gat(&batch, ClassLoss::CrossEntropy);
+    let (kept, _, kept_peak) = step(&mut objective, &mut trainable, &batch, None);
+    objective.set_checkpointing(true);
+    let (recomputed, _, peak) = step(&mut objective, &mut trainable, &batch, None);
+    println!("GAT teacher: {kept_peak} bytes kept, {peak} recomputed");
+    assert!(difference(&recomputed, &kept) < 1e-6);
+}
+
+#[test]
+fn parts_add_up_to_the_whole_batch() {
+    let _turn = turn();
+    let batch = batch(23);
+    let tasks = || {
+        [ClassLoss::CrossEntropy, ClassLoss::balanced(&[3, 2], Device::Cpu).unwrap(), ClassLoss::Focal { gamma: 2.0 }]
+    };
+    for task in tasks() {
+        let name = format!("{task:?}");
+        let (mut objective, mut trainable) = gat(&batch, task);
+        let (whole, whole_losses, whole_peak) = step(&mut objective, &mut trainable, &batch, None);
+        for graphs in [12, 5, 1] {
+            let (parts, losses, peak) = step(&mut objective, &mut trainable, &batch, Some(graphs));
+            assert!(difference(&parts, &whole) < 1e-5, "{name}, {graphs}: {:e}", difference(&parts, &whole));
+            assert!(difference(&losses.narrow(0, 0, 2), &whole_losses.narrow(0, 0, 2)) < 1e-5, "{name}, {graphs}");
+            assert!(peak < whole_peak, "{name}, {graphs}: {peak} of {whole_peak}");
+        }
+    }
+}
+
+/// Batch norm sees a part at a time: losses are near those of the whole batch, running means equal, counted once.
+#[test]
+fn batch_norm_in_parts_moves_its_statistics_once() {
+    let _turn = turn();
+    let batch = batch(32);
+    let statistics = |graphs: Option<usize>| {
+        let (mut objective, mut trainable) = vgae(&batch, 0.0);
+        let (_, losses, _) = step(&mut objective, &mut trainable, &batch, graphs);
+        let first = |suffix: &str| {
+            let named = trainable.tensors().iter().find(|named| named.name == format!("encoder_bns.0.{suffix}"));
+            named.unwrap().tensor.copy()
+        };
+        (first("running_mean"), first("num_batches_tracked"), losses.double_value(&[0]))
+    };
+    let (mean, counted, loss) = statistics(None);
+    let (mean_in_parts, counted_in_parts, loss_in_parts) = statistics(Some(16));
+    assert!(
+        difference(&mean_in_parts, &mean) < 1e-5,
+        "running means differ by {:e}",
+        difference(&mean_in_parts, &mean)
+    );
+    assert_eq!(counted, counted_in_parts);
+    assert!((loss - loss_in_parts).abs() < 0.05 * loss, "{loss} and {loss_in_parts}");
+}
