@@ -16,6 +16,14 @@ fn column(run: &Path, file: &str, name: &str) -> Vec<f64> {
     reader.records().map(|row| row.unwrap()[index].parse().unwrap_or(0.0)).collect()
 }
 
+fn joined(arguments: &[&[&str]]) -> Vec<String> {
+    arguments.iter().flat_map(|part| part.iter()).map(|&argument| argument.to_owned()).collect()
+}
+
+fn success(workplace: &Workplace, arguments: &[String]) -> String {
+    workplace.success(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 fn largest(values: &[f64]) -> u64 {
     values.iter().copied().fold(0.0, f64::max) as u64
 }
@@ -35,26 +43,27 @@ fn a_limit_is_kept_by_teacher_and_student() {
     ];
     for (kind, arguments) in kinds {
         let common = ["--max-epochs", "2", "--min-steps-per-epoch", "2", "--memory-sample-seconds", "0.02"];
-        let of = |more: &[&str]| -> Vec<String> {
-            [&arguments[..], &common[..], more].concat().into_iter().map(str::to_owned).collect()
-        };
+        let of = |more: &[&str]| joined(&[&arguments, &common, more]);
         let (free, limited) =
             (workplace.path().join(format!("{kind}-free")), workplace.path().join(format!("{kind}-limited")));
         // Run folders are given by name: the teacher of the workplace stays.
-        workplace.success(&of(&["--run-dir", free.to_str().unwrap(), "--size", "other"]));
+        success(&workplace, &of(&["--run-dir", free.to_str().unwrap(), "--size", "other"]));
         let needed = largest(&column(&free, "metrics.csv", "peak_memory_bytes"));
         let limit = needed * 6 / 10;
         let text = limit.to_string();
-        let said = workplace.success(&of(&[
-            "--run-dir",
-            limited.to_str().unwrap(),
-            "--memory-limit",
-            &text,
-            "--safety-factor",
-            "0.9",
-            "--size",
-            "other",
-        ]));
+        let said = success(
+            &workplace,
+            &of(&[
+                "--run-dir",
+                limited.to_str().unwrap(),
+                "--memory-limit",
+                &text,
+                "--safety-factor",
+                "0.9",
+                "--size",
+                "other",
+            ]),
+        );
         let peak = largest(&column(&limited, "metrics.csv", "peak_memory_bytes"));
         let sampled = largest(&column(&limited, "memory.csv", "tensor_peak_bytes"));
         let process = largest(&column(&limited, "memory.csv", "anonymous_bytes"));
@@ -82,13 +91,10 @@ fn what_fits_nowhere_is_said_before_the_first_epoch() {
 #[test]
 fn measuring_leaves_no_trace() {
     let workplace = Workplace::with_teacher();
-    let of = |more: &[&str]| -> Vec<String> {
-        let fixed = [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "3"], more].concat();
-        fixed.into_iter().map(str::to_owned).collect()
-    };
-    workplace.success(&of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
+    let of = |more: &[&str]| joined(&[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "3"], more]);
+    success(&workplace, &of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
     let size = batch_graphs(&workplace.path().join("measured")).to_string();
-    workplace.success(&of(&["--run-dir", "given", "--optimize-batch-size", "false", "--batch-size", &size]));
+    success(&workplace, &of(&["--run-dir", "given", "--optimize-batch-size", "false", "--batch-size", &size]));
     let losses = |name| loss_columns(&workplace.path().join(name));
     assert_eq!(losses("measured"), losses("given"));
     assert!(workplace.path().join("measured/memory_budget.json").exists());

@@ -68,6 +68,16 @@ impl Graphs {
         }
     }
 
+    /// What a cache of a teacher's targets for all graphs of a store is laid out by.
+    pub fn shape_of(store: &Store) -> StoreShape {
+        let nodes = |graph| store.graph(graph).num_nodes() as u32;
+        StoreShape {
+            dataset_digest: store.digest().to_owned(),
+            node_counts: (0..store.num_graphs()).map(nodes).collect(),
+            used: None,
+        }
+    }
+
     /// What a cache of a teacher's targets for `used` graphs is laid out by.
     pub fn shape(&self, used: usize) -> StoreShape {
         let nodes = |graph| match self {

@@ -9,6 +9,7 @@ use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;
 use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
+use super::memory::MemoryCommand;
 use super::settings::Settings;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
@@ -41,6 +42,9 @@ pub enum Command {
     /// List, show and check registered teachers, or compute their outputs ahead of time
     #[command(subcommand)]
     Teachers(TeachersCommand),
+    /// Predict what a training takes, and what to set for a memory size
+    #[command(subcommand)]
+    Memory(MemoryCommand),
     /// Print the merged configuration and which layer set each value
     Config(ConfigArgs),
     /// Print what was found: libtorch, GPUs, memory, copy bandwidth

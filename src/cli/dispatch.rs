@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
+use super::memory as memory_commands;
 use super::{calibrate, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start_devices();
             evaluate::run(args)
         }
+        Command::Memory(command) => memory_commands::run(command),
         Command::Compare(args) => compare::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),

@@ -11,6 +11,7 @@ mod dispatch;
 mod doctor;
 mod evaluate;
 mod exit;
+mod memory;
 pub mod output;
 mod parse;
 mod settings;

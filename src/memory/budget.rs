@@ -128,11 +128,16 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
+    /// Adds a component that does not depend on the batch.
+    pub fn add(&mut self, name: &'static str, moment: Moment, bytes: f64) {
+        self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
+    }
+
     /// Adds what a teacher that is at work already has in host memory.
     pub fn note_teacher(&mut self, reading: super::Reading) {
         let bytes = reading.phase_bytes(Phase::Teacher) as f64;
         if bytes > 0.0 {
-            self.components.push(Component { name: "teacher", moment: Moment::Always, bytes: Linear::fixed(bytes) });
+            self.add("teacher", Moment::Always, bytes);
         }
     }
 

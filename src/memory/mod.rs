@@ -9,6 +9,7 @@ pub mod estimate;
 mod gpu;
 pub mod limits;
 mod meter;
+pub mod plan;
 pub mod probe;
 mod process;
 mod recovery;

@@ -48,7 +48,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed })
 }
 
-fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, StageError> {
+pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, StageError> {
     let model = &config.model;
     Ok(VgaeConfig {
         hidden: model.hidden.iter().map(|&width| width as i64).collect(),

@@ -79,7 +79,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed })
 }
 
-fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
+pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
     let model = &config.model;
     Ok(GatConfig {
         // The configuration's check allows one width only.

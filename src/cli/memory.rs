@@ -1,0 +1,65 @@
+//! `kdgat memory`: what a training would take, without training.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use super::output;
+use super::settings::Settings;
+use crate::memory::plan;
+use crate::stage::{PlannedSize, plan_memory};
+
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Print what takes how much memory, what to set, and, if it does not fit, what would help
+    Plan(PlanArgs),
+    /// Print the recommended settings for GPUs of 4 to 141 GB
+    Table {
+        /// Print the overlays presets/gpu-*.toml instead
+        #[arg(long)]
+        overlays: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// Graphs to train on, instead of a dataset's
+    #[arg(long, value_name = "N", requires = "nodes")]
+    pub graphs: Option<usize>,
+    /// Nodes of a graph (distinct IDs in a window)
+    #[arg(long, value_name = "N", requires = "graphs")]
+    pub nodes: Option<usize>,
+    /// Edges of a graph (distinct successions in a window)
+    #[arg(long, value_name = "N", requires = "graphs")]
+    pub edges: Option<usize>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Carries out the command.
+pub fn run(command: MemoryCommand) -> Result<ExitCode> {
+    let text = match command {
+        MemoryCommand::Plan(args) => {
+            let size = args.graphs.zip(args.nodes).map(|(graphs, nodes)| PlannedSize {
+                graphs,
+                nodes_per_graph: nodes,
+                // A window of 100 frames has between one and three successions for each of its IDs.
+                edges_per_graph: args.edges.unwrap_or(nodes * 3),
+            });
+            plan_memory(&args.settings.load()?.config, size)?
+        }
+        MemoryCommand::Table { overlays } => {
+            let rows = plan::table()?;
+            match overlays {
+                true => rows
+                    .iter()
+                    .map(|row| format!("# presets/gpu-{}gb.toml\n{}\n", row.gigabytes, row.overlay()))
+                    .collect(),
+                false => plan::describe_table(&rows),
+            }
+        }
+    };
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

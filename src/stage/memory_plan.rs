@@ -1,0 +1,111 @@
+//! `kdgat memory plan`: from a configuration to what its training would take.
+
+use tch::Device;
+
+use super::autoencoder::vgae_config;
+use super::classifier::gat_config;
+use super::setup::{self, Data};
+use super::{StageError, teacher};
+use crate::config::{Config, DeviceChoice, ModelKind, Stage};
+use crate::graph::Split;
+use crate::memory::budget::WorstBatches;
+use crate::memory::limits::{gpu_limit, host_limit};
+use crate::memory::plan::{Question, recommend};
+use crate::nn::{Architecture, GatConfig, VgaeConfig};
+use crate::torch::device;
+
+/// IDs that are assumed where no dataset is given.
+const ASSUMED_IDS: i64 = 256;
+
+/// The size of a dataset that need not exist.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedSize {
+    pub graphs: usize,
+    pub nodes_per_graph: usize,
+    pub edges_per_graph: usize,
+}
+
+/// What a training with this configuration takes, and what to set; for the dataset that is configured, or for `size`.
+pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
+    let stage = match config.model.model {
+        ModelKind::Vgae => Stage::Autoencoder,
+        ModelKind::Gat => Stage::Normal,
+    };
+    let (student, taught, sizes, on_gpu) = match size {
+        Some(size) => {
+            let each = (size.nodes_per_graph as u64, (size.edges_per_graph + size.nodes_per_graph) as u64);
+            let on_gpu =
+                matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some();
+            (assumed(config), None, vec![each; size.graphs], on_gpu)
+        }
+        None => of_dataset(config, stage)?,
+    };
+    let sizes_of_all: f64 = sizes.iter().map(|(nodes, _)| *nodes as f64).sum();
+    let worst = WorstBatches::new(sizes.iter().copied());
+    let wanted = super::training::batch_graphs(config, sizes.len()).min(sizes.len()).max(1);
+    let limit = match on_gpu {
+        true => {
+            let free = device::device_memory(Device::Cuda(0)).map_or(0, |memory| memory.free_bytes);
+            gpu_limit(config.memory.gpu_memory_limit.map(|size| size.0), free)
+        }
+        false => host_limit(config.memory.memory_limit.map(|size| size.0)),
+    };
+    let question = Question {
+        student: &student,
+        teacher: taught.as_ref(),
+        worst: &worst,
+        total_nodes: sizes_of_all,
+        wanted,
+        target_bytes: config.memory.safety_factor * limit.bytes as f64,
+        cuda: on_gpu,
+        burst: config.distillation.teacher_burst,
+        waiting_batches: config.training.prefetch_batches,
+        nodes_per_graph: sizes_of_all / sizes.len().max(1) as f64,
+    };
+    Ok(recommend(&question)?.describe(&question))
+}
+
+type Planned = (Architecture, Option<Architecture>, Vec<(u64, u64)>, bool);
+
+fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
+    let data: Data = setup::open(config)?;
+    let student = match stage {
+        Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
+        Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
+    };
+    // A teacher that is not there is an error that names the command that trains it.
+    let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
+    let attack = (stage == Stage::Autoencoder).then_some(false);
+    let graphs = data.store.select(Split::Train, attack);
+    let size_of = |graph: &u64| {
+        let view = data.store.graph(*graph);
+        (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
+    };
+    Ok((student, teacher, graphs.iter().map(size_of).collect(), data.device.is_cuda()))
+}
+
+/// The configured model for IDs that are not known.
+fn assumed(config: &Config) -> Architecture {
+    let model = &config.model;
+    match model.model {
+        ModelKind::Vgae => Architecture::Vgae(VgaeConfig {
+            hidden: model.hidden.iter().map(|&width| width as i64).collect(),
+            latent: model.latent as i64,
+            heads: model.heads as i64,
+            embedding: model.embedding as i64,
+            vocabulary_size: ASSUMED_IDS,
+            dropout: model.dropout,
+            edge_scaling: None,
+        }),
+        ModelKind::Gat => Architecture::Gat(GatConfig {
+            hidden: model.hidden.first().copied().unwrap_or(0) as i64,
+            layers: model.layers as i64,
+            heads: model.heads as i64,
+            embedding: model.embedding as i64,
+            fc_layers: model.fc_layers as i64,
+            vocabulary_size: ASSUMED_IDS,
+            dropout: model.dropout,
+            edge_scaling: None,
+        }),
+    }
+}
