@@ -11,6 +11,14 @@ use super::text::{Entry, Node, Table, parse_toml};
 /// The presets that the binary carries. A test compares the list with the folder.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("gat", include_str!("../../presets/gat.toml")),
+    ("gpu-12gb", include_str!("../../presets/gpu-12gb.toml")),
+    ("gpu-141gb", include_str!("../../presets/gpu-141gb.toml")),
+    ("gpu-16gb", include_str!("../../presets/gpu-16gb.toml")),
+    ("gpu-24gb", include_str!("../../presets/gpu-24gb.toml")),
+    ("gpu-4gb", include_str!("../../presets/gpu-4gb.toml")),
+    ("gpu-40gb", include_str!("../../presets/gpu-40gb.toml")),
+    ("gpu-8gb", include_str!("../../presets/gpu-8gb.toml")),
+    ("gpu-80gb", include_str!("../../presets/gpu-80gb.toml")),
     ("quick", include_str!("../../presets/quick.toml")),
     ("vgae", include_str!("../../presets/vgae.toml")),
 ];

@@ -81,7 +81,7 @@ impl Probe<'_> {
         let mut base = 0.0;
         for (number, graphs) in self.batches().into_iter().enumerate() {
             let before = meter.read().current_bytes;
-            match self.sample(meter, &runner, &mut adam, &graphs) {
+            match super::patiently(meter, || self.sample(meter, &runner, &mut adam, &graphs)) {
                 // The first step makes what the later ones find.
                 Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
                 Ok(sample) => samples.push(sample),
@@ -134,6 +134,8 @@ impl Probe<'_> {
         adam: &mut Adam,
         graphs: &[u64],
     ) -> Result<Sample, FitError> {
+        // What an attempt before, which ran out of memory, has left.
+        self.trainable.zero_gradients()?;
         let start = meter.read().current_bytes;
         let batch = self.load(graphs)?;
         let with_batch = meter.read().current_bytes;

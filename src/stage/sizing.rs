@@ -17,7 +17,7 @@ use crate::memory::{self, Meter};
 use crate::nn::Architecture;
 use crate::torch::{allocator, device};
 use crate::train::console::Console;
-use crate::train::fit::{FitError, FitOptions};
+use crate::train::fit::FitOptions;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
 
@@ -65,26 +65,23 @@ impl Sizing<'_> {
 
         student.set_checkpointing(false);
         let mut budget = self.budget(student, trainable, plan, options, finds_size, false)?;
-        let fitting = |budget: &Option<MemoryBudget>, cap| {
-            budget.as_ref().and_then(|budget| budget.largest_batch(&worst, target, cap))
-        };
-        let mut graphs = fitting(&budget, cap);
+        let fitting = |budget: &MemoryBudget| budget.largest_batch(&worst, target, cap);
+        let mut graphs = fitting(&budget);
         if memory.gradient_checkpointing && graphs.is_none_or(|graphs| graphs < cap) {
             // Computing activations twice costs time: only where it lets more graphs in.
             student.set_checkpointing(true);
             let recomputing = self.budget(student, trainable, plan, options, finds_size, true)?;
-            if fitting(&recomputing, cap) > graphs {
-                (graphs, budget) = (fitting(&recomputing, cap), recomputing);
+            if fitting(&recomputing) > graphs {
+                (graphs, budget) = (fitting(&recomputing), recomputing);
                 self.console
                     .line("memory: activations are computed again in the backward pass, so that more graphs fit");
             } else {
                 student.set_checkpointing(false);
             }
         }
-        let fits_at_all = |budget: &MemoryBudget| budget.peak_bytes(worst.shape(1)) <= limit.bytes as f64;
-        let Some(budget) = budget.filter(fits_at_all) else {
-            return Err(self.does_not_fit(&limit, plan, &worst));
-        };
+        if budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
+            return Err(self.does_not_fit(&limit, &worst));
+        }
         let graphs = graphs.unwrap_or(1);
         if finds_size {
             plan.set_batch_graphs(graphs);
@@ -138,7 +135,7 @@ impl Sizing<'_> {
         (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
     }
 
-    /// Measured where that is configured and of use; `None` if not one graph could be measured.
+    /// Measured where that is configured and of use.
     fn budget(
         &mut self,
         student: &mut impl Student,
@@ -147,22 +144,11 @@ impl Sizing<'_> {
         options: &FitOptions,
         measures: bool,
         checkpointing: bool,
-    ) -> Result<Option<MemoryBudget>, StageError> {
-        let graphs = &plan.graphs().training;
+    ) -> Result<MemoryBudget, StageError> {
         if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
-            let circumstances = Circumstances {
-                cuda: self.data.device.is_cuda(),
-                checkpointing,
-                offload_optimizer: options.adam.offload,
-                burst: student.burst(),
-                waiting_batches: self.waiting_batches(),
-                nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
-                resident_teacher: true,
-            };
-            let mut budget = estimate(self.architecture, None, &circumstances)?;
-            budget.note_teacher(Meter::new(self.data.device).read());
-            return Ok(Some(budget));
+            return self.closed_form(student, plan, options, checkpointing);
         }
+        let graphs = &plan.graphs().training;
         let size_of = |graph| self.size_of(graph);
         let probe = Probe {
             objective: student,
@@ -177,10 +163,37 @@ impl Sizing<'_> {
             device: self.data.device,
         };
         match probe.measure() {
-            Ok(budget) => Ok(Some(budget)),
-            Err(error) if memory::is_out_of_memory(&error) && !matches!(error, FitError::Store(_)) => Ok(None),
+            Ok(budget) => Ok(budget),
+            // Something else may have taken the memory for a moment: the architecture says whether it can fit at all.
+            Err(error) if memory::is_out_of_memory(&error) => {
+                tracing::warn!("no batch could be measured ({error}); the budget comes from the architecture");
+                self.closed_form(student, plan, options, checkpointing)
+            }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The budget from the architecture, with the teacher that is at work already.
+    fn closed_form(
+        &self,
+        student: &impl Student,
+        plan: &impl StagePlan,
+        options: &FitOptions,
+        checkpointing: bool,
+    ) -> Result<MemoryBudget, StageError> {
+        let graphs = &plan.graphs().training;
+        let circumstances = Circumstances {
+            cuda: self.data.device.is_cuda(),
+            checkpointing,
+            offload_optimizer: options.adam.offload,
+            burst: student.burst(),
+            waiting_batches: self.waiting_batches(),
+            nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
+            resident_teacher: true,
+        };
+        let mut budget = estimate(self.architecture, None, &circumstances)?;
+        budget.note_teacher(Meter::new(Device::Cpu).read());
+        Ok(budget)
     }
 
     fn waiting_batches(&self) -> usize {
@@ -188,7 +201,7 @@ impl Sizing<'_> {
         training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
     }
 
-    fn does_not_fit(&self, limit: &Limit, plan: &impl StagePlan, worst: &WorstBatches) -> StageError {
+    fn does_not_fit(&self, limit: &Limit, worst: &WorstBatches) -> StageError {
         let circumstances = Circumstances {
             cuda: self.data.device.is_cuda(),
             checkpointing: self.config.memory.gradient_checkpointing,
@@ -198,13 +211,12 @@ impl Sizing<'_> {
             nodes_per_graph: worst.shape(1).nodes,
             resident_teacher: true,
         };
-        let _ = plan;
         let described = estimate(self.architecture, None, &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
             format!("most of it is for {largest}:\n{}", budget.table(1, worst))
         });
         StageError::Memory(format!(
-            "not even one graph at a time fits into {} ({}); raise the limit, or use a smaller model; {}",
+            "not even one graph at a time fits into the memory of {} ({}); raise the limit, or use a smaller model; {}",
             gibibytes(limit.bytes as f64),
             limit.source,
             described.unwrap_or_default()

@@ -122,6 +122,7 @@ pub fn store_shape(store: &Store, used: Option<Vec<u64>>) -> StoreShape {
 /// How the targets of this teacher are kept, as configured.
 pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
     let settings = &config.distillation;
+    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
     let digest = &found.weights.digest()[..12];
     let precision = match settings.teacher_cache_precision {
         CachePrecision::F32 => Precision::F32,
@@ -139,7 +140,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
         mode,
         precision,
         path: Some(settings.teacher_cache_dir.join(name)),
-        ram_budget_bytes: memory::available_bytes() / CACHE_SHARE_OF_FREE_MEMORY,
+        ram_budget_bytes: memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY,
         architecture: found.architecture.to_json().to_string(),
         features: format!("vocabulary {}", found.vocabulary_digest),
     }

@@ -1,4 +1,11 @@
 //! Records in memory: packed into blocks as they come, so that graphs that are never asked for take no room.
+//!
+//! The blocks are tensors, so that they are counted and kept below the limit like all else.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::torch::allocator::{self, Phase};
+use crate::torch::view;
 
 const BLOCK_BYTES: usize = 16 << 20;
 
@@ -6,7 +13,15 @@ const BLOCK_BYTES: usize = 16 << 20;
 pub(super) struct Memory {
     /// Block, offset and length of each graph's record; a length of zero means none.
     places: Vec<(u32, u32, u32)>,
-    blocks: Vec<Vec<u8>>,
+    blocks: Vec<Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// `[capacity]`, u8.
+    bytes: Tensor,
+    capacity: usize,
+    used: usize,
 }
 
 impl Memory {
@@ -16,24 +31,46 @@ impl Memory {
 
     pub fn get(&self, graph: usize) -> Option<&[u8]> {
         let (block, offset, length) = *self.places.get(graph)?;
-        (length > 0).then(|| &self.blocks[block as usize][offset as usize..][..length as usize])
+        if length == 0 {
+            return None;
+        }
+        let bytes: &[u8] = view::read("cached targets", &self.blocks[block as usize].bytes).ok()?;
+        Some(&bytes[offset as usize..][..length as usize])
     }
 
     /// Keeps a record; a second one for the same graph takes the first one's place.
-    pub fn put(&mut self, graph: usize, record: &[u8]) {
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn put(&mut self, graph: usize, record: &[u8]) -> Result<(), TchError> {
         let (block, offset, length) = self.places[graph];
-        if length as usize == record.len() {
-            self.blocks[block as usize][offset as usize..][..record.len()].copy_from_slice(record);
-            return;
+        if length as usize == record.len() && length > 0 {
+            return self.blocks[block as usize].write(offset as usize, record);
         }
-        let room = |block: &&mut Vec<u8>| block.capacity() - block.len() >= record.len();
-        if self.blocks.last_mut().filter(room).is_none() {
-            self.blocks.push(Vec::with_capacity(BLOCK_BYTES.max(record.len())));
+        if self.blocks.last().is_none_or(|block| block.capacity - block.used < record.len()) {
+            self.blocks.push(Block::new(BLOCK_BYTES.max(record.len()))?);
         }
-        let block = self.blocks.len() - 1;
-        let offset = self.blocks[block].len();
-        self.blocks[block].extend_from_slice(record);
-        self.places[graph] = (block as u32, offset as u32, record.len() as u32);
+        let number = self.blocks.len() - 1;
+        let block = &mut self.blocks[number];
+        let offset = block.used;
+        block.write(offset, record)?;
+        block.used += record.len();
+        self.places[graph] = (number as u32, offset as u32, record.len() as u32);
+        Ok(())
+    }
+}
+
+impl Block {
+    fn new(capacity: usize) -> Result<Self, TchError> {
+        let _phase = allocator::enter_phase(Phase::Cache);
+        let bytes = Tensor::f_empty([capacity as i64], (Kind::Uint8, Device::Cpu))?;
+        Ok(Self { bytes, capacity, used: 0 })
+    }
+
+    fn write(&mut self, offset: usize, record: &[u8]) -> Result<(), TchError> {
+        let bytes: &mut [u8] = view::write("cached targets", &mut self.bytes)?;
+        bytes[offset..][..record.len()].copy_from_slice(record);
+        Ok(())
     }
 }
 
@@ -45,10 +82,10 @@ mod tests {
     fn records_of_any_size_come_back() {
         let mut memory = Memory::new(4);
         let large = vec![7; BLOCK_BYTES + 5];
-        memory.put(2, b"two");
-        memory.put(0, &large);
-        memory.put(1, b"one");
-        memory.put(2, b"owt");
+        memory.put(2, b"two").unwrap();
+        memory.put(0, &large).unwrap();
+        memory.put(1, b"one").unwrap();
+        memory.put(2, b"owt").unwrap();
         assert_eq!(memory.get(2), Some(b"owt".as_slice()));
         assert_eq!(memory.get(0), Some(large.as_slice()));
         assert_eq!(memory.get(1), Some(b"one".as_slice()));

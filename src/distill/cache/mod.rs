@@ -188,10 +188,7 @@ impl TargetCache {
             }
             rows.encode(position, &mut self.record);
             let written = match &mut self.storage {
-                Storage::Memory(memory) => {
-                    memory.put(graph as usize, &self.record);
-                    Ok(())
-                }
+                Storage::Memory(memory) => memory.put(graph as usize, &self.record).map_err(CacheError::from),
                 // Another process was first: its record stays, so that a graph's targets do not change any more.
                 Storage::File(file)
                     if self.graphs[graph as usize] & DAMAGED == 0 && file.is_filled(graph).unwrap_or(false) =>

@@ -9,6 +9,7 @@ use crate::distill::targets::Targets;
 use crate::distill::teacher::TeacherError;
 use crate::distill::visit::{Machine, Part};
 use crate::graph::Batch;
+use crate::memory::{Meter, is_out_of_memory, patiently};
 
 use super::Timings;
 use super::block::{self, Layer};
@@ -146,10 +147,13 @@ impl<A: Accelerator> Machine for Carrier<A> {
             job.on_device = true;
         }
         match part {
-            Part::All => job.targets = Some(model.forward(&slot.views, &job.batch)?),
+            Part::All => job.targets = Some(forward_whole(model.as_ref(), &slot.views, &job.batch, device)?),
             Part::Layer(layer) => {
                 let state = std::mem::take(&mut job.state);
-                job.state = model.forward_layer(layer, &slot.views, &job.batch, state)?;
+                let again = || state.iter().map(tch::Tensor::shallow_clone).collect();
+                job.state = patiently(Meter::new(device), || {
+                    Ok::<_, TeacherError>(model.forward_layer(layer, &slot.views, &job.batch, again())?)
+                })?;
             }
         }
         let end = accelerator.record(Stream::Teacher)?;
@@ -162,6 +166,31 @@ impl<A: Accelerator> Machine for Carrier<A> {
 
     fn free(&mut self, slot: Slot) {
         self.held_bytes -= slot.bytes;
+    }
+}
+
+/// A forward through all layers; when memory runs out in spite of freeing what is kept, of the graphs in two halves.
+/// A graph's targets do not depend on the others of its batch.
+fn forward_whole(
+    model: &dyn FrozenModel,
+    views: &WeightViews,
+    batch: &Batch,
+    device: tch::Device,
+) -> Result<Targets, TeacherError> {
+    let whole = patiently(Meter::new(device), || Ok::<_, TeacherError>(model.forward(views, batch)?));
+    match whole {
+        Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
+            let middle = batch.num_graphs() / 2;
+            let half = |graphs: std::ops::Range<usize>| {
+                let graphs = batch.select_graphs(&graphs.collect::<Vec<_>>())?;
+                forward_whole(model, views, &graphs, device)
+            };
+            let (first, second) = (half(0..middle)?, half(middle..batch.num_graphs())?);
+            let both = first.tensors.iter().zip(&second.tensors);
+            let joined = both.map(|((name, first), (_, second))| Ok((*name, Tensor::f_cat(&[first, second], 0)?)));
+            Ok(Targets { tensors: joined.collect::<Result<_, tch::TchError>>()? })
+        }
+        outcome => outcome,
     }
 }
 
