@@ -1,0 +1,62 @@
+//! A disk that is full or cannot be written ends in an error that names the file, and nothing half-written is taken for
+//! whole afterwards.
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use support::cli::{SMALL_STUDENT, Workplace, said, small_dataset};
+
+fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "2"], more].concat()
+}
+
+/// Runs the program so that no file can grow beyond `kibibytes`: writes fail then, as on a full disk.
+#[cfg(unix)]
+fn with_file_limit(workplace: &Workplace, kibibytes: u64, arguments: &[&str]) -> (bool, String) {
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kibibytes * 2);
+    let output = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_kdgat")])
+        .args(arguments)
+        .current_dir(workplace.path())
+        .env("KDGAT_DATA", small_dataset())
+        .env("KDGAT_THREADS", "1")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (output.status.success(), said(&output))
+}
+
+#[test]
+#[cfg(unix)]
+fn a_full_disk_while_training_is_named_and_the_run_goes_on_later() {
+    let workplace = Workplace::with_teacher();
+    // Enough for the logs, too little for a checkpoint.
+    let (success, text) = with_file_limit(&workplace, 8, &student(&["--run-dir", "run"]));
+    assert!(!success && text.contains("safetensors"), "{text}");
+    assert!(!workplace.path().join("run/summary.json").exists());
+    assert!(!workplace.path().join("run/last/state.safetensors").exists(), "a partial checkpoint was left");
+    workplace.success(&student(&["--run-dir", "run", "--resume"]));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_full_disk_while_a_store_is_built_is_named_and_the_next_build_is_whole() {
+    let workplace = Workplace::new();
+    let (success, text) = with_file_limit(&workplace, 64, &["data", "build"]);
+    assert!(!success && text.contains("stores"), "{text}");
+    let said = workplace.success(&["data", "info"]);
+    assert!(said.contains("16 files"), "{said}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn folders_that_cannot_be_written_are_named() {
+    let workplace = Workplace::with_teacher();
+    // Nobody can make a folder there, not even root.
+    for (flag, folder) in [("--runs-dir", "/proc/runs"), ("--stores-dir", "/proc/stores")] {
+        let output = workplace.run(&student(&[flag, folder]));
+        let text = said(&output);
+        assert!(!output.status.success() && text.contains(folder), "{flag}: {text}");
+    }
+}
