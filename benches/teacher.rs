@@ -371,7 +371,7 @@ impl Objective for Naive {
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {
-        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start) as f64
+        (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
     }
 
     fn step_columns(&self) -> &'static [&'static str] {

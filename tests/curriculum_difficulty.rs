@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kdgat::can::Dataset;
 use kdgat::curriculum::{Scorer, Scores};
-use kdgat::distill::registry;
+use kdgat::distill::frozen::LoadedModel;
 use kdgat::graph::{AssembleOptions, BuildOptions, EdgeScaling, Split, Store, assemble, open_or_build};
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::vgae::{Mode, difficulty};
@@ -57,7 +57,7 @@ fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeS
 }
 
 fn scorer(path: &Path) -> Scorer {
-    Scorer::new(registry::load(path).unwrap(), Device::Cpu, AttentionKernel::Auto).unwrap()
+    Scorer::new(LoadedModel::open(path).unwrap(), Device::Cpu, AttentionKernel::Auto).unwrap()
 }
 
 #[test]

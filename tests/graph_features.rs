@@ -44,7 +44,7 @@ fn reference(frames: &[Frame]) -> Reference {
                 *feature = mean(&values);
             }
             features[8] = if most > fewest { (counts[&id] - fewest) / (most - fewest) } else { counts[&id] };
-            features[9] = own(id).last().unwrap().0 as f64 / (length - 1.0);
+            features[9] = own(id).next_back().unwrap().0 as f64 / (length - 1.0);
         }
         node_features.push(features);
     }

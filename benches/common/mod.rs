@@ -30,10 +30,12 @@ pub fn device(name: &str) -> Result<tch::Device, Error> {
     }
 }
 
-/// Before anything else touches torch: CUDA where it is, and the program's own allocator.
+/// Before anything else touches torch, as the program does: its allocator, and CUDA where it is.
 pub fn start(threads: usize) -> Result<(), Error> {
-    kdgat::torch::load_cuda();
-    kdgat::torch::allocator::install()?;
+    kdgat::memory::install()?;
+    for warning in kdgat::memory::start_devices().warnings {
+        eprintln!("warning: {warning}");
+    }
     if threads > 0 {
         tch::set_num_threads(threads as i32);
     }

@@ -10,8 +10,10 @@ use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::stage::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
-use kdgat::train::objective::{Objective, Part};
+use kdgat::train::console::Console;
+use kdgat::train::objective::Objective;
 use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::step::{StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Kind, Tensor};
 
@@ -50,7 +52,9 @@ pub fn teacher_options(device: Device, residency: Residency, burst: usize, cache
 pub struct Training {
     pub objective: Box<dyn Objective>,
     pub trainable: Trainable,
+    runner: StepRunner,
     optimizer: Adam,
+    console: Console,
     sums: Tensor,
     steps: u64,
 }
@@ -99,9 +103,11 @@ impl Training {
         let trainable = Trainable::new(parameters.into_tensors(), device)?;
         let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false };
         let optimizer = Adam::new(&trainable, options)?;
+        let runner = StepRunner::new(&trainable, device, None)?;
+        let console = Console::new(None)?;
         let parts = objective.parts().len() as i64;
         let sums = Tensor::f_zeros([1 + parts], (Kind::Double, device))?;
-        Ok(Self { objective, trainable, optimizer, sums, steps: 0 })
+        Ok(Self { objective, trainable, runner, optimizer, console, sums, steps: 0 })
     }
 
     /// Steps through `batches`, announced in bursts of the objective's choice.
@@ -127,24 +133,19 @@ impl Training {
         Ok(losses)
     }
 
-    /// One step as `train::fit` makes it: seed, loss, backward, running sums, clip and Adam on the flat parameters.
-    /// Gives the total loss, which nobody has waited for.
+    /// One step as `train::fit` makes it: targets, seed, loss, backward, running sums, clip and Adam on the flat
+    /// parameters. Gives the total loss, which nobody has waited for.
     fn step(&mut self, batch: &Batch) -> Result<Tensor, Error> {
-        tch::manual_seed(random::bits(SEED, Purpose::Step, 0, self.steps) as i64);
-        self.steps += 1;
         self.objective.receive(batch)?;
-        let losses = self.objective.training_loss(batch, &Part::whole(batch))?;
-        losses.total.f_backward()?;
-        let added = tch::no_grad(|| {
-            let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
-            let values = Tensor::f_stack(&scalars, 0)?.f_to_kind(Kind::Double)?;
-            self.sums.f_add(&values.f_mul_scalar(batch.num_graphs() as f64)?)
-        })?;
-        self.sums = added;
-        let total = losses.total.f_detach()?;
-        drop(losses);
-        let _ = self.optimizer.step(&mut self.trainable, LEARNING_RATE)?;
-        Ok(total)
+        let seed = random::bits(SEED, Purpose::Step, 0, self.steps) as i64;
+        let options = StepOptions { seed, scale: 1.0, accumulates: false };
+        self.steps += 1;
+        let Self { objective, trainable, console, .. } = self;
+        let losses = self.runner.gradients(objective.as_mut(), trainable, batch, options, console)?;
+        self.sums = tch::no_grad(|| self.sums.f_add(&losses.f_mul_scalar(batch.num_graphs() as f64)?))?;
+        let _ = self.optimizer.step(trainable, LEARNING_RATE)?;
+        trainable.zero_gradients()?;
+        Ok(losses.f_get(0)?)
     }
 
     /// Sum of all total losses so far: reading it waits for the device.

@@ -451,7 +451,10 @@ impl LoopState {
         self.last = Some(metrics);
         self.position.epoch += 1;
         (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
-        patiently(self.meter, || Ok::<_, FitError>(drop(self.sums.f_zero_()?)))?;
+        patiently(self.meter, || {
+            let _ = self.sums.f_zero_()?;
+            Ok::<_, FitError>(())
+        })?;
         self.save(fit)?;
         // Between two epochs nothing is in use but weights: what a GPU keeps of all sizes so far goes back. The host's
         // allocator never keeps more than one step needed, and taking that anew would cost an epoch's first steps.
@@ -551,6 +554,6 @@ fn restore(fit: &mut Fit, options: &FitOptions, optimizer: &mut Adam, sums: &mut
         tensors.get(&name).map(Tensor::shallow_clone).ok_or(ModelError::MissingTensor { name, expected })
     };
     optimizer.load(|name| find(format!("optimizer.{name}"), vec![]))?;
-    let _ = sums.f_copy_(&find("epoch_sums".into(), sums.size())?)?;
+    sums.f_copy_(&find("epoch_sums".into(), sums.size())?)?;
     Ok(position)
 }

@@ -78,7 +78,7 @@ impl Adam {
         let update = mean.f_div(&denominator)?.f_mul_scalar(-lr / correction_first)?;
         drop(denominator);
         let values = values.f_add(&update)?;
-        let _ = trainable.values.f_copy_(&values)?;
+        trainable.values.f_copy_(&values)?;
         (self.mean, self.mean_square, self.steps) = (mean, mean_square, steps);
         Ok(norm)
     }
@@ -91,8 +91,8 @@ impl Adam {
 
     /// Puts back what [`Self::state`] gave.
     pub fn load(&mut self, find: impl Fn(&str) -> Result<Tensor, ModelError>) -> Result<(), ModelError> {
-        let _ = self.mean.f_copy_(&find("mean")?)?;
-        let _ = self.mean_square.f_copy_(&find("mean_square")?)?;
+        self.mean.f_copy_(&find("mean")?)?;
+        self.mean_square.f_copy_(&find("mean_square")?)?;
         self.steps = i64::try_from(find("steps")?.f_flatten(0, -1)?)?;
         Ok(())
     }

@@ -17,7 +17,7 @@ pub enum Schedule {
 }
 
 /// The part of a schedule and of early stopping that depends on the losses seen: saved in checkpoints.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Lowest validation loss so far.
     pub best_loss: Option<f64>,
@@ -29,12 +29,6 @@ pub struct Progress {
     pub epochs_on_plateau: u64,
     /// Times that the learning rate was lowered on a plateau.
     pub reductions: u32,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self { best_loss: None, best_epoch: 0, epochs_since_best: 0, epochs_on_plateau: 0, reductions: 0 }
-    }
 }
 
 impl Progress {

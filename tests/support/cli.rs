@@ -1,5 +1,6 @@
 //! The program as a user runs it, on a small simulated dataset.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -44,30 +45,30 @@ impl Workplace {
     }
 
     /// `kdgat` with these arguments, the small dataset, and one thread.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
         command.current_dir(self.path()).args(arguments).stdin(Stdio::null());
         command.env("KDGAT_DATA", small_dataset()).env("KDGAT_THREADS", "1");
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
     /// Runs it and fails the test if it fails. Returns what it said.
-    pub fn success(&self, arguments: &[&str]) -> String {
+    pub fn success<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
         let output = self.run(arguments);
         let said = said(&output);
-        assert!(output.status.success(), "kdgat {} failed:\n{said}", arguments.join(" "));
+        assert!(output.status.success(), "kdgat {} failed:\n{said}", words(arguments));
         said
     }
 
     /// Runs it and fails the test unless it ends with exit code 2. Returns what it said.
-    pub fn refused(&self, arguments: &[&str]) -> String {
+    pub fn refused<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
         let output = self.run(arguments);
         let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "kdgat {} should be refused:\n{said}", arguments.join(" "));
+        assert_eq!(output.status.code(), Some(2), "kdgat {} should be refused:\n{said}", words(arguments));
         said
     }
 
@@ -75,6 +76,10 @@ impl Workplace {
     pub fn run_folder(&self, kind: &str, number: u64) -> PathBuf {
         self.path().join("runs").join("small").join(kind).join(number.to_string())
     }
+}
+
+fn words<S: AsRef<OsStr>>(arguments: &[S]) -> String {
+    arguments.iter().map(|argument| argument.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// Standard error and output together.
