@@ -13,8 +13,8 @@ use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{Workplace, loss_columns, small_dataset};
 
-/// Runs that fit into the time of a test; the rest of the seeds is a matter of patience (`KDGAT_FAILURE_RUNS`).
-const RUNS: u64 = 40;
+/// Runs with failures at other places each (`KDGAT_FAILURE_RUNS` for more).
+const RUNS: u64 = 200;
 
 fn configured(workplace: &Workplace, run: &Path) -> Config {
     let mut config =

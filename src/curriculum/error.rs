@@ -48,3 +48,9 @@ impl CurriculumError {
         }
     }
 }
+
+impl From<tch::TchError> for CurriculumError {
+    fn from(error: tch::TchError) -> Self {
+        ModelError::from(error).into()
+    }
+}

@@ -11,6 +11,7 @@ use super::{CurriculumError, GraphScore};
 use crate::distill::frozen::LoadedModel;
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Vocabulary};
 use crate::interrupt;
+use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::GivenTensors;
 use crate::nn::weights;
@@ -80,7 +81,8 @@ impl Scorer {
             if interrupt::requested() {
                 return Err(CurriculumError::Interrupted { done, total: graphs.len() });
             }
-            let scores = self.score_batch(&batch?.to_device(self.device))?;
+            let batch = batch?.to_device(self.device);
+            let scores = by_halves(Meter::new(self.device), &batch, &mut |batch| self.score_batch(batch))?;
             done += scores.len();
             take(&scores)?;
             if self.device.is_cuda() {

@@ -8,6 +8,7 @@ use tch::{Device, Tensor};
 
 use super::{EvaluateError, TrainedModel};
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store};
+use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::layers::{Mode, mean_per_graph};
 use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
@@ -138,7 +139,7 @@ impl Scorer {
         let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
         let mut scores = Vec::with_capacity(graphs.len());
         for batch in loader.epoch(batches, 0) {
-            scores.extend(self.raw_scores(&batch?)?);
+            scores.extend(by_halves(Meter::new(self.device), &batch?, &mut |batch| self.raw_scores(batch))?);
         }
         Ok(scores)
     }

@@ -20,7 +20,7 @@ pub use activity::{Activity, set_activity, set_epoch};
 pub use gpu::used_bytes as gpu_used_bytes;
 pub use meter::{Meter, Reading};
 pub use process::{ProcessMemory, available_bytes, physical_bytes};
-pub use recovery::{MicroBatch, Remedy, is_out_of_memory, patiently};
+pub use recovery::{MicroBatch, Remedy, by_halves, is_out_of_memory, patiently};
 pub use sampler::Sampler;
 pub use start::{Started, install, start_devices};
 

@@ -5,6 +5,7 @@ use std::error::Error;
 use tch::TchError;
 
 use super::Meter;
+use crate::graph::Batch;
 use crate::torch::{self, allocator};
 
 /// Repetitions of the same work after freeing what was kept, before it is made smaller.
@@ -38,6 +39,28 @@ where
             }
             outcome => return outcome,
         }
+    }
+}
+
+/// One result for each graph of a batch, in order; when memory runs out in spite of freeing what is kept, of the batch's
+/// two halves. For work in which a graph's result does not depend on the others.
+pub fn by_halves<T, E>(
+    meter: Meter,
+    batch: &Batch,
+    work: &mut dyn FnMut(&Batch) -> Result<Vec<T>, E>,
+) -> Result<Vec<T>, E>
+where
+    E: From<TchError> + Error + 'static,
+{
+    match patiently(meter, || work(batch)) {
+        Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
+            let middle = batch.num_graphs() / 2;
+            let mut results = by_halves(meter, &batch.select_graphs(&(0..middle).collect::<Vec<_>>())?, work)?;
+            let rest: Vec<usize> = (middle..batch.num_graphs()).collect();
+            results.extend(by_halves(meter, &batch.select_graphs(&rest)?, work)?);
+            Ok(results)
+        }
+        outcome => outcome,
     }
 }
 

@@ -8,9 +8,11 @@ use tch::Device;
 
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
-use crate::config::{Config, DeviceChoice, LogFormat};
+use crate::config::{Config, DeviceChoice, LogFormat, Precision};
 use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
+use crate::memory;
 use crate::nn::DatasetIdentity;
+use crate::torch::allocator;
 
 /// Name of the dataset that is simulated when none is given.
 pub const SIMULATED: &str = "sim";
@@ -26,7 +28,14 @@ pub struct Data {
 /// Sets the number of threads, finds the device, and opens the store.
 pub fn open(config: &Config) -> Result<Data, StageError> {
     use_threads(config.training.threads);
+    // In force from here on: for the scoring before a training too.
+    let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
+    allocator::set_limit(Some(limit.bytes));
     let device = device(config.training.device)?;
+    if config.training.precision == Precision::Half && device == Device::Cpu {
+        let text = "--precision 16-mixed needs a GPU, and none was found; use --precision bf16-mixed or 32";
+        return Err(StageError::Input(text.into()));
+    }
     let store = open_store(config)?;
     let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
     Ok(Data { device, store, dataset })

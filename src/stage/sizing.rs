@@ -9,13 +9,14 @@ use super::setup::Data;
 use super::training::StagePlan;
 use crate::config::{Config, MemoryEstimation};
 use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, WorstBatches, gibibytes};
+use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use crate::memory::estimate::{Circumstances, estimate};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::probe::Probe;
 use crate::memory::{self, Meter};
 use crate::nn::Architecture;
-use crate::torch::{allocator, device};
+use crate::torch::allocator::{self, Phase};
+use crate::torch::device;
 use crate::train::console::Console;
 use crate::train::fit::FitOptions;
 use crate::train::run_directory::RunDirectory;
@@ -149,6 +150,7 @@ impl Sizing<'_> {
             return self.closed_form(student, plan, options, checkpointing);
         }
         let graphs = &plan.graphs().training;
+        let cache_bytes = student.teacher().memory_cache_bytes();
         let size_of = |graph| self.size_of(graph);
         let probe = Probe {
             objective: student,
@@ -163,7 +165,15 @@ impl Sizing<'_> {
             device: self.data.device,
         };
         match probe.measure() {
-            Ok(budget) => Ok(budget),
+            Ok(mut budget) => {
+                // What is kept so far is among the rest that was there.
+                let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
+                let to_come = cache_bytes.saturating_sub(kept);
+                if to_come > 0 && self.data.device == Device::Cpu {
+                    budget.add("targets still to be kept", Moment::Always, to_come as f64);
+                }
+                Ok(budget)
+            }
             // Something else may have taken the memory for a moment: the architecture says whether it can fit at all.
             Err(error) if memory::is_out_of_memory(&error) => {
                 tracing::warn!("no batch could be measured ({error}); the budget comes from the architecture");

@@ -7,7 +7,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use crate::torch::allocator::{self, Phase};
 use crate::torch::view;
 
-const BLOCK_BYTES: usize = 16 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Memory {

@@ -108,6 +108,12 @@ impl TeacherLink {
         format!("teacher {}, {hits:.0} % cached, waited {:.0} ms", report.teacher_mode, report.student_wait_ms)
     }
 
+    /// Bytes that the targets kept in memory will have when all are there.
+    pub fn memory_cache_bytes(&self) -> u64 {
+        let cache = self.teacher.as_ref().and_then(Teacher::cache).filter(|cache| cache.kind == "ram");
+        cache.map_or(0, |cache| cache.bytes)
+    }
+
     /// Digest of the teacher's weights.
     pub fn digest(&self) -> Option<&str> {
         self.teacher.as_ref().map(Teacher::digest)
