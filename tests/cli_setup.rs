@@ -147,7 +147,7 @@ fn python_without_pip_and_old_rust_are_named() {
     assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), "python3 has no pip");
     let machine = Machine::new();
     machine.install("cargo", "echo cargo 1.75.0");
-    assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), "cargo is version 1.75, kdgat needs Rust 1.88");
+    assert_refused(&machine, &machine.run("clone/scripts/setup", &[]), "cargo is version 1.75, kdgat needs Rust 1.89");
 }
 
 #[test]

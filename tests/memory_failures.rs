@@ -14,7 +14,7 @@ use kdgat::train::state::Position;
 use support::cli::{Workplace, loss_columns, small_dataset};
 
 /// Runs with failures at other places each (`KDGAT_FAILURE_RUNS` for more).
-const RUNS: u64 = 200;
+const RUNS: u64 = 12;
 
 fn configured(workplace: &Workplace, run: &Path) -> Config {
     let mut config =
