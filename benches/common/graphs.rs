@@ -16,7 +16,7 @@ const FILE_VOCABULARY: i64 = 40;
 /// Where graphs come from.
 pub enum Graphs {
     /// A safetensors file with `x`, `edge_index`, pointers and `y`.
-    File(EdgeListFile),
+    File(Box<EdgeListFile>),
     /// A store of simulated traffic, in a folder that goes away with it.
     Simulated(Box<Store>, tempfile::TempDir),
 }
@@ -25,7 +25,7 @@ impl Graphs {
     /// The graphs of a file, or simulated ones.
     pub fn open(file: Option<&Path>) -> Result<Self, Error> {
         if let Some(path) = file {
-            return Ok(Self::File(EdgeListFile::open(path)?));
+            return Ok(Self::File(Box::new(EdgeListFile::open(path)?)));
         }
         let folder = tempfile::tempdir()?;
         let root = folder.path().join("sim");
