@@ -89,11 +89,11 @@ fn assert_equals_reference(batch: &Batch, graphs: &[AnyGraph], index_of: &dyn Fn
     }
 }
 
+/// IDs, continuous features, sources, targets, edge features, node pointers, labels.
+type EdgeListArrays = (Vec<u32>, Vec<f32>, Vec<i64>, Vec<i64>, Vec<f32>, Vec<i64>, Vec<i64>);
+
 /// Arrays of an edge list with the edges in any order.
-fn edge_list_of(
-    graphs: &[AnyGraph],
-    seed: u64,
-) -> (Vec<u32>, Vec<f32>, Vec<i64>, Vec<i64>, Vec<f32>, Vec<i64>, Vec<i64>) {
+fn edge_list_of(graphs: &[AnyGraph], seed: u64) -> EdgeListArrays {
     let ids: Vec<u32> = graphs.iter().flat_map(|graph| graph.ids.clone()).collect();
     let continuous = graphs.iter().flat_map(|graph| graph.node_features.clone()).collect();
     let mut edges = Vec::new();
