@@ -182,7 +182,7 @@ fn answers(
         Architecture::Gat(config) => {
             let model = Gat::new(scope, config, AttentionKernel::Auto)?;
             Box::new(move |batch| {
-                std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
+                let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
                 Ok(())
             })
         }
@@ -240,7 +240,7 @@ fn limits(device: Device) -> Result<Value, Error> {
         Ok(best)
     };
     let product = fastest(&mut || {
-        std::hint::black_box(matrix.f_matmul(&matrix)?);
+        let _ = std::hint::black_box(matrix.f_matmul(&matrix)?);
         Ok(())
     })?;
     let copy = fastest(&mut || Ok(device::copy(&mut target, &source, true)?))?;
