@@ -102,6 +102,9 @@ impl<'a> Run<'a> {
         options.identity = self.freeze(plan.graphs().batch_graphs)?;
         let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
         self.console.line(&line);
+        for decision in student.teacher().decisions() {
+            self.console.line(&decision);
+        }
 
         // Fit.
         let best_path = self.directory.file(BEST);

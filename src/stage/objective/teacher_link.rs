@@ -104,8 +104,17 @@ impl TeacherLink {
         }
         let report = &self.last_report;
         let rows = report.cache_hit_rows + report.cache_miss_rows;
-        let hits = if rows == 0 { 0.0 } else { 100.0 * report.cache_hit_rows as f64 / rows as f64 };
-        format!("teacher {}, {hits:.0} % cached, waited {:.0} ms", report.teacher_mode, report.student_wait_ms)
+        // An epoch's last row of the log may follow a single step, whose targets were counted in the row before.
+        let hits = match rows {
+            0 => String::new(),
+            rows => format!(", {:.0} % of targets kept", 100.0 * report.cache_hit_rows as f64 / rows as f64),
+        };
+        format!("teacher {}{hits}, waited {:.0} ms", report.teacher_mode, report.student_wait_ms)
+    }
+
+    /// What was decided about the teacher and its cache, with the numbers: lines for the user.
+    pub fn decisions(&self) -> Vec<String> {
+        self.teacher.as_ref().map(Teacher::decisions).unwrap_or_default()
     }
 
     /// Bytes that the targets kept in memory will have when all are there.
