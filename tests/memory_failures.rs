@@ -13,8 +13,8 @@ use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{Workplace, loss_columns, small_dataset};
 
-/// Runs with failures at other places each (`KDGAT_FAILURE_RUNS` for more).
-const RUNS: u64 = 12;
+/// Runs with failures at other places each (`FAILURE_RUNS` for more).
+const RUNS: u64 = 200;
 
 fn configured(workplace: &Workplace, run: &Path) -> Config {
     let mut config =
@@ -36,7 +36,7 @@ fn injected_failures_change_no_loss_or_end_clearly() {
     let reference = workplace.path().join("reference");
     kdgat::stage::autoencoder(&configured(&workplace, &reference)).unwrap();
     let expected = loss_columns(&reference);
-    let runs = std::env::var("KDGAT_FAILURE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    let runs = std::env::var("FAILURE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
     let (mut same, mut recovered, mut refused) = (0, 0, 0);
     for seed in 0..runs {
         let run = workplace.path().join(format!("run-{seed}"));
