@@ -50,7 +50,7 @@ config_fields! {
         fc_layers: usize = 3, AtLeast(1.0);
         /// Graph convolution; gatv2 uses the edge features.
         conv: Convolution = Convolution::Gat;
-        /// How attention is computed: by the fused kernel or by composed operations of libtorch.
+        /// How attention and the layers and losses around it are computed: by fused passes (CPU) or by composed operations of libtorch.
         attention: AttentionChoice = AttentionChoice::Auto;
         /// Probability with which an ID is replaced by UNKNOWN in training.
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);

@@ -10,7 +10,7 @@ use super::{EvaluateError, TrainedModel};
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store};
 use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
-use crate::nn::layers::{Mode, mean_per_graph};
+use crate::nn::layers::Mode;
 use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
 
 /// Graphs of a batch: as fast as larger ones on a CPU, and little memory whatever the number of graphs.
@@ -125,7 +125,7 @@ impl Scorer {
             let batch = &batch.to_device(self.device);
             let raw = match &self.network {
                 Network::Gat(model) => margin(&model.forward(batch, Mode::Evaluation)?)?,
-                Network::Vgae(model) => difficulty(&model.node_errors(batch)?, batch)?,
+                Network::Vgae(model) => model.difficulty(batch)?.total,
             };
             Ok(weights::floats(&raw)?)
         })
@@ -169,8 +169,7 @@ fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
 
 fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
     let layers = model.layer_outputs(batch, Mode::Evaluation)?;
-    let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
-    let pooled = Tensor::f_cat(&pooled, 1)?;
+    let pooled = model.pool(&layers, batch)?;
     let whole = margin(&model.classify(&pooled, Mode::Evaluation)?)?;
     let raw = weights::floats(&whole)?.first().copied().unwrap_or(f32::NAN);
     let nodes = batch.num_nodes();
@@ -185,12 +184,7 @@ fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError
 
 fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
     let errors = model.node_errors(batch)?;
-    let raw = weights::floats(&difficulty(&errors, batch)?)?.first().copied().unwrap_or(f32::NAN);
-    Ok((raw, weights::floats(&errors.0.f_add(&errors.1.f_mul_scalar(ID_WEIGHT)?)?)?))
-}
-
-/// Of each graph, from the errors of its nodes, as [`vgae::difficulty`](crate::nn::vgae::difficulty) defines it.
-fn difficulty((reconstruction, id): &(Tensor, Tensor), batch: &Batch) -> Result<Tensor, ModelError> {
-    let id = mean_per_graph(id, batch)?.f_mul_scalar(ID_WEIGHT)?;
-    Ok(mean_per_graph(reconstruction, batch)?.f_add(&id)?)
+    let raw = model.difficulty_of(&errors, batch)?.total;
+    let raw = weights::floats(&raw)?.first().copied().unwrap_or(f32::NAN);
+    Ok((raw, weights::floats(&errors.reconstruction.f_add(&errors.id.f_mul_scalar(ID_WEIGHT)?)?)?))
 }

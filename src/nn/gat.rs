@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
-use super::layers::{Mlp, Mode, NodeInput, dropout_of, mean_per_graph};
+use super::fused::step_seed::LayerId;
+use super::layers::{Mlp, Mode, NodeInput, dropout_of, pool_layers, relu_dropout};
 use super::parameters::Scope;
 use super::recompute::relu_conv;
 use super::{Conv, EdgeInput, ModelError};
@@ -72,7 +73,7 @@ pub struct Gat {
     config: GatConfig,
     kernel: AttentionKernel,
     input: NodeInput,
-    convs: Vec<Conv>,
+    convs: Vec<(LayerId, Conv)>,
     head: Mlp,
     recomputes: bool,
 }
@@ -82,7 +83,11 @@ impl Gat {
     pub fn new(mut scope: Scope, config: &GatConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
         config.check()?;
         let input = NodeInput::new(&mut scope, config.vocabulary_size, config.embedding)?;
-        let convs = (0..config.layers).map(|index| conv_layer(&mut scope, config, index)).collect::<Result<_, _>>()?;
+        let mut convs = Vec::new();
+        for index in 0..config.layers {
+            let layer = scope.sub("convs").sub(index).layer_id();
+            convs.push((layer, conv_layer(&mut scope, config, index)?));
+        }
         let head = head(&mut scope, config)?;
         Ok(Self { config: config.clone(), kernel, input, convs, head, recomputes: false })
     }
@@ -105,29 +110,30 @@ impl Gat {
 
     /// The pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        let layers = self.layer_outputs(batch, mode)?;
-        // Pooling each layer on its own gives the same means as pooling their concatenation, on a tensor that is
-        // graphs tall instead of nodes tall.
-        let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Tensor::f_cat(&pooled, 1)?)
+        self.pool(&self.layer_outputs(batch, mode)?, batch)
+    }
+
+    /// Means over each graph's nodes of what [`Self::layer_outputs`] gave, side by side.
+    pub fn pool(&self, layers: &[Tensor], batch: &Batch) -> Result<Tensor, ModelError> {
+        pool_layers(&layers.iter().collect::<Vec<_>>(), batch, self.kernel)
     }
 
     /// Logits of pooled embeddings.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        self.head.forward(pooled, self.config.dropout, mode)
+        self.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
     /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
         let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
-        let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
+        let mut x = self.input.forward(&batch.id_input, &batch.continuous, self.kernel)?;
         let mut outputs = Vec::with_capacity(self.convs.len());
-        for conv in &self.convs {
-            let active = match self.recomputes && mode == Mode::Training {
-                true => relu_conv(conv, None, &x, &edges, self.kernel)?,
-                false => conv.forward(&x, &edges, self.kernel)?.f_relu()?,
+        let (dropout, kernel) = (self.config.dropout, self.kernel);
+        for (layer, conv) in &self.convs {
+            x = match self.recomputes && mode == Mode::Training {
+                true => dropout_of(&relu_conv(conv, None, &x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
+                false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
-            x = dropout_of(&active, self.config.dropout, mode)?;
             outputs.push(x.shallow_clone());
         }
         Ok(outputs)

@@ -3,6 +3,11 @@
 use tch::{Kind, Tensor};
 
 use super::ModelError;
+use super::attention::AttentionKernel;
+use super::fused::dropout::Dropout;
+use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
+use super::fused::step_seed::{self, LayerId};
+use super::fused::{self, activation, input, pool};
 use super::parameters::{Init, Scope};
 use crate::graph::Batch;
 
@@ -22,7 +27,10 @@ pub fn matmul_transposed(x: &Tensor, weight: &Tensor) -> Result<Tensor, ModelErr
 
 /// The logistic function of each element of `[rows, columns]`. In evaluation an element's value does not depend on its
 /// place, so that a teacher gives a graph the same target in whatever batch it is.
-pub fn sigmoid(x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+pub fn sigmoid(x: &Tensor, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
+    if fused::applies(kernel, &[x]) {
+        return Ok(fused::sigmoid::sigmoid(x)?);
+    }
     match mode {
         Mode::Training => Ok(x.f_sigmoid()?),
         Mode::Evaluation => {
@@ -92,9 +100,6 @@ impl Linear {
     }
 }
 
-/// Added to a variance before its root.
-const EPSILON: f64 = 1e-5;
-
 /// Whether running statistics take in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistics {
@@ -102,9 +107,10 @@ pub enum Statistics {
     Left,
 }
 
-/// Batch normalisation over nodes (Ioffe & Szegedy 2015).
+/// Batch normalisation over nodes (Ioffe & Szegedy 2015), then ReLU and dropout.
 #[derive(Debug)]
 pub struct BatchNorm {
+    layer: LayerId,
     weight: Tensor,
     bias: Tensor,
     running_mean: Tensor,
@@ -116,6 +122,7 @@ impl BatchNorm {
     /// Normalisation of `columns` columns.
     pub fn new(mut scope: Scope, columns: i64) -> Result<Self, ModelError> {
         Ok(Self {
+            layer: scope.layer_id(),
             weight: scope.parameter("weight", &[columns], Init::Constant(1.0))?,
             bias: scope.parameter("bias", &[columns], Init::Constant(0.0))?,
             running_mean: scope.buffer("running_mean", &[columns], Kind::Float, Init::Constant(0.0))?,
@@ -125,34 +132,82 @@ impl BatchNorm {
     }
 
     /// `[rows, columns]` → the same shape. Training uses the batch's statistics and updates the running ones.
-    pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
-        if mode == Mode::Evaluation {
-            // A product and a sum round the same way in vector and in scalar code, unlike torch's fused kernel: an
-            // element's value does not depend on its place in the batch.
-            let scale = self.running_variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&self.weight)?;
-            let shift = self.bias.f_sub(&self.running_mean.f_mul(&scale)?)?;
-            return Ok(x.f_mul(&scale)?.f_add(&shift)?);
+    pub fn forward(&self, x: &Tensor, dropout: f64, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
+        match mode {
+            Mode::Training => {
+                let mask = || mask_of(self.layer, dropout, mode);
+                if self.is_fused(x, kernel) {
+                    return self.fused_of_batch(x, Statistics::Updated, mask()?);
+                }
+                composed_dropout(&self.composed_of_batch(x, Statistics::Updated)?.f_relu()?, dropout, mode)
+            }
+            Mode::Evaluation if self.is_fused(x, kernel) => {
+                let moments = Moments::Running([&self.running_mean, &self.running_variance]);
+                Ok(norm_relu_dropout(x, &self.weight, &self.bias, moments, None)?)
+            }
+            Mode::Evaluation => Ok(self.composed_of_running(x)?.f_relu()?),
         }
-        self.of_batch(x, Statistics::Updated)
     }
 
-    /// Normalised by the batch's own statistics, `[rows, columns]` → the same shape.
-    pub fn of_batch(&self, x: &Tensor, statistics: Statistics) -> Result<Tensor, ModelError> {
-        let running = match statistics {
-            Statistics::Updated => {
-                let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
-                Some((&self.running_mean, &self.running_variance))
-            }
-            Statistics::Left => None,
-        };
-        let (training, momentum, cudnn_enabled) = (true, 0.1, true);
+    /// Normalised by the batch's own statistics, then ReLU: what dropout follows.
+    pub fn active_of_batch(
+        &self,
+        x: &Tensor,
+        statistics: Statistics,
+        kernel: AttentionKernel,
+    ) -> Result<Tensor, ModelError> {
+        match self.is_fused(x, kernel) {
+            true => self.fused_of_batch(x, statistics, None),
+            false => Ok(self.composed_of_batch(x, statistics)?.f_relu()?),
+        }
+    }
+
+    /// Which layer's mask its dropout has.
+    pub fn layer_id(&self) -> LayerId {
+        self.layer
+    }
+
+    fn is_fused(&self, x: &Tensor, kernel: AttentionKernel) -> bool {
+        fused::applies(kernel, &[x, &self.weight, &self.bias, &self.running_mean, &self.running_variance])
+    }
+
+    fn fused_of_batch(
+        &self,
+        x: &Tensor,
+        statistics: Statistics,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor, ModelError> {
+        let running = self.running(statistics)?;
+        Ok(norm_relu_dropout(x, &self.weight, &self.bias, Moments::OfBatch { running }, dropout)?)
+    }
+
+    /// The running statistics that a batch moves, if it does; it is counted then.
+    fn running(&self, statistics: Statistics) -> Result<Option<[&Tensor; 2]>, ModelError> {
+        if statistics == Statistics::Left {
+            return Ok(None);
+        }
+        let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
+        Ok(Some([&self.running_mean, &self.running_variance]))
+    }
+
+    fn composed_of_running(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        // A product and a sum round the same way in vector and in scalar code, unlike torch's fused kernel: an
+        // element's value does not depend on its place in the batch.
+        let scale = self.running_variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&self.weight)?;
+        let shift = self.bias.f_sub(&self.running_mean.f_mul(&scale)?)?;
+        Ok(x.f_mul(&scale)?.f_add(&shift)?)
+    }
+
+    fn composed_of_batch(&self, x: &Tensor, statistics: Statistics) -> Result<Tensor, ModelError> {
+        let running = self.running(statistics)?;
+        let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
             Some(&self.bias),
-            running.map(|(mean, _)| mean),
-            running.map(|(_, variance)| variance),
+            running.map(|[mean, _]| mean),
+            running.map(|[_, variance]| variance),
             training,
-            momentum,
+            MOMENTUM,
             EPSILON,
             cudnn_enabled,
         )?)
@@ -161,6 +216,7 @@ impl BatchNorm {
     /// Another handle to the same layer.
     pub fn shallow_clone(&self) -> Self {
         Self {
+            layer: self.layer,
             weight: self.weight.shallow_clone(),
             bias: self.bias.shallow_clone(),
             running_mean: self.running_mean.shallow_clone(),
@@ -175,20 +231,58 @@ impl BatchNorm {
     }
 }
 
-/// ReLU, then dropout: what follows every hidden layer.
-pub fn relu_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
-    dropout_of(&x.f_relu()?, dropout, mode)
+/// ReLU, then dropout: what follows every hidden layer without a normalisation. The mask is that of `layer` in the
+/// current step.
+pub fn relu_dropout(
+    x: &Tensor,
+    layer: LayerId,
+    dropout: f64,
+    kernel: AttentionKernel,
+    mode: Mode,
+) -> Result<Tensor, ModelError> {
+    if fused::applies(kernel, &[x]) {
+        return Ok(activation::relu_dropout(x, mask_of(layer, dropout, mode)?)?);
+    }
+    composed_dropout(&x.f_relu()?, dropout, mode)
 }
 
-/// Dropout in training; nothing else.
-pub fn dropout_of(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
+/// ReLU alone.
+pub fn relu(x: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    Ok(if fused::applies(kernel, &[x]) { activation::relu_dropout(x, None)? } else { x.f_relu()? })
+}
+
+/// Dropout of what a ReLU gave: after it, the same as [`relu_dropout`].
+pub fn dropout_of(
+    active: &Tensor,
+    layer: LayerId,
+    dropout: f64,
+    kernel: AttentionKernel,
+    mode: Mode,
+) -> Result<Tensor, ModelError> {
+    if fused::applies(kernel, &[active]) {
+        return match mask_of(layer, dropout, mode)? {
+            Some(mask) => Ok(activation::relu_dropout(active, Some(mask))?),
+            None => Ok(active.shallow_clone()),
+        };
+    }
+    composed_dropout(active, dropout, mode)
+}
+
+fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Option<Dropout>, ModelError> {
+    if mode == Mode::Evaluation || probability <= 0.0 {
+        return Ok(None);
+    }
+    Ok(Dropout::new(probability, step_seed::of_layer(layer)?))
+}
+
+fn composed_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
     Ok(if mode == Mode::Training && dropout > 0.0 { x.f_dropout(dropout, true)? } else { x.shallow_clone() })
 }
 
 /// Linear layers with ReLU and dropout between them, named as the indices of a PyTorch `Sequential`: 0, 3, 6, …
 #[derive(Debug)]
 pub struct Mlp {
-    layers: Vec<Linear>,
+    layers: Vec<(LayerId, Linear)>,
 }
 
 impl Mlp {
@@ -197,17 +291,20 @@ impl Mlp {
         let layers = widths
             .windows(2)
             .enumerate()
-            .map(|(index, pair)| Linear::new(scope.sub(3 * index), pair[0], pair[1]))
-            .collect::<Result<_, _>>()?;
+            .map(|(index, pair)| {
+                let scope = scope.sub(3 * index);
+                Ok((scope.layer_id(), Linear::new(scope, pair[0], pair[1])?))
+            })
+            .collect::<Result<_, ModelError>>()?;
         Ok(Self { layers })
     }
 
     /// `[rows, widths[0]]` → `[rows, widths[last]]`.
-    pub fn forward(&self, x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, dropout: f64, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = x.shallow_clone();
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, (id, layer)) in self.layers.iter().enumerate() {
             if index > 0 {
-                x = relu_dropout(&x, dropout, mode)?;
+                x = relu_dropout(&x, *id, dropout, kernel, mode)?;
             }
             x = layer.forward(&x)?;
         }
@@ -229,14 +326,33 @@ impl NodeInput {
     }
 
     /// Indices `[num_nodes]` and features `[num_nodes, NODE_FEATURES]` → `[num_nodes, columns + NODE_FEATURES]`.
-    pub fn forward(&self, id_index: &Tensor, continuous: &Tensor) -> Result<Tensor, ModelError> {
+    pub fn forward(
+        &self,
+        id_index: &Tensor,
+        continuous: &Tensor,
+        kernel: AttentionKernel,
+    ) -> Result<Tensor, ModelError> {
+        if fused::applies(kernel, &[&self.embedding, continuous]) {
+            return Ok(input::embedding_and_features(&self.embedding, id_index, continuous)?);
+        }
         let embedded = self.embedding.f_index_select(0, id_index)?;
         let continuous = continuous.f_to_kind(embedded.kind())?;
         Ok(Tensor::f_cat(&[embedded, continuous], 1)?)
     }
 }
 
-/// Mean over the nodes of each graph: `[num_nodes, columns]` → `[num_graphs, columns]`.
+/// Means over the nodes of each graph: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, side by side.
+pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    if fused::applies(kernel, layers) {
+        return Ok(pool::mean_per_graph(layers, &batch.node_pointers)?);
+    }
+    // Pooling each layer on its own gives the same means as pooling their concatenation, on a tensor that is graphs
+    // tall instead of nodes tall.
+    let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Tensor::f_cat(&pooled, 1)?)
+}
+
+/// Mean over the nodes of each graph, of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
     let mut shape = x.size();

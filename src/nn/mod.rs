@@ -8,6 +8,7 @@ pub mod class_loss;
 pub mod conv;
 pub mod description;
 pub mod error;
+pub mod fused;
 pub mod gat;
 pub mod gat_conv;
 pub mod gatv2_conv;

@@ -10,6 +10,7 @@ use std::fmt::Display;
 use tch::{Device, Kind, Tensor};
 
 use super::ModelError;
+use super::fused::step_seed::LayerId;
 use crate::random;
 
 /// How a new parameter is drawn.
@@ -59,6 +60,11 @@ impl<'a> Scope<'a> {
     pub fn sub(&mut self, name: impl Display) -> Scope<'_> {
         let path = self.join(&name.to_string());
         Scope { source: &mut *self.source, path }
+    }
+
+    /// The layer at this place, as the seeds of its dropout masks know it.
+    pub fn layer_id(&self) -> LayerId {
+        LayerId::new(&self.path)
     }
 
     /// A trainable tensor.

@@ -10,7 +10,7 @@ use tch::{TchError, Tensor};
 use super::ModelError;
 use super::attention::AttentionKernel;
 use super::conv::{Conv, EdgeInput};
-use super::layers::{BatchNorm, Statistics};
+use super::layers::{BatchNorm, Statistics, relu};
 use crate::torch::checkpoint::checkpoint;
 
 /// ReLU of an attention layer, normalised before if there is a norm: `[num_nodes, input]` → `[num_nodes, width]`.
@@ -29,12 +29,12 @@ pub fn relu_conv(
     let is_forward = AtomicBool::new(true);
     let layer = move |inputs: &[Tensor]| -> Result<Tensor, ModelError> {
         let attributes = attributes.as_ref().map(Tensor::shallow_clone);
-        let mut x = own_conv.forward(&inputs[0], &EdgeInput { adjacency: &adjacency, attributes }, kernel)?;
+        let x = own_conv.forward(&inputs[0], &EdgeInput { adjacency: &adjacency, attributes }, kernel)?;
         let statistics = if is_forward.swap(false, Ordering::Relaxed) { Statistics::Updated } else { Statistics::Left };
-        if let Some(norm) = &own_norm {
-            x = norm.of_batch(&x, statistics)?;
+        match &own_norm {
+            Some(norm) => norm.active_of_batch(&x, statistics, kernel),
+            None => relu(&x, kernel),
         }
-        Ok(x.f_relu()?)
     };
     // The text is what tells running out of memory from other errors.
     let body = move |inputs: &[Tensor]| match layer(inputs) {

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::fused::{self, score, vgae_loss};
 pub use super::layers::Mode;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, dropout_of, mean_per_graph, relu_dropout, sigmoid};
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, dropout_of, pool_layers, sigmoid};
 use super::parameters::Scope;
 use super::recompute::relu_conv;
 use super::{Conv, EdgeInput, ModelError};
@@ -93,6 +94,8 @@ pub struct VgaeOutput {
     pub mean: Tensor,
     /// `[num_nodes, latent]`: log σ².
     pub log_variance: Tensor,
+    /// What the losses of these outputs are computed with.
+    pub kernel: AttentionKernel,
 }
 
 /// The task loss and its parts, each a scalar.
@@ -166,7 +169,7 @@ impl Vgae {
             return layer.forward(x, edges, self.kernel, self.config.dropout, mode);
         }
         let active = relu_conv(&layer.conv, Some(&layer.norm), x, edges, self.kernel)?;
-        dropout_of(&active, self.config.dropout, mode)
+        dropout_of(&active, layer.norm.layer_id(), self.config.dropout, self.kernel, mode)
     }
 
     /// The architecture.
@@ -201,8 +204,15 @@ impl Vgae {
     ) -> Result<VgaeOutput, ModelError> {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
         let id_logits = self.id_classifier.forward(&latent)?;
-        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, mode)?;
-        Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance })
+        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
+        let kernel = self.kernel;
+        Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance, kernel })
+    }
+
+    /// The difficulty of each graph, without what it does not need: the spread of the latent, and the successors.
+    pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        difficulty_of(&reconstruction, &self.id_classifier.forward(&mean)?, batch, self.kernel)
     }
 
     /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
@@ -214,13 +224,17 @@ impl Vgae {
 
     /// Difficulty of each graph in evaluation mode, without the decoder that it does not need.
     pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
-        let (mean, reconstruction) = self.targets(batch)?;
-        difficulty_of(&reconstruction, &self.id_classifier.forward(&mean)?, batch)
+        self.difficulty_of(&self.node_errors(batch)?, batch)
+    }
+
+    /// Difficulty of each graph from the errors of its nodes.
+    pub fn difficulty_of(&self, errors: &NodeErrors, batch: &Batch) -> Result<Difficulty, ModelError> {
+        graph_difficulty(errors, batch, self.kernel)
     }
 
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let edges = self.edges(batch)?;
-        let mut x = self.input.forward(&batch.id_input, &batch.continuous)?;
+        let mut x = self.input.forward(&batch.id_input, &batch.continuous, self.kernel)?;
         for layer in &self.encoder {
             x = self.hidden(layer, &x, &edges, mode)?;
         }
@@ -233,18 +247,14 @@ impl Vgae {
         for layer in &self.decoder {
             x = self.hidden(layer, &x, &edges, mode)?;
         }
-        sigmoid(&self.output.forward(&x, &edges, self.kernel)?, mode)
+        sigmoid(&self.output.forward(&x, &edges, self.kernel)?, self.kernel, mode)
     }
 
-    /// What each node adds to the difficulty of its graph in evaluation mode, `[num_nodes]` each: mean squared error of its
-    /// continuous features, and cross entropy of its ID. The decoder of successors, which counts for neither, does not run.
-    pub fn node_errors(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
+    /// What each node adds to the difficulty of its graph in evaluation mode. The decoder of successors, which counts for
+    /// nothing there, does not run.
+    pub fn node_errors(&self, batch: &Batch) -> Result<NodeErrors, ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
-        let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
-        let id_logits = self.id_classifier.forward(&mean)?;
-        let log_probabilities = id_logits.f_log_softmax(-1, id_logits.kind())?;
-        let id = log_probabilities.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?.f_neg()?;
-        Ok((squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id))
+        node_errors(&reconstruction, &self.id_classifier.forward(&mean)?, batch, self.kernel)
     }
 
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
@@ -291,7 +301,7 @@ impl HiddenLayer {
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
         let x = self.conv.forward(x, edges, kernel)?;
-        relu_dropout(&self.norm.forward(&x, mode)?, dropout, mode)
+        self.norm.forward(&x, dropout, kernel, mode)
     }
 }
 
@@ -323,8 +333,27 @@ pub fn reparameterize(mean: &Tensor, log_variance: &Tensor, noise: &Tensor) -> R
     Ok(mean.f_add(&deviation.f_mul(noise)?)?)
 }
 
+/// Weights of the parts of the task loss.
+const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
+
 /// The task loss of a forward.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
+    let VgaeOutput { reconstruction, id_logits, successor_logits, mean, log_variance, .. } = output;
+    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, &batch.continuous];
+    if !fused::applies(output.kernel, &tensors) {
+        return composed_task_loss(output, batch);
+    }
+    let target = vgae_loss::Target {
+        continuous: batch.continuous.f_contiguous()?,
+        id_index: batch.id_index.f_contiguous()?,
+        successors: batch.successors.f_contiguous()?,
+    };
+    let outputs = vgae_loss::Outputs { reconstruction, id_logits, successor_logits, mean, log_variance };
+    let [reconstruction, id, successors, kl, total] = vgae_loss::task_loss(&outputs, target, PART_WEIGHTS)?;
+    Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+}
+
+fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
     let reconstruction = output.reconstruction.f_mse_loss(&batch.continuous, tch::Reduction::Mean)?;
     let id = output.id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
     let successors = successor_loss(&output.successor_logits, batch)?;
@@ -332,10 +361,11 @@ pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelEr
     let kl = (output.log_variance.f_add_scalar(1.0)?.f_sub(&squared)?.f_sub(&output.log_variance.f_exp()?)?)
         .f_mean(None)?
         .f_mul_scalar(-0.5)?;
+    let [_, of_id, of_successors, of_kl] = PART_WEIGHTS;
     let total = reconstruction
-        .f_add(&id.f_mul_scalar(0.1)?)?
-        .f_add(&successors.f_mul_scalar(0.05)?)?
-        .f_add(&kl.f_mul_scalar(0.01)?)?;
+        .f_add(&id.f_mul_scalar(of_id)?)?
+        .f_add(&successors.f_mul_scalar(of_successors)?)?
+        .f_add(&kl.f_mul_scalar(of_kl)?)?;
     Ok(VgaeLoss { reconstruction, id, successors, kl, total })
 }
 
@@ -349,19 +379,40 @@ fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> 
 
 /// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
 pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
-    difficulty_of(&output.reconstruction, &output.id_logits, batch)
+    let errors = node_errors(&output.reconstruction, &output.id_logits, batch, output.kernel)?;
+    graph_difficulty(&errors, batch, output.kernel)
 }
 
-fn difficulty_of(reconstruction: &Tensor, id_logits: &Tensor, batch: &Batch) -> Result<Difficulty, ModelError> {
+/// What each node adds to the difficulty of its graph, `[num_nodes]` each.
+#[derive(Debug)]
+pub struct NodeErrors {
+    /// Mean squared error of its continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of its ID.
+    pub id: Tensor,
+}
+
+fn node_errors(
+    reconstruction: &Tensor,
+    id_logits: &Tensor,
+    batch: &Batch,
+    kernel: AttentionKernel,
+) -> Result<NodeErrors, ModelError> {
+    let without_gradient = !reconstruction.requires_grad() && !id_logits.requires_grad();
+    if without_gradient && fused::applies(kernel, &[reconstruction, id_logits, &batch.continuous]) {
+        let [reconstruction, id] = score::node_errors(reconstruction, &batch.continuous, id_logits, &batch.id_index)?;
+        return Ok(NodeErrors { reconstruction, id });
+    }
     let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
-    let node_reconstruction = squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?;
-    let node_id = id_logits
-        .f_log_softmax(-1, id_logits.kind())?
-        .f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?
-        .f_squeeze_dim(1)?
-        .f_neg()?;
-    let reconstruction = mean_per_graph(&node_reconstruction, batch)?;
-    let id = mean_per_graph(&node_id, batch)?;
+    let log_probabilities = id_logits.f_log_softmax(-1, id_logits.kind())?;
+    let id = log_probabilities.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?.f_neg()?;
+    Ok(NodeErrors { reconstruction: squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id })
+}
+
+fn graph_difficulty(errors: &NodeErrors, batch: &Batch, kernel: AttentionKernel) -> Result<Difficulty, ModelError> {
+    let columns = [errors.reconstruction.f_unsqueeze(1)?, errors.id.f_unsqueeze(1)?];
+    let means = pool_layers(&columns.each_ref(), batch, kernel)?;
+    let (reconstruction, id) = (means.f_select(1, 0)?, means.f_select(1, 1)?);
     let total = reconstruction.f_add(&id.f_mul_scalar(0.1)?)?;
     Ok(Difficulty { reconstruction, id, total })
 }

@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod console;
 pub mod fit;
+mod fused_adam;
 pub mod logs;
 pub mod loss_scale;
 pub mod metrics;

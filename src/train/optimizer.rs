@@ -2,9 +2,11 @@
 
 use tch::{Device, Kind, Tensor};
 
+use super::fused_adam::{self, Update};
 use super::trainable::Trainable;
 use crate::memory::{Meter, patiently};
 use crate::nn::ModelError;
+use crate::nn::attention::AttentionKernel;
 use crate::torch::allocator::{self, Phase};
 
 const BETA_FIRST: f64 = 0.9;
@@ -26,6 +28,7 @@ pub struct AdamOptions {
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
+    kernel: AttentionKernel,
     steps: i64,
     mean: Tensor,
     mean_square: Tensor,
@@ -38,7 +41,12 @@ impl Adam {
         let home = if options.offload { Device::Cpu } else { trainable.values.device() };
         let zeros = || Tensor::f_zeros([trainable.num_parameters()], (Kind::Float, home));
         let (mean, mean_square) = (zeros()?, zeros()?);
-        Ok(Self { options, steps: 0, mean, mean_square })
+        Ok(Self { options, kernel: AttentionKernel::Auto, steps: 0, mean, mean_square })
+    }
+
+    /// Computed by one pass in Rust where it can be (on the CPU), or composed of torch's operations.
+    pub fn with_kernel(self, kernel: AttentionKernel) -> Self {
+        Self { kernel, ..self }
     }
 
     /// One update with learning rate `lr`, after which the gradients are zero. Waits for nothing, unless the state is in
@@ -47,9 +55,38 @@ impl Adam {
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
+        if self.kernel != AttentionKernel::Composed && trainable.values.device() == Device::Cpu {
+            return self.fused_step(trainable, lr);
+        }
         let norm = tch::no_grad(|| self.step_without_graph(trainable, lr))?;
         patiently(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
         Ok(norm)
+    }
+
+    fn fused_step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
+        let norm = fused_adam::norm(&trainable.gradients)?;
+        let norm_tensor = Tensor::f_from_slice(&[norm as f32])?.f_reshape([] as [i64; 0])?;
+        let clip = match self.options.gradient_clip > 0.0 {
+            // PyTorch's clip_grad_norm_; written so that a NaN stays one.
+            true if self.options.gradient_clip / (norm + 1e-6) >= 1.0 => 1.0,
+            true => self.options.gradient_clip / (norm + 1e-6),
+            false => 1.0,
+        };
+        let steps = (self.steps + 1) as i32;
+        let update = Update {
+            clip: clip as f32,
+            weight_decay: self.options.weight_decay as f32,
+            share_first: (1.0 - BETA_FIRST) as f32,
+            share_second: (1.0 - BETA_SECOND) as f32,
+            beta_second: BETA_SECOND as f32,
+            step: (lr / (1.0 - BETA_FIRST.powi(steps))) as f32,
+            correction: (1.0 - BETA_SECOND.powi(steps)).sqrt() as f32,
+            epsilon: EPSILON as f32,
+        };
+        let Trainable { values, gradients, .. } = trainable;
+        fused_adam::update([values, gradients, &mut self.mean, &mut self.mean_square], update)?;
+        self.steps += 1;
+        Ok(norm_tensor)
     }
 
     /// All that can fail comes before the first change, so that a step that ran out of memory can be repeated.

@@ -146,6 +146,7 @@ impl StepRunner {
     ) -> Result<Tensor, FitError> {
         let _phase = allocator::enter_phase(Phase::Activations);
         tch::manual_seed(options.seed);
+        step_seed::set(options.seed as u64);
         let whole = Part::whole(batch);
         let parts = parts(batch, self.micro.of(batch.num_graphs()))?;
         if let [part] = &parts[..] {

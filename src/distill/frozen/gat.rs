@@ -6,7 +6,7 @@ use crate::distill::targets::TargetLayout;
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::{self, CLASSES, GatConfig};
-use crate::nn::layers::{Mode, NodeInput, mean_per_graph};
+use crate::nn::layers::{Mode, NodeInput, pool_layers};
 use crate::nn::{EdgeInput, Scope};
 use tch::Tensor;
 
@@ -37,7 +37,7 @@ impl FrozenGat {
         let mut scope = Scope::root(&mut source);
         if layer == 0 {
             let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
-            return Ok(vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous)?]);
+            return Ok(vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous, self.kernel)?]);
         }
         // The last tensor is the nodes' embedding, those before it are pooled.
         let x = state_at(&state, state.len().saturating_sub(1))?;
@@ -45,14 +45,14 @@ impl FrozenGat {
         let index = layer as i64 - 1;
         if index < self.config.layers {
             let conv = gat::conv_layer(&mut scope, &self.config, index)?;
-            let x =
-                conv.forward(&x, &EdgeInput::new(batch, self.config.edge_scaling.as_ref())?, self.kernel)?.f_relu()?;
-            state.push(mean_per_graph(&x, batch)?);
+            let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
+            let x = conv.forward(&x, &edges, self.kernel)?.f_relu()?;
+            state.push(pool_layers(&[&x], batch, self.kernel)?);
             state.push(x);
             return Ok(state);
         }
         let head = gat::head(&mut scope, &self.config)?;
-        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, Mode::Evaluation)?])
+        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, self.kernel, Mode::Evaluation)?])
     }
 }
 

@@ -59,7 +59,7 @@ impl FrozenVgae {
         Ok(match part {
             Part::Input => {
                 let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
-                vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous)?]
+                vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous, self.kernel)?]
             }
             Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
             Part::Latent => {
@@ -72,7 +72,7 @@ impl FrozenVgae {
             Part::Output => {
                 let output = vgae::output_layer(&mut scope, &self.config)?;
                 let logits = output.forward(&at(1)?, &edges, self.kernel)?;
-                vec![at(0)?, sigmoid(&logits, Mode::Evaluation)?]
+                vec![at(0)?, sigmoid(&logits, self.kernel, Mode::Evaluation)?]
             }
         })
     }

@@ -28,7 +28,8 @@ use crate::graph::Adjacency;
 pub use dropout::AttentionDropout;
 use kernels::Shape;
 
-/// Which implementation computes attention.
+/// Which implementation computes attention, and with it what lies between attention and matrix products
+/// ([`fused`](super::fused), f32 alone).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionKernel {

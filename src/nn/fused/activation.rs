@@ -1,0 +1,119 @@
+//! ReLU and dropout.
+
+use std::ffi::CStr;
+
+use tch::{TchError, Tensor};
+
+use super::dropout::{Dropout, GROUP};
+use super::{Blocks, like};
+use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::parallel::Parts;
+use crate::torch::simd::{Instructions, Kernel, dispatch};
+use crate::torch::view;
+
+/// `dropout(relu(x))` for `x` of any shape.
+pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>) -> Result<Tensor, TchError> {
+    let mut outputs = autograd::apply(ReluDropout { dropout }, &[&x.f_contiguous()?])?;
+    Ok(outputs.pop().unwrap_or_default())
+}
+
+struct ReluDropout {
+    dropout: Option<Dropout>,
+}
+
+impl Function for ReluDropout {
+    const NAME: &'static CStr = c"fused ReLU and dropout";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let mut output = like(inputs[0])?;
+        let x = view::read::<f32>("x", inputs[0])?;
+        let blocks = Blocks::new(x.len(), 1, GROUP);
+        let parts = Parts::new(view::write::<f32>("activations", &mut output)?, blocks.bounds(1));
+        blocks.for_each(|block| {
+            let elements = blocks.rows(block);
+            let first = elements.start;
+            dispatch(Activate { x: &x[elements], dropout: self.dropout, first, output: parts.take(block) });
+        });
+        drop(parts);
+        // Where the output is positive the input was, and was kept: all that the backward has to know.
+        let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
+        Ok(Forward { outputs: vec![output], saved })
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
+        let gradient = gradient.f_contiguous()?;
+        let mut result = like(&gradient)?;
+        let (gradient, output) = (view::read::<f32>("gradient", &gradient)?, view::read::<f32>("output", &saved[0])?);
+        let scale = self.dropout.map_or(1.0, Dropout::scale);
+        let blocks = Blocks::new(output.len(), 1, GROUP);
+        let parts = Parts::new(view::write::<f32>("gradient", &mut result)?, blocks.bounds(1));
+        blocks.for_each(|block| {
+            let elements = blocks.rows(block);
+            let (gradient, output) = (&gradient[elements.clone()], &output[elements]);
+            dispatch(Backward { gradient, output, scale, result: parts.take(block) });
+        });
+        drop(parts);
+        Ok(vec![Some(result)])
+    }
+}
+
+struct Activate<'a> {
+    x: &'a [f32],
+    dropout: Option<Dropout>,
+    /// Position of the first element among all.
+    first: usize,
+    output: &'a mut [f32],
+}
+
+impl Kernel for Activate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        match self.dropout {
+            None => {
+                for (output, &x) in self.output.iter_mut().zip(self.x) {
+                    *output = relu(x);
+                }
+            }
+            Some(dropout) => {
+                for (part, (output, x)) in self.output.chunks_mut(GROUP).zip(self.x.chunks(GROUP)).enumerate() {
+                    dropout.factors(self.first + part * GROUP, output);
+                    for (output, &x) in output.iter_mut().zip(x) {
+                        *output *= relu(x);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Keeps a NaN one, as torch does.
+#[inline(always)]
+pub(super) fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+struct Backward<'a> {
+    gradient: &'a [f32],
+    output: &'a [f32],
+    scale: f32,
+    result: &'a mut [f32],
+}
+
+impl Kernel for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        for ((result, &gradient), &output) in self.result.iter_mut().zip(self.gradient).zip(self.output) {
+            *result = if output > 0.0 { gradient * self.scale } else { 0.0 };
+        }
+    }
+}

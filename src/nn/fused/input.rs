@@ -1,0 +1,80 @@
+//! The embedding of each node's ID beside its continuous features.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::{Blocks, empty, expect_elements, shape};
+use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::parallel::Parts;
+use crate::torch::view;
+
+/// Embedding `[ids, columns]`, indices `[num_nodes]` and features `[num_nodes, features]` → both side by side.
+pub fn embedding_and_features(embedding: &Tensor, index: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {
+    let function = Input { index: index.f_contiguous()?, features: features.f_contiguous()? };
+    let mut outputs = autograd::apply(function, &[&embedding.f_contiguous()?])?;
+    Ok(outputs.pop().unwrap_or_default())
+}
+
+struct Input {
+    index: Tensor,
+    features: Tensor,
+}
+
+impl Function for Input {
+    const NAME: &'static CStr = c"fused embedding and features";
+
+    fn forward(&mut self, inputs: &[&Tensor], _: bool) -> Result<Forward, TchError> {
+        let ([ids, columns], [nodes, features]) = (shape("embedding", inputs[0])?, shape("features", &self.features)?);
+        expect_elements("the indices of IDs", &self.index, nodes)?;
+        let embedding = view::read::<f32>("embedding", inputs[0])?;
+        let index = view::read::<i64>("index", &self.index)?;
+        let continuous = view::read::<f32>("features", &self.features)?;
+        let width = columns + features;
+        let mut output = empty(&[nodes as i64, width as i64])?;
+        let blocks = Blocks::new(nodes, width, 1);
+        let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(width));
+        let outside = AtomicI64::new(0);
+        blocks.for_each(|block| {
+            let nodes = blocks.rows(block);
+            for (node, row) in nodes.zip(parts.take(block).chunks_exact_mut(width.max(1))) {
+                let id = usize::try_from(index[node]).unwrap_or(usize::MAX);
+                if id >= ids {
+                    outside.store(index[node], Ordering::Relaxed);
+                    continue;
+                }
+                row[..columns].copy_from_slice(&embedding[id * columns..(id + 1) * columns]);
+                row[columns..].copy_from_slice(&continuous[node * features..(node + 1) * features]);
+            }
+        });
+        drop(parts);
+        match outside.into_inner() {
+            0 => Ok(Forward { outputs: vec![output], saved: vec![inputs[0].shallow_clone()] }),
+            found => Err(TchError::Shape(format!("index {found} of an ID is outside the embedding's {ids} rows"))),
+        }
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
+        let gradient = gradient.f_contiguous()?;
+        let ([_, columns], [_, width]) = (shape("embedding", &saved[0])?, shape("gradient", &gradient)?);
+        let mut result = Tensor::f_zeros(saved[0].size(), (Kind::Float, Device::Cpu))?;
+        let sums = view::write::<f32>("gradient of the embedding", &mut result)?;
+        let index = view::read::<i64>("index", &self.index)?;
+        let rows = view::read::<f32>("gradient", &gradient)?.chunks_exact(width.max(1));
+        // On one thread: a few columns of each row are read, which is little beside what surrounds it.
+        for (&id, row) in index.iter().zip(rows) {
+            let id = id as usize;
+            for (sum, &value) in sums[id * columns..(id + 1) * columns].iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
+        Ok(vec![Some(result)])
+    }
+}

@@ -1,0 +1,105 @@
+//! What lies between the matrix products and the attention of a step, each as one pass over memory forward and one
+//! backward: normalisation with ReLU and dropout, pooling, the input, and the losses.
+//!
+//! These run on the CPU in f32, in Rust, on libtorch's threads. Everywhere else, and on request
+//! ([`AttentionKernel::Composed`]), the same is composed of torch's operations; both give the same numbers to rounding.
+//! Every sum is taken over blocks whose size depends on the shape alone, so no result depends on the number of threads;
+//! and in evaluation no element's value depends on its place in the batch.
+
+pub mod activation;
+pub mod dropout;
+pub mod input;
+pub mod math;
+pub mod norm;
+pub mod pool;
+pub mod score;
+pub mod sigmoid;
+pub mod step_seed;
+pub mod vgae_loss;
+
+use std::ops::Range;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::attention::AttentionKernel;
+use crate::torch::parallel::parallel_for;
+
+/// Whether `kernel` asks for the fused passes and they can work on these tensors.
+pub(super) fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
+    let suits =
+        |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.f_kind().is_ok_and(|kind| kind == Kind::Float);
+    kernel != AttentionKernel::Composed && tensors.iter().all(suits)
+}
+
+/// Elements below which a second thread costs more than it brings.
+const WORTHWHILE: usize = 32_768;
+
+/// A number of rows cut into blocks that fit a core's cache.
+#[derive(Clone, Copy)]
+struct Blocks {
+    rows: usize,
+    rows_in_block: usize,
+    columns: usize,
+}
+
+impl Blocks {
+    /// Cuts by the shape alone; all blocks but the last have a multiple of `multiple` rows.
+    fn new(rows: usize, columns: usize, multiple: usize) -> Self {
+        const ELEMENTS: usize = 16_384;
+        let wanted = (ELEMENTS / columns.max(1)).max(1);
+        Self { rows, rows_in_block: wanted.next_multiple_of(multiple), columns }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.rows_in_block)
+    }
+
+    fn rows(&self, block: usize) -> Range<usize> {
+        let start = block * self.rows_in_block;
+        start..(start + self.rows_in_block).min(self.rows)
+    }
+
+    /// The elements of a block in an array of `width` elements a row.
+    fn elements(&self, block: usize, width: usize) -> Range<usize> {
+        let rows = self.rows(block);
+        rows.start * width..rows.end * width
+    }
+
+    /// Where the blocks begin and end in an array of `width` elements a row.
+    fn bounds(self, width: usize) -> impl Iterator<Item = usize> {
+        (0..=self.count()).map(move |block| (block * self.rows_in_block).min(self.rows) * width)
+    }
+
+    /// Calls `body` with every block.
+    fn for_each(&self, body: impl Fn(usize) + Sync) {
+        let grain = WORTHWHILE.div_ceil((self.rows_in_block * self.columns).max(1));
+        parallel_for(self.count(), grain, |blocks| blocks.for_each(&body));
+    }
+}
+
+/// Rows and columns of a matrix.
+fn shape(name: &str, tensor: &Tensor) -> Result<[usize; 2], TchError> {
+    match tensor.size()[..] {
+        // Sizes of tensors are never negative.
+        [rows, columns] => Ok([rows as usize, columns as usize]),
+        ref found => Err(TchError::Shape(format!("{name} has shape {found:?}, a matrix is expected"))),
+    }
+}
+
+/// An uninitialised tensor like `tensor`, contiguous.
+fn like(tensor: &Tensor) -> Result<Tensor, TchError> {
+    empty(&tensor.size())
+}
+
+/// An uninitialised tensor out of torch's allocator, so that it is counted and its memory reused.
+fn empty(size: &[i64]) -> Result<Tensor, TchError> {
+    Tensor::f_empty(size, (Kind::Float, Device::Cpu))
+}
+
+/// Fails unless `tensor` has `expected` elements.
+fn expect_elements(name: &str, tensor: &Tensor, expected: usize) -> Result<(), TchError> {
+    if tensor.numel() == expected {
+        return Ok(());
+    }
+    Err(TchError::Shape(format!("{name} has shape {:?}, {expected} elements are expected", tensor.size())))
+}

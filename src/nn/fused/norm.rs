@@ -1,0 +1,445 @@
+//! Batch normalisation (Ioffe & Szegedy 2015), ReLU and dropout.
+//!
+//! With x̂ = (x − mean) / √(variance + ε) by column, `y = dropout(relu(weight · x̂ + bias))`. The forward reads x twice
+//! (statistics, then y) and writes y; the backward reads x, y and the gradient twice (two sums by column, then the
+//! gradient of x). Neither x̂ nor a mask is kept.
+
+use std::ffi::CStr;
+
+use tch::{TchError, Tensor};
+
+use super::activation::relu;
+use super::dropout::{Dropout, GROUP};
+use super::{Blocks, empty, expect_elements, like, math, shape};
+use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::parallel::Parts;
+use crate::torch::simd::{Instructions, Kernel, dispatch};
+use crate::torch::view;
+
+/// PyTorch's default, added to the variance.
+pub const EPSILON: f64 = 1e-5;
+/// PyTorch's default: the share of a batch's statistics in the new running ones.
+pub const MOMENTUM: f64 = 0.1;
+
+/// Where mean and variance come from.
+pub enum Moments<'a> {
+    /// The batch, which also moves the running mean and variance where these are given.
+    OfBatch { running: Option<[&'a Tensor; 2]> },
+    /// The running mean and variance.
+    Running([&'a Tensor; 2]),
+}
+
+/// `[rows, columns]` → the same shape.
+pub fn norm_relu_dropout(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    moments: Moments,
+    dropout: Option<Dropout>,
+) -> Result<Tensor, TchError> {
+    let [_, columns] = shape("x", x)?;
+    let (running, of_batch) = match moments {
+        Moments::OfBatch { running } => (running, true),
+        Moments::Running(running) => (Some(running), false),
+    };
+    let names = ["the running mean", "the running variance"];
+    let running_tensors = names.into_iter().zip(running.into_iter().flatten());
+    for (name, tensor) in [("weight", weight), ("bias", bias)].into_iter().chain(running_tensors) {
+        expect_elements(name, tensor, columns)?;
+    }
+    let running = running.map(|running| running.map(Tensor::shallow_clone));
+    let function = NormReluDropout { running, of_batch, dropout };
+    let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
+    Ok(outputs.pop().unwrap_or_default())
+}
+
+struct NormReluDropout {
+    /// Mean and variance.
+    running: Option<[Tensor; 2]>,
+    of_batch: bool,
+    dropout: Option<Dropout>,
+}
+
+/// Rows whose elements are a whole number of mask groups.
+fn aligned_rows(columns: usize) -> usize {
+    let (mut divisor, mut rest) = (GROUP, columns.max(1));
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    GROUP / divisor
+}
+
+impl Function for NormReluDropout {
+    const NAME: &'static CStr = c"fused batch norm, ReLU and dropout";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let [rows, columns] = shape("x", inputs[0])?;
+        let x = view::read::<f32>("x", inputs[0])?;
+        let blocks = Blocks::new(rows, columns, aligned_rows(columns));
+        let [mean, variance] = match &self.running {
+            Some([mean, variance]) if !self.of_batch || rows == 0 => [widened(mean)?, widened(variance)?],
+            None if rows == 0 => [vec![0.0; columns], vec![1.0; columns]],
+            _ => self.batch_statistics(x, &blocks)?,
+        };
+        let deviation = variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt());
+        let inverse: Vec<f32> = deviation.map(|inverse| inverse as f32).collect();
+        let weight = view::read::<f32>("weight", inputs[1])?;
+        let bias = view::read::<f32>("bias", inputs[2])?;
+        let scale: Vec<f32> = weight.iter().zip(&inverse).map(|(weight, inverse)| weight * inverse).collect();
+        let shift = bias.iter().zip(&mean).zip(&scale);
+        let shift: Vec<f32> =
+            shift.map(|((&bias, mean), &scale)| (f64::from(bias) - mean * f64::from(scale)) as f32).collect();
+
+        let mut output = like(inputs[0])?;
+        let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(columns));
+        let row_group = aligned_rows(columns);
+        blocks.for_each(|block| {
+            let elements = blocks.elements(block, columns);
+            let first = elements.start;
+            let (scale, shift) = (&scale[..], &shift[..]);
+            let output = parts.take(block);
+            dispatch(Apply { x: &x[elements], scale, shift, dropout: self.dropout, first, row_group, output });
+        });
+        drop(parts);
+        let saved = match recorded {
+            true => {
+                let mut statistics = empty(&[2, columns as i64])?;
+                let (means, inverses) = view::write::<f32>("statistics", &mut statistics)?.split_at_mut(columns);
+                means.iter_mut().zip(&mean).for_each(|(saved, &mean)| *saved = mean as f32);
+                inverses.copy_from_slice(&inverse);
+                vec![inputs[0].shallow_clone(), output.shallow_clone(), inputs[1].shallow_clone(), statistics]
+            }
+            false => Vec::new(),
+        };
+        Ok(Forward { outputs: vec![output], saved })
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let Some(gradient) = &gradients[0] else { return Ok(vec![None, None, None]) };
+        let gradient = gradient.f_contiguous()?;
+        let [rows, columns] = shape("x", &saved[0])?;
+        let (statistics, blocks) = (view::read::<f32>("statistics", &saved[3])?, Blocks::new(rows, columns, 1));
+        let (mean, inverse) = statistics.split_at(columns);
+        let backward = Backward {
+            x: view::read("x", &saved[0])?,
+            output: view::read("output", &saved[1])?,
+            gradient: view::read("gradient", &gradient)?,
+            mean,
+            scale: self.dropout.map_or(1.0, Dropout::scale),
+            blocks,
+        };
+        let [sums, products] = backward.sums()?;
+        let weight = view::read::<f32>("weight", &saved[2])?;
+        let x = needed[0].then(|| backward.of_x(weight, inverse, self.of_batch.then_some([&sums, &products])));
+        let mut of_weight = empty(&[columns as i64])?;
+        for ((target, product), &inverse) in
+            view::write::<f32>("gradient of the weight", &mut of_weight)?.iter_mut().zip(&products).zip(inverse)
+        {
+            *target = (product * f64::from(inverse)) as f32;
+        }
+        let of_bias: Vec<f32> = sums.iter().map(|&sum| sum as f32).collect();
+        Ok(vec![x.transpose()?, Some(of_weight), Some(Tensor::f_from_slice(&of_bias)?)])
+    }
+}
+
+impl NormReluDropout {
+    /// Mean and (biased) variance of each column; moves the running ones.
+    fn batch_statistics(&mut self, x: &[f32], blocks: &Blocks) -> Result<[Vec<f64>; 2], TchError> {
+        let (columns, count) = (blocks.columns, blocks.rows as f64);
+        let mut by_block = empty(&[blocks.count() as i64, 2 * columns as i64])?;
+        let by_block = view::write::<f32>("statistics by block", &mut by_block)?;
+        let parts = Parts::new(by_block, (0..=blocks.count()).map(|block| block * 2 * columns));
+        blocks.for_each(|block| {
+            let (mean, squares) = parts.take(block).split_at_mut(columns);
+            dispatch(ColumnStatistics { x: &x[blocks.elements(block, columns)], mean, squares });
+        });
+        drop(parts);
+        let (mut mean, mut variance) = (vec![0.0; columns], vec![0.0; columns]);
+        let rows_of = |block: usize| blocks.rows(block).len() as f64;
+        for (block, statistics) in by_block.chunks_exact(2 * columns).enumerate() {
+            for (mean, &of_block) in mean.iter_mut().zip(statistics) {
+                *mean += f64::from(of_block) * (rows_of(block) / count);
+            }
+        }
+        // Chan, Golub & LeVeque 1983: squares about each block's own mean, and the distance of that from the whole one.
+        for (block, statistics) in by_block.chunks_exact(2 * columns).enumerate() {
+            let (means, squares) = statistics.split_at(columns);
+            for column in 0..columns {
+                let distance = f64::from(means[column]) - mean[column];
+                variance[column] += f64::from(squares[column]) + rows_of(block) * distance * distance;
+            }
+        }
+        let unbiased = 1.0 / (count - 1.0).max(1.0);
+        if let Some([running_mean, running_variance]) = &mut self.running {
+            move_towards(running_mean, mean.iter().copied())?;
+            move_towards(running_variance, variance.iter().map(|squares| squares * unbiased))?;
+        }
+        variance.iter_mut().for_each(|squares| *squares /= count);
+        Ok([mean, variance])
+    }
+}
+
+fn widened(tensor: &Tensor) -> Result<Vec<f64>, TchError> {
+    Ok(view::read::<f32>("running statistics", tensor)?.iter().map(|&value| f64::from(value)).collect())
+}
+
+fn move_towards(running: &mut Tensor, batch: impl Iterator<Item = f64>) -> Result<(), TchError> {
+    for (running, value) in view::write::<f32>("running statistics", running)?.iter_mut().zip(batch) {
+        *running = ((1.0 - MOMENTUM) * f64::from(*running) + MOMENTUM * value) as f32;
+    }
+    Ok(())
+}
+
+/// Mean of each column, and squares of the distances from it.
+struct ColumnStatistics<'a> {
+    x: &'a [f32],
+    mean: &'a mut [f32],
+    squares: &'a mut [f32],
+}
+
+impl Kernel for ColumnStatistics<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        let columns = self.mean.len();
+        if columns == 0 {
+            return;
+        }
+        self.mean.fill(0.0);
+        self.squares.fill(0.0);
+        for rows in self.x.chunks(4 * columns) {
+            add_rows(rows, self.mean, |_, value| value);
+        }
+        let share = 1.0 / (self.x.len() / columns) as f32;
+        self.mean.iter_mut().for_each(|mean| *mean *= share);
+        for rows in self.x.chunks(4 * columns) {
+            let mean = &*self.mean;
+            add_rows(rows, self.squares, |column, value| {
+                let distance = value - mean[column];
+                distance * distance
+            });
+        }
+    }
+}
+
+/// Adds `term` of up to four rows to the sums by column: four at a time, so that the sums are stored less often.
+#[inline(always)]
+fn add_rows(rows: &[f32], sums: &mut [f32], term: impl Fn(usize, f32) -> f32) {
+    let columns = sums.len();
+    if rows.len() == 4 * columns {
+        let (first, rest) = rows.split_at(columns);
+        let (second, rest) = rest.split_at(columns);
+        let (third, fourth) = rest.split_at(columns);
+        let fourth = &fourth[..columns];
+        for column in 0..columns {
+            let left = term(column, first[column]) + term(column, second[column]);
+            let right = term(column, third[column]) + term(column, fourth[column]);
+            sums[column] += left + right;
+        }
+        return;
+    }
+    for row in rows.chunks_exact(columns) {
+        for column in 0..columns {
+            sums[column] += term(column, row[column]);
+        }
+    }
+}
+
+struct Apply<'a> {
+    x: &'a [f32],
+    scale: &'a [f32],
+    shift: &'a [f32],
+    dropout: Option<Dropout>,
+    /// Position of the first element among all.
+    first: usize,
+    /// Rows that are a whole number of mask groups.
+    row_group: usize,
+    output: &'a mut [f32],
+}
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        let columns = self.scale.len();
+        if columns == 0 {
+            return;
+        }
+        // A few rows at a time: their mask is drawn into the output, and multiplied while it is in the nearest cache.
+        let step = self.row_group * columns * (2048 / (self.row_group * columns)).max(1);
+        let mut first = self.first;
+        for (output, x) in self.output.chunks_mut(step).zip(self.x.chunks(step)) {
+            if let Some(dropout) = self.dropout {
+                dropout.factors(first, output);
+            }
+            for (output, x) in output.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
+                let (scale, shift) = (&self.scale[..columns], &self.shift[..columns]);
+                match self.dropout {
+                    Some(_) => {
+                        for column in 0..columns {
+                            output[column] *= relu(math::fused::<I>(x[column], scale[column], shift[column]));
+                        }
+                    }
+                    None => {
+                        for column in 0..columns {
+                            output[column] = relu(math::fused::<I>(x[column], scale[column], shift[column]));
+                        }
+                    }
+                }
+            }
+            first += step;
+        }
+    }
+}
+
+struct Backward<'a> {
+    x: &'a [f32],
+    output: &'a [f32],
+    gradient: &'a [f32],
+    mean: &'a [f32],
+    /// What dropout multiplied the kept elements by.
+    scale: f32,
+    blocks: Blocks,
+}
+
+impl Backward<'_> {
+    /// By column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
+    fn sums(&self) -> Result<[Vec<f64>; 2], TchError> {
+        let (blocks, columns) = (&self.blocks, self.blocks.columns);
+        let mut by_block = empty(&[blocks.count() as i64, 2 * columns as i64])?;
+        let by_block = view::write::<f32>("sums by block", &mut by_block)?;
+        let parts = Parts::new(by_block, (0..=blocks.count()).map(|block| block * 2 * columns));
+        blocks.for_each(|block| {
+            let elements = blocks.elements(block, columns);
+            let (sums, products) = parts.take(block).split_at_mut(columns);
+            dispatch(ColumnSums {
+                x: &self.x[elements.clone()],
+                output: &self.output[elements.clone()],
+                gradient: &self.gradient[elements],
+                mean: self.mean,
+                scale: self.scale,
+                sums,
+                products,
+            });
+        });
+        drop(parts);
+        let (mut sums, mut products) = (vec![0.0; columns], vec![0.0; columns]);
+        for of_block in by_block.chunks_exact((2 * columns).max(1)) {
+            let (left, right) = of_block.split_at(columns);
+            sums.iter_mut().zip(left).for_each(|(sum, &value)| *sum += f64::from(value));
+            products.iter_mut().zip(right).for_each(|(sum, &value)| *sum += f64::from(value));
+        }
+        Ok([sums, products])
+    }
+
+    /// `weight · inverse · (g − mean of g − (x − mean) · inverse² · mean of g·(x − mean))`, the two means only where the
+    /// statistics were the batch's.
+    fn of_x(&self, weight: &[f32], inverse: &[f32], sums: Option<[&Vec<f64>; 2]>) -> Result<Tensor, TchError> {
+        let (blocks, columns) = (&self.blocks, self.blocks.columns);
+        let count = blocks.rows as f64;
+        let factor: Vec<f32> = weight.iter().zip(inverse).map(|(weight, inverse)| weight * inverse).collect();
+        let (mut constant, mut slope) = (vec![0.0; columns], vec![0.0; columns]);
+        if let Some([sums, products]) = sums {
+            for column in 0..columns {
+                let inverse = f64::from(inverse[column]);
+                constant[column] = (sums[column] / count) as f32;
+                slope[column] = (products[column] / count * inverse * inverse) as f32;
+            }
+        }
+        let mut result = empty(&[blocks.rows as i64, columns as i64])?;
+        let parts = Parts::new(view::write::<f32>("gradient of x", &mut result)?, blocks.bounds(columns));
+        blocks.for_each(|block| {
+            let elements = blocks.elements(block, columns);
+            dispatch(GradientOfX {
+                x: &self.x[elements.clone()],
+                output: &self.output[elements.clone()],
+                gradient: &self.gradient[elements],
+                mean: self.mean,
+                factor: &factor,
+                constant: &constant,
+                slope: &slope,
+                scale: self.scale,
+                result: parts.take(block),
+            });
+        });
+        drop(parts);
+        Ok(result)
+    }
+}
+
+struct ColumnSums<'a> {
+    x: &'a [f32],
+    output: &'a [f32],
+    gradient: &'a [f32],
+    mean: &'a [f32],
+    scale: f32,
+    sums: &'a mut [f32],
+    products: &'a mut [f32],
+}
+
+impl Kernel for ColumnSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        let columns = self.sums.len();
+        self.sums.fill(0.0);
+        self.products.fill(0.0);
+        if columns == 0 {
+            return;
+        }
+        let rows = self.x.chunks_exact(columns).zip(self.output.chunks_exact(columns));
+        for ((x, output), gradient) in rows.zip(self.gradient.chunks_exact(columns)) {
+            let (mean, sums, products) =
+                (&self.mean[..columns], &mut self.sums[..columns], &mut self.products[..columns]);
+            for column in 0..columns {
+                let gradient = if output[column] > 0.0 { gradient[column] * self.scale } else { 0.0 };
+                sums[column] += gradient;
+                products[column] = math::fused::<I>(gradient, x[column] - mean[column], products[column]);
+            }
+        }
+    }
+}
+
+struct GradientOfX<'a> {
+    x: &'a [f32],
+    output: &'a [f32],
+    gradient: &'a [f32],
+    mean: &'a [f32],
+    factor: &'a [f32],
+    constant: &'a [f32],
+    slope: &'a [f32],
+    scale: f32,
+    result: &'a mut [f32],
+}
+
+impl Kernel for GradientOfX<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        let columns = self.factor.len();
+        if columns == 0 {
+            return;
+        }
+        let rows = self.x.chunks_exact(columns).zip(self.output.chunks_exact(columns));
+        let rows = rows.zip(self.gradient.chunks_exact(columns)).zip(self.result.chunks_exact_mut(columns));
+        for (((x, output), gradient), result) in rows {
+            let (mean, factor) = (&self.mean[..columns], &self.factor[..columns]);
+            let (constant, slope) = (&self.constant[..columns], &self.slope[..columns]);
+            for column in 0..columns {
+                let gradient = if output[column] > 0.0 { gradient[column] * self.scale } else { 0.0 };
+                let centred = gradient - constant[column];
+                let rest = math::fused::<I>(mean[column] - x[column], slope[column], centred);
+                result[column] = factor[column] * rest;
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The fused passes of a step against the same composed of torch's operations: values, gradients and running statistics;
+//! masks by seed, layer and position alone; and nothing that depends on the number of threads.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kdgat::graph::Batch;
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::fused::step_seed;
+use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropout, sigmoid};
+use kdgat::nn::parameters::{NamedTensor, Role};
+use kdgat::nn::vgae::{VgaeOutput, difficulty, task_loss};
+use kdgat::nn::{FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
+use kdgat::train::optimizer::{Adam, AdamOptions};
+use kdgat::train::trainable::Trainable;
+use proptest::prelude::*;
+use support::{PARITY_VOCABULARY, parity_batch};
+use tch::{Device, Kind, Tensor};
+
+const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Fused, AttentionKernel::Composed];
+
+/// torch's generator and number of threads belong to the process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn normal(size: &[i64], seed: i64) -> Tensor {
+    tch::manual_seed(seed);
+    Tensor::randn(size, (Kind::Float, Device::Cpu))
+}
+
+fn assert_same(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
+    assert_eq!(found.size(), expected.size(), "{what}: shape");
+    if expected.numel() == 0 {
+        return;
+    }
+    let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
+    let scale = expected.abs().max().double_value(&[]).max(1e-6);
+    let difference = (found - expected).abs().max().double_value(&[]);
+    assert!(difference <= tolerance * scale, "{what} differs by {difference:e}, its largest value is {scale:e}");
+}
+
+fn assert_all_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
+    assert_eq!(found.len(), expected.len());
+    for ((name, found), (_, expected)) in found.iter().zip(expected) {
+        assert_same(name, found, expected, 1e-5);
+    }
+}
+
+/// Gradients of the loss `Σ output · weights` at the named leaves, and the output.
+fn results(output: &Tensor, leaves: &[(&str, &Tensor)]) -> Vec<(String, Tensor)> {
+    (output * normal(&output.size(), 99)).sum(Kind::Float).backward();
+    let gradients = leaves.iter().map(|(name, leaf)| (format!("gradient of {name}"), leaf.grad()));
+    [("output".to_owned(), output.detach())].into_iter().chain(gradients).collect()
+}
+
+fn norm_results(kernel: AttentionKernel, rows: i64, columns: i64, offset: f64, mode: Mode) -> Vec<(String, Tensor)> {
+    let mut fresh = FreshParameters::new(1, Device::Cpu);
+    let norm = BatchNorm::new(Scope::root(&mut fresh).sub("norm"), columns).unwrap();
+    let tensors = fresh.into_tensors();
+    for (index, named) in tensors.iter().enumerate().filter(|(_, named)| named.tensor.kind() == Kind::Float) {
+        let values = normal(&[columns], 40 + index as i64).abs() + 0.3;
+        tch::no_grad(|| named.tensor.shallow_clone().copy_(&values));
+    }
+    let x = (normal(&[rows, columns], 2) * 1.5 + offset).set_requires_grad(true);
+    let output = norm.forward(&x, 0.0, kernel, mode).unwrap();
+    let parameters = tensors.iter().filter(|named| named.role == Role::Parameter);
+    let mut leaves: Vec<(&str, &Tensor)> = parameters.map(|named| (named.name.as_str(), &named.tensor)).collect();
+    leaves.push(("x", &x));
+    let mut results = results(&output, &leaves);
+    let buffers = tensors.iter().filter(|named| named.role == Role::Buffer);
+    results.extend(buffers.map(|named| (named.name.clone(), named.tensor.detach().copy())));
+    results
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fused_normalisation_equals_composed(
+        rows in 2_i64..700,
+        columns in 1_i64..130,
+        offset in prop::sample::select(vec![0.0, -1.0, 3.0]),
+        mode in prop::sample::select(vec![Mode::Training, Mode::Evaluation]),
+    ) {
+        let _alone = alone();
+        let [fused, composed] = KERNELS.map(|kernel| norm_results(kernel, rows, columns, offset, mode));
+        assert_all_same(&fused, &composed);
+    }
+
+    #[test]
+    fn fused_activations_equal_composed(rows in 0_i64..300, columns in 1_i64..100) {
+        let _alone = alone();
+        let layer = Scope::root(&mut FreshParameters::new(0, Device::Cpu)).layer_id();
+        let both = KERNELS.map(|kernel| {
+            let x = normal(&[rows, columns], 3).set_requires_grad(true);
+            let mut found = results(&relu_dropout(&x, layer, 0.0, kernel, Mode::Training).unwrap(), &[("x", &x)]);
+            let x = (normal(&[rows, columns], 4) * 4.0).set_requires_grad(true);
+            found.extend(results(&sigmoid(&x, kernel, Mode::Training).unwrap(), &[("x", &x)]));
+            found
+        });
+        assert_all_same(&both[0], &both[1]);
+    }
+
+    #[test]
+    fn fused_pooling_and_input_equal_composed(columns in prop::collection::vec(1_i64..70, 1..4), embedding in 1_i64..40) {
+        let _alone = alone();
+        let batch = parity_batch("batch");
+        let both = KERNELS.map(|kernel| {
+            let layer = |(index, &columns): (usize, &i64)| {
+                normal(&[batch.num_nodes(), columns], index as i64).set_requires_grad(true)
+            };
+            let layers: Vec<Tensor> = columns.iter().enumerate().map(layer).collect();
+            let handles: Vec<&Tensor> = layers.iter().collect();
+            let names: Vec<_> = handles.iter().map(|&layer| ("a layer", layer)).collect();
+            let mut found = results(&pool_layers(&handles, &batch, kernel).unwrap(), &names);
+            let mut fresh = FreshParameters::new(1, Device::Cpu);
+            let input = NodeInput::new(&mut Scope::root(&mut fresh), PARITY_VOCABULARY, embedding).unwrap();
+            let output = input.forward(&batch.id_input, &batch.continuous, kernel).unwrap();
+            found.extend(results(&output, &[("the embedding", &fresh.into_tensors()[0].tensor)]));
+            found
+        });
+        assert_all_same(&both[0], &both[1]);
+    }
+
+    #[test]
+    fn fused_losses_equal_composed(latent in 1_i64..50, scale in prop::sample::select(vec![0.1, 1.0, 6.0, 30.0])) {
+        let _alone = alone();
+        let batch = parity_batch("batch");
+        let both = KERNELS.map(|kernel| loss_results(kernel, &batch, latent, scale));
+        assert_all_same(&both[0], &both[1]);
+    }
+
+    #[test]
+    fn a_fused_step_of_adam_equals_the_composed_one(
+        length in 1_i64..20_000,
+        weight_decay in prop::sample::select(vec![0.0, 1e-4]),
+        gradient_clip in prop::sample::select(vec![0.0, 1.0, 1e6]),
+    ) {
+        let _alone = alone();
+        let both = KERNELS.map(|kernel| adam_results(kernel, length, AdamOptions { weight_decay, gradient_clip }));
+        for ((name, found), (_, expected)) in both[0].iter().zip(&both[1]) {
+            assert_same(name, found, expected, 1e-6);
+        }
+    }
+}
+
+fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64) -> Vec<(String, Tensor)> {
+    let leaf = |columns: i64, seed| (normal(&[batch.num_nodes(), columns], seed) * scale).set_requires_grad(true);
+    let output = VgaeOutput {
+        reconstruction: normal(&[batch.num_nodes(), 10], 1).sigmoid().detach().set_requires_grad(true),
+        id_logits: leaf(PARITY_VOCABULARY, 2),
+        successor_logits: leaf(PARITY_VOCABULARY, 3),
+        latent: leaf(latent, 4),
+        mean: leaf(latent, 5),
+        log_variance: (normal(&[batch.num_nodes(), latent], 6) * scale.min(2.0)).set_requires_grad(true),
+        kernel,
+    };
+    let loss = task_loss(&output, batch).unwrap();
+    // The total, and a part beside it: their gradients add up.
+    (&loss.total * 0.7 + &loss.id * 0.3).backward();
+    let parts = [&loss.reconstruction, &loss.id, &loss.successors, &loss.kl, &loss.total];
+    let mut found: Vec<(String, Tensor)> =
+        parts.iter().enumerate().map(|(index, part)| (format!("part {index}"), part.detach())).collect();
+    let leaves =
+        [&output.reconstruction, &output.id_logits, &output.successor_logits, &output.mean, &output.log_variance];
+    found.extend(leaves.iter().enumerate().map(|(index, leaf)| (format!("gradient {index}"), leaf.grad())));
+    let detached = VgaeOutput {
+        reconstruction: output.reconstruction.detach(),
+        id_logits: output.id_logits.detach(),
+        successor_logits: output.successor_logits.detach(),
+        latent: output.latent.detach(),
+        mean: output.mean.detach(),
+        log_variance: output.log_variance.detach(),
+        kernel,
+    };
+    let errors = difficulty(&detached, batch).unwrap();
+    found.extend([errors.reconstruction, errors.id, errors.total].map(|errors| ("difficulty".to_owned(), errors)));
+    found
+}
+
+fn adam_results(kernel: AttentionKernel, length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
+    let tensor = normal(&[length], 1).set_requires_grad(true);
+    let named = NamedTensor { name: "weight".to_owned(), tensor, role: Role::Parameter };
+    let mut trainable = Trainable::new(vec![named], Device::Cpu).unwrap();
+    let mut adam = Adam::new(&trainable, options).unwrap().with_kernel(kernel);
+    let mut results = Vec::new();
+    for step in 0..4 {
+        trainable.gradients.copy_(&(normal(&[length], 10 + step) * 0.1));
+        results.push(("norm".to_owned(), adam.step(&mut trainable, 1e-2).unwrap()));
+        assert_eq!(trainable.gradients.abs().sum(Kind::Float).double_value(&[]), 0.0, "gradients are left");
+    }
+    results.push(("weights".to_owned(), trainable.values.copy()));
+    results.extend(adam.state().unwrap().map(|(name, tensor)| (name.to_owned(), tensor.to_kind(Kind::Float))));
+    results
+}
+
+/// Gradients of a training step with dropout, on a number of threads.
+fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
+    let before = tch::get_num_threads();
+    tch::set_num_threads(threads);
+    let batch = parity_batch("batch");
+    let mut gradients = Vec::new();
+    let mut fresh = FreshParameters::new(3, Device::Cpu);
+    let config = VgaeConfig {
+        hidden: vec![80, 40, 16],
+        latent: 16,
+        heads: 1,
+        embedding: 4,
+        vocabulary_size: PARITY_VOCABULARY,
+        dropout: 0.3,
+        edge_scaling: None,
+    };
+    let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+    step_seed::set(seed);
+    let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
+    let output = model.decode(&batch, Mode::Training, mean.shallow_clone(), mean, log_variance).unwrap();
+    task_loss(&output, &batch).unwrap().total.backward();
+    gradients.extend(fresh.into_tensors().iter().map(|named| named.tensor.grad()));
+    let mut fresh = FreshParameters::new(3, Device::Cpu);
+    let config = GatConfig {
+        hidden: 24,
+        layers: 2,
+        heads: 4,
+        embedding: 8,
+        fc_layers: 3,
+        vocabulary_size: PARITY_VOCABULARY,
+        dropout: 0.3,
+        edge_scaling: None,
+    };
+    let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+    model.forward(&batch, Mode::Training).unwrap().cross_entropy_for_logits(&batch.labels).backward();
+    gradients.extend(fresh.into_tensors().iter().map(|named| named.tensor.grad()));
+    tch::set_num_threads(before);
+    gradients.retain(Tensor::defined);
+    gradients
+}
+
+#[test]
+fn masks_depend_on_the_step_alone() {
+    let _alone = alone();
+    let same = |left: &[Tensor], right: &[Tensor]| left.iter().zip(right).all(|(left, right)| left == right);
+    let once = step_with_dropout(1, 1);
+    assert!(once.len() > 20);
+    assert!(same(&once, &step_with_dropout(1, 1)), "the same step gives other gradients");
+    assert!(!same(&once, &step_with_dropout(2, 1)), "another step gives the same gradients");
+}
+
+#[test]
+fn fused_passes_do_not_depend_on_threads() {
+    let _alone = alone();
+    let run = |threads| {
+        tch::set_num_threads(threads);
+        step_seed::set(5);
+        let (rows, columns) = (20_000, 80);
+        let mut fresh = FreshParameters::new(1, Device::Cpu);
+        let norm = BatchNorm::new(Scope::root(&mut fresh).sub("norm"), columns).unwrap();
+        let x = normal(&[rows, columns], 2).set_requires_grad(true);
+        let output = norm.forward(&x, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
+        let mut found = results(&output, &[("x", &x)]);
+        let layer = Scope::root(&mut fresh).sub("activation").layer_id();
+        let active = relu_dropout(&x.detach(), layer, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
+        found.push(("activations".to_owned(), active));
+        found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
+        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1 };
+        found.extend(adam_results(AttentionKernel::Fused, 300_000, options));
+        found
+    };
+    let before = tch::get_num_threads();
+    let (one, many) = (run(1), run(3));
+    tch::set_num_threads(before);
+    for ((name, one), (_, many)) in one.iter().zip(&many) {
+        assert!(one == many, "{name} depends on the number of threads");
+    }
+}
+
+#[test]
+fn a_mask_drops_its_share_and_lets_gradients_pass_where_it_keeps() {
+    let _alone = alone();
+    step_seed::set(11);
+    let mut fresh = FreshParameters::new(0, Device::Cpu);
+    let layer = Scope::root(&mut fresh).layer_id();
+    let x = Tensor::ones([1000, 100], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let output = relu_dropout(&x, layer, 0.1, AttentionKernel::Auto, Mode::Training).unwrap();
+    let dropped = output.eq(0.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
+    assert!((dropped - 0.1).abs() < 0.003, "{dropped} of the elements are dropped instead of 0.1");
+    assert!((output.mean(Kind::Float).double_value(&[]) - 1.0).abs() < 0.004, "the mean is not kept");
+    output.sum(Kind::Float).backward();
+    assert!(x.grad() == output, "the gradient is not the mask");
+    let evaluated = relu_dropout(&x.detach(), layer, 0.1, AttentionKernel::Auto, Mode::Evaluation).unwrap();
+    assert!(evaluated == x.detach(), "evaluation drops activations");
+
+    // An MLP draws another mask for each of its layers.
+    let mlp = Mlp::new(Scope::root(&mut fresh), &[4, 4, 4, 4]).unwrap();
+    let x = normal(&[64, 4], 1);
+    let forward = || mlp.forward(&x, 0.5, AttentionKernel::Auto, Mode::Training).unwrap();
+    let (first, again) = (forward(), forward());
+    assert!(first == again, "a recomputation in the same step draws another mask");
+}
