@@ -16,6 +16,7 @@ use kdgat::memory::Meter;
 use kdgat::memory::budget::{MemoryBudget, Shape};
 use kdgat::memory::estimate::{Circumstances, estimate};
 use kdgat::memory::probe::Probe;
+use kdgat::nn::attention::AttentionKernel;
 use kdgat::train::optimizer::AdamOptions;
 use tch::Device;
 
@@ -94,7 +95,7 @@ fn measure(
         size_of: &size_of,
         cap: graphs,
         waiting_batches: WAITING,
-        adam: AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false },
+        adam: AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: AttentionKernel::Auto },
         precision: None,
         device,
     }

@@ -138,7 +138,7 @@ fn measure(
     (seconds, kernel): (f64, AttentionKernel),
 ) {
     let mut adam =
-        Adam::new(&trainable, AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0 }).unwrap().with_kernel(kernel);
+        Adam::new(&trainable, AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel }).unwrap();
     let sections = ["forward", "loss", "backward", "optimiser"];
     let mut rounds: Vec<[f64; 4]> = Vec::new();
     let start = processor_ms();

@@ -141,7 +141,7 @@ proptest! {
         gradient_clip in prop::sample::select(vec![0.0, 1.0, 1e6]),
     ) {
         let _alone = alone();
-        let both = KERNELS.map(|kernel| adam_results(kernel, length, AdamOptions { weight_decay, gradient_clip }));
+        let both = KERNELS.map(|kernel| adam_results(length, AdamOptions { weight_decay, gradient_clip, offload: false, kernel }));
         for ((name, found), (_, expected)) in both[0].iter().zip(&both[1]) {
             assert_same(name, found, expected, 1e-6);
         }
@@ -182,11 +182,11 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
     found
 }
 
-fn adam_results(kernel: AttentionKernel, length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
+fn adam_results(length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
     let tensor = normal(&[length], 1).set_requires_grad(true);
     let named = NamedTensor { name: "weight".to_owned(), tensor, role: Role::Parameter };
     let mut trainable = Trainable::new(vec![named], Device::Cpu).unwrap();
-    let mut adam = Adam::new(&trainable, options).unwrap().with_kernel(kernel);
+    let mut adam = Adam::new(&trainable, options).unwrap();
     let mut results = Vec::new();
     for step in 0..4 {
         trainable.gradients.copy_(&(normal(&[length], 10 + step) * 0.1));
@@ -265,8 +265,9 @@ fn fused_passes_do_not_depend_on_threads() {
         let active = relu_dropout(&x.detach(), layer, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
         found.push(("activations".to_owned(), active));
         found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
-        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1 };
-        found.extend(adam_results(AttentionKernel::Fused, 300_000, options));
+        let kernel = AttentionKernel::Fused;
+        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
+        found.extend(adam_results(300_000, options));
         found
     };
     let before = tch::get_num_threads();

@@ -246,7 +246,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
     total.backward();
     let gradients = parity_tensors(&format!("{name}_grads"))?;
     check_gradients(&name, trainable.tensors(), &gradients);
-    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false };
+    let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel };
     let mut adam = Adam::new(&trainable, options).unwrap();
     let slopes: BTreeMap<String, Tensor> = trainable
         .tensors()
@@ -261,7 +261,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
         // the step is too, up to the learning rate; weight decay keeps it well below.
         let rounding = gradients.get(&named.name).is_some_and(|gradient| gradient.abs().max().double_value(&[]) < 1e-7);
         let (what, expected) = (format!("{name} after the step: {}", named.name), &after[&named.name]);
-        if rounding || named.role == Role::Buffer {
+        if rounding || named.role == Role::Buffer || kernel == AttentionKernel::Composed {
             assert_close(&what, &named.tensor, expected, if rounding { 1e-3 } else { TOLERANCE });
         } else {
             assert_step(&what, &named.tensor, expected, &slopes[&named.name]);
@@ -280,9 +280,9 @@ fn slope(tensor: &Tensor, norm: &serde_json::Value) -> Tensor {
     tch::no_grad(|| gradient * clip + tensor * 1e-4)
 }
 
-/// Fails unless the weights are the expected ones within [`TOLERANCE`] of the largest, and what rounding does to Adam's
-/// first step, lr·g / (|g| + ε): an error of one part in 10⁷ of the tensor's largest gradient, which is little but where a
-/// gradient is about ε or smaller itself.
+/// Fails unless the weights are the expected ones within [`TOLERANCE`] of the largest. Only where a gradient and the
+/// weight decay cancel to about Adam's ε may more be left: its first step, lr·g / (|g| + ε), makes much of the rounding of
+/// g there (one part in 10⁷ of the tensor's largest), in the reference's sums as in these.
 fn assert_step(what: &str, found: &Tensor, expected: &Tensor, slope: &Tensor) {
     let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
     let (size, epsilon) = (slope.to_kind(Kind::Double).abs(), 1e-8);

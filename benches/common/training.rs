@@ -101,7 +101,8 @@ impl Training {
     /// Any objective with the parameters that it trains.
     pub fn of(objective: Box<dyn Objective>, parameters: FreshParameters, device: Device) -> Result<Self, Error> {
         let trainable = Trainable::new(parameters.into_tensors(), device)?;
-        let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false };
+        let options =
+            AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: AttentionKernel::Auto };
         let optimizer = Adam::new(&trainable, options)?;
         let runner = StepRunner::new(&trainable, device, None)?;
         let console = Console::new(None)?;

@@ -8,9 +8,9 @@ use tch::Tensor;
 
 use super::attention::AttentionKernel;
 use super::fused::step_seed::LayerId;
-use super::layers::{Mlp, Mode, NodeInput, dropout_of, pool_layers, relu_dropout};
+use super::layers::{Mlp, Mode, NodeInput, pool_layers, relu_dropout};
 use super::parameters::Scope;
-use super::recompute::relu_conv;
+use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
@@ -131,7 +131,7 @@ impl Gat {
         let (dropout, kernel) = (self.config.dropout, self.kernel);
         for (layer, conv) in &self.convs {
             x = match self.recomputes && mode == Mode::Training {
-                true => dropout_of(&relu_conv(conv, None, &x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
+                true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
                 false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
             outputs.push(x.shallow_clone());

@@ -149,16 +149,18 @@ impl BatchNorm {
         }
     }
 
-    /// Normalised by the batch's own statistics, then ReLU: what dropout follows.
-    pub fn active_of_batch(
+    /// Normalised by the batch's own statistics, then ReLU, then `mask`; with whether the mask was applied, which is left
+    /// to the caller where the passes are not fused.
+    pub(super) fn active_of_batch(
         &self,
         x: &Tensor,
         statistics: Statistics,
         kernel: AttentionKernel,
-    ) -> Result<Tensor, ModelError> {
+        mask: Option<Dropout>,
+    ) -> Result<(Tensor, bool), ModelError> {
         match self.is_fused(x, kernel) {
-            true => self.fused_of_batch(x, statistics, None),
-            false => Ok(self.composed_of_batch(x, statistics)?.f_relu()?),
+            true => Ok((self.fused_of_batch(x, statistics, mask)?, true)),
+            false => Ok((self.composed_of_batch(x, statistics)?.f_relu()?, false)),
         }
     }
 
@@ -246,36 +248,28 @@ pub fn relu_dropout(
     composed_dropout(&x.f_relu()?, dropout, mode)
 }
 
-/// ReLU alone.
-pub fn relu(x: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
-    Ok(if fused::applies(kernel, &[x]) { activation::relu_dropout(x, None)? } else { x.f_relu()? })
-}
-
-/// Dropout of what a ReLU gave: after it, the same as [`relu_dropout`].
-pub fn dropout_of(
-    active: &Tensor,
-    layer: LayerId,
-    dropout: f64,
+/// ReLU, then `mask`; with whether the mask was applied, which is left to the caller where the passes are not fused.
+pub(super) fn masked_relu(
+    x: &Tensor,
     kernel: AttentionKernel,
-    mode: Mode,
-) -> Result<Tensor, ModelError> {
-    if fused::applies(kernel, &[active]) {
-        return match mask_of(layer, dropout, mode)? {
-            Some(mask) => Ok(activation::relu_dropout(active, Some(mask))?),
-            None => Ok(active.shallow_clone()),
-        };
+    mask: Option<Dropout>,
+) -> Result<(Tensor, bool), ModelError> {
+    match fused::applies(kernel, &[x]) {
+        true => Ok((activation::relu_dropout(x, mask)?, true)),
+        false => Ok((x.f_relu()?, false)),
     }
-    composed_dropout(active, dropout, mode)
 }
 
-fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Option<Dropout>, ModelError> {
+/// The mask of `layer` in the current step, if it has one.
+pub(super) fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Option<Dropout>, ModelError> {
     if mode == Mode::Evaluation || probability <= 0.0 {
         return Ok(None);
     }
     Ok(Dropout::new(probability, step_seed::of_layer(layer)?))
 }
 
-fn composed_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
+/// Dropout by torch's generator.
+pub(super) fn composed_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
     Ok(if mode == Mode::Training && dropout > 0.0 { x.f_dropout(dropout, true)? } else { x.shallow_clone() })
 }
 

@@ -9,9 +9,9 @@ use tch::Tensor;
 use super::attention::AttentionKernel;
 use super::fused::{self, score, vgae_loss};
 pub use super::layers::Mode;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, dropout_of, pool_layers, sigmoid};
+use super::layers::{BatchNorm, Linear, Mlp, NodeInput, pool_layers, sigmoid};
 use super::parameters::Scope;
-use super::recompute::relu_conv;
+use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
 
@@ -168,8 +168,9 @@ impl Vgae {
         if !self.recomputes || mode == Mode::Evaluation {
             return layer.forward(x, edges, self.kernel, self.config.dropout, mode);
         }
-        let active = relu_conv(&layer.conv, Some(&layer.norm), x, edges, self.kernel)?;
-        dropout_of(&active, layer.norm.layer_id(), self.config.dropout, self.kernel, mode)
+        let (layer_id, dropout) = (layer.norm.layer_id(), self.config.dropout);
+        let hidden = Hidden { conv: &layer.conv, norm: Some(&layer.norm), layer: layer_id, dropout };
+        recomputed(hidden, x, edges, self.kernel)
     }
 
     /// The architecture.
@@ -207,12 +208,6 @@ impl Vgae {
         let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
         let kernel = self.kernel;
         Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance, kernel })
-    }
-
-    /// The difficulty of each graph, without what it does not need: the spread of the latent, and the successors.
-    pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
-        let (mean, reconstruction) = self.targets(batch)?;
-        difficulty_of(&reconstruction, &self.id_classifier.forward(&mean)?, batch, self.kernel)
     }
 
     /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.

@@ -78,6 +78,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             weight_decay: training.weight_decay,
             gradient_clip: training.gradient_clip,
             offload: config.memory.offload_optimizer,
+            kernel: attention_kernel(config),
         },
         accumulate_grad_batches: training.accumulate_grad_batches as u64,
         log_every_n_steps: training.log_every_n_steps as u64,

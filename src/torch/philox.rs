@@ -33,20 +33,18 @@ pub fn philox_lanes(key: u64, first: u64) -> [[u64; LANES]; 4] {
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
     const LOW: u64 = 0xFFFF_FFFF;
     let mut words = [[0; LANES]; 4];
-    for lane in 0..LANES {
-        words[0][lane] = first + lane as u64;
-        words[1][lane] = (first + lane as u64) >> 32;
-    }
+    words[0] = std::array::from_fn(|lane| first + lane as u64);
+    words[1] = words[0].map(|counter| counter >> 32);
     let mut key = [key as u32, (key >> 32) as u32];
     for _ in 0..10 {
-        for lane in 0..LANES {
+        let [first, second, third, fourth] = &mut words;
+        for (((first, second), third), fourth) in first.iter_mut().zip(second).zip(third).zip(fourth) {
             // What is above 32 bits is left to be cut off by the next multiplication.
-            let left = (words[0][lane] & LOW) * MULTIPLIERS[0];
-            let right = (words[2][lane] & LOW) * MULTIPLIERS[1];
-            words[0][lane] = (right >> 32) ^ words[1][lane] ^ u64::from(key[0]);
-            words[2][lane] = (left >> 32) ^ words[3][lane] ^ u64::from(key[1]);
-            words[1][lane] = right;
-            words[3][lane] = left;
+            let left = (*first & LOW) * MULTIPLIERS[0];
+            let right = (*third & LOW) * MULTIPLIERS[1];
+            *first = (right >> 32) ^ *second ^ u64::from(key[0]);
+            *third = (left >> 32) ^ *fourth ^ u64::from(key[1]);
+            (*second, *fourth) = (right, left);
         }
         key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
     }

@@ -22,13 +22,14 @@ pub struct AdamOptions {
     pub gradient_clip: f64,
     /// Keep the state in host memory and compute the update there.
     pub offload: bool,
+    /// One pass in Rust where it can be (on the CPU), or, with `Composed`, torch's operations.
+    pub kernel: AttentionKernel,
 }
 
 /// Adam's state: two flat tensors of the parameters' length.
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
-    kernel: AttentionKernel,
     steps: i64,
     mean: Tensor,
     mean_square: Tensor,
@@ -41,12 +42,7 @@ impl Adam {
         let home = if options.offload { Device::Cpu } else { trainable.values.device() };
         let zeros = || Tensor::f_zeros([trainable.num_parameters()], (Kind::Float, home));
         let (mean, mean_square) = (zeros()?, zeros()?);
-        Ok(Self { options, kernel: AttentionKernel::Auto, steps: 0, mean, mean_square })
-    }
-
-    /// Computed by one pass in Rust where it can be (on the CPU), or composed of torch's operations.
-    pub fn with_kernel(self, kernel: AttentionKernel) -> Self {
-        Self { kernel, ..self }
+        Ok(Self { options, steps: 0, mean, mean_square })
     }
 
     /// One update with learning rate `lr`, after which the gradients are zero. Waits for nothing, unless the state is in
@@ -55,7 +51,7 @@ impl Adam {
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
-        if self.kernel != AttentionKernel::Composed && trainable.values.device() == Device::Cpu {
+        if self.options.kernel != AttentionKernel::Composed && trainable.values.device() == Device::Cpu {
             return self.fused_step(trainable, lr);
         }
         let norm = tch::no_grad(|| self.step_without_graph(trainable, lr))?;

@@ -13,6 +13,7 @@ use super::objective::{Losses, Objective, Part};
 use super::trainable::Trainable;
 use crate::graph::Batch;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
+use crate::nn::fused::step_seed;
 use crate::nn::parameters::Role;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::autocast::Autocast;

@@ -77,7 +77,7 @@ impl Kernel for Errors<'_> {
         softmax_rows::<I>(self.logits, self.ids, &mut scratch, &mut softmax);
         let rows = self.logits.chunks_exact(self.ids).zip(softmax.as_chunks::<2>().0);
         for ((entropy, &id), (logits, softmax)) in self.entropies.iter_mut().zip(self.id_index).zip(rows) {
-            *entropy = (f64::from(softmax[0] - logits[id as usize]) - f64::from(softmax[1]).ln()) as f32;
+            *entropy = softmax[0] - logits[id as usize] + softmax[1];
         }
     }
 }

@@ -178,7 +178,7 @@ impl Function for TaskLoss {
         let blocks = slices.blocks;
         let mut sums = vec![[0.0_f64; 4]; blocks.count()];
         let parts = Parts::new(&mut sums, 0..=blocks.count());
-        // For each node the largest ID logit, and one over the sum of the exponentials of the others less it.
+        // For each node the largest ID logit, and the logarithm of the sum of the exponentials of all less it.
         let mut softmax = empty(&[slices.sizes.nodes as i64, 2])?;
         let softmax_parts = Parts::new(view::write::<f32>("softmax", &mut softmax)?, blocks.bounds(2));
         blocks.for_each(|block| {
@@ -264,7 +264,7 @@ impl Kernel for Sums<'_> {
             rows.id_index.iter().zip(rows.id_logits.chunks_exact(rows.ids)).zip(self.softmax.as_chunks::<2>().0)
         {
             // −log of the softmax at the node's ID.
-            id += f64::from(softmax[0] - logits[*node as usize]) - f64::from(softmax[1]).ln();
+            id += f64::from(softmax[0] - logits[*node as usize]) + f64::from(softmax[1]);
         }
         let ones: f64 =
             rows.ones.iter().map(|&one| f64::from(rows.successor_logits[one as usize - rows.first_logit])).sum();
@@ -276,7 +276,7 @@ impl Kernel for Sums<'_> {
     }
 }
 
-/// For each row its largest logit, and one over the sum of the exponentials of the others less it.
+/// For each row its largest logit, and the logarithm of the sum of the exponentials of all less it.
 #[inline(always)]
 pub(super) fn softmax_rows<I: Instructions>(logits: &[f32], ids: usize, scratch: &mut [f32], softmax: &mut [f32]) {
     let scratch = &mut scratch[..logits.len()];
@@ -292,7 +292,7 @@ pub(super) fn softmax_rows<I: Instructions>(logits: &[f32], ids: usize, scratch:
         *value = math::exp::<I>(*value);
     }
     for (scratch, softmax) in scratch.chunks_exact(ids).zip(softmax.as_chunks_mut::<2>().0) {
-        softmax[1] = (1.0 / math::sum(ids, |index| scratch[index])) as f32;
+        softmax[1] = math::sum(ids, |index| scratch[index]).ln() as f32;
     }
 }
 
@@ -350,19 +350,17 @@ impl Kernel for Gradients<'_> {
             *result = 2.0 * of_reconstruction * (found - wanted);
         }
         let softmax = self.softmax.as_chunks::<2>().0;
-        for ((result, logits), [largest, _]) in
+        for ((result, logits), [largest, logarithm]) in
             self.id.chunks_exact_mut(rows.ids).zip(rows.id_logits.chunks_exact(rows.ids)).zip(softmax)
         {
             for (result, &logit) in result.iter_mut().zip(logits) {
-                *result = logit - largest;
+                *result = logit - largest - logarithm;
             }
         }
         for result in self.id.iter_mut() {
-            *result = math::exp::<I>(*result);
+            *result = math::exp::<I>(*result) * of_id;
         }
-        for ((result, &id), [_, inverse]) in self.id.chunks_exact_mut(rows.ids).zip(rows.id_index).zip(softmax) {
-            let factor = inverse * of_id;
-            result.iter_mut().for_each(|result| *result *= factor);
+        for (result, &id) in self.id.chunks_exact_mut(rows.ids).zip(rows.id_index) {
             result[id as usize] -= of_id;
         }
         for (result, &logit) in self.successors.iter_mut().zip(rows.successor_logits) {
