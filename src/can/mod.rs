@@ -9,7 +9,7 @@ pub mod simulator;
 
 pub use dataset::{Dataset, Role, SourceFile};
 pub use error::CanError;
-pub use formats::{Format, LogReader, open_log};
+pub use formats::{Format, LogReader, Piece, format_of_pieces, open_log, read_piece};
 pub use frame::Frame;
 pub use report::{ReadReport, RejectReason};
 pub use simulator::{SimulationOptions, ensure_simulated, simulate};

@@ -1,7 +1,7 @@
 //! `kdgat data`: simulate, build, describe.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -10,6 +10,7 @@ use super::output;
 use crate::can::{SimulationOptions, simulate as simulate_dataset};
 use crate::config::Config;
 use crate::graph::store::manifest::{FileEntry, Manifest};
+use crate::graph::{Share, Store};
 use crate::stage;
 
 /// Writes a simulated dataset into `folder`.
@@ -20,9 +21,24 @@ pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the store of a dataset if it is not there.
-pub fn build(config: &Config) -> Result<ExitCode> {
-    let store = stage::open_store(config)?;
+/// Builds the store of a dataset, or a part of it, if it is not there.
+pub fn build(config: &Config, part: Option<Share>) -> Result<ExitCode> {
+    match part {
+        None => describe(&*stage::open_store(config)?),
+        Some(share) => {
+            let folder = stage::build_store_part(config, share)?;
+            output::write(&format!("{}\n", folder.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Joins parts of a store.
+pub fn merge(config: &Config, parts: &[PathBuf]) -> Result<ExitCode> {
+    describe(&stage::merge_store_parts(config, parts)?)
+}
+
+fn describe(store: &Store) -> Result<ExitCode> {
     let totals = &store.manifest().totals;
     output::write(&format!(
         "{}: {} graphs ({} with an attack) of {} frames: {}\n",

@@ -48,7 +48,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
-        Command::Data(DataCommand::Build(settings)) => data::build(&settings.load()?.config),
+        Command::Data(DataCommand::Build { part, settings }) => data::build(&settings.load()?.config, part),
+        Command::Data(DataCommand::Merge { parts, settings }) => data::merge(&settings.load()?.config, &parts),
         Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),
         Command::Teachers(TeachersCommand::List(settings)) => teachers::list(&settings.load()?.config),
         Command::Teachers(TeachersCommand::Show { settings, teacher }) => {

@@ -23,7 +23,7 @@ pub use edge_scaling::EdgeScaling;
 pub use error::StoreError;
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
 pub use split::Split;
-pub use store::{BuildOptions, Event, Progress, Store, open_or_build};
+pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};
 pub use vocabulary::Vocabulary;
 
 /// Continuous node features (the ID's vocabulary index is not one of them).

@@ -9,7 +9,7 @@ use tch::Device;
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, LogFormat, Precision};
-use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
+use crate::graph::{BuildOptions, Event, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::allocator;
@@ -68,20 +68,41 @@ pub fn device(choice: DeviceChoice) -> Result<Device, StageError> {
 
 /// The store of the configured dataset, built if it is not there or its source has changed.
 pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
-    let dataset = match &config.data.data {
-        Some(root) => Dataset::open(root)?,
-        None => simulated(&config.data.stores_dir)?,
-    };
-    let options = BuildOptions {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+}
+
+/// Builds one part of that store; its folder.
+pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(build_part(&dataset, &options, share, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// Joins the parts of a store.
+pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, StageError> {
+    Ok(merge(parts, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// The configured dataset; the simulated one is made on first use.
+pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
+    match &config.data.data {
+        Some(root) => Ok(Dataset::open(root)?),
+        None => simulated(&config.data.stores_dir),
+    }
+}
+
+/// How the configuration has stores built.
+pub fn build_options(config: &Config) -> BuildOptions {
+    BuildOptions {
         window: config.data.window,
         stride: config.data.stride,
         validation_fraction: config.data.validation_fraction,
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
         threads: config.training.threads,
+        memory_limit_bytes: config.memory.memory_limit.map(|size| size.0),
         ..BuildOptions::default()
-    };
-    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+    }
 }
 
 /// The simulated dataset, made on first use.
@@ -119,6 +140,9 @@ impl Progress for BuildLines {
             Event::Rebuilding { reason } => eprintln!("building the graph store again: {reason}"),
             Event::Started { files, bytes } => {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
+            }
+            Event::Resuming { graphs, .. } => {
+                eprintln!("going on with a build that was interrupted: {graphs} graphs are there")
             }
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
                 eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));

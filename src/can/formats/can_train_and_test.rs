@@ -43,6 +43,8 @@ struct Located {
 const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3) };
 
 impl LineFormat for CanTrainAndTest {
+    const LINES_STAND_ALONE: bool = true;
+
     #[inline]
     fn parse_line(&mut self, line: &[u8]) -> Row {
         match (&self.columns, parse_standard(line)) {

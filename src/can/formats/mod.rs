@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,7 @@ mod text_log;
 
 pub use input::Compression;
 pub use lines::MAX_LINE_BYTES;
+pub use piece::{Piece, format_of_pieces, read_piece};
 pub use stream::StreamReader;
 
 use input::Input;
@@ -71,6 +73,9 @@ macro_rules! with_line_format {
         }
     };
 }
+
+// After the macro, which it uses.
+mod piece;
 
 impl Format {
     /// All formats; of those that read a log equally well, the first is taken.
@@ -134,6 +139,9 @@ pub enum Row {
 
 /// A text format, one row a line.
 pub trait LineFormat: Default + Send {
+    /// Nothing but the log's first line decides how its other lines are read, so that it can be read in pieces.
+    const LINES_STAND_ALONE: bool = false;
+
     /// Reads one line, without its line ending and never blank. Lines come in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
 }
@@ -145,6 +153,9 @@ pub trait FrameSource: Send {
     /// # Errors
     /// When the log cannot be read on. A row that cannot be read is counted, and is no error.
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError>;
+
+    /// Time spent so far on reading from the disk and decompressing.
+    fn read_time(&self) -> Duration;
 }
 
 fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
@@ -223,6 +234,11 @@ impl LogReader {
     /// What was seen so far.
     pub fn report(&self) -> &ReadReport {
         &self.report
+    }
+
+    /// Time spent so far on reading from the disk and decompressing; the rest was parsing.
+    pub fn read_time(&self) -> Duration {
+        self.source.read_time()
     }
 
     /// The log's format.

@@ -3,15 +3,24 @@
 //! Opening maps the shards and reads nothing of them; graphs are read in place, whatever the size of the store.
 
 pub mod build;
+mod chain;
+pub mod id_set;
 mod ingest;
+mod journal;
 pub mod manifest;
 pub mod options;
+mod parallel;
+pub mod part;
+mod place;
+mod plan;
 pub mod progress;
 pub mod shard;
+mod sources;
 
 pub use build::open_or_build;
 pub use options::BuildOptions;
-pub use progress::{Event, Progress};
+pub use part::{Share, build_part, merge};
+pub use progress::{Event, Progress, StageTimes};
 
 use std::path::{Path, PathBuf};
 
