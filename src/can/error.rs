@@ -14,6 +14,10 @@ pub enum CanError {
     #[error("{path}: no such folder; --data wants a folder that holds train_01_attack_free/, train_02_with_attacks/ and test_*/", path = path.display())]
     MissingFolder { path: PathBuf },
 
+    /// The name of no dataset that is there.
+    #[error("{name}: {looked}; --data wants a dataset's folder or name, and {advice}")]
+    UnknownDataset { name: String, looked: String, advice: String },
+
     /// A file was given where a dataset's folder is wanted.
     #[error("{path}: is a file; --data wants the folder that holds train_01_attack_free/, train_02_with_attacks/ and test_*/", path = path.display())]
     NotAFolder { path: PathBuf },
@@ -23,7 +27,7 @@ pub enum CanError {
     UnreadableFolder { path: PathBuf, source: io::Error },
 
     /// The folder holds nothing named like a part of a dataset.
-    #[error("{root}: holds no train_* or test_* folder (found {found}); expected train_01_attack_free/, train_02_with_attacks/ and test_*/", root = root.display())]
+    #[error("{root}: holds no train_* or test_* folder (found {found}); expected train_01_attack_free/, train_02_with_attacks/ and test_*/; if datasets lie in it, give one of them: --data NAME", root = root.display())]
     NoDatasetFolders { root: PathBuf, found: String },
 
     /// The parts of the dataset are there but empty.

@@ -1,5 +1,7 @@
 //! CAN traffic: frames, the log formats they are read from, datasets on disk, and the simulator.
 
+pub mod catalogue;
+pub mod check;
 pub mod dataset;
 pub mod error;
 pub mod formats;

@@ -99,6 +99,20 @@ pub enum DataCommand {
         #[command(flatten)]
         settings: Settings,
     },
+    /// List the known datasets, where they are, and under which terms they may be used
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read all logs of a dataset and report what is in them and what may mislead, before anything is built
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Count files, frames, graphs, attacks, IDs and rejected rows of a dataset
     Info {
         /// Print JSON

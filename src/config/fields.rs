@@ -12,7 +12,7 @@ use super::values::*;
 config_fields! {
     /// Where the traffic comes from and how it is cut into graphs.
     data: DataConfig {
-        /// Folder of a dataset, or the name of one whose store exists. none: the simulated dataset `sim`, made on first use.
+        /// Folder of a dataset, or the name of one in the folder KDGAT_DATA (`kdgat data list`). none: the simulated dataset `sim`, made on first use.
         data: Option<PathBuf> = None;
         /// Folder of the graph stores.
         stores_dir: PathBuf = "stores".into();
@@ -24,7 +24,10 @@ config_fields! {
         validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
         /// Share of a file's rows that may be rejected before the file is refused.
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
+        /// Train on graphs that are, feature by feature, also in validation or a test. Without it they are left out of training.
+        keep_duplicates: bool = false;
         /// Format of the log files; auto recognises it by their content.
+        #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;
     }
 

@@ -9,6 +9,7 @@ use tch::Device;
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, LogFormat, Precision};
+use crate::graph::store::duplicates::Duplicates;
 use crate::graph::{BuildOptions, Event, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
@@ -86,7 +87,7 @@ pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, St
 /// The configured dataset; the simulated one is made on first use.
 pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
     match &config.data.data {
-        Some(root) => Ok(Dataset::open(root)?),
+        Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
         None => simulated(&config.data.stores_dir),
     }
 }
@@ -99,6 +100,7 @@ pub fn build_options(config: &Config) -> BuildOptions {
         validation_fraction: config.data.validation_fraction,
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
+        keep_duplicates: config.data.keep_duplicates,
         threads: config.training.threads,
         memory_limit_bytes: config.memory.memory_limit.map(|size| size.0),
         ..BuildOptions::default()
@@ -147,6 +149,9 @@ impl Progress for BuildLines {
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
                 eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));
             }
+            Event::Checked { duplicates } if **duplicates != Duplicates::default() => {
+                eprintln!("{}", describe_duplicates(duplicates));
+            }
             Event::Finished { folder, graphs, bytes } => eprintln!(
                 "built {graphs} graphs in {:.1} s ({:.1} MB): {}",
                 self.start.elapsed().as_secs_f64(),
@@ -156,6 +161,18 @@ impl Progress for BuildLines {
             _ => {}
         }
     }
+}
+
+fn describe_duplicates(duplicates: &Duplicates) -> String {
+    let Duplicates { train_in_validation, train_in_test, validation_in_test, .. } = duplicates;
+    let treatment = match duplicates.num_dropped() {
+        0 => "none is left out".to_string(),
+        dropped => format!("{dropped} are left out of training (--keep-duplicates keeps them)"),
+    };
+    format!(
+        "graphs that are in two splits: {train_in_validation} of training in validation, {train_in_test} of training in \
+         tests, {validation_in_test} of validation in tests; {treatment}"
+    )
 }
 
 /// Rejected rows by reason, each with the first places.
@@ -170,7 +187,11 @@ fn describe_rejects(report: &ReadReport) -> String {
 fn forced_format(choice: LogFormat) -> Option<Format> {
     match choice {
         LogFormat::Auto => None,
-        LogFormat::Csv => Some(Format::CanTrainAndTest),
+        LogFormat::CanTrainAndTest => Some(Format::CanTrainAndTest),
         LogFormat::Candump => Some(Format::Candump),
+        LogFormat::CandumpAscii => Some(Format::CandumpAscii),
+        LogFormat::CarHacking => Some(Format::CarHacking),
+        LogFormat::Challenge2020 => Some(Format::Challenge2020),
+        LogFormat::Asc => Some(Format::Asc),
     }
 }

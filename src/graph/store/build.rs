@@ -1,23 +1,22 @@
 //! Opens the store of a dataset, and builds it first when there is none that fits.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Store;
+use super::duplicates::{Graphs, Survey};
 use super::id_set::IdSet;
 use super::ingest::ingest;
 use super::journal::{JOURNAL, UnitRecord};
 use super::manifest::{FileEntry, Manifest, ShardEntry, SourceState, Totals};
 use super::options::BuildOptions;
-use super::parallel::in_parallel;
 use super::place::{Place, State, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, PlannedLog};
 use super::progress::{Event, Progress};
-use super::shard::Shard;
 use crate::can::{Dataset, ReadReport, Role};
 use crate::graph::split::FileSplit;
-use crate::graph::{Split, StoreError, Vocabulary};
+use crate::graph::{StoreError, Vocabulary};
 
 /// Opens the store of `dataset` under `stores_dir`, building it when it is missing, when a log or an option changed, or
 /// when it has another format version. A build that was killed goes on where it was.
@@ -86,7 +85,9 @@ pub(super) fn finish(
     }
     progress.report(&Event::Checking { graphs: totals.graphs });
     let files = file_entries(plan, outcomes);
-    let vocabulary = checked_vocabulary(&building.path, &files, &shards, &plan.options)?;
+    let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
+    let Survey { ids, duplicates } = graphs.survey()?;
+    progress.report(&Event::Checked { duplicates: &duplicates });
     let mut manifest = Manifest {
         format_version: plan.format_version,
         dataset: plan.dataset.clone(),
@@ -94,7 +95,8 @@ pub(super) fn finish(
         options: plan.options.clone(),
         digest: String::new(),
         totals,
-        vocabulary,
+        vocabulary: Vocabulary::from_ids(ids.iter()),
+        duplicates,
         files,
         shards: renamed(shards, &building.path)?,
     };
@@ -202,30 +204,4 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
         entry
     };
     plan.logs.iter().zip(outcomes).map(entry).collect()
-}
-
-/// Compares every shard with its checksum, and collects the IDs that sent attack-free frames in training windows.
-fn checked_vocabulary(
-    folder: &Path,
-    files: &[FileEntry],
-    shards: &[ShardEntry],
-    options: &BuildOptions,
-) -> Result<Vocabulary, StoreError> {
-    let ids_of = |index: usize, _: &mut ()| {
-        let shard = Shard::open(folder, &shards[index])?;
-        shard.verify(&shards[index])?;
-        let mut ids = IdSet::default();
-        for graph in 0..shards[index].graphs {
-            let view = shard.graph(graph as usize)?;
-            let file = &files[view.file as usize];
-            let position = shards[index].first_graph + graph - file.first_graph;
-            if file.role != Role::Test && file.split.of(position) == Some(Split::Train) {
-                let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
-                ids.extend(attack_free.map(|(&id, _)| id));
-            }
-        }
-        Ok(ids)
-    };
-    let sets = in_parallel(shards.len(), options.num_threads(), ids_of)?;
-    Ok(Vocabulary::from_ids(sets.iter().flat_map(IdSet::iter).collect::<BTreeSet<_>>()))
 }

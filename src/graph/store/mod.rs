@@ -4,6 +4,7 @@
 
 pub mod build;
 mod chain;
+pub mod duplicates;
 pub mod id_set;
 mod ingest;
 mod journal;
@@ -106,7 +107,7 @@ impl Store {
         self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Positions of the graphs of a split, ascending; `attack` keeps those with that label only.
+    /// Positions of the graphs of a split, ascending, without those that were dropped from training as duplicates; `attack` keeps those with that label only.
     pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
         self.select_where(attack, |_| true, split)
     }
@@ -127,6 +128,9 @@ impl Store {
                 (_, split) => file.split.stretches(split),
             };
             for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
+                if split == Split::Train && self.manifest.duplicates.drops(graph) {
+                    continue;
+                }
                 if attack.is_none_or(|attack| labels.attack(graph) == attack) {
                     selected.push(graph);
                 }

@@ -25,6 +25,8 @@ pub struct BuildOptions {
     pub shard_bytes: u64,
     /// Logs of twice this size are read in pieces of about this size, if their format allows it.
     pub piece_bytes: u64,
+    /// Train on graphs that are also in validation or a test.
+    pub keep_duplicates: bool,
     /// Threads to build with, 0 for one a core. The store is the same for any number.
     #[serde(skip)]
     pub threads: usize,
@@ -47,6 +49,7 @@ impl Default for BuildOptions {
             format: None,
             shard_bytes: 16 << 20,
             piece_bytes: DEFAULT_PIECE_BYTES,
+            keep_duplicates: false,
             threads: 0,
             memory_limit_bytes: None,
         }
@@ -95,6 +98,9 @@ impl BuildOptions {
         // Came later: stores of its default keep their digests.
         if self.piece_bytes != DEFAULT_PIECE_BYTES {
             canonical["piece_bytes"] = json!(self.piece_bytes);
+        }
+        if self.keep_duplicates {
+            canonical["keep_duplicates"] = json!(true);
         }
         canonical
     }

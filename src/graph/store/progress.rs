@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::duplicates::Duplicates;
 use crate::can::ReadReport;
 
 /// Something happened in a build.
@@ -24,6 +25,8 @@ pub enum Event<'a> {
     Stages(StageTimes),
     /// All graphs are written; their checksums are compared and the vocabulary is collected.
     Checking { graphs: u64 },
+    /// The checksums are right, and this is in two splits.
+    Checked { duplicates: &'a Duplicates },
     /// The store has its name.
     Finished { folder: &'a Path, graphs: u64, bytes: u64 },
 }
