@@ -143,6 +143,9 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
+        let is_first = self.line_number == 0 && self.held.is_empty();
+        // A byte order mark, as some editors write.
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").filter(|_| is_first).unwrap_or(bytes);
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         if self.parser.is_some() {
             return self.parse(bytes, frames);
