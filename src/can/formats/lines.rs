@@ -92,6 +92,9 @@ impl Lines {
         if range.start > 0 {
             lines.start = 0;
             lines.pass_over_begun_line()?;
+        } else if range.end > 0 {
+            // A line behind a byte order mark begins with the mark.
+            lines.limit = range.end.max(lines.start as u64 + 1);
         }
         Ok(lines)
     }
