@@ -14,7 +14,7 @@ const MOST_FRAMES: usize = 200_000;
 
 /// Every format, as a stream in small pieces.
 pub fn stream(bytes: &[u8]) {
-    for format in Format::ALL.into_iter().map(Some).chain([None]) {
+    for format in Format::TEXT.into_iter().map(Some).chain([None]) {
         read_stream(bytes, format);
     }
 }
@@ -41,7 +41,7 @@ fn read_stream(bytes: &[u8], format: Option<Format>) -> Option<Vec<Frame>> {
 /// Every format and the recognition of formats and compressions, as a file.
 pub fn logs(bytes: &[u8]) {
     let path = file("log.csv", bytes);
-    for format in Format::ALL.into_iter().map(Some).chain([None]) {
+    for format in Format::TEXT.into_iter().map(Some).chain([None]) {
         let (frames, whole) = read_log(&path, format);
         let compressed =
             matches!(bytes, [0x1F, 0x8B, ..] | [_, 0xB5, 0x2F, 0xFD, ..] | [_, 0x2A, 0x4D, 0x18, ..] | [0xFD, ..]);
@@ -71,7 +71,7 @@ fn read_log(path: &Path, format: Option<Format>) -> (Vec<Frame>, bool) {
 /// A CSV cut into byte ranges is the CSV.
 pub fn pieces(bytes: &[u8]) {
     let path = file("pieces.csv", bytes);
-    for format in Format::ALL {
+    for format in Format::TEXT {
         let Ok(Some(format)) = format_of_pieces(&path, Some(format)) else { continue };
         let (mut expected, mut block) = (Vec::new(), Vec::new());
         let Ok(mut log) = open_log(&path, Some(format)) else { continue };

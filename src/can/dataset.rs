@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::error::CanError;
 
 /// How a log ends, when it is not compressed.
-pub const LOG_EXTENSIONS: [&str; 4] = ["csv", "log", "txt", "asc"];
+pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
 /// How a compressed log ends.
 const COMPRESSION_EXTENSIONS: [&str; 5] = ["gz", "zst", "zstd", "xz", "gzip"];
 

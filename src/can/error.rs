@@ -62,6 +62,14 @@ pub enum CanError {
     #[error("{path}: changed while it was read ({size_at_open} bytes when opened, {size_at_end} at the end); wait until nothing writes it", path = path.display())]
     ChangedWhileRead { path: PathBuf, size_at_open: u64, size_at_end: u64 },
 
+    /// A Parquet file, and a program that was built without a reader for it.
+    #[error("{path}: is a Parquet file, which this program was built without: build it with `cargo build --release --features parquet`", path = path.display())]
+    NoParquet { path: PathBuf },
+
+    /// A Parquet file that is damaged, or has not the columns of a log.
+    #[error("{path}: cannot be read as Parquet: {problem}", path = path.display())]
+    Parquet { path: PathBuf, problem: String },
+
     /// ROAD's label file is there but cannot be used.
     #[error("{path}: {problem}; labels of the logs beside it come from this file: mend it, or remove it to read them as attack-free", path = path.display())]
     BadMetadata { path: PathBuf, problem: String },

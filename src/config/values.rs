@@ -375,6 +375,7 @@ choices! {
         Challenge2020 = "challenge-2020",
         /// Vector ASC.
         Asc = "asc",
+        Parquet = "parquet",
     }
     ModelKind { Vgae = "vgae", Gat = "gat" }
     /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).

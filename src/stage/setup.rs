@@ -193,5 +193,6 @@ fn forced_format(choice: LogFormat) -> Option<Format> {
         LogFormat::CarHacking => Some(Format::CarHacking),
         LogFormat::Challenge2020 => Some(Format::Challenge2020),
         LogFormat::Asc => Some(Format::Asc),
+        LogFormat::Parquet => Some(Format::Parquet),
     }
 }

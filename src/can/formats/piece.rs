@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::input::Input;
 use super::lines::Lines;
 use super::text_log::TextLog;
-use super::{Format, FrameSource, InjectionLabels, LineFormat, recognise};
+use super::{Format, FrameSource, InjectionLabels, LineFormat, NoText, begins_like_parquet, recognise};
 use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
 use crate::can::error::CanError;
 use crate::can::frame::Frame;
@@ -55,6 +55,9 @@ impl Piece {
 /// # Errors
 /// When the log cannot be opened, or is in no known format.
 pub fn format_of_pieces(path: &Path, format: Option<Format>) -> Result<Option<Format>, CanError> {
+    if format == Some(Format::Parquet) || begins_like_parquet(path) {
+        return Ok(None);
+    }
     let input = Input::open(path)?;
     if !input.is_plain_file() {
         return Ok(None);
@@ -96,9 +99,7 @@ fn read<F: LineFormat>(
     frames: &mut Vec<Frame>,
 ) -> Result<Piece, CanError> {
     let mut format = F::default();
-    if range.start > 0 {
-        see_first_line(&mut format, path)?;
-    }
+    see_first_line(&mut format, path, 0..range.start, log_bytes)?;
     let mut log = TextLog::new(Lines::within(path, range, log_bytes)?, format);
     let mut piece = Piece::default();
     log.read(usize::MAX, frames, &mut piece.report)?;
@@ -107,9 +108,18 @@ fn read<F: LineFormat>(
     Ok(piece)
 }
 
-/// Shows the format the line that it would have seen first: a header says where the columns are.
-fn see_first_line(format: &mut impl LineFormat, path: &Path) -> Result<(), CanError> {
-    let mut lines = Lines::new(Input::open(path)?)?;
+/// Shows the format the line that it would have seen first, if that is before the piece: a header says where the columns
+/// are.
+fn see_first_line(
+    format: &mut impl LineFormat,
+    path: &Path,
+    before: Range<u64>,
+    log_bytes: u64,
+) -> Result<(), CanError> {
+    if before.is_empty() {
+        return Ok(());
+    }
+    let mut lines = Lines::within(path, before, log_bytes)?;
     while let Some(line) = lines.next_line()? {
         if !line.too_long && !line.bytes.trim_ascii().is_empty() {
             format.parse_line(line.bytes);

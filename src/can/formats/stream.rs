@@ -207,7 +207,7 @@ impl<R: Read> StreamReader<R> {
 fn recognise(lines: &[Vec<u8>]) -> Option<Format> {
     let readable: Vec<&[u8]> = lines.iter().map(Vec::as_slice).filter(|line| !line.trim_ascii().is_empty()).collect();
     let mut best: Option<(usize, Format)> = None;
-    for format in Format::ALL {
+    for format in Format::TEXT {
         let mut parser = parser(format);
         let rows: Vec<Row> = readable.iter().map(|line| parser(line)).collect();
         let read = rows.iter().filter(|row| !matches!(row, Row::Rejected(_))).count();
@@ -229,6 +229,7 @@ fn parser(format: Format) -> Parser {
         Format::CarHacking => boxed::<car_hacking::CarHacking>(),
         Format::Challenge2020 => boxed::<challenge_2020::Challenge2020>(),
         Format::Asc => boxed::<asc::Asc>(),
+        Format::Parquet => boxed::<super::NoText>(),
     }
 }
 
