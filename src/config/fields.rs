@@ -93,6 +93,10 @@ config_fields! {
         num_workers: usize = 1, Between(1.0, 256.0);
         /// Batches that are assembled ahead.
         prefetch_batches: usize = 4, Between(1.0, 1024.0);
+        /// Graphs that lie together in the store and are read together; 0 shuffles all graphs. For stores larger than the memory.
+        shuffle_block: usize = 0;
+        /// Graphs of several blocks that are mixed with each other, at least (with `shuffle_block`).
+        shuffle_buffer: usize = 16384, AtLeast(1.0);
         /// Where to train: auto (a GPU when there is one), cpu, cuda, cuda:N.
         device: DeviceChoice = DeviceChoice::Auto;
         /// Precision of the computation.

@@ -281,7 +281,7 @@ fn column_offsets(
         if begin.checked_add(size) != Some(end) || end as u64 > file_bytes - data as u64 {
             return Err(format!("{name} lies at {begin}..{end}, expected {size} bytes within the file"));
         }
-        if (data + begin) % (dtype.bitsize() / 8) != 0 {
+        if !(data + begin).is_multiple_of(dtype.bitsize() / 8) {
             return Err(format!("{name} begins at byte {}, which is not aligned", data + begin));
         }
         offsets[position] = data + begin;
