@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::error::CanError;
 
 /// How a log ends, when it is not compressed.
-pub const LOG_EXTENSIONS: [&str; 4] = ["csv", "log", "txt", "asc"];
+pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
 /// How a compressed log ends.
 const COMPRESSION_EXTENSIONS: [&str; 5] = ["gz", "zst", "zstd", "xz", "gzip"];
 
@@ -105,7 +105,7 @@ impl Dataset {
 }
 
 /// Entries of a folder, sorted by name, without hidden ones.
-fn list(folder: &Path) -> Result<Vec<PathBuf>, CanError> {
+pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, CanError> {
     let path = folder.to_path_buf();
     let entries = fs::read_dir(folder).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => CanError::MissingFolder { path: path.clone() },
@@ -123,7 +123,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, CanError> {
     Ok(paths)
 }
 
-fn is_log(path: &Path) -> bool {
+pub(super) fn is_log(path: &Path) -> bool {
     let name = file_name(path).to_ascii_lowercase();
     let mut parts = name.rsplit('.');
     let mut last = parts.next().unwrap_or_default();

@@ -14,6 +14,10 @@ pub enum CanError {
     #[error("{path}: no such folder; --data wants a folder that holds train_01_attack_free/, train_02_with_attacks/ and test_*/", path = path.display())]
     MissingFolder { path: PathBuf },
 
+    /// The name of no dataset that is there.
+    #[error("{name}: {looked}; --data wants a dataset's folder or name, and {advice}")]
+    UnknownDataset { name: String, looked: String, advice: String },
+
     /// A file was given where a dataset's folder is wanted.
     #[error("{path}: is a file; --data wants the folder that holds train_01_attack_free/, train_02_with_attacks/ and test_*/", path = path.display())]
     NotAFolder { path: PathBuf },
@@ -23,7 +27,7 @@ pub enum CanError {
     UnreadableFolder { path: PathBuf, source: io::Error },
 
     /// The folder holds nothing named like a part of a dataset.
-    #[error("{root}: holds no train_* or test_* folder (found {found}); expected train_01_attack_free/, train_02_with_attacks/ and test_*/", root = root.display())]
+    #[error("{root}: holds no train_* or test_* folder (found {found}); expected train_01_attack_free/, train_02_with_attacks/ and test_*/; if datasets lie in it, give one of them: --data NAME", root = root.display())]
     NoDatasetFolders { root: PathBuf, found: String },
 
     /// The parts of the dataset are there but empty.
@@ -57,6 +61,14 @@ pub enum CanError {
     /// The file's size changed between opening it and reaching its end.
     #[error("{path}: changed while it was read ({size_at_open} bytes when opened, {size_at_end} at the end); wait until nothing writes it", path = path.display())]
     ChangedWhileRead { path: PathBuf, size_at_open: u64, size_at_end: u64 },
+
+    /// A Parquet file, and a program that was built without a reader for it.
+    #[error("{path}: is a Parquet file, which this program was built without: build it with `cargo build --release --features parquet`", path = path.display())]
+    NoParquet { path: PathBuf },
+
+    /// A Parquet file that is damaged, or has not the columns of a log.
+    #[error("{path}: cannot be read as Parquet: {problem}", path = path.display())]
+    Parquet { path: PathBuf, problem: String },
 
     /// ROAD's label file is there but cannot be used.
     #[error("{path}: {problem}; labels of the logs beside it come from this file: mend it, or remove it to read them as attack-free", path = path.display())]

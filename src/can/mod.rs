@@ -1,5 +1,7 @@
 //! CAN traffic: frames, the log formats they are read from, datasets on disk, and the simulator.
 
+pub mod catalogue;
+pub mod check;
 pub mod dataset;
 pub mod error;
 pub mod formats;
@@ -9,7 +11,7 @@ pub mod simulator;
 
 pub use dataset::{Dataset, Role, SourceFile};
 pub use error::CanError;
-pub use formats::{Format, LogReader, open_log};
+pub use formats::{Format, LogReader, Piece, format_of_pieces, open_log, read_piece};
 pub use frame::Frame;
 pub use report::{ReadReport, RejectReason};
 pub use simulator::{SimulationOptions, ensure_simulated, simulate};

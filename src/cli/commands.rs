@@ -11,6 +11,7 @@ use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
 use super::memory::MemoryCommand;
 use super::settings::Settings;
+use crate::graph::Share;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
 #[derive(Debug, Parser)]
@@ -83,7 +84,35 @@ pub enum DataCommand {
         settings: Settings,
     },
     /// Build the graph store of a dataset (stages do so by themselves)
-    Build(Settings),
+    Build {
+        /// Build one part of several, such as 2/8: on several machines, one part each; `kdgat data merge` joins them
+        #[arg(long, value_name = "I/N")]
+        part: Option<Share>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Join the parts of a store into the store that a single build would have made
+    Merge {
+        /// The folders that `kdgat data build --part` wrote
+        #[arg(value_name = "PART", required = true)]
+        parts: Vec<PathBuf>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// List the known datasets, where they are, and under which terms they may be used
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read all logs of a dataset and report what is in them and what may mislead, before anything is built
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Count files, frames, graphs, attacks, IDs and rejected rows of a dataset
     Info {
         /// Print JSON

@@ -1,15 +1,17 @@
 //! `kdgat data`: simulate, build, describe.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use super::output;
+use crate::can::catalogue::{self, Entry};
 use crate::can::{SimulationOptions, simulate as simulate_dataset};
 use crate::config::Config;
 use crate::graph::store::manifest::{FileEntry, Manifest};
+use crate::graph::{Share, Store};
 use crate::stage;
 
 /// Writes a simulated dataset into `folder`.
@@ -20,9 +22,54 @@ pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the store of a dataset if it is not there.
-pub fn build(config: &Config) -> Result<ExitCode> {
-    let store = stage::open_store(config)?;
+/// Builds the store of a dataset, or a part of it, if it is not there.
+pub fn build(config: &Config, part: Option<Share>) -> Result<ExitCode> {
+    match part {
+        None => describe(&*stage::open_store(config)?),
+        Some(share) => {
+            let folder = stage::build_store_part(config, share)?;
+            output::write(&format!("{}\n", folder.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Known datasets, and whether they are in the folder of `KDGAT_DATA`.
+pub fn list(json: bool) -> Result<ExitCode> {
+    let data_folder = catalogue::data_folder();
+    let found = |entry: &Entry| data_folder.as_deref().and_then(|folder| entry.find(folder));
+    let text = if json {
+        let describe = |entry: &Entry| {
+            let mut described = serde_json::to_value(entry)?;
+            described["found"] = serde_json::to_value(found(entry))?;
+            Ok(described)
+        };
+        let described = catalogue::entries().iter().map(describe).collect::<Result<Vec<_>>>()?;
+        serde_json::to_string_pretty(&described)? + "\n"
+    } else {
+        let describe = |entry: &Entry| {
+            let place = found(entry).map_or("not found".to_string(), |folder| folder.display().to_string());
+            let Entry { name, title, format, licence, citation, url, .. } = entry;
+            format!(
+                "{name}  ({place})\n  {title}\n  format {format}; licence: {licence}\n  cite: {citation}\n  {url}\n\n"
+            )
+        };
+        let heading = match &data_folder {
+            Some(folder) => format!("looked for in {} ({})\n\n", folder.display(), catalogue::DATA_FOLDER_VARIABLE),
+            None => format!("{} names no folder to look in\n\n", catalogue::DATA_FOLDER_VARIABLE),
+        };
+        heading + &catalogue::entries().iter().map(describe).collect::<String>()
+    };
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Joins parts of a store.
+pub fn merge(config: &Config, parts: &[PathBuf]) -> Result<ExitCode> {
+    describe(&stage::merge_store_parts(config, parts)?)
+}
+
+fn describe(store: &Store) -> Result<ExitCode> {
     let totals = &store.manifest().totals;
     output::write(&format!(
         "{}: {} graphs ({} with an attack) of {} frames: {}\n",
@@ -59,25 +106,39 @@ fn table(manifest: &Manifest) -> String {
         totals.rejected_rows.to_string(),
         manifest.files.iter().map(|file| file.report.backward_timestamps).sum::<u64>().to_string(),
     ]);
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0).max(COLUMNS[column].len());
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
-    let mut text = format!(
-        "{}: windows of {} frames, a new one every {}; {} IDs in the vocabulary; digest {}\n\n",
+    let dropped = match manifest.duplicates.num_dropped() {
+        0 => String::new(),
+        dropped => format!("; {dropped} training graphs left out, since they are also in validation or a test"),
+    };
+    let heading = format!(
+        "{}: windows of {} frames, a new one every {}; {} IDs in the vocabulary; digest {}",
         manifest.dataset,
         manifest.options.window,
         manifest.options.stride,
         manifest.vocabulary.ids().len(),
         &manifest.digest[..16]
     );
-    let mut line = |cells: &[&str]| {
+    heading + &dropped + "\n\n" + &aligned(&COLUMNS, &rows)
+}
+
+/// A table: the first column to the left, the others to the right.
+pub fn aligned<const N: usize>(columns: &[&str; N], rows: &[[String; N]]) -> String {
+    let letters = |cell: &str| cell.chars().count();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| letters(&row[column]));
+        cells.max().unwrap_or(0).max(letters(columns[column]))
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    let mut line = |cells: &[&str; N]| {
         for (index, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
             // Writing to a String cannot fail.
             let _ = if index == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
         }
         text.push('\n');
     };
-    line(&COLUMNS);
-    for row in &rows {
+    line(columns);
+    for row in rows {
         line(&row.each_ref().map(String::as_str));
     }
     text

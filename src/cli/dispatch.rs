@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
-use super::{calibrate, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
+use super::{calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
@@ -48,7 +48,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
-        Command::Data(DataCommand::Build(settings)) => data::build(&settings.load()?.config),
+        Command::Data(DataCommand::Build { part, settings }) => data::build(&settings.load()?.config, part),
+        Command::Data(DataCommand::Merge { parts, settings }) => data::merge(&settings.load()?.config, &parts),
+        Command::Data(DataCommand::List { json }) => data::list(json),
+        Command::Data(DataCommand::Check { settings, json }) => check::run(&settings.load()?.config, json),
         Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),
         Command::Teachers(TeachersCommand::List(settings)) => teachers::list(&settings.load()?.config),
         Command::Teachers(TeachersCommand::Show { settings, teacher }) => {

@@ -1,6 +1,7 @@
 //! The command line: types and help texts, and the way from a command to the code that does it.
 
 mod calibrate;
+mod check;
 mod commands;
 mod compare;
 mod completions;

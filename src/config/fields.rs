@@ -12,7 +12,7 @@ use super::values::*;
 config_fields! {
     /// Where the traffic comes from and how it is cut into graphs.
     data: DataConfig {
-        /// Folder of a dataset, or the name of one whose store exists. none: the simulated dataset `sim`, made on first use.
+        /// Folder of a dataset, or the name of one in the folder KDGAT_DATA (`kdgat data list`). none: the simulated dataset `sim`, made on first use.
         data: Option<PathBuf> = None;
         /// Folder of the graph stores.
         stores_dir: PathBuf = "stores".into();
@@ -24,7 +24,10 @@ config_fields! {
         validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
         /// Share of a file's rows that may be rejected before the file is refused.
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
+        /// Train on graphs that are, feature by feature, also in validation or a test. Without it they are left out of training.
+        keep_duplicates: bool = false;
         /// Format of the log files; auto recognises it by their content.
+        #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;
     }
 
@@ -90,6 +93,10 @@ config_fields! {
         num_workers: usize = 1, Between(1.0, 256.0);
         /// Batches that are assembled ahead.
         prefetch_batches: usize = 4, Between(1.0, 1024.0);
+        /// Graphs that lie together in the store and are read together; 0 shuffles all graphs. For stores larger than the memory.
+        shuffle_block: usize = 0;
+        /// Graphs of several blocks that are mixed with each other, at least (with `shuffle_block`).
+        shuffle_buffer: usize = 16384, AtLeast(1.0);
         /// Where to train: auto (a GPU when there is one), cpu, cuda, cuda:N.
         device: DeviceChoice = DeviceChoice::Auto;
         /// Precision of the computation.

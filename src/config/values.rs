@@ -366,9 +366,16 @@ choices! {
     LogFormat {
         /// Recognised by the content of each file.
         Auto = "auto",
-        Csv = "csv",
+        CanTrainAndTest = "can-train-and-test",
         /// What SocketCAN's `candump -L` writes.
         Candump = "candump",
+        /// What SocketCAN's `candump -ta` writes.
+        CandumpAscii = "candump-ascii",
+        CarHacking = "car-hacking",
+        Challenge2020 = "challenge-2020",
+        /// Vector ASC.
+        Asc = "asc",
+        Parquet = "parquet",
     }
     ModelKind { Vgae = "vgae", Gat = "gat" }
     /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).

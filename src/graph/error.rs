@@ -60,6 +60,10 @@ pub enum StoreError {
     #[error("{} changed while it was read: wait until it is complete and start again", path.display())]
     SourceChanged { path: PathBuf },
 
+    /// Parts that do not make a store.
+    #[error("these parts do not make a store: {detail}")]
+    Parts { detail: String },
+
     /// A log could not be read.
     #[error(transparent)]
     Can(#[from] CanError),
@@ -94,6 +98,7 @@ impl StoreError {
             | Self::NoGraphs { .. }
             | Self::Rejected { .. }
             | Self::SourceChanged { .. }
+            | Self::Parts { .. }
             | Self::EdgeList { .. } => true,
             Self::Can(error) => !matches!(
                 error,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::assemble::{AssembleOptions, Assembler};
+use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
-use crate::random::{self, Purpose};
 use crate::torch::allocator::{self, Phase};
 
 /// How long a thread waits for the memory of a batch.
@@ -33,9 +33,7 @@ pub struct LoaderOptions {
 ///
 /// A pure function: the same arguments give the same batches on every machine.
 pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
-    let mut order = graphs.to_vec();
-    random::shuffle(&mut order, seed, Purpose::Shuffle, epoch);
-    order.chunks(batch_graphs.max(1)).map(<[u64]>::to_vec).collect()
+    Shuffle::FULL.batches(graphs, batch_graphs, seed, epoch)
 }
 
 /// Makes batches of one store.

@@ -11,6 +11,7 @@ pub mod edge_scaling;
 pub mod error;
 pub mod features;
 pub mod loader;
+pub mod shuffle;
 pub mod split;
 pub mod store;
 pub mod vocabulary;
@@ -22,8 +23,9 @@ pub use columns::{Columns, GraphView};
 pub use edge_scaling::EdgeScaling;
 pub use error::StoreError;
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
+pub use shuffle::Shuffle;
 pub use split::Split;
-pub use store::{BuildOptions, Event, Progress, Store, open_or_build};
+pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};
 pub use vocabulary::Vocabulary;
 
 /// Continuous node features (the ID's vocabulary index is not one of them).

@@ -76,7 +76,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
         }
     }
     let batch_graphs = training::batch_graphs(config, training.len());
-    Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed })
+    let shuffle = training::shuffle(config);
+    Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed, shuffle })
 }
 
 pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {

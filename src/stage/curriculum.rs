@@ -12,7 +12,7 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
 use crate::curriculum::{Choice, Sampler, Schedule, Scorer, Scores, Selection};
 use crate::distill::frozen::LoadedModel;
-use crate::graph::{Split, Store, shuffled_batches};
+use crate::graph::{Split, Store};
 use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunDirectory;
@@ -193,7 +193,8 @@ impl BatchPlan for CurriculumEpochs {
     }
 
     fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
-        shuffled_batches(&self.selection(epoch).graphs, self.graphs.batch_graphs, self.graphs.seed, epoch)
+        let graphs = self.selection(epoch).graphs;
+        self.graphs.shuffle.batches(&graphs, self.graphs.batch_graphs, self.graphs.seed, epoch)
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {

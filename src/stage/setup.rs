@@ -9,7 +9,8 @@ use tch::Device;
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, LogFormat, Precision};
-use crate::graph::{BuildOptions, Event, Progress, Store, open_or_build};
+use crate::graph::store::duplicates::Duplicates;
+use crate::graph::{BuildOptions, Event, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::allocator;
@@ -68,20 +69,42 @@ pub fn device(choice: DeviceChoice) -> Result<Device, StageError> {
 
 /// The store of the configured dataset, built if it is not there or its source has changed.
 pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
-    let dataset = match &config.data.data {
-        Some(root) => Dataset::open(root)?,
-        None => simulated(&config.data.stores_dir)?,
-    };
-    let options = BuildOptions {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+}
+
+/// Builds one part of that store; its folder.
+pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(build_part(&dataset, &options, share, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// Joins the parts of a store.
+pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, StageError> {
+    Ok(merge(parts, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// The configured dataset; the simulated one is made on first use.
+pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
+    match &config.data.data {
+        Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
+        None => simulated(&config.data.stores_dir),
+    }
+}
+
+/// How the configuration has stores built.
+pub fn build_options(config: &Config) -> BuildOptions {
+    BuildOptions {
         window: config.data.window,
         stride: config.data.stride,
         validation_fraction: config.data.validation_fraction,
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
+        keep_duplicates: config.data.keep_duplicates,
         threads: config.training.threads,
+        memory_limit_bytes: config.memory.memory_limit.map(|size| size.0),
         ..BuildOptions::default()
-    };
-    Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
+    }
 }
 
 /// The simulated dataset, made on first use.
@@ -120,8 +143,14 @@ impl Progress for BuildLines {
             Event::Started { files, bytes } => {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
             }
+            Event::Resuming { graphs, .. } => {
+                eprintln!("going on with a build that was interrupted: {graphs} graphs are there")
+            }
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
                 eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));
+            }
+            Event::Checked { duplicates } if **duplicates != Duplicates::default() => {
+                eprintln!("{}", describe_duplicates(duplicates));
             }
             Event::Finished { folder, graphs, bytes } => eprintln!(
                 "built {graphs} graphs in {:.1} s ({:.1} MB): {}",
@@ -132,6 +161,18 @@ impl Progress for BuildLines {
             _ => {}
         }
     }
+}
+
+fn describe_duplicates(duplicates: &Duplicates) -> String {
+    let Duplicates { train_in_validation, train_in_test, validation_in_test, .. } = duplicates;
+    let treatment = match duplicates.num_dropped() {
+        0 => "none is left out".to_string(),
+        dropped => format!("{dropped} are left out of training (--keep-duplicates keeps them)"),
+    };
+    format!(
+        "graphs that are in two splits: {train_in_validation} of training in validation, {train_in_test} of training in \
+         tests, {validation_in_test} of validation in tests; {treatment}"
+    )
 }
 
 /// Rejected rows by reason, each with the first places.
@@ -146,7 +187,12 @@ fn describe_rejects(report: &ReadReport) -> String {
 fn forced_format(choice: LogFormat) -> Option<Format> {
     match choice {
         LogFormat::Auto => None,
-        LogFormat::Csv => Some(Format::CanTrainAndTest),
+        LogFormat::CanTrainAndTest => Some(Format::CanTrainAndTest),
         LogFormat::Candump => Some(Format::Candump),
+        LogFormat::CandumpAscii => Some(Format::CandumpAscii),
+        LogFormat::CarHacking => Some(Format::CarHacking),
+        LogFormat::Challenge2020 => Some(Format::Challenge2020),
+        LogFormat::Asc => Some(Format::Asc),
+        LogFormat::Parquet => Some(Format::Parquet),
     }
 }

@@ -12,7 +12,7 @@ use super::setup::Data;
 use super::teacher::TeacherUse;
 use crate::config::{AttentionChoice, Config, Convolution, Precision, Schedule as ScheduleChoice, Stage};
 use crate::graph::{
-    AssembleOptions, EdgeScaling, Loader, LoaderOptions, Split, Store, UnknownDrop, Vocabulary, shuffled_batches,
+    AssembleOptions, EdgeScaling, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop, Vocabulary,
 };
 use crate::nn::attention::AttentionKernel;
 use crate::train::fit::{BatchPlan, FitOptions};
@@ -135,6 +135,13 @@ pub struct Graphs {
     pub batch_graphs: usize,
     /// Of the run.
     pub seed: u64,
+    pub shuffle: Shuffle,
+}
+
+/// How the configuration has graphs shuffled.
+pub fn shuffle(config: &Config) -> Shuffle {
+    let training = &config.training;
+    Shuffle { block_graphs: training.shuffle_block, buffer_graphs: training.shuffle_buffer }
 }
 
 impl Graphs {
@@ -179,7 +186,7 @@ impl StagePlan for Graphs {
 
 impl BatchPlan for Graphs {
     fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
-        shuffled_batches(&self.training, self.batch_graphs, self.seed, epoch)
+        self.shuffle.batches(&self.training, self.batch_graphs, self.seed, epoch)
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {

@@ -8,10 +8,10 @@ use super::{LineFormat, Row};
 use crate::can::frame::Frame;
 use crate::can::report::{FrameKind, RejectReason};
 
-const TIMESTAMP_NAMES: [&str; 2] = ["timestamp", "time"];
-const ID_NAMES: [&str; 4] = ["arbitration_id", "can_id", "id", "arbitration id"];
-const DATA_NAMES: [&str; 3] = ["data_field", "data", "payload"];
-const LABEL_NAMES: [&str; 2] = ["attack", "label"];
+pub(super) const TIMESTAMP_NAMES: [&str; 2] = ["timestamp", "time"];
+pub(super) const ID_NAMES: [&str; 4] = ["arbitration_id", "can_id", "id", "arbitration id"];
+pub(super) const DATA_NAMES: [&str; 3] = ["data_field", "data", "payload"];
+pub(super) const LABEL_NAMES: [&str; 2] = ["attack", "label"];
 
 /// Reads rows of this format.
 #[derive(Default)]
@@ -43,6 +43,8 @@ struct Located {
 const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3) };
 
 impl LineFormat for CanTrainAndTest {
+    const LINES_STAND_ALONE: bool = true;
+
     #[inline]
     fn parse_line(&mut self, line: &[u8]) -> Row {
         match (&self.columns, parse_standard(line)) {
@@ -136,7 +138,7 @@ fn payload(text: &[u8]) -> Result<fields::Payload, RejectReason> {
 }
 
 /// 0 or 1, also as other programs write them.
-fn label(text: &[u8]) -> Result<bool, RejectReason> {
+pub(super) fn label(text: &[u8]) -> Result<bool, RejectReason> {
     match text {
         b"0" | b"0.0" => Ok(false),
         b"1" | b"1.0" => Ok(true),

@@ -16,6 +16,8 @@ const ERROR_FLAG: u32 = 0x2000_0000;
 pub struct Candump;
 
 impl LineFormat for Candump {
+    const LINES_STAND_ALONE: bool = true;
+
     fn parse_line(&mut self, line: &[u8]) -> Row {
         parse(line).unwrap_or_else(|reason| Row::Rejected(fields::diagnose(line, reason)))
     }

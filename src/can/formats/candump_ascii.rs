@@ -15,6 +15,8 @@ use crate::can::report::{FrameKind, RejectReason};
 pub struct CandumpAscii;
 
 impl LineFormat for CandumpAscii {
+    const LINES_STAND_ALONE: bool = true;
+
     fn parse_line(&mut self, line: &[u8]) -> Row {
         parse(line).unwrap_or_else(|reason| Row::Rejected(fields::diagnose(line, reason)))
     }

@@ -13,6 +13,8 @@ use crate::can::report::{FrameKind, RejectReason};
 pub struct CarHacking;
 
 impl LineFormat for CarHacking {
+    const LINES_STAND_ALONE: bool = true;
+
     fn parse_line(&mut self, line: &[u8]) -> Row {
         let row = if line.starts_with(b"Timestamp:") { parse_text(line) } else { parse_csv(line) };
         match row {

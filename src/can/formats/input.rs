@@ -1,7 +1,7 @@
 //! The bytes of a log: opened, decompressed when their first bytes say so, and checked at their end.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,30 @@ impl Input {
         };
         let size_at_open = metadata.is_file().then_some(metadata.len());
         Ok(Input { reader, file, path: path.to_path_buf(), compression, size_at_open, bytes_delivered: 0 })
+    }
+
+    /// Opens an uncompressed log of `log_bytes` bytes, to be read from byte `begin` on.
+    ///
+    /// # Errors
+    /// As [`Input::open`]; when the file has another size by now.
+    pub fn open_at(path: &Path, begin: u64, log_bytes: u64) -> Result<Input, CanError> {
+        let path = path.to_path_buf();
+        let mut file = File::open(&path).map_err(|source| CanError::Open { path: path.clone(), source })?;
+        let size_at_end = file.metadata().map_err(|source| CanError::Open { path: path.clone(), source })?.len();
+        if size_at_end != log_bytes {
+            return Err(CanError::ChangedWhileRead { path, size_at_open: log_bytes, size_at_end });
+        }
+        let reader = file.try_clone().map_err(|source| CanError::Open { path: path.clone(), source })?;
+        // Both handles share one position: the second is asked for the size only.
+        file.seek(SeekFrom::Start(begin)).map_err(|source| CanError::Read { path: path.clone(), source })?;
+        let reader = Box::new(BufReader::with_capacity(DISK_READ_BYTES, reader));
+        let (compression, size_at_open) = (Compression::None, Some(log_bytes));
+        Ok(Input { reader, file, path, compression, size_at_open, bytes_delivered: 0 })
+    }
+
+    /// Whether this is a file of its own on a disk, whose bytes are the log's.
+    pub fn is_plain_file(&self) -> bool {
+        self.compression == Compression::None && self.size_at_open.is_some()
     }
 
     /// Reads some bytes; 0 at the end.

@@ -1,5 +1,9 @@
 //! Cuts a log into lines, block by block, in a fixed amount of memory whatever the lines are.
 
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use memchr::memchr;
 
 use super::input::Input;
@@ -33,6 +37,11 @@ pub struct Lines {
     number: u64,
     at_end: bool,
     overlong_head: Vec<u8>,
+    /// Position in the log of `buffer[0]`.
+    buffer_position: u64,
+    /// Lines that begin here or later are not given out.
+    limit: u64,
+    read_time: Duration,
 }
 
 /// Where the next line was found.
@@ -56,6 +65,9 @@ impl Lines {
             number: 0,
             at_end: false,
             overlong_head: Vec::new(),
+            buffer_position: 0,
+            limit: u64::MAX,
+            read_time: Duration::ZERO,
         };
         while !lines.at_end && lines.end < lines.buffer.len() / 2 {
             lines.fill()?;
@@ -66,12 +78,36 @@ impl Lines {
         Ok(lines)
     }
 
+    /// The lines of an uncompressed log that begin within `range` (positions in bytes), counted from 1. The last of them
+    /// is given out whole. Ranges that follow each other give every line once.
+    ///
+    /// # Errors
+    /// As [`Lines::new`]; when the log has not `log_bytes` bytes.
+    pub fn within(path: &Path, range: Range<u64>, log_bytes: u64) -> Result<Lines, CanError> {
+        // The byte before tells whether a line begins at the first.
+        let begin = range.start.saturating_sub(1);
+        let mut lines = Lines::new(Input::open_at(path, begin, log_bytes)?)?;
+        lines.buffer_position = begin;
+        lines.limit = range.end;
+        if range.start > 0 {
+            lines.start = 0;
+            lines.pass_over_begun_line()?;
+        } else if range.end > 0 {
+            // A line behind a byte order mark begins with the mark.
+            lines.limit = range.end.max(lines.start as u64 + 1);
+        }
+        Ok(lines)
+    }
+
     /// The next line, `None` at the end. The last line needs no line ending.
     ///
     /// # Errors
     /// Those of [`Input::read`].
     #[inline]
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>, CanError> {
+        if self.buffer_position + self.start as u64 >= self.limit {
+            return Ok(None);
+        }
         let found = match memchr(b'\n', &self.buffer[self.start..self.end]) {
             Some(length) if length <= MAX_LINE_BYTES => {
                 let start = self.start;
@@ -80,7 +116,7 @@ impl Lines {
             }
             _ => self.find_beyond_buffer()?,
         };
-        self.number += 1;
+        self.number += u64::from(!matches!(found, Found::End));
         let number = self.number;
         Ok(match found {
             Found::InBuffer { start, end } => {
@@ -106,6 +142,16 @@ impl Lines {
     /// What has been read and not yet given out.
     pub fn held(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
+    }
+
+    /// Lines given out so far.
+    pub fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// Time spent on reading and decompressing.
+    pub fn read_time(&self) -> Duration {
+        self.read_time
     }
 
     /// The log.
@@ -139,10 +185,27 @@ impl Lines {
                         _ => Found::InBuffer { start, end: start + length },
                     });
                 }
-                None if overlong => (self.start, self.end) = (0, 0),
+                None if overlong => self.start = self.end,
                 None => {}
             }
             self.fill()?;
+        }
+    }
+
+    /// Goes to the beginning of the next line, but not beyond the limit.
+    fn pass_over_begun_line(&mut self) -> Result<(), CanError> {
+        loop {
+            match memchr(b'\n', &self.buffer[self.start..self.end]) {
+                Some(length) => self.start += length + 1,
+                None => {
+                    self.start = self.end;
+                    if !self.at_end && self.buffer_position + (self.start as u64) < self.limit {
+                        self.fill()?;
+                        continue;
+                    }
+                }
+            }
+            return Ok(());
         }
     }
 
@@ -150,10 +213,13 @@ impl Lines {
     fn fill(&mut self) -> Result<(), CanError> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
+            self.buffer_position += self.start as u64;
             self.end -= self.start;
             self.start = 0;
         }
+        let begin = Instant::now();
         let count = self.input.read(&mut self.buffer[self.end..])?;
+        self.read_time += begin.elapsed();
         self.end += count;
         self.at_end = count == 0;
         Ok(())

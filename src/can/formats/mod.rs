@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +24,15 @@ mod challenge_2020;
 mod fields;
 mod input;
 mod lines;
+#[cfg(feature = "parquet")]
+mod parquet_log;
 mod road;
 mod stream;
 mod text_log;
 
 pub use input::Compression;
 pub use lines::MAX_LINE_BYTES;
+pub use piece::{Piece, format_of_pieces, read_piece};
 pub use stream::StreamReader;
 
 use input::Input;
@@ -56,6 +60,8 @@ pub enum Format {
     Challenge2020,
     /// Vector ASC.
     Asc,
+    /// Parquet with columns named as in [`can_train_and_test`]; read by programs built with the feature `parquet`.
+    Parquet,
 }
 
 /// Calls a generic function with the type that reads a format.
@@ -68,19 +74,33 @@ macro_rules! with_line_format {
             Format::CarHacking => $function::<car_hacking::CarHacking>($($argument),*),
             Format::Challenge2020 => $function::<challenge_2020::Challenge2020>($($argument),*),
             Format::Asc => $function::<asc::Asc>($($argument),*),
+            Format::Parquet => $function::<NoText>($($argument),*),
         }
     };
 }
 
+// After the macro, which it uses.
+mod piece;
+
 impl Format {
-    /// All formats; of those that read a log equally well, the first is taken.
-    pub const ALL: [Format; 6] = [
+    /// All text formats; of those that read a log equally well, the first is taken.
+    pub const TEXT: [Format; 6] = [
         Format::Candump,
         Format::CandumpAscii,
         Format::CarHacking,
         Format::Challenge2020,
         Format::Asc,
         Format::CanTrainAndTest,
+    ];
+    /// All formats.
+    pub const ALL: [Format; 7] = [
+        Format::Candump,
+        Format::CandumpAscii,
+        Format::CarHacking,
+        Format::Challenge2020,
+        Format::Asc,
+        Format::CanTrainAndTest,
+        Format::Parquet,
     ];
 
     /// Its name on the command line and in files.
@@ -92,6 +112,7 @@ impl Format {
             Format::CarHacking => "car-hacking",
             Format::Challenge2020 => "challenge-2020",
             Format::Asc => "asc",
+            Format::Parquet => "parquet",
         }
     }
 }
@@ -134,6 +155,9 @@ pub enum Row {
 
 /// A text format, one row a line.
 pub trait LineFormat: Default + Send {
+    /// Nothing but the log's first line decides how its other lines are read, so that it can be read in pieces.
+    const LINES_STAND_ALONE: bool = false;
+
     /// Reads one line, without its line ending and never blank. Lines come in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
 }
@@ -145,6 +169,9 @@ pub trait FrameSource: Send {
     /// # Errors
     /// When the log cannot be read on. A row that cannot be read is counted, and is no error.
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError>;
+
+    /// Time spent so far on reading from the disk and decompressing.
+    fn read_time(&self) -> Duration;
 }
 
 fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
@@ -163,6 +190,11 @@ fn score<F: LineFormat>(head: &[&[u8]]) -> usize {
 /// # Errors
 /// When the file is missing, unreadable, empty, damaged, or in no known format.
 pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanError> {
+    if format == Some(Format::Parquet) || (format.is_none() && begins_like_parquet(path)) {
+        let (format, compression) = (Format::Parquet, Compression::None);
+        let (source, labels, report) = (open_parquet(path)?, None, ReadReport::default());
+        return Ok(LogReader { format, compression, source, labels, report });
+    }
     let lines = Lines::new(Input::open(path)?)?;
     let compression = lines.input().compression();
     let format = match format {
@@ -177,10 +209,40 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
     Ok(LogReader { format, compression, source, labels, report: ReadReport::default() })
 }
 
+/// In place of a text format, for what is no text: reads no line.
+#[derive(Default)]
+struct NoText;
+
+impl LineFormat for NoText {
+    fn parse_line(&mut self, _line: &[u8]) -> Row {
+        Row::Rejected(RejectReason::NotARow)
+    }
+}
+
+/// How a Parquet file begins.
+const PARQUET_MAGIC: &[u8; 4] = b"PAR1";
+
+fn begins_like_parquet(path: &Path) -> bool {
+    let mut head = [0; PARQUET_MAGIC.len()];
+    // What cannot be read is no Parquet file; opening it as a text says what is wrong.
+    let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head));
+    read.is_ok() && head == *PARQUET_MAGIC
+}
+
+#[cfg(feature = "parquet")]
+fn open_parquet(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
+    Ok(Box::new(parquet_log::ParquetLog::open(path)?))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
+    Err(CanError::NoParquet { path: path.to_path_buf() })
+}
+
 fn recognise(lines: &Lines) -> Result<Format, CanError> {
     let head = lines.peek(LINES_TO_RECOGNISE);
     // `min_by_key` takes the first of equals.
-    let best = Format::ALL
+    let best = Format::TEXT
         .into_iter()
         .map(|format| (format, with_line_format!(format, score(&head))))
         .min_by_key(|(_, score)| usize::MAX - score);
@@ -223,6 +285,11 @@ impl LogReader {
     /// What was seen so far.
     pub fn report(&self) -> &ReadReport {
         &self.report
+    }
+
+    /// Time spent so far on reading from the disk and decompressing; the rest was parsing.
+    pub fn read_time(&self) -> Duration {
+        self.source.read_time()
     }
 
     /// The log's format.

@@ -143,6 +143,9 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
+        let is_first = self.line_number == 0 && self.held.is_empty();
+        // A byte order mark, as some editors write.
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").filter(|_| is_first).unwrap_or(bytes);
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         if self.parser.is_some() {
             return self.parse(bytes, frames);
@@ -204,7 +207,7 @@ impl<R: Read> StreamReader<R> {
 fn recognise(lines: &[Vec<u8>]) -> Option<Format> {
     let readable: Vec<&[u8]> = lines.iter().map(Vec::as_slice).filter(|line| !line.trim_ascii().is_empty()).collect();
     let mut best: Option<(usize, Format)> = None;
-    for format in Format::ALL {
+    for format in Format::TEXT {
         let mut parser = parser(format);
         let rows: Vec<Row> = readable.iter().map(|line| parser(line)).collect();
         let read = rows.iter().filter(|row| !matches!(row, Row::Rejected(_))).count();
@@ -226,6 +229,7 @@ fn parser(format: Format) -> Parser {
         Format::CarHacking => boxed::<car_hacking::CarHacking>(),
         Format::Challenge2020 => boxed::<challenge_2020::Challenge2020>(),
         Format::Asc => boxed::<asc::Asc>(),
+        Format::Parquet => boxed::<super::NoText>(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The frames of a text log: lines through a [`LineFormat`], with everything counted.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::lines::{Line, Lines};
 use super::{FrameSource, LineFormat, Row};
@@ -13,18 +14,36 @@ pub struct TextLog<F> {
     path: PathBuf,
     lines: Lines,
     format: F,
-    /// Timestamp of the last frame; before the first, smaller than any.
+    /// Timestamp of the last frame; infinite before the first, which so takes the rare way.
     last_timestamp: f64,
+    /// Timestamp of the first frame, and where it is.
+    first: Option<(f64, Place)>,
 }
 
 impl<F: LineFormat> TextLog<F> {
     /// The frames of `lines`.
     pub fn new(lines: Lines, format: F) -> Self {
-        Self { path: lines.input().path().to_path_buf(), lines, format, last_timestamp: f64::NEG_INFINITY }
+        Self { path: lines.input().path().to_path_buf(), lines, format, last_timestamp: f64::INFINITY, first: None }
+    }
+}
+
+impl<F: LineFormat> TextLog<F> {
+    /// The lines, to ask how far they are.
+    pub fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// Timestamp of the first frame, and where it is.
+    pub fn take_first(&mut self) -> Option<(f64, Place)> {
+        self.first.take()
     }
 }
 
 impl<F: LineFormat> FrameSource for TextLog<F> {
+    fn read_time(&self) -> Duration {
+        self.lines.read_time()
+    }
+
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
         while frames.len() < limit {
             let Some(line) = self.lines.next_line()? else { break };
@@ -38,8 +57,12 @@ impl<F: LineFormat> FrameSource for TextLog<F> {
                 Row::Frame(frame, kind) => {
                     report.accept(&frame, kind);
                     if frame.timestamp < self.last_timestamp {
-                        let step_seconds = self.last_timestamp - frame.timestamp;
-                        report.backward(step_seconds, || Place::new(&self.path, number, bytes));
+                        let step_seconds = (self.last_timestamp - frame.timestamp).min(f64::MAX);
+                        let place = || Place::new(&self.path, number, bytes);
+                        match self.last_timestamp.is_finite() {
+                            true => report.backward(step_seconds, place),
+                            false => self.first = Some((frame.timestamp, place())),
+                        }
                     }
                     self.last_timestamp = frame.timestamp;
                     frames.push(frame);

@@ -1,138 +1,147 @@
-//! From log files to shards: the part of a build that runs in parallel.
-//!
-//! Files are grouped into units in order, by size; a unit is read by one thread and has shards of its own. So the
-//! shards are the same for any number of threads, and a dataset of many small files has few shards.
+//! From logs to shards: the part of a build that runs in parallel, unit by unit.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
-use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
 
+use super::chain::Chain;
+use super::id_set::IdSet;
+use super::journal::{Carry, ExactFrame, Finished, Journal, LogRecord, UnitRecord};
 use super::manifest::{ShardEntry, SourceState};
-use super::options::BuildOptions;
-use super::progress::{Event, Progress};
+use super::parallel::in_parallel;
+use super::plan::{Plan, Unit};
+use super::progress::{Event, Progress, StageTimes};
 use super::shard;
-use crate::can::{Dataset, Frame, ReadReport, SourceFile, open_log};
+use super::sources::{check_rejects, digest_of, file_state, with_short_names};
+use crate::can::{Dataset, Frame, ReadReport, open_log, read_piece};
 use crate::graph::StoreError;
 use crate::graph::columns::Columns;
 use crate::graph::features::FeatureExtractor;
-use crate::graph::window::Windows;
+use crate::graph::window::{WindowState, Windows};
 
-/// Files that are smaller than this together share shards.
-const UNIT_BYTES: u64 = 1 << 20;
 /// Written shards that may wait for the disk.
 const SHARDS_UNSYNCED: usize = 4;
 /// Frames read at a time.
 const BLOCK_FRAMES: usize = 16_384;
-/// Places named for each reason when too many rows of a file are rejected.
-const PLACES_NAMED: usize = 2;
 
-/// What was found in a file.
-pub struct FileOutcome {
-    pub source: SourceState,
-    pub report: ReadReport,
-    pub ids: IdSet,
-    pub graphs: u64,
-    pub attack_graphs: u64,
-}
-
-/// Files in the dataset's order, shards in the order of their graphs; shards still have names of their units.
-#[derive(Default)]
-pub struct Ingested {
-    pub files: Vec<FileOutcome>,
-    pub shards: Vec<ShardEntry>,
-}
-
-/// Reads all files of the dataset and writes their graphs into `folder`.
+/// Works through the units in `share` (ascending) and writes their graphs into `folder`, where a build that was killed
+/// goes on. The records of all of them, in order.
 pub fn ingest(
     dataset: &Dataset,
-    options: &BuildOptions,
+    plan: &Plan,
+    units: &[Unit],
+    share: &[usize],
     folder: &Path,
     progress: &dyn Progress,
-) -> Result<Ingested, StoreError> {
-    let sizes = dataset.files.iter().map(|file| file_state(&file.path).map(|(bytes, _)| bytes));
-    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-    progress.report(&Event::Started { files: sizes.len(), bytes: sizes.iter().sum() });
-    let units = units(&sizes);
-    let (unsynced, to_sync) = bounded(SHARDS_UNSYNCED);
-    let parts = std::thread::scope(|scope| {
-        let syncing = scope.spawn(move || sync_all(&to_sync));
-        let build = |index: usize, worker: &mut Option<Worker>| {
-            let worker = worker.get_or_insert_with(|| Worker::new(options));
-            let output = ShardOutput { folder, unit: index, options, shards: Vec::new(), unsynced: &unsynced };
-            worker.build_unit(dataset, units[index].clone(), output, progress)
+) -> Result<Vec<UnitRecord>, StoreError> {
+    let (journal, finished) = Journal::open(folder, &plan.identity(), units)?;
+    report_start(plan, units, share, &finished, progress);
+    let (tasks, to_do) = bounded(SHARDS_UNSYNCED);
+    let mut chains: BTreeMap<usize, Chain> = BTreeMap::new();
+    for unit in units {
+        if let Unit::Piece { log, .. } = unit {
+            chains.entry(*log).or_default();
+        }
+    }
+    let build = Build { dataset, plan, folder, chains, finished, tasks, progress, times: Mutex::default() };
+    let records = std::thread::scope(|scope| {
+        let disk = scope.spawn(move || sync_and_note(&to_do, journal));
+        let work = |index: usize, worker: &mut Option<Worker>| {
+            let worker = worker.get_or_insert_with(|| Worker::new(plan));
+            worker.build_unit(&build, share[index], &units[share[index]])
         };
-        let parts = in_parallel(units.len(), options.num_threads(), build);
+        let records = in_parallel(share.len(), plan.options.num_threads(), work);
+        let times = *build.times.lock();
         // Without senders the thread comes to its end.
-        drop(unsynced);
-        let synced = syncing.join().unwrap_or_else(|payload| Err(StoreError::panic("disk thread", payload.as_ref())));
+        drop(build);
+        progress.report(&Event::Stages(times));
+        let synced = disk.join().unwrap_or_else(|payload| Err(StoreError::panic("disk thread", payload.as_ref())));
         // A failed sync is why a sender found nobody listening.
-        synced.and(parts)
+        synced.and(records)
     })?;
-    let mut ingested = Ingested::default();
-    for part in parts {
-        ingested.files.extend(part.files);
-        ingested.shards.extend(part.shards);
+    check_logs_in_pieces(dataset, plan, units, &records, progress)?;
+    Ok(records)
+}
+
+fn report_start(plan: &Plan, units: &[Unit], share: &[usize], finished: &Finished, progress: &dyn Progress) {
+    let mut logs: Vec<usize> = share.iter().flat_map(|&unit| units[unit].logs()).collect();
+    logs.dedup();
+    let bytes = logs.iter().map(|&log| plan.logs[log].bytes).sum();
+    progress.report(&Event::Started { files: logs.len(), bytes });
+    if !finished.units.is_empty() || !finished.shards.is_empty() {
+        progress.report(&Event::Resuming { units: finished.units.len(), graphs: finished.graphs() });
     }
-    Ok(ingested)
 }
 
-/// Waits for the disk, so that the threads that read and compute need not.
-fn sync_all(files: &Receiver<(PathBuf, File)>) -> Result<(), StoreError> {
-    files.iter().try_for_each(|(path, file)| file.sync_all().map_err(StoreError::io("sync", &path)))
-}
-
-fn units(sizes: &[u64]) -> Vec<Range<usize>> {
-    let mut units = Vec::new();
-    let (mut begin, mut bytes) = (0, 0);
-    for (position, size) in sizes.iter().enumerate() {
-        bytes += size;
-        if bytes >= UNIT_BYTES || position + 1 == sizes.len() {
-            units.push(begin..position + 1);
-            (begin, bytes) = (position + 1, 0);
+/// What of a log in pieces can only be said when all of them are read.
+fn check_logs_in_pieces(
+    dataset: &Dataset,
+    plan: &Plan,
+    units: &[Unit],
+    records: &[UnitRecord],
+    progress: &dyn Progress,
+) -> Result<(), StoreError> {
+    let mut reports: BTreeMap<usize, ReadReport> = BTreeMap::new();
+    for record in records.iter().filter(|record| matches!(units[record.unit], Unit::Piece { .. })) {
+        for found in &record.logs {
+            reports.entry(found.log).or_default().merge(&found.report());
         }
     }
-    units
+    for (log, report) in reports {
+        finish_log(dataset, plan, log, &report, progress)?;
+    }
+    Ok(())
 }
 
-/// Calls `work` for 0 to `count - 1` on up to `threads` threads; each thread keeps a state of its own.
-///
-/// The results are in order. After an error no further work begins; of several errors the first in order is returned.
-pub fn in_parallel<T: Send, S: Default>(
-    count: usize,
-    threads: usize,
-    work: impl Fn(usize, &mut S) -> Result<T, StoreError> + Sync,
-) -> Result<Vec<T>, StoreError> {
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let results: Mutex<Vec<Option<Result<T, StoreError>>>> = Mutex::new((0..count).map(|_| None).collect());
-    let run = || {
-        let mut state = S::default();
-        while !failed.load(Ordering::Relaxed) {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                break;
-            }
-            let result = catch_unwind(AssertUnwindSafe(|| work(index, &mut state)))
-                .unwrap_or_else(|payload| Err(StoreError::panic("a thread of the build", payload.as_ref())));
-            failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            results.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[index] = Some(result);
+/// A log was read to its end: is it what it was, and are enough of its rows good?
+fn finish_log(
+    dataset: &Dataset,
+    plan: &Plan,
+    log: usize,
+    report: &ReadReport,
+    progress: &dyn Progress,
+) -> Result<(), StoreError> {
+    let (path, planned) = (&dataset.files[log].path, &plan.logs[log]);
+    check_rejects(path, report, plan.options.max_reject_share)?;
+    if file_state(path)? != (planned.bytes, planned.modified_nanoseconds) {
+        return Err(StoreError::SourceChanged { path: path.clone() });
+    }
+    let (folder, name) = (&planned.folder, &planned.name);
+    progress.report(&Event::FileDone { folder, name, bytes: planned.bytes, report });
+    Ok(())
+}
+
+/// What waits for the disk.
+enum Task {
+    Shard { path: PathBuf, file: File, unit: usize, entry: ShardEntry },
+    Unit(UnitRecord),
+}
+
+/// Waits for the disk, so that the threads that read and compute need not, and notes what is safe there.
+fn sync_and_note(tasks: &Receiver<Task>, mut journal: Journal) -> Result<(), StoreError> {
+    tasks.iter().try_for_each(|task| match task {
+        Task::Shard { path, file, unit, entry } => {
+            file.sync_all().and_then(|()| journal.shard(unit, entry)).map_err(StoreError::io("sync", &path))
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.clamp(1, count.max(1)) {
-            scope.spawn(run);
-        }
-        run();
-    });
-    // Work that never began lies behind the error that stopped it.
-    results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).into_iter().flatten().collect()
+        Task::Unit(record) => journal.unit(record).map_err(StoreError::io("write", Path::new("the build's journal"))),
+    })
+}
+
+/// What the threads of a build share.
+struct Build<'a> {
+    dataset: &'a Dataset,
+    plan: &'a Plan,
+    folder: &'a Path,
+    /// By log.
+    chains: BTreeMap<usize, Chain>,
+    finished: Finished,
+    tasks: Sender<Task>,
+    progress: &'a dyn Progress,
+    times: Mutex<StageTimes>,
 }
 
 /// The buffers of one thread.
@@ -144,7 +153,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(options: &BuildOptions) -> Self {
+    fn new(plan: &Plan) -> Self {
+        let options = &plan.options;
         Self {
             frames: Vec::with_capacity(BLOCK_FRAMES),
             windows: Windows::new(options.window, options.stride),
@@ -153,165 +163,210 @@ impl Worker {
         }
     }
 
-    fn build_unit(
-        &mut self,
-        dataset: &Dataset,
-        files: Range<usize>,
-        mut output: ShardOutput<'_>,
-        progress: &dyn Progress,
-    ) -> Result<Ingested, StoreError> {
+    fn build_unit(&mut self, build: &Build<'_>, number: usize, unit: &Unit) -> Result<UnitRecord, StoreError> {
+        if let Some(record) = build.finished.units.get(&number) {
+            if let (Unit::Piece { log, number, .. }, Some(carry)) = (unit, &record.carry) {
+                build.chains[log].begin(*number).pass_on(carry.clone());
+            }
+            return Ok(record.clone());
+        }
         self.columns.clear();
-        let mut outcomes = Vec::with_capacity(files.len());
-        for position in files {
-            outcomes.push(self.build_file(&dataset.files[position], position as u32, &mut output, progress)?);
+        let mut output = Output::new(build, number);
+        let mut record = UnitRecord { unit: number, logs: Vec::new(), shards: Vec::new(), carry: None };
+        match unit {
+            Unit::Checksum { log } => record.logs.push(checksum(build, *log, &mut output)?),
+            Unit::Logs(logs) => {
+                for log in logs.clone() {
+                    record.logs.push(self.build_log(log, &mut output)?);
+                }
+            }
+            Unit::Piece { .. } => {
+                let (found, carry) = self.build_piece(unit, &mut output)?;
+                record.logs.push(found);
+                record.carry = Some(carry);
+            }
         }
         output.write(&mut self.columns)?;
-        Ok(Ingested { files: outcomes, shards: output.shards })
+        record.shards = output.shards;
+        *build.times.lock() += output.times;
+        build.send(Task::Unit(record.clone()), build.folder)?;
+        Ok(record)
     }
 
-    fn build_file(
+    /// A whole log, block by block.
+    fn build_log(&mut self, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
+        let Build { dataset, plan, progress, .. } = output.build;
+        let path = &dataset.files[log].path;
+        let mut reader = open_log(path, plan.options.format)?;
+        let mut found = Found::new(log);
+        let mut parsed = Duration::ZERO;
+        self.windows.restart();
+        loop {
+            let begin = Instant::now();
+            let count = reader.read_block(BLOCK_FRAMES, &mut self.frames)?;
+            parsed += begin.elapsed();
+            if count == 0 {
+                break;
+            }
+            self.append_windows(0..count, &mut found, output)?;
+            progress.report(&Event::Frames { count: count as u64 });
+        }
+        output.times.read += reader.read_time();
+        output.times.parse += parsed.saturating_sub(reader.read_time());
+        let report = with_short_names(reader.report().clone(), &plan.logs[log].name);
+        finish_log(dataset, plan, log, &report, *progress)?;
+        let mut record = found.record(report);
+        record.source = checksum(output.build, log, output)?.source;
+        Ok(record)
+    }
+
+    /// A stretch of a log: read at once; the windows wait for the piece before.
+    fn build_piece(&mut self, unit: &Unit, output: &mut Output<'_>) -> Result<(LogRecord, Carry), StoreError> {
+        let Unit::Piece { log, number, format, bytes } = unit else { unreachable!("only pieces come here") };
+        let Build { dataset, plan, progress, chains, .. } = output.build;
+        let link = chains[log].begin(*number);
+        let begin = Instant::now();
+        let path = &dataset.files[*log].path;
+        let mut piece = read_piece(path, *format, bytes.clone(), plan.logs[*log].bytes, &mut self.frames)?;
+        output.times.read += piece.read_time;
+        output.times.parse += begin.elapsed().saturating_sub(piece.read_time);
+        let Some(before) = link.wait() else {
+            // The error of that piece comes first.
+            return Err(StoreError::SourceChanged { path: path.clone() });
+        };
+        piece.follow(before.lines, before.last_timestamp_bits.map(f64::from_bits));
+        let pending = before.pending.iter().map(|&frame| frame.into()).collect();
+        self.windows.resume(WindowState { first_frame: before.first_frame, skip: before.skip, pending });
+        let after = self.windows.state_after(&self.frames);
+        let carry = Carry {
+            lines: before.lines + piece.lines,
+            last_timestamp_bits: piece.last_timestamp.map(f64::to_bits).or(before.last_timestamp_bits),
+            first_frame: after.first_frame,
+            skip: after.skip,
+            pending: after.pending.into_iter().map(ExactFrame::from).collect(),
+        };
+        link.pass_on(carry.clone());
+        let mut found = Found::new(*log);
+        let count = self.frames.len();
+        for begin in (0..count).step_by(BLOCK_FRAMES) {
+            self.append_windows(begin..count.min(begin + BLOCK_FRAMES), &mut found, output)?;
+        }
+        progress.report(&Event::Frames { count: count as u64 });
+        Ok((found.record(with_short_names(piece.report, &plan.logs[*log].name)), carry))
+    }
+
+    /// Windows that these of the worker's frames complete.
+    fn append_windows(
         &mut self,
-        file: &SourceFile,
-        position: u32,
-        output: &mut ShardOutput<'_>,
-        progress: &dyn Progress,
-    ) -> Result<FileOutcome, StoreError> {
-        let Self { frames, windows, extractor, columns } = self;
-        let options = output.options;
-        let before = file_state(&file.path)?;
-        let mut reader = open_log(&file.path, options.format)?;
-        let mut ids = IdSet::default();
-        let (mut graphs, mut attack_graphs) = (0, 0);
-        windows.restart();
-        while reader.read_block(BLOCK_FRAMES, frames)? > 0 {
-            frames.iter().for_each(|frame| ids.insert(frame.can_id));
-            windows.push(frames, |first_frame, window| {
-                extractor.append_graph(window, position, first_frame, columns);
-                graphs += 1;
-                attack_graphs += u64::from(columns.labels.last() == Some(&1));
-                output.write_if_full(columns)
-            })?;
-            progress.report(&Event::Frames { count: frames.len() as u64 });
-        }
-        check_rejects(&file.path, reader.report(), options.max_reject_share)?;
-        let blake3 = digest_of(&file.path)?;
-        let (bytes, modified_nanoseconds) = file_state(&file.path)?;
-        if before != (bytes, modified_nanoseconds) {
-            return Err(StoreError::SourceChanged { path: file.path.clone() });
-        }
-        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
-        let report = with_short_names(reader.report().clone(), Path::new(name.as_ref()));
-        progress.report(&Event::FileDone { folder: &file.folder, name: &name, bytes, report: &report });
-        let source = SourceState { bytes, modified_nanoseconds, blake3 };
-        Ok(FileOutcome { source, report, ids, graphs, attack_graphs })
+        frames: std::ops::Range<usize>,
+        found: &mut Found,
+        output: &mut Output<'_>,
+    ) -> Result<(), StoreError> {
+        let Self { frames: all, windows, extractor, columns } = self;
+        let (begin, before) = (Instant::now(), output.times);
+        let frames = &all[frames];
+        found.ids.extend(frames.iter().map(|frame| frame.can_id));
+        windows.push(frames, |first_frame, window| {
+            found.graphs += 1;
+            found.attack_graphs += u64::from(output.append(extractor, window, found.log, first_frame, columns)?);
+            Ok::<(), StoreError>(())
+        })?;
+        let others = (output.times.features - before.features) + (output.times.write - before.write);
+        output.times.window += begin.elapsed().saturating_sub(others);
+        Ok(())
+    }
+}
+
+fn checksum(build: &Build<'_>, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
+    let begin = Instant::now();
+    let planned = &build.plan.logs[log];
+    let blake3 = digest_of(&build.dataset.files[log].path)?;
+    output.times.checksum += begin.elapsed();
+    let (bytes, modified_nanoseconds) = (planned.bytes, planned.modified_nanoseconds);
+    let source = Some(SourceState { bytes, modified_nanoseconds, blake3 });
+    let mut record = LogRecord::new(log, ReadReport::default());
+    record.source = source;
+    Ok(record)
+}
+
+/// What a unit finds in a log.
+struct Found {
+    log: usize,
+    ids: IdSet,
+    graphs: u64,
+    attack_graphs: u64,
+}
+
+impl Found {
+    fn new(log: usize) -> Self {
+        Self { log, ids: IdSet::default(), graphs: 0, attack_graphs: 0 }
+    }
+
+    fn record(&self, report: ReadReport) -> LogRecord {
+        let mut record = LogRecord::new(self.log, report);
+        (record.ids, record.graphs, record.attack_graphs) = (self.ids.ascending(), self.graphs, self.attack_graphs);
+        record
     }
 }
 
 /// Writes a unit's graphs whenever there are enough for a shard.
-struct ShardOutput<'a> {
-    folder: &'a Path,
+struct Output<'a> {
+    build: &'a Build<'a>,
     unit: usize,
-    options: &'a BuildOptions,
     shards: Vec<ShardEntry>,
-    unsynced: &'a Sender<(PathBuf, File)>,
+    /// Graphs that a build that was killed has written.
+    graphs_there: u64,
+    times: StageTimes,
 }
 
-impl ShardOutput<'_> {
-    fn write_if_full(&mut self, columns: &mut Columns) -> Result<(), StoreError> {
-        if columns.bytes() >= self.options.shard_bytes { self.write(columns) } else { Ok(()) }
+impl<'a> Output<'a> {
+    fn new(build: &'a Build<'a>, unit: usize) -> Self {
+        let shards = build.finished.shards.get(&unit).cloned().unwrap_or_default();
+        let graphs_there = shards.iter().map(|shard| shard.graphs).sum();
+        Self { build, unit, shards, graphs_there, times: StageTimes::default() }
+    }
+
+    /// Appends the window's graph, unless it is there already; whether the window has an attack frame.
+    fn append(
+        &mut self,
+        extractor: &mut FeatureExtractor,
+        window: &[Frame],
+        log: usize,
+        first_frame: u64,
+        columns: &mut Columns,
+    ) -> Result<bool, StoreError> {
+        if self.graphs_there > 0 {
+            self.graphs_there -= 1;
+            return Ok(window[..window.len() - 1].iter().any(|frame| frame.attack));
+        }
+        let begin = Instant::now();
+        extractor.append_graph(window, log as u32, first_frame, columns);
+        self.times.features += begin.elapsed();
+        let attack = columns.labels.last() == Some(&1);
+        if columns.bytes() >= self.build.plan.options.shard_bytes {
+            self.write(columns)?;
+        }
+        Ok(attack)
     }
 
     fn write(&mut self, columns: &mut Columns) -> Result<(), StoreError> {
         if columns.num_graphs() == 0 {
             return Ok(());
         }
-        let name = format!("unit-{:06}-{:06}.safetensors", self.unit, self.shards.len());
-        let path = self.folder.join(name);
+        let begin = Instant::now();
+        let path = self.build.folder.join(format!("unit-{:06}-{:06}.safetensors", self.unit, self.shards.len()));
         let (entry, file) = shard::write(&path, columns)?;
-        self.shards.push(entry);
+        self.shards.push(entry.clone());
         columns.clear();
+        self.build.send(Task::Shard { path: path.clone(), file, unit: self.unit, entry }, &path)?;
+        self.times.write += begin.elapsed();
+        Ok(())
+    }
+}
+
+impl Build<'_> {
+    fn send(&self, task: Task, path: &Path) -> Result<(), StoreError> {
         let nobody = |_| std::io::Error::other("the disk failed before");
-        self.unsynced.send((path.clone(), file)).map_err(nobody).map_err(StoreError::io("sync", &path))
+        self.tasks.send(task).map_err(nobody).map_err(StoreError::io("sync", path))
     }
-}
-
-/// CAN IDs seen in a file.
-#[derive(Default)]
-pub struct IdSet {
-    standard: Vec<bool>,
-    extended: HashSet<u32>,
-}
-
-impl IdSet {
-    const STANDARD_IDS: usize = 1 << 11;
-
-    /// Adds an ID, known or not.
-    pub fn insert(&mut self, id: u32) {
-        if self.standard.is_empty() {
-            self.standard.resize(Self::STANDARD_IDS, false);
-        }
-        match self.standard.get_mut(id as usize) {
-            Some(seen) => *seen = true,
-            None => {
-                self.extended.insert(id);
-            }
-        }
-    }
-
-    /// The IDs, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let standard = (0u32..).zip(&self.standard).filter_map(|(id, &seen)| seen.then_some(id));
-        standard.chain(self.extended.iter().copied())
-    }
-
-    /// Distinct IDs.
-    pub fn len(&self) -> u64 {
-        self.iter().count() as u64
-    }
-}
-
-/// Size in bytes and time of the last change, in nanoseconds since 1970.
-pub fn file_state(path: &Path) -> Result<(u64, u64), StoreError> {
-    let metadata = fs::metadata(path).map_err(StoreError::io("read the size of", path))?;
-    let modified = metadata.modified().map_err(StoreError::io("read the time of", path))?;
-    // A file from before 1970 has time 0; its content decides then.
-    let since_epoch = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok((metadata.len(), since_epoch.as_nanos() as u64))
-}
-
-/// blake3 of a file's bytes.
-pub fn digest_of(path: &Path) -> Result<String, StoreError> {
-    let mut hash = blake3::Hasher::new();
-    let file = File::open(path).map_err(StoreError::io("open", path))?;
-    hash.update_reader(file).map_err(StoreError::io("read", path))?;
-    Ok(hash.finalize().to_hex().to_string())
-}
-
-fn check_rejects(path: &Path, report: &ReadReport, allowed: f64) -> Result<(), StoreError> {
-    if report.reject_share() <= allowed {
-        return Ok(());
-    }
-    let reasons = report.rejected.iter().map(|(reason, rejections)| {
-        let places: Vec<String> = rejections
-            .first
-            .iter()
-            .take(PLACES_NAMED)
-            .map(|place| format!("line {}: {:?}", place.line, place.text))
-            .collect();
-        format!("{} × {reason} ({})", rejections.count, places.join(", "))
-    });
-    Err(StoreError::Rejected {
-        path: path.to_path_buf(),
-        rejected: report.rejected_rows(),
-        rows: report.rows,
-        allowed,
-        places: reasons.collect::<Vec<_>>().join("; "),
-    })
-}
-
-/// Where a dataset lies is no part of its store: places name the file only.
-fn with_short_names(mut report: ReadReport, name: &Path) -> ReadReport {
-    let rejected = report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
-    rejected.chain(&mut report.first_backward).for_each(|place| place.file = PathBuf::from(name));
-    report
 }

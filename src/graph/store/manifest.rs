@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::duplicates::Duplicates;
 use super::options::BuildOptions;
 use crate::can::{ReadReport, Role};
 use crate::graph::split::FileSplit;
@@ -36,6 +37,9 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
     /// From the attack-free frames of the training stretches.
     pub vocabulary: Vocabulary,
+    /// Graphs that are in two splits, and which of them are left out of training.
+    #[serde(default)]
+    pub duplicates: Duplicates,
     pub shards: Vec<ShardEntry>,
 }
 
@@ -136,7 +140,7 @@ impl Manifest {
             json!([file.folder, file.name, file.role, file.source.blake3, file.graphs, file.attack_graphs, file.split])
         });
         let shards = self.shards.iter().map(|shard| json!([shard.graphs, shard.nodes, shard.edges, shard.blake3]));
-        let canonical = json!({
+        let mut canonical = json!({
             "format_version": self.format_version,
             "features": self.features,
             "options": self.options.canonical(),
@@ -145,6 +149,9 @@ impl Manifest {
             "vocabulary": self.vocabulary,
             "shards": shards.collect::<Vec<_>>(),
         });
+        if !self.duplicates.dropped.is_empty() {
+            canonical["dropped"] = json!(self.duplicates.dropped);
+        }
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 

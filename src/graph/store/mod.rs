@@ -3,15 +3,25 @@
 //! Opening maps the shards and reads nothing of them; graphs are read in place, whatever the size of the store.
 
 pub mod build;
+mod chain;
+pub mod duplicates;
+pub mod id_set;
 mod ingest;
+mod journal;
 pub mod manifest;
 pub mod options;
+mod parallel;
+pub mod part;
+mod place;
+mod plan;
 pub mod progress;
 pub mod shard;
+mod sources;
 
 pub use build::open_or_build;
 pub use options::BuildOptions;
-pub use progress::{Event, Progress};
+pub use part::{Share, build_part, merge};
+pub use progress::{Event, Progress, StageTimes};
 
 use std::path::{Path, PathBuf};
 
@@ -97,7 +107,7 @@ impl Store {
         self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Positions of the graphs of a split, ascending; `attack` keeps those with that label only.
+    /// Positions of the graphs of a split, ascending, without those that were dropped from training as duplicates; `attack` keeps those with that label only.
     pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
         self.select_where(attack, |_| true, split)
     }
@@ -118,6 +128,9 @@ impl Store {
                 (_, split) => file.split.stretches(split),
             };
             for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
+                if split == Split::Train && self.manifest.duplicates.drops(graph) {
+                    continue;
+                }
                 if attack.is_none_or(|attack| labels.attack(graph) == attack) {
                     selected.push(graph);
                 }

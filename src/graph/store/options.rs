@@ -23,10 +23,21 @@ pub struct BuildOptions {
     pub format: Option<Format>,
     /// Size at which a shard is complete. Each thread holds one in memory while building.
     pub shard_bytes: u64,
+    /// Logs of twice this size are read in pieces of about this size, if their format allows it.
+    pub piece_bytes: u64,
+    /// Train on graphs that are also in validation or a test.
+    pub keep_duplicates: bool,
     /// Threads to build with, 0 for one a core. The store is the same for any number.
     #[serde(skip)]
     pub threads: usize,
+    /// Memory that the build may take: fewer threads work when it is little. The store is the same for any.
+    #[serde(skip)]
+    pub memory_limit_bytes: Option<u64>,
 }
+
+/// Memory that a thread of the build takes at most: the frames of a piece, and the graphs of a shard.
+const THREAD_BYTES: u64 = 64 << 20;
+const DEFAULT_PIECE_BYTES: u64 = 8 << 20;
 
 impl Default for BuildOptions {
     fn default() -> Self {
@@ -37,7 +48,10 @@ impl Default for BuildOptions {
             max_reject_share: 0.01,
             format: None,
             shard_bytes: 16 << 20,
+            piece_bytes: DEFAULT_PIECE_BYTES,
+            keep_duplicates: false,
             threads: 0,
+            memory_limit_bytes: None,
         }
     }
 }
@@ -64,26 +78,39 @@ impl BuildOptions {
         if self.shard_bytes == 0 {
             return parameter("shard_bytes", "0".to_string(), "at least 1 byte");
         }
+        if self.piece_bytes == 0 {
+            return parameter("piece_bytes", "0".to_string(), "at least 1 byte");
+        }
         Ok(())
     }
 
     /// The values that decide the content, in whole numbers: what is read back compares equal to what was written.
     pub(super) fn canonical(&self) -> serde_json::Value {
         let billionths = |share: f64| (share * 1e9).round() as u64;
-        json!({
+        let mut canonical = json!({
             "window": self.window,
             "stride": self.stride,
             "validation_fraction": billionths(self.validation_fraction),
             "max_reject_share": billionths(self.max_reject_share),
             "format": self.format,
             "shard_bytes": self.shard_bytes,
-        })
+        });
+        // Came later: stores of its default keep their digests.
+        if self.piece_bytes != DEFAULT_PIECE_BYTES {
+            canonical["piece_bytes"] = json!(self.piece_bytes);
+        }
+        if self.keep_duplicates {
+            canonical["keep_duplicates"] = json!(true);
+        }
+        canonical
     }
 
     pub(super) fn num_threads(&self) -> usize {
-        match self.threads {
+        let wanted = match self.threads {
             0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
             threads => threads,
-        }
+        };
+        let affordable = self.memory_limit_bytes.map_or(usize::MAX, |limit| (limit / THREAD_BYTES) as usize);
+        wanted.min(affordable).max(1)
     }
 }

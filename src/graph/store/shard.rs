@@ -1,12 +1,14 @@
 //! One file of graphs: a safetensors file whose tensors are the columns, mapped and read in place.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bytemuck::Pod;
 use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 
 use super::manifest::ShardEntry;
 use crate::graph::columns::Columns;
@@ -142,11 +144,13 @@ impl Shard {
         if bytes != entry.bytes {
             return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", entry.bytes)));
         }
+        let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
+        let header = read_header(&file, bytes).map_err(StoreError::io("read", &path))?;
+        let offsets =
+            header.and_then(|header| column_offsets(&header, bytes, graphs, nodes, edges)).map_err(damaged)?;
         // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
-        let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
-        let offsets = column_offsets(&map, graphs, nodes, edges).map_err(damaged)?;
         Ok(Self { path, map, graphs, nodes, edges, offsets })
     }
 
@@ -218,8 +222,35 @@ impl Shard {
     }
 }
 
-fn column_offsets(map: &[u8], graphs: usize, nodes: usize, edges: usize) -> Result<[usize; LAYOUT.len()], String> {
-    let (header, metadata) = SafeTensors::read_metadata(map).map_err(|error| format!("its header: {error}"))?;
+/// Headers are a few hundred bytes; a longer one is no header.
+const LONGEST_HEADER_BYTES: u64 = 1 << 20;
+
+/// The header's text, or what is wrong with its length. Read, not mapped: touching a mapped page brings its neighbours
+/// into memory, and a store has many shards.
+fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, String>> {
+    let mut length = [0; 8];
+    if file_bytes < 8 {
+        return Ok(Err(format!("its {file_bytes} bytes are no header")));
+    }
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER_BYTES.min(file_bytes - 8) {
+        return Ok(Err(format!("its header cannot have {length} bytes")));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    Ok(Ok(header))
+}
+
+fn column_offsets(
+    header: &[u8],
+    file_bytes: u64,
+    graphs: usize,
+    nodes: usize,
+    edges: usize,
+) -> Result<[usize; LAYOUT.len()], String> {
+    let mut entries: HashMap<String, serde_json::Value> =
+        serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
     let lengths = [
         graphs + 1,
         graphs + 1,
@@ -235,18 +266,25 @@ fn column_offsets(map: &[u8], graphs: usize, nodes: usize, edges: usize) -> Resu
         graphs,
         nodes,
     ];
+    let data = 8 + header.len();
     let mut offsets = [0; LAYOUT.len()];
     for (position, ((name, dtype, width), rows)) in LAYOUT.iter().zip(lengths).enumerate() {
-        let info = metadata.info(name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let info = entries.remove(*name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let info: TensorInfo =
+            serde_json::from_value(info).map_err(|error| format!("{name} in its header: {error}"))?;
         let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
         if info.dtype != *dtype || info.shape != shape {
             return Err(format!("{name} is {} {:?}, expected {dtype} {shape:?}", info.dtype, info.shape));
         }
-        let begin = 8 + header + info.data_offsets.0;
-        if begin % (dtype.bitsize() / 8) != 0 {
-            return Err(format!("{name} begins at byte {begin}, which is not aligned"));
+        let (begin, end) = info.data_offsets;
+        let size = rows * width * (dtype.bitsize() / 8);
+        if begin.checked_add(size) != Some(end) || end as u64 > file_bytes - data as u64 {
+            return Err(format!("{name} lies at {begin}..{end}, expected {size} bytes within the file"));
         }
-        offsets[position] = begin;
+        if !(data + begin).is_multiple_of(dtype.bitsize() / 8) {
+            return Err(format!("{name} begins at byte {}, which is not aligned", data + begin));
+        }
+        offsets[position] = data + begin;
     }
     Ok(offsets)
 }

@@ -1,0 +1,7 @@
+//! ROAD's metadata beside a log.
+#![no_main]
+
+#[path = "../checks.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::road(bytes));

@@ -1,0 +1,187 @@
+//! What of a check's numbers a reader should know, in sentences.
+
+use super::{Copies, Finding, LogCheck, STRETCH_FRAMES, Severity};
+use crate::can::dataset::Role;
+
+/// Share of a test's benign stretches in training from which it is worth a warning.
+const MUCH_OVERLAP: f64 = 0.05;
+
+/// All findings, worst first.
+pub fn of(logs: &[LogCheck], copies: &[Copies]) -> Vec<Finding> {
+    let mut found = Findings(Vec::new());
+    for log in logs {
+        unreadable(log, &mut found);
+        order_of_time(log, &mut found);
+        overlap(log, &mut found);
+        labels(log, &mut found);
+    }
+    for copy in copies {
+        let names = copy.logs.join(", ");
+        match copy.leaks {
+            true => found.warning(format!(
+                "the same log in training and in a test: {names}; its windows are left out of training"
+            )),
+            false => found.note(format!("the same log more than once: {names}")),
+        }
+    }
+    same_beginning(logs, &mut found);
+    unseen(logs, &mut found);
+    empty_payloads(logs, &mut found);
+    balance(logs, &mut found);
+    found.0.sort_by_key(|finding| finding.severity);
+    found.0
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn error(&mut self, text: String) {
+        self.0.push(Finding { severity: Severity::Error, text });
+    }
+
+    fn warning(&mut self, text: String) {
+        self.0.push(Finding { severity: Severity::Warning, text });
+    }
+
+    fn note(&mut self, text: String) {
+        self.0.push(Finding { severity: Severity::Note, text });
+    }
+}
+
+fn unreadable(log: &LogCheck, found: &mut Findings) {
+    if let Some(error) = &log.error {
+        found.error(format!("{} cannot be read: {error}", log.title()));
+    }
+    for (reason, rejections) in &log.report.rejected {
+        let places: Vec<String> =
+            rejections.first.iter().map(|place| format!("line {}: {:?}", place.line, place.text)).collect();
+        let (count, rows) = (rejections.count, log.report.rows);
+        found.warning(format!("{}: {count} of {rows} rows left out: {reason} ({})", log.title(), places.join("; ")));
+    }
+}
+
+fn order_of_time(log: &LogCheck, found: &mut Findings) {
+    let report = &log.report;
+    if report.backward_timestamps == 0 {
+        return;
+    }
+    let first = report.first_backward.as_ref().map_or(String::new(), |place| format!(", first at line {}", place.line));
+    found.note(format!(
+        "{}: time steps back {} times, by up to {}{first}; the order of rows is kept",
+        log.title(),
+        report.backward_timestamps,
+        duration(report.largest_backward_step_seconds),
+    ));
+}
+
+fn overlap(log: &LogCheck, found: &mut Findings) {
+    if let Some(share) = log.benign_overlap.filter(|&share| share >= MUCH_OVERLAP) {
+        found.warning(format!(
+            "{}: {:.1} % of its stretches of {STRETCH_FRAMES} benign frames also occur in training: the background \
+             is the same traffic, or hardly changes",
+            log.title(),
+            100.0 * share
+        ));
+    }
+}
+
+fn labels(log: &LogCheck, found: &mut Findings) {
+    match log.role {
+        Role::TrainAttackFree if log.report.attack_frames > 0 => found.warning(format!(
+            "{}: {} attack frames in a folder that is called attack-free",
+            log.title(),
+            log.report.attack_frames
+        )),
+        Role::TrainWithAttacks if log.report.attack_frames == 0 && log.report.frames > 0 => {
+            found.note(format!("{}: no attack frame in a folder with attacks", log.title()));
+        }
+        _ => {}
+    }
+    if log.stray_frames > 0 {
+        found.note(format!(
+            "{}: {} frames are labelled attack-free, but their IDs occur so only once or twice: \
+             perhaps attack frames without their label",
+            log.title(),
+            log.stray_frames
+        ));
+    }
+}
+
+fn same_beginning(logs: &[LogCheck], found: &mut Findings) {
+    let mut times = logs.iter().filter_map(|log| log.first_timestamp);
+    if let Some(first) = times.next()
+        && logs.len() > 1
+        && times.all(|time| time == first)
+    {
+        found.note(format!(
+            "all logs begin at the same time ({first:.6}): their times say nothing of when they were made"
+        ));
+    }
+}
+
+/// By folder, which says what a test is about.
+fn unseen(logs: &[LogCheck], found: &mut Findings) {
+    let mut folders: Vec<&str> =
+        logs.iter().filter(|log| log.role == Role::Test).map(|log| log.folder.as_str()).collect();
+    folders.dedup();
+    for folder in folders {
+        let of_folder = || logs.iter().filter(|log| log.folder == folder);
+        let benign: u64 = of_folder().map(|log| log.unseen.benign_frames).sum();
+        let attack: u64 = of_folder().map(|log| log.unseen.attack_frames).sum();
+        if benign + attack == 0 {
+            continue;
+        }
+        let all_benign: u64 = of_folder().map(LogCheck::benign_frames).sum();
+        let all_attack: u64 = of_folder().map(|log| log.report.attack_frames).sum();
+        found.note(format!(
+            "{folder}: IDs unseen in training send {} of its attack-free and {} of its attack frames",
+            percent(benign, all_benign),
+            percent(attack, all_attack)
+        ));
+    }
+}
+
+fn empty_payloads(logs: &[LogCheck], found: &mut Findings) {
+    let benign: u64 = logs.iter().map(|log| log.empty_payloads.benign_frames).sum();
+    let attack: u64 = logs.iter().map(|log| log.empty_payloads.attack_frames).sum();
+    let side = match (benign, attack) {
+        (0, 1..) => "attack",
+        (1.., 0) => "attack-free",
+        _ => return,
+    };
+    found.warning(format!(
+        "{} frames have no payload, all of them {side} frames: a cue that a model must not need",
+        benign + attack
+    ));
+}
+
+fn balance(logs: &[LogCheck], found: &mut Findings) {
+    for (role, name) in [(Role::TrainWithAttacks, "training logs with attacks"), (Role::Test, "test logs")] {
+        let of_role = || logs.iter().filter(|log| log.role == role);
+        let frames: u64 = of_role().map(|log| log.report.frames).sum();
+        let attacks: u64 = of_role().map(|log| log.report.attack_frames).sum();
+        if frames > 0 {
+            found.note(format!("{name}: {} of {frames} frames are attack frames", percent(attacks, frames)));
+        }
+        if frames > 0 && attacks == 0 {
+            found.warning(format!("{name} have no attack frame: are the labels read?"));
+        }
+    }
+    if !logs.iter().any(|log| log.role == Role::TrainAttackFree) {
+        found.warning("no folder of attack-free training logs".to_string());
+    }
+    if !logs.iter().any(|log| log.role == Role::Test) {
+        found.warning("no test folder".to_string());
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        1.0.. => format!("{seconds:.2} s"),
+        _ => format!("{:.3} ms", 1000.0 * seconds),
+    }
+}

@@ -1,0 +1,54 @@
+//! `kdgat data check`: what a dataset holds and what may mislead, before anything is built.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::{data, exit, output};
+use crate::can::check::{self, CheckReport, LogCheck, Severity};
+use crate::config::Config;
+use crate::stage;
+
+/// Reads all logs and prints the report. Exit code 2 when a log cannot be read.
+pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
+    let dataset = stage::dataset(config)?;
+    let report = check::check(&dataset, stage::build_options(config).format, config.training.threads);
+    let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
+    output::write(&text)?;
+    Ok(if report.is_readable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })
+}
+
+const COLUMNS: [&str; 9] =
+    ["log", "format", "frames", "attack", "seconds", "IDs", "unseen IDs", "no payload", "benign overlap"];
+
+fn describe(report: &CheckReport) -> String {
+    let rows: Vec<[String; 9]> = report.logs.iter().map(row).collect();
+    let mut text = format!("{}: {} logs\n\n{}", report.dataset, report.logs.len(), data::aligned(&COLUMNS, &rows));
+    text.push_str(
+        "\nunseen IDs: of no attack-free frame in training; benign overlap: stretches that training has too\n\n",
+    );
+    for finding in &report.findings {
+        let severity = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        text.push_str(&format!("{severity}: {}\n", finding.text));
+    }
+    text
+}
+
+fn row(log: &LogCheck) -> [String; 9] {
+    let empty = log.empty_payloads;
+    [
+        log.title(),
+        log.format.map_or("-".to_string(), |format| format.to_string()),
+        log.report.frames.to_string(),
+        log.report.attack_frames.to_string(),
+        format!("{:.1}", log.duration_seconds),
+        log.ids.to_string(),
+        log.unseen.ids.to_string(),
+        (empty.benign_frames + empty.attack_frames).to_string(),
+        log.benign_overlap.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share)),
+    ]
+}

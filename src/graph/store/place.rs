@@ -1,0 +1,152 @@
+//! Where a store lies, and the folder beside it in which it is built.
+//!
+//! A store is renamed into its place when it is whole and on the disk: what a killed build leaves is never taken for a
+//! store. A lock keeps two processes from building the same one; the second finds the work done.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use super::plan::{Plan, name_of};
+use super::progress::{Event, Progress};
+use super::sources::digest_of;
+use crate::can::Dataset;
+use crate::graph::StoreError;
+
+/// A folder with a name, and those that belong to it.
+pub struct Place {
+    stores_dir: PathBuf,
+    name: String,
+    pub folder: PathBuf,
+}
+
+/// What lies in a place.
+pub enum State {
+    Fits(Box<Store>),
+    Missing,
+    Unfit(String),
+}
+
+impl Place {
+    pub fn new(stores_dir: &Path, name: String) -> Self {
+        Self { stores_dir: stores_dir.to_path_buf(), folder: stores_dir.join(&name), name }
+    }
+
+    /// The folder in which a build works. The next build goes on there if this one is killed.
+    pub fn building(&self) -> PathBuf {
+        self.stores_dir.join(format!(".{}.building", self.name))
+    }
+
+    fn replaced(&self) -> PathBuf {
+        self.stores_dir.join(format!(".{}.replaced-{}", self.name, std::process::id()))
+    }
+
+    /// Whether there is a store, and whether it was made from these logs as they are now.
+    pub fn state(&self, dataset: &Dataset, plan: &Plan) -> Result<State, StoreError> {
+        let mut store = match Store::open(&self.folder) {
+            Ok(store) => store,
+            Err(StoreError::Missing { .. }) if !self.folder.exists() => return Ok(State::Missing),
+            Err(error @ (StoreError::Missing { .. } | StoreError::Version { .. })) => {
+                return Ok(State::Unfit(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        let manifest = &mut store.manifest;
+        if manifest.options.canonical() != plan.options.canonical() || manifest.files.len() != dataset.files.len() {
+            return Ok(State::Unfit("it was built with other options".to_string()));
+        }
+        let mut touched = false;
+        for (entry, (file, log)) in manifest.files.iter_mut().zip(dataset.files.iter().zip(&plan.logs)) {
+            let changed = || Ok(State::Unfit(format!("{} has changed", file.path.display())));
+            if entry.source.bytes != log.bytes || entry.name != name_of(&file.path) || entry.role != file.role {
+                return changed();
+            }
+            if entry.source.modified_nanoseconds != log.modified_nanoseconds {
+                if digest_of(&file.path)? != entry.source.blake3 {
+                    return changed();
+                }
+                entry.source.modified_nanoseconds = log.modified_nanoseconds;
+                touched = true;
+            }
+        }
+        if touched && let Err(error) = manifest.write(&self.folder) {
+            // A store on a read-only disk is as good; its logs are compared by content again next time.
+            tracing::debug!("cannot note the new times of unchanged logs: {error}");
+        }
+        Ok(State::Fits(Box::new(store)))
+    }
+
+    /// Waits until no other process builds here; the lock ends with the returned file, or with the process.
+    pub fn lock(&self, progress: &dyn Progress) -> Result<File, StoreError> {
+        fs::create_dir_all(&self.stores_dir).map_err(StoreError::io("create", &self.stores_dir))?;
+        let path = self.stores_dir.join(format!(".{}.lock", self.name));
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(StoreError::io("create", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.report(&Event::Waiting { lock: &path });
+                file.lock().map_err(StoreError::io("lock", &path))?;
+            }
+            Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
+        }
+        Ok(file)
+    }
+
+    /// Removes what nobody can go on with: whoever holds the lock is the only one to build here.
+    pub fn remove_leftovers(&self) -> Result<(), StoreError> {
+        let prefixes = [format!(".{}.building-", self.name), format!(".{}.replaced-", self.name)];
+        let failed = || StoreError::io("list", &self.stores_dir);
+        for entry in fs::read_dir(&self.stores_dir).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            let name = entry.file_name();
+            if prefixes.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+                let path = entry.path();
+                fs::remove_dir_all(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the finished folder in its place. Processes that have the old store mapped keep it until they end.
+    pub fn replace_with(&self, mut building: UnfinishedFolder) -> Result<(), StoreError> {
+        let replaced = self.replaced();
+        let had_one = self.folder.exists();
+        if had_one {
+            fs::rename(&self.folder, &replaced).map_err(StoreError::io("rename", &self.folder))?;
+        }
+        fs::rename(&building.path, &self.folder).map_err(StoreError::io("rename", &building.path))?;
+        building.finished = true;
+        sync_folder(&self.stores_dir)?;
+        if had_one {
+            fs::remove_dir_all(&replaced).map_err(StoreError::io("remove", &replaced))?;
+        }
+        Ok(())
+    }
+}
+
+/// A folder that is removed when the build ends with an error. A build that is killed leaves it.
+pub struct UnfinishedFolder {
+    pub path: PathBuf,
+    finished: bool,
+}
+
+impl UnfinishedFolder {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, finished: false }
+    }
+}
+
+impl Drop for UnfinishedFolder {
+    fn drop(&mut self) {
+        if !self.finished {
+            // The error that ended the build is reported; what stays is looked at by the next build.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Waits until the names of a folder's files are on the disk.
+pub fn sync_folder(folder: &Path) -> Result<(), StoreError> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(StoreError::io("sync", folder))
+}
