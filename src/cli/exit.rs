@@ -84,9 +84,15 @@ pub fn report(error: &Error) -> ExitCode {
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error}");
+    eprintln!("error: {}", without_trace(&error.to_string()));
     for cause in error.chain().skip(1) {
-        eprintln!("  because: {cause}");
+        eprintln!("  because: {}", without_trace(&cause.to_string()));
     }
     ExitCode::from(exit_code(error))
+}
+
+/// A message of libtorch without the dozens of lines on where in its own code it was.
+pub fn without_trace(message: &str) -> &str {
+    let end = message.find("Exception raised from").unwrap_or(message.len());
+    message[..end].trim_end_matches("\\n").trim_end()
 }

@@ -101,3 +101,30 @@ pub enum TeacherError {
     #[error("the teacher was told to stop")]
     Interrupted,
 }
+
+impl TeacherError {
+    /// Whether the user can mend it: a damaged or foreign file, settings that do not fit the teacher or the memory.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::CacheTooLarge { .. } | Self::NoCachePath => true,
+            Self::Cache(error) => matches!(error, CacheError::Mismatch { .. } | CacheError::Damaged { .. }),
+            Self::Reload { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_can_mend_is_told_from_what_failed() {
+        let path = PathBuf::from("targets.cache");
+        let foreign = CacheError::Mismatch { path: path.clone(), differences: Vec::new() };
+        assert!(TeacherError::Cache(foreign).is_input());
+        let full = CacheError::Io { path, action: "write", source: std::io::ErrorKind::StorageFull.into() };
+        assert!(!TeacherError::Cache(full).is_input());
+        assert!(!TeacherError::Torch(TchError::Torch("out of memory".into())).is_input());
+    }
+}
