@@ -37,7 +37,7 @@ fn injected_failures_change_no_loss_or_end_clearly() {
     kdgat::stage::autoencoder(&configured(&workplace, &reference)).unwrap();
     let expected = loss_columns(&reference);
     let runs = std::env::var("FAILURE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
-    let (mut same, mut recovered, mut refused) = (0, 0, 0);
+    let (mut same, mut recovered, mut refused) = (0, 0, Vec::new());
     for seed in 0..runs {
         let run = workplace.path().join(format!("run-{seed}"));
         let config = configured(&workplace, &run);
@@ -64,15 +64,22 @@ fn injected_failures_change_no_loss_or_end_clearly() {
                 }
                 let text = causes.join(": ");
                 assert!(text.contains("memory"), "seed {seed}: {text}");
-                refused += 1;
+                refused.push(format!("seed {seed}, {failures} failures: {}", first_words(&text)));
             }
         }
         check_folder(&run);
     }
     println!(
-        "{runs} runs: {same} with the same losses ({recovered} of them after failures), {refused} ended with an error"
+        "{runs} runs: {same} with the same losses ({recovered} of them after failures), {} ended with an error:\n{}",
+        refused.len(),
+        refused.join("\n")
     );
     assert!(recovered > 0, "no failure was recovered from");
+}
+
+fn first_words(text: &str) -> &str {
+    let end = text.char_indices().nth(160).map_or(text.len(), |(index, _)| index);
+    text[..end].lines().next().unwrap_or_default()
 }
 
 fn assert_close(seed: u64, found: &[Vec<String>], expected: &[Vec<String>]) {
