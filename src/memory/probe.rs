@@ -54,17 +54,19 @@ impl Probe<'_> {
     /// If not even one graph fits, or anything else fails.
     pub fn measure(mut self) -> Result<MemoryBudget, FitError> {
         set_activity(Activity::Probe);
-        let kept: Vec<(Tensor, Tensor)> = tch::no_grad(|| {
+        let meter = Meter::new(self.device);
+        let kept: Vec<(Tensor, Tensor)> = super::patiently(meter, || {
             let buffers = self.trainable.tensors().iter().filter(|named| named.role == Role::Buffer);
             let tensors = buffers.map(|named| &named.tensor).chain([&self.trainable.values]);
-            tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?))).collect::<Result<_, TchError>>()
+            let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
+            tch::no_grad(|| copies.collect::<Result<_, FitError>>())
         })?;
         let outcome = self.samples();
         for (mut tensor, before) in kept {
-            tch::no_grad(|| tensor.f_copy_(&before))?;
+            super::patiently(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
         }
-        self.trainable.zero_gradients()?;
-        Meter::new(self.device).release_kept();
+        super::patiently(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
+        meter.release_kept();
         set_activity(Activity::Setup);
         let (samples, always) = outcome?;
         Ok(self.budget(&samples, always))
@@ -72,8 +74,8 @@ impl Probe<'_> {
 
     fn samples(&mut self) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
         let meter = Meter::new(self.device);
-        let mut adam = Adam::new(self.trainable, self.adam)?;
-        let runner = StepRunner::new(self.trainable, self.device, self.precision)?;
+        let mut adam = super::patiently(meter, || Adam::new(self.trainable, self.adam))?;
+        let runner = super::patiently(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
         let parameters: f64 = self.trainable.tensors().iter().map(|named| bytes_of(&named.tensor)).sum();
         let gradients = bytes_of(&self.trainable.gradients);
         let optimizer = if self.adam.offload && self.device.is_cuda() { 0.0 } else { adam.bytes() as f64 };

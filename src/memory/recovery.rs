@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn a_refusal_inside_the_limit_is_waited_for() {
-        let text = |reason: &str| TchError::Torch(format!("kdgat: host memory limit of 9 bytes: {reason}: 3 requested"));
+        let text =
+            |reason: &str| TchError::Torch(format!("kdgat: host memory limit of 9 bytes: {reason}: 3 requested"));
         let mut micro = MicroBatch::default();
         for _ in 0..PATIENT_REPETITIONS {
             assert_eq!(micro.failed(8, &text("the system has no more")), Remedy::Repeat);

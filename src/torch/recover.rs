@@ -103,7 +103,13 @@ mod tests {
         let failing = || tch::no_grad(|| -> Result<(), TchError> { panic!("out of memory") });
         assert!(recover(failing).is_err());
         assert!(recording());
-        assert!(recover(|| { let _guard = tch::no_grad_guard(); failing() }).is_err());
+        assert!(
+            recover(|| {
+                let _guard = tch::no_grad_guard();
+                failing()
+            })
+            .is_err()
+        );
         assert!(recording());
     }
 }
