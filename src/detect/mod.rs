@@ -108,7 +108,8 @@ impl Detector {
         windows.push(frames, |first_frame, window| {
             columns.clear();
             extractor.append_graph(window, 0, first_frame, columns);
-            let batch = assembler.assemble_columns(columns, assemble).map_err(EvaluateError::from)?;
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
+            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
             let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch))?;
             let score = kind.score(explained.raw);
             *scored += 1;
@@ -148,7 +149,8 @@ pub fn raw_scores(
     let (mut frames, mut raw, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
-            let batch = assembler.assemble_columns(columns, &options)?;
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
+            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
             raw.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.raw_scores(batch))?);
             attacks.extend(columns.labels.iter().map(|label| *label != 0));
             columns.clear();
