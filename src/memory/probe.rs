@@ -92,6 +92,7 @@ impl Probe<'_> {
             }
             debug_assert!(number == 0 || meter.read().current_bytes <= before + (1 << 20), "the probe keeps memory");
         }
+        self.objective.forget();
         let teacher = meter.read().phase_bytes(Phase::Teacher) as f64;
         let teacher = if self.device.is_cuda() { 0.0 } else { teacher };
         // The copy of the parameters that is put back afterwards is the probe's own.
@@ -136,7 +137,8 @@ impl Probe<'_> {
         adam: &mut Adam,
         graphs: &[u64],
     ) -> Result<Sample, FitError> {
-        // What an attempt before, which ran out of memory, has left.
+        // What the batch before has left, or an attempt that ran out of memory.
+        self.objective.forget();
         self.trainable.zero_gradients()?;
         let start = meter.read().current_bytes;
         let batch = self.load(graphs)?;
@@ -189,7 +191,7 @@ impl Probe<'_> {
         add("teacher's activations", Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));
-        MemoryBudget { method: Method::Measured, components, visits_overlap: burst > 1.0 }
+        MemoryBudget { method: Method::Measured, components, visits_overlap: burst > 1.0 && self.device.is_cuda() }
     }
 }
 
