@@ -37,9 +37,12 @@ struct Options {
     /// Folder that results are written to
     #[arg(long)]
     results: Option<PathBuf>,
-    /// Batches of an epoch at most
-    #[arg(long, default_value_t = 8)]
+    /// Batches of an epoch; twice as many of up to 512 graphs
+    #[arg(long, default_value_t = 6)]
     batches: usize,
+    /// vgae or gat alone: a measurement in parts, whose rows come together in the results
+    #[arg(long)]
+    model: Option<String>,
     /// Print the budgets by component, and what there was
     #[arg(long)]
     tables: bool,
@@ -59,7 +62,7 @@ fn main() -> Result<(), Error> {
     let store = Arc::new(*store);
     let mut rows = Rows::new("memory", options.json);
     let sizes: &[usize] = if options.quick { &[32, 512] } else { &[32, 128, 512, 1024, 2048, 4096] };
-    for model in ["vgae", "gat"] {
+    for model in ["vgae", "gat"].into_iter().filter(|model| options.model.as_deref().is_none_or(|one| one == *model)) {
         for (size, distills) in [("teacher", false), ("student", false), ("student", true)] {
             for &graphs in sizes {
                 measure(&options, &store, (model, size, distills, graphs), device, &mut rows)?;
@@ -108,7 +111,9 @@ fn measure(
     let loader = loader(store);
     let student = architecture(model, size, store.vocabulary().len() as i64)?;
     let teacher = architecture(model, "teacher", store.vocabulary().len() as i64)?;
-    let batches = batches_of(store, graphs, options.batches);
+    // Small ones pass quickly: the loader needs a few steps to get as far ahead as it may.
+    let count = if graphs <= 512 { 2 * options.batches } else { options.batches };
+    let batches = batches_of(store, graphs, count);
     let burst = if distills { 2 } else { 1 };
     let taught = match distills {
         true => {

@@ -112,7 +112,8 @@ impl Probe<'_> {
     /// Small to large, then of the largest size those with few and with many edges for their nodes.
     fn batches(&self) -> Vec<Vec<u64>> {
         let available = self.graphs.len();
-        let largest = (self.cap / 4).clamp(self.cap.min(16), LARGEST).min(available).max(1);
+        // Near the size that is asked for: what peaks in a small batch may not be what peaks in a large one.
+        let largest = self.cap.min(LARGEST).min(available).max(1);
         // Spread over the dataset, not its first minutes.
         let spread =
             |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };
