@@ -35,6 +35,10 @@ fn a_plan_names_components_and_what_would_help() {
         scarce.contains("--gradient-checkpointing true") && scarce.contains("--accumulate-grad-batches"),
         "{scarce}"
     );
+    let size = ["--graphs", "1000", "--nodes", "60", "--edges", "160", "--memory-limit", "8GiB"];
+    let mixed = &["memory", "plan", "--preset", "gat,student", "--precision", "bf16-mixed"];
+    let mixed = workplace.success(&[&mixed[..], &size[..]].concat());
+    assert!(mixed.contains("--precision bf16-mixed"), "{mixed}");
     let hopeless = plan("1MiB");
     assert!(hopeless.contains("not even one graph"), "{hopeless}");
 }

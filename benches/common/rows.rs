@@ -5,20 +5,20 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kdgat::doctor;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Device;
 
 use super::Error;
 
 /// A number and what it is compared with.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    pub bench: &'static str,
+    pub bench: String,
     pub row: String,
-    pub metric: &'static str,
+    pub metric: String,
     pub value: f64,
-    pub unit: &'static str,
+    pub unit: String,
     pub peer: Option<String>,
     pub peer_value: Option<f64>,
     /// Above 1: better than the peer.
@@ -47,11 +47,11 @@ impl Rows {
         peer: Option<(&str, f64, f64)>,
     ) {
         let row = Row {
-            bench: self.bench,
+            bench: self.bench.to_owned(),
             row: row.to_owned(),
-            metric,
+            metric: metric.to_owned(),
             value,
-            unit,
+            unit: unit.to_owned(),
             peer: peer.map(|(name, ..)| name.to_owned()),
             peer_value: peer.map(|(_, value, _)| value),
             ratio: peer.map(|(.., ratio)| ratio),
@@ -64,8 +64,21 @@ impl Rows {
         self.rows.push(row);
     }
 
+    /// Keeps the rows that a measurement of other parts, by this version on this day, has written to that file.
+    fn keep_others(&mut self, path: &Path) {
+        let text = std::fs::read(path).unwrap_or_default();
+        let before: Value = serde_json::from_slice(&text).unwrap_or_default();
+        if before["date"] != json!(today()) || before["version"] != json!(env!("CARGO_PKG_VERSION")) {
+            return;
+        }
+        let rows: Vec<Row> = serde_json::from_value(before["rows"].clone()).unwrap_or_default();
+        let is_new = |row: &Row| self.rows.iter().any(|new| new.row == row.row && new.metric == row.metric);
+        let others: Vec<Row> = rows.into_iter().filter(|row| !is_new(row)).collect();
+        self.rows.splice(0..0, others);
+    }
+
     /// Prints the table, and writes `NAME-HARDWARE.json` and `.md` into `results`, if given.
-    pub fn finish(self, device: Device, results: Option<&Path>) -> Result<(), Error> {
+    pub fn finish(mut self, device: Device, results: Option<&Path>) -> Result<(), Error> {
         let table = self.table();
         if !self.json {
             print!("{table}");
@@ -74,6 +87,8 @@ impl Rows {
         std::fs::create_dir_all(folder)?;
         let hardware = hardware(device);
         let name = format!("{}-{}", self.bench, slug(hardware["name"].as_str().unwrap_or("unknown")));
+        self.keep_others(&folder.join(format!("{name}.json")));
+        let table = self.table();
         let document = json!({
             "bench": self.bench,
             "date": today(),

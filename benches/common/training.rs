@@ -21,6 +21,9 @@ use super::Error;
 
 const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 2e-3;
+/// The presets' optimiser.
+pub const ADAM: AdamOptions =
+    AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: AttentionKernel::Auto };
 
 /// How a student's losses weigh what its teacher says: the presets' values.
 pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
@@ -53,7 +56,8 @@ pub struct Training {
     pub objective: Box<dyn Objective>,
     pub trainable: Trainable,
     runner: StepRunner,
-    optimizer: Adam,
+    /// Its states appear at the first step, as in a run that is measured before it begins.
+    optimizer: Option<Adam>,
     console: Console,
     sums: Tensor,
     steps: u64,
@@ -67,12 +71,24 @@ impl Training {
         burst: usize,
         device: Device,
     ) -> Result<Self, Error> {
+        Self::with_checkpointing(student, teacher, burst, device, false)
+    }
+
+    /// As [`Training::new`], with activations computed again in the backward pass.
+    pub fn with_checkpointing(
+        student: &Architecture,
+        teacher: Option<(Teacher, &Architecture)>,
+        burst: usize,
+        device: Device,
+        recomputes: bool,
+    ) -> Result<Self, Error> {
         let mut parameters = FreshParameters::new(SEED, device);
         let (teacher, taught_by) = teacher.unzip();
         let link = TeacherLink::new(teacher, burst);
         let objective: Box<dyn Objective> = match student {
             Architecture::Vgae(config) => {
-                let model = Vgae::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let mut model = Vgae::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                model.set_checkpointing(recomputes);
                 let distillation = match taught_by {
                     Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
                         projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
@@ -83,7 +99,8 @@ impl Training {
                 Box::new(VgaeObjective { model, teacher: link, distillation })
             }
             Architecture::Gat(config) => {
-                let model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let mut model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
                 let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
                 Box::new(GatObjective {
@@ -101,14 +118,11 @@ impl Training {
     /// Any objective with the parameters that it trains.
     pub fn of(objective: Box<dyn Objective>, parameters: FreshParameters, device: Device) -> Result<Self, Error> {
         let trainable = Trainable::new(parameters.into_tensors(), device)?;
-        let options =
-            AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: AttentionKernel::Auto };
-        let optimizer = Adam::new(&trainable, options)?;
         let runner = StepRunner::new(&trainable, device, None)?;
         let console = Console::new(None)?;
         let parts = objective.parts().len() as i64;
         let sums = Tensor::f_zeros([1 + parts], (Kind::Double, device))?;
-        Ok(Self { objective, trainable, runner, optimizer, console, sums, steps: 0 })
+        Ok(Self { objective, trainable, runner, optimizer: None, console, sums, steps: 0 })
     }
 
     /// Steps through `batches`, announced in bursts of the objective's choice.
@@ -144,7 +158,12 @@ impl Training {
         let Self { objective, trainable, console, .. } = self;
         let losses = self.runner.gradients(objective.as_mut(), trainable, batch, options, console)?;
         self.sums = tch::no_grad(|| self.sums.f_add(&losses.f_mul_scalar(batch.num_graphs() as f64)?))?;
-        let _ = self.optimizer.step(trainable, LEARNING_RATE)?;
+        if self.optimizer.is_none() {
+            self.optimizer = Some(Adam::new(trainable, ADAM)?);
+        }
+        if let Some(optimizer) = &mut self.optimizer {
+            let _ = optimizer.step(trainable, LEARNING_RATE)?;
+        }
         trainable.zero_gradients()?;
         Ok(losses.f_get(0)?)
     }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::{CurriculumError, Scorer};
 use crate::graph::Store;
+use crate::memory::{Meter, patiently};
 use crate::nn::weights::{self, StateDict};
 use crate::train::checkpoint;
 
@@ -74,7 +75,7 @@ impl Scores {
         chunk: usize,
     ) -> Result<Self, CurriculumError> {
         if path.exists() {
-            match Self::read(path) {
+            match patiently(Meter::new(Device::Cpu), || Self::read(path)) {
                 Ok(scores) if scores.origin == Origin::of(scorer, store) && scores.graphs == graphs => {
                     return Ok(scores);
                 }
@@ -83,7 +84,7 @@ impl Scores {
             }
         }
         let scores = Self::compute(scorer, store, graphs, chunk)?;
-        scores.write(path)?;
+        patiently(Meter::new(Device::Cpu), || scores.write(path))?;
         Ok(scores)
     }
 

@@ -15,6 +15,7 @@ use crate::graph::assemble::Assembler;
 use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
 use crate::graph::window::Windows;
 use crate::graph::{AssembleOptions, Columns};
+use crate::memory::{Meter, by_halves, patiently};
 use crate::nn::attention::AttentionKernel;
 
 pub use source::FrameStream;
@@ -107,8 +108,9 @@ impl Detector {
         windows.push(frames, |first_frame, window| {
             columns.clear();
             extractor.append_graph(window, 0, first_frame, columns);
-            let batch = assembler.assemble_columns(columns, assemble).map_err(EvaluateError::from)?;
-            let explained = scorer.explain(&batch)?;
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
+            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
+            let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch))?;
             let score = kind.score(explained.raw);
             *scored += 1;
             each(Detection {
@@ -147,7 +149,9 @@ pub fn raw_scores(
     let (mut frames, mut raw, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
-            raw.extend(scorer.raw_scores(&assembler.assemble_columns(columns, &options)?)?);
+            let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
+            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
+            raw.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.raw_scores(batch))?);
             attacks.extend(columns.labels.iter().map(|label| *label != 0));
             columns.clear();
         }

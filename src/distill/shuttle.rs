@@ -11,6 +11,7 @@ mod carrier;
 use std::path::{Path, PathBuf};
 
 use crate::graph::Batch;
+use crate::memory::{Meter, patiently};
 use crate::torch::allocator::{self, Phase};
 
 use super::accelerator::{Accelerator, HostBlock};
@@ -135,7 +136,8 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let (None, Some(path)) = (&self.carrier.host, &self.source) else { return Ok(()) };
         let failed =
             |reason: &str, source| TeacherError::Reload { path: path.clone(), reason: reason.to_string(), source };
-        let weights = Weights::read(path).map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
+        let weights = patiently(Meter::new(self.carrier.accelerator.device()), || Weights::read(path))
+            .map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
         if weights.digest() != self.digest {
             return Err(failed("it holds other weights by now", None));
         }
@@ -281,7 +283,8 @@ fn pack<A: Accelerator>(
     weights: Weights,
 ) -> Result<HostBlock, TeacherError> {
     let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
-    let host = accelerator.host_block(bytes)?;
+    let meter = Meter::new(accelerator.device());
+    let host = patiently(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))?;
     if let Some(reason) = &host.not_page_locked {
         tracing::warn!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap");
     }

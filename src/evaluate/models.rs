@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tch::Device;
 
 use super::EvaluateError;
 use crate::distill::frozen;
 use crate::distill::registry::{Registered, Registry};
 use crate::graph::Vocabulary;
+use crate::memory::{Meter, is_out_of_memory, patiently};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use crate::train::checkpoint;
@@ -53,6 +55,10 @@ impl TrainedModel {
     /// # Errors
     /// Says what the path holds and what is expected there.
     pub fn read(path: &Path) -> Result<Self, EvaluateError> {
+        patiently(Meter::new(Device::Cpu), || Self::read_once(path))
+    }
+
+    fn read_once(path: &Path) -> Result<Self, EvaluateError> {
         if path.is_file() {
             let is_teacher = path.file_name().is_some_and(|name| name == TEACHER_WEIGHTS);
             return if is_teacher { Self::from_teacher(path) } else { Self::from_checkpoint(path) };
@@ -78,8 +84,10 @@ impl TrainedModel {
 
     /// A registered teacher; one that was trained elsewhere has its description in `config.json` beside it.
     fn from_teacher(path: &Path) -> Result<Self, EvaluateError> {
-        if let Ok((state, description)) = checkpoint::read::<ModelDescription>(path) {
-            return Self::new(path, state, description);
+        match checkpoint::read::<ModelDescription>(path) {
+            Ok((state, description)) => return Self::new(path, state, description),
+            Err(error) if is_out_of_memory(&error) => return Err(error.into()),
+            Err(_) => {}
         }
         let found = Registered::open(path)?;
         let weights = found.load()?;

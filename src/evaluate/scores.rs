@@ -114,6 +114,11 @@ impl Scorer {
         }
     }
 
+    /// Where it computes.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
     /// How the batches that it reads are assembled: with its own vocabulary.
     pub fn assemble_options(&self) -> AssembleOptions {
         self.assemble.clone()

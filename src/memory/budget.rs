@@ -123,7 +123,8 @@ pub enum Method {
 pub struct MemoryBudget {
     pub method: Method,
     pub components: Vec<Component>,
-    /// The teacher answers while the student steps: their memory adds up.
+    /// The teacher answers while the student steps (on a GPU; on a CPU they would only take turns on the same cores):
+    /// their memory adds up.
     pub visits_overlap: bool,
 }
 

@@ -1,7 +1,8 @@
 //! What a run takes in closed form, from the architecture alone.
 //!
 //! Counted are the tensors that a forward keeps for its backward, and the largest of those that come and go on top. It is
-//! meant to err upwards, by less than half; steps on real batches tell more (see [`super::probe`]).
+//! meant to err upwards, by less than half; steps on real batches tell more (see [`super::probe`]). The fused passes of the
+//! CPU keep less than torch's operations do.
 
 use tch::{Device, Kind, Tensor};
 
@@ -21,6 +22,8 @@ const CUDA_CONTEXT_BYTES: f64 = 450e6;
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     pub cuda: bool,
+    /// Fused passes compute: on the CPU, in f32.
+    pub fused: bool,
     pub checkpointing: bool,
     pub offload_optimizer: bool,
     /// Batches announced to a teacher at a time; 1 without one.
@@ -89,14 +92,18 @@ pub fn estimate(
         add("teacher's weights", Moment::Always, Linear::fixed(resident));
         add("targets", Moment::Always, per_node(targets_per_node(teacher, circumstances)).times(burst));
         let copy = if circumstances.resident_teacher { 0.0 } else { weights + buffers };
-        let visit = forward_per_node(teacher);
+        let visit = forward_per_node(teacher, circumstances.fused);
         add("teacher's activations", Moment::Visit, Linear { fixed: copy, ..per_node(visit) }.times(SLACK));
     }
     add("activations", Moment::Step, activations(student, circumstances).times(SLACK));
-    // Temporaries of the update: five tensors of the parameters' size at once.
-    let update = if circumstances.offload_optimizer && circumstances.cuda { 1.0 } else { 5.0 };
+    // Temporaries of the update: five tensors of the parameters' size at once, but for the fused one.
+    let update = match (circumstances.fused, circumstances.offload_optimizer && circumstances.cuda) {
+        (true, _) => 0.0,
+        (false, true) => 1.0,
+        (false, false) => 5.0,
+    };
     add("optimiser's update", Moment::Update, Linear::fixed(update * parameters));
-    Ok(MemoryBudget { method: Method::Static, components, visits_overlap: burst > 1.0 })
+    Ok(MemoryBudget { method: Method::Static, components, visits_overlap: burst > 1.0 && circumstances.cuda })
 }
 
 fn per_node(bytes: f64) -> Linear {
@@ -117,8 +124,15 @@ fn targets_per_node(teacher: &Architecture, circumstances: &Circumstances) -> f6
 }
 
 /// Peak of a forward without a backward, for each node: a layer's input, values, output and what the norm makes of it.
-fn forward_per_node(architecture: &Architecture) -> f64 {
+fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
     match architecture {
+        Architecture::Vgae(config) if fused => {
+            let widths = vgae_widths(config);
+            let inputs = std::iter::once(input_width(config.embedding)).chain(widths.iter().copied());
+            inputs.zip(&widths).map(|(input, width)| F32 * (input + 2.0 * width)).fold(0.0, f64::max)
+        }
+        // Pooled layer by layer.
+        Architecture::Gat(config) if fused => F32 * 3.25 * (config.hidden * config.heads) as f64,
         Architecture::Vgae(config) => {
             let widths = vgae_widths(config);
             let inputs = std::iter::once(config.embedding as f64 + NODE_FEATURES as f64).chain(widths.iter().copied());
@@ -133,7 +147,9 @@ fn forward_per_node(architecture: &Architecture) -> f64 {
 
 fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Linear {
     match architecture {
+        Architecture::Vgae(config) if circumstances.fused => fused_vgae_activations(config, circumstances),
         Architecture::Vgae(config) => vgae_activations(config, circumstances),
+        Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
     }
 }
@@ -151,6 +167,51 @@ fn kept_per_width(norm: bool, dropout: f64, checkpointing: bool) -> f64 {
         (false, true) => 3.0 + dropped,
         (false, false) => 2.0 + dropped,
     }
+}
+
+fn input_width(embedding: i64) -> f64 {
+    embedding as f64 + NODE_FEATURES as f64
+}
+
+/// In layer widths: what a layer keeps for its backward, and what is there of it while that runs. Kept are attention's
+/// values, perhaps what the norm reads, and the output; at the backward two gradients come on top. Recomputed, values, the
+/// norm's input and a byte an element are there beside the gradients, and the output is kept alone.
+fn fused_layer(norm: bool, checkpointing: bool) -> (f64, f64) {
+    match (checkpointing, norm) {
+        (true, _) => (1.0, 4.25),
+        (false, true) => (3.0, 5.0),
+        (false, false) => (2.0, 4.0),
+    }
+}
+
+/// The largest of two moments: when the loss is there, and when some layer's backward runs.
+fn fused_vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linear {
+    let widths = vgae_widths(config);
+    let (latent, ids) = (config.latent as f64, config.vocabulary_size as f64);
+    let (kept, alive) = fused_layer(true, circumstances.checkpointing);
+    let latents = 10.0 * latent;
+    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * NODE_FEATURES as f64;
+    let at_loss = kept * widths.iter().sum::<f64>() + latents + decoders + 5.0 * ids;
+    let encoder = config.encoder_widths().len();
+    let at_layer = (0..widths.len()).map(|layer| {
+        let before = kept * widths[..layer].iter().sum::<f64>();
+        before + alive * widths[layer] + if layer < encoder { 0.0 } else { latents }
+    });
+    let values = 2.0 * input_width(config.embedding) + at_layer.fold(at_loss, f64::max);
+    let heads = config.heads as f64 + (widths.len() as f64 - 1.0) * 4.0 + 1.0;
+    with_edges(values, heads, 0.0, 0.0, circumstances)
+}
+
+/// While the last layer's backward runs. Pooling gives all layers their gradients at once, or, where they are recomputed,
+/// one at a time.
+fn fused_gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear {
+    let width = (config.hidden * config.heads) as f64;
+    let layers = config.layers as f64;
+    let (kept, alive) = fused_layer(false, circumstances.checkpointing);
+    let pooled = if circumstances.checkpointing { 0.0 } else { layers - 1.0 };
+    let head = 4.0 * width * layers * config.fc_layers as f64 / circumstances.nodes_per_graph.max(1.0);
+    let values = 2.0 * input_width(config.embedding) + (kept * (layers - 1.0) + pooled + alive) * width + head;
+    with_edges(values, config.heads as f64 * layers, 0.0, 0.0, circumstances)
 }
 
 fn vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linear {

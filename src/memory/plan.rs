@@ -29,6 +29,10 @@ pub struct Question<'a> {
     pub wanted: usize,
     pub target_bytes: f64,
     pub cuda: bool,
+    /// Fused passes compute: on the CPU, in f32.
+    pub fused: bool,
+    /// As the setting is written.
+    pub precision: &'a str,
     pub burst: usize,
     pub waiting_batches: usize,
     pub nodes_per_graph: f64,
@@ -131,6 +135,7 @@ pub fn recommend(question: &Question) -> Result<Answer, ModelError> {
 fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelError> {
     let circumstances = Circumstances {
         cuda: question.cuda,
+        fused: question.fused,
         checkpointing: choice.checkpointing,
         offload_optimizer: false,
         burst: if question.teacher.is_some() { question.burst } else { 1 },
@@ -160,8 +165,8 @@ impl Answer {
     pub fn describe(&self, question: &Question) -> String {
         let mut text = match self.graphs {
             Some(graphs) => format!(
-                "recommended: --batch-size {graphs} --precision 32 --gradient-checkpointing {}, teacher {}, targets {}\n",
-                self.checkpointing, self.residency, self.cache
+                "recommended: --batch-size {graphs} --precision {} --gradient-checkpointing {}, teacher {}, targets {}\n",
+                question.precision, self.checkpointing, self.residency, self.cache
             ),
             None => format!("not even one graph fits into {}\n", gibibytes(question.target_bytes)),
         };
@@ -248,6 +253,8 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             wanted: WANTED,
             target_bytes: OVERLAY_SHARE * gigabytes as f64 * 1e9,
             cuda: true,
+            fused: false,
+            precision: "32",
             burst: 16,
             waiting_batches: 4,
             nodes_per_graph: OVERLAY_NODES,

@@ -54,17 +54,19 @@ impl Probe<'_> {
     /// If not even one graph fits, or anything else fails.
     pub fn measure(mut self) -> Result<MemoryBudget, FitError> {
         set_activity(Activity::Probe);
-        let kept: Vec<(Tensor, Tensor)> = tch::no_grad(|| {
+        let meter = Meter::new(self.device);
+        let kept: Vec<(Tensor, Tensor)> = super::patiently(meter, || {
             let buffers = self.trainable.tensors().iter().filter(|named| named.role == Role::Buffer);
             let tensors = buffers.map(|named| &named.tensor).chain([&self.trainable.values]);
-            tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?))).collect::<Result<_, TchError>>()
+            let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
+            tch::no_grad(|| copies.collect::<Result<_, FitError>>())
         })?;
         let outcome = self.samples();
         for (mut tensor, before) in kept {
-            tch::no_grad(|| tensor.f_copy_(&before))?;
+            super::patiently(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
         }
-        self.trainable.zero_gradients()?;
-        Meter::new(self.device).release_kept();
+        super::patiently(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
+        meter.release_kept();
         set_activity(Activity::Setup);
         let (samples, always) = outcome?;
         Ok(self.budget(&samples, always))
@@ -72,8 +74,8 @@ impl Probe<'_> {
 
     fn samples(&mut self) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
         let meter = Meter::new(self.device);
-        let mut adam = Adam::new(self.trainable, self.adam)?;
-        let runner = StepRunner::new(self.trainable, self.device, self.precision)?;
+        let mut adam = super::patiently(meter, || Adam::new(self.trainable, self.adam))?;
+        let runner = super::patiently(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
         let parameters: f64 = self.trainable.tensors().iter().map(|named| bytes_of(&named.tensor)).sum();
         let gradients = bytes_of(&self.trainable.gradients);
         let optimizer = if self.adam.offload && self.device.is_cuda() { 0.0 } else { adam.bytes() as f64 };
@@ -90,6 +92,7 @@ impl Probe<'_> {
             }
             debug_assert!(number == 0 || meter.read().current_bytes <= before + (1 << 20), "the probe keeps memory");
         }
+        self.objective.forget();
         let teacher = meter.read().phase_bytes(Phase::Teacher) as f64;
         let teacher = if self.device.is_cuda() { 0.0 } else { teacher };
         // The copy of the parameters that is put back afterwards is the probe's own.
@@ -109,7 +112,8 @@ impl Probe<'_> {
     /// Small to large, then of the largest size those with few and with many edges for their nodes.
     fn batches(&self) -> Vec<Vec<u64>> {
         let available = self.graphs.len();
-        let largest = (self.cap / 4).clamp(self.cap.min(16), LARGEST).min(available).max(1);
+        // Near the size that is asked for: what peaks in a small batch may not be what peaks in a large one.
+        let largest = self.cap.min(LARGEST).min(available).max(1);
         // Spread over the dataset, not its first minutes.
         let spread =
             |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };
@@ -134,7 +138,8 @@ impl Probe<'_> {
         adam: &mut Adam,
         graphs: &[u64],
     ) -> Result<Sample, FitError> {
-        // What an attempt before, which ran out of memory, has left.
+        // What the batch before has left, or an attempt that ran out of memory.
+        self.objective.forget();
         self.trainable.zero_gradients()?;
         let start = meter.read().current_bytes;
         let batch = self.load(graphs)?;
@@ -187,7 +192,7 @@ impl Probe<'_> {
         add("teacher's activations", Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));
-        MemoryBudget { method: Method::Measured, components, visits_overlap: burst > 1.0 }
+        MemoryBudget { method: Method::Measured, components, visits_overlap: burst > 1.0 && self.device.is_cuda() }
     }
 }
 

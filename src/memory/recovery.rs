@@ -1,6 +1,12 @@
 //! Surviving an allocation that fails: free what is kept, try again, then with fewer graphs at a time.
+//!
+//! Where a limit is reached, the same again will hardly fit, and smaller work comes soon. Where the system refused although
+//! the limit had room, others took the memory, and have perhaps given it back a moment later: then patience comes first,
+//! for smaller work gives other numbers (batch norm).
 
 use std::error::Error;
+use std::ops::Range;
+use std::time::Duration;
 
 use tch::TchError;
 
@@ -10,14 +16,23 @@ use crate::torch::{self, allocator};
 
 /// Repetitions of the same work after freeing what was kept, before it is made smaller.
 const REPETITIONS: u32 = 2;
+/// The same where the limit had room for what was refused.
+const PATIENT_REPETITIONS: u32 = 60;
+/// How much longer each of these waits than the one before, and the longest wait.
+const LONGER_WAIT: Duration = Duration::from_micros(200);
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
 /// Steps without a failure after which one size up is tried; doubled each time that this was too much.
 const GOOD_STEPS: u64 = 64;
 
 /// Whether an error, or what it comes from, says that memory of the host or of a GPU ran out.
 pub fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
+    says(error, allocator::says_out_of_memory)
+}
+
+fn says(error: &(dyn Error + 'static), what: impl Fn(&str) -> bool) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if allocator::says_out_of_memory(&error.to_string()) {
+        if what(&error.to_string()) {
             return true;
         }
         cause = error.source();
@@ -25,18 +40,36 @@ pub fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// How often the same work was repeated in vain.
+#[derive(Clone, Debug, Default)]
+struct Patience {
+    repetitions: u32,
+}
+
+impl Patience {
+    /// Whether to try again after this error; waits where that may help.
+    fn again(&mut self, error: &(dyn Error + 'static)) -> bool {
+        if !is_out_of_memory(error) {
+            return false;
+        }
+        self.repetitions += 1;
+        if !says(error, allocator::says_refused_inside_limit) {
+            return self.repetitions <= REPETITIONS;
+        }
+        std::thread::sleep(LONGEST_WAIT.min(LONGER_WAIT * self.repetitions));
+        self.repetitions <= PATIENT_REPETITIONS
+    }
+}
+
 /// Runs `work`; when memory runs out, frees what is kept and runs it again, a few times. It must be repeatable.
 pub fn patiently<T, E>(meter: Meter, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E>
 where
     E: From<TchError> + Error + 'static,
 {
-    let mut repetitions = 0;
+    let mut patience = Patience::default();
     loop {
         match torch::recover(&mut work) {
-            Err(error) if repetitions < REPETITIONS && is_out_of_memory(&error) => {
-                repetitions += 1;
-                meter.release_kept();
-            }
+            Err(error) if patience.again(&error) => meter.release_kept(),
             outcome => return outcome,
         }
     }
@@ -55,9 +88,11 @@ where
     match patiently(meter, || work(batch)) {
         Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
             let middle = batch.num_graphs() / 2;
-            let mut results = by_halves(meter, &batch.select_graphs(&(0..middle).collect::<Vec<_>>())?, work)?;
-            let rest: Vec<usize> = (middle..batch.num_graphs()).collect();
-            results.extend(by_halves(meter, &batch.select_graphs(&rest)?, work)?);
+            let half = |graphs: Range<usize>| {
+                patiently(meter, || Ok::<_, E>(batch.select_graphs(&graphs.clone().collect::<Vec<_>>())?))
+            };
+            let mut results = by_halves(meter, &half(0..middle)?, work)?;
+            results.extend(by_halves(meter, &half(middle..batch.num_graphs())?, work)?);
             Ok(results)
         }
         outcome => outcome,
@@ -69,7 +104,7 @@ where
 pub struct MicroBatch {
     /// `None`: all of them.
     graphs: Option<usize>,
-    failures_of_step: u32,
+    patience: Patience,
     good_steps: u64,
     good_steps_needed: u64,
 }
@@ -87,7 +122,7 @@ pub enum Remedy {
 
 impl Default for MicroBatch {
     fn default() -> Self {
-        Self { graphs: None, failures_of_step: 0, good_steps: 0, good_steps_needed: GOOD_STEPS }
+        Self { graphs: None, patience: Patience::default(), good_steps: 0, good_steps_needed: GOOD_STEPS }
     }
 }
 
@@ -102,11 +137,10 @@ impl MicroBatch {
         self.graphs.map_or(batch_graphs, |graphs| graphs.min(batch_graphs)).max(1)
     }
 
-    /// A step on `batch_graphs` graphs ran out of memory.
-    pub fn failed(&mut self, batch_graphs: usize) -> Remedy {
+    /// A step on `batch_graphs` graphs ran out of memory. Waits where that may help.
+    pub fn failed(&mut self, batch_graphs: usize, error: &(dyn Error + 'static)) -> Remedy {
         let now = self.of(batch_graphs);
-        self.failures_of_step += 1;
-        if self.failures_of_step <= REPETITIONS {
+        if self.patience.again(error) {
             return Remedy::Repeat;
         }
         if now == 1 {
@@ -116,7 +150,7 @@ impl MicroBatch {
             // One size up was too much: the next try comes later.
             self.good_steps_needed = self.good_steps_needed.saturating_mul(2);
         }
-        self.failures_of_step = 0;
+        self.patience = Patience::default();
         self.good_steps = 0;
         self.graphs = Some(now.div_ceil(2));
         Remedy::Smaller(now.div_ceil(2))
@@ -124,7 +158,7 @@ impl MicroBatch {
 
     /// A step on `batch_graphs` graphs went well. Returns the new size if one size up is tried from now on.
     pub fn succeeded(&mut self, batch_graphs: usize) -> Option<usize> {
-        self.failures_of_step = 0;
+        self.patience = Patience::default();
         let graphs = self.graphs?;
         self.good_steps += 1;
         if self.good_steps < self.good_steps_needed {
@@ -141,10 +175,31 @@ mod tests {
     use super::*;
 
     fn fail_until_smaller(micro: &mut MicroBatch, batch: usize) -> Remedy {
+        let error = TchError::Torch("CUDA out of memory".into());
         for _ in 0..REPETITIONS {
-            assert_eq!(micro.failed(batch), Remedy::Repeat);
+            assert_eq!(micro.failed(batch, &error), Remedy::Repeat);
         }
-        micro.failed(batch)
+        micro.failed(batch, &error)
+    }
+
+    #[test]
+    fn a_refusal_inside_the_limit_is_waited_for() {
+        let text =
+            |reason: &str| TchError::Torch(format!("kdgat: host memory limit of 9 bytes: {reason}: 3 requested"));
+        let mut micro = MicroBatch::default();
+        for _ in 0..PATIENT_REPETITIONS {
+            assert_eq!(micro.failed(8, &text("the system has no more")), Remedy::Repeat);
+        }
+        assert_eq!(micro.failed(8, &text("the system has no more")), Remedy::Smaller(4));
+        fail_until_smaller(&mut micro, 8);
+        assert_eq!(micro.of(8), 2);
+        let mut runs = 0;
+        let outcome = patiently(Meter::new(tch::Device::Cpu), || -> Result<(), TchError> {
+            runs += 1;
+            Err(text("it would be exceeded"))
+        });
+        assert!(outcome.is_err());
+        assert_eq!(runs, 1 + REPETITIONS);
     }
 
     #[test]

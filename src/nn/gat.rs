@@ -110,7 +110,17 @@ impl Gat {
 
     /// The pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
-        self.pool(&self.layer_outputs(batch, mode)?, batch)
+        if !self.recomputes || mode == Mode::Evaluation {
+            return self.pool(&self.layer_outputs(batch, mode)?, batch);
+        }
+        // Each as soon as it is there: the backward, which goes the other way, then has the gradient of one layer's output
+        // at a time instead of all.
+        let mut pooled = Vec::with_capacity(self.convs.len());
+        self.run_layers(batch, mode, |x| {
+            pooled.push(self.pool(std::slice::from_ref(x), batch)?);
+            Ok(())
+        })?;
+        Ok(Tensor::f_cat(&pooled, 1)?)
     }
 
     /// Means over each graph's nodes of what [`Self::layer_outputs`] gave, side by side.
@@ -125,18 +135,32 @@ impl Gat {
 
     /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
+        let mut outputs = Vec::with_capacity(self.convs.len());
+        self.run_layers(batch, mode, |x| {
+            outputs.push(x.shallow_clone());
+            Ok(())
+        })?;
+        Ok(outputs)
+    }
+
+    /// Shows the output of each attention layer to `visit`.
+    fn run_layers(
+        &self,
+        batch: &Batch,
+        mode: Mode,
+        mut visit: impl FnMut(&Tensor) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
         let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
         let mut x = self.input.forward(&batch.id_input, &batch.continuous, self.kernel)?;
-        let mut outputs = Vec::with_capacity(self.convs.len());
         let (dropout, kernel) = (self.config.dropout, self.kernel);
         for (layer, conv) in &self.convs {
             x = match self.recomputes && mode == Mode::Training {
                 true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
                 false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
-            outputs.push(x.shallow_clone());
+            visit(&x)?;
         }
-        Ok(outputs)
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use super::attention::AttentionKernel;
 use super::fused::dropout::Dropout;
 use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
 use super::fused::step_seed::{self, LayerId};
-use super::fused::{self, activation, input, pool};
+use super::fused::{self, Pass, activation, input, pool};
 use super::parameters::{Init, Scope};
 use crate::graph::Batch;
 
@@ -100,13 +100,6 @@ impl Linear {
     }
 }
 
-/// Whether running statistics take in a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    Updated,
-    Left,
-}
-
 /// Batch normalisation over nodes (Ioffe & Szegedy 2015), then ReLU and dropout.
 #[derive(Debug)]
 pub struct BatchNorm {
@@ -137,30 +130,30 @@ impl BatchNorm {
             Mode::Training => {
                 let mask = || mask_of(self.layer, dropout, mode);
                 if self.is_fused(x, kernel) {
-                    return self.fused_of_batch(x, Statistics::Updated, mask()?);
+                    return self.fused_of_batch(x, Pass::Forward, mask()?);
                 }
-                composed_dropout(&self.composed_of_batch(x, Statistics::Updated)?.f_relu()?, dropout, mode)
+                composed_dropout(&self.composed_of_batch(x, Pass::Forward)?.f_relu()?, dropout, mode)
             }
             Mode::Evaluation if self.is_fused(x, kernel) => {
                 let moments = Moments::Running([&self.running_mean, &self.running_variance]);
-                Ok(norm_relu_dropout(x, &self.weight, &self.bias, moments, None)?)
+                Ok(norm_relu_dropout(x, &self.weight, &self.bias, moments, None, Pass::Forward)?)
             }
             Mode::Evaluation => Ok(self.composed_of_running(x)?.f_relu()?),
         }
     }
 
     /// Normalised by the batch's own statistics, then ReLU, then `mask`; with whether the mask was applied, which is left
-    /// to the caller where the passes are not fused.
+    /// to the caller where the passes are not fused. Running statistics move in the forward alone.
     pub(super) fn active_of_batch(
         &self,
         x: &Tensor,
-        statistics: Statistics,
+        pass: Pass,
         kernel: AttentionKernel,
         mask: Option<Dropout>,
     ) -> Result<(Tensor, bool), ModelError> {
         match self.is_fused(x, kernel) {
-            true => Ok((self.fused_of_batch(x, statistics, mask)?, true)),
-            false => Ok((self.composed_of_batch(x, statistics)?.f_relu()?, false)),
+            true => Ok((self.fused_of_batch(x, pass, mask)?, true)),
+            false => Ok((self.composed_of_batch(x, pass)?.f_relu()?, false)),
         }
     }
 
@@ -173,19 +166,14 @@ impl BatchNorm {
         fused::applies(kernel, &[x, &self.weight, &self.bias, &self.running_mean, &self.running_variance])
     }
 
-    fn fused_of_batch(
-        &self,
-        x: &Tensor,
-        statistics: Statistics,
-        dropout: Option<Dropout>,
-    ) -> Result<Tensor, ModelError> {
-        let running = self.running(statistics)?;
-        Ok(norm_relu_dropout(x, &self.weight, &self.bias, Moments::OfBatch { running }, dropout)?)
+    fn fused_of_batch(&self, x: &Tensor, pass: Pass, dropout: Option<Dropout>) -> Result<Tensor, ModelError> {
+        let moments = Moments::OfBatch { running: self.running(pass)? };
+        Ok(norm_relu_dropout(x, &self.weight, &self.bias, moments, dropout, pass)?)
     }
 
     /// The running statistics that a batch moves, if it does; it is counted then.
-    fn running(&self, statistics: Statistics) -> Result<Option<[&Tensor; 2]>, ModelError> {
-        if statistics == Statistics::Left {
+    fn running(&self, pass: Pass) -> Result<Option<[&Tensor; 2]>, ModelError> {
+        if pass == Pass::Again {
             return Ok(None);
         }
         let _ = tch::no_grad(|| self.batches_seen.shallow_clone().f_add_scalar_(1))?;
@@ -200,8 +188,8 @@ impl BatchNorm {
         Ok(x.f_mul(&scale)?.f_add(&shift)?)
     }
 
-    fn composed_of_batch(&self, x: &Tensor, statistics: Statistics) -> Result<Tensor, ModelError> {
-        let running = self.running(statistics)?;
+    fn composed_of_batch(&self, x: &Tensor, pass: Pass) -> Result<Tensor, ModelError> {
+        let running = self.running(pass)?;
         let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
@@ -243,7 +231,7 @@ pub fn relu_dropout(
     mode: Mode,
 ) -> Result<Tensor, ModelError> {
     if fused::applies(kernel, &[x]) {
-        return Ok(activation::relu_dropout(x, mask_of(layer, dropout, mode)?)?);
+        return Ok(activation::relu_dropout(x, mask_of(layer, dropout, mode)?, Pass::Forward)?);
     }
     composed_dropout(&x.f_relu()?, dropout, mode)
 }
@@ -251,11 +239,12 @@ pub fn relu_dropout(
 /// ReLU, then `mask`; with whether the mask was applied, which is left to the caller where the passes are not fused.
 pub(super) fn masked_relu(
     x: &Tensor,
+    pass: Pass,
     kernel: AttentionKernel,
     mask: Option<Dropout>,
 ) -> Result<(Tensor, bool), ModelError> {
     match fused::applies(kernel, &[x]) {
-        true => Ok((activation::relu_dropout(x, mask)?, true)),
+        true => Ok((activation::relu_dropout(x, mask, pass)?, true)),
         false => Ok((x.f_relu()?, false)),
     }
 }

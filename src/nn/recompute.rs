@@ -12,8 +12,9 @@ use tch::{TchError, Tensor};
 use super::ModelError;
 use super::attention::AttentionKernel;
 use super::conv::{Conv, EdgeInput};
+use super::fused::Pass;
 use super::fused::step_seed::LayerId;
-use super::layers::{BatchNorm, Mode, Statistics, composed_dropout, mask_of, masked_relu};
+use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
 use crate::torch::checkpoint::checkpoint;
 
 /// A hidden layer in training: attention, batch norm if there is one, ReLU, and dropout by `layer`'s mask.
@@ -46,10 +47,10 @@ pub fn recomputed(
     let layer = move |inputs: &[Tensor]| -> Result<Tensor, ModelError> {
         let attributes = attributes.as_ref().map(Tensor::shallow_clone);
         let x = own_conv.forward(&inputs[0], &EdgeInput { adjacency: &adjacency, attributes }, kernel)?;
-        let statistics = if is_forward.swap(false, Ordering::Relaxed) { Statistics::Updated } else { Statistics::Left };
+        let pass = if is_forward.swap(false, Ordering::Relaxed) { Pass::Forward } else { Pass::Again };
         let (active, masked) = match &own_norm {
-            Some(norm) => norm.active_of_batch(&x, statistics, kernel, mask)?,
-            None => masked_relu(&x, kernel, mask)?,
+            Some(norm) => norm.active_of_batch(&x, pass, kernel, mask)?,
+            None => masked_relu(&x, pass, kernel, mask)?,
         };
         is_masked.store(masked, Ordering::Relaxed);
         Ok(active)

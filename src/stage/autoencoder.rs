@@ -12,6 +12,7 @@ use super::training::{self, Graphs};
 use crate::config::{Config, Stage};
 use crate::distill::losses::{Projection, VgaeWeights};
 use crate::graph::Split;
+use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig};
 
 const STAGE: Stage = Stage::Autoencoder;
@@ -24,10 +25,12 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let run = Run::open(config, STAGE, &data, found.as_ref(), Map::new())?;
 
     let architecture = vgae_config(config, &data)?;
-    let mut parameters = FreshParameters::new(config.training.seed, data.device);
-    let model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-    let distillation = found.as_ref().map(|found| distillation(config, found, &mut parameters, &architecture));
-    let distillation = distillation.transpose()?;
+    let (parameters, model, distillation) = patiently(Meter::new(data.device), || {
+        let mut parameters = FreshParameters::new(config.training.seed, data.device);
+        let model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        let distillation = found.as_ref().map(|found| distillation(config, found, &mut parameters, &architecture));
+        Ok::<_, StageError>((parameters, model, distillation.transpose()?))
+    })?;
     let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
     let student = VgaeObjective { model, teacher, distillation };
     run.train(student, Architecture::Vgae(architecture), parameters, &mut graphs)

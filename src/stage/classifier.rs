@@ -15,6 +15,7 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, KdLoss, Stage, TaskLoss};
 use crate::distill::losses::LogitLoss;
 use crate::graph::Split;
+use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
 
 /// `kdgat normal`.
@@ -53,11 +54,14 @@ fn train(
     plan: &mut impl StagePlan,
 ) -> Result<Outcome, StageError> {
     let architecture = gat_config(config, data)?;
-    let mut parameters = FreshParameters::new(config.training.seed, data.device);
-    let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+    let (parameters, model, task) = patiently(Meter::new(data.device), || {
+        let mut parameters = FreshParameters::new(config.training.seed, data.device);
+        let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        Ok::<_, StageError>((parameters, model, task_loss(config, data)?))
+    })?;
     let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
     let teacher = teacher::start(config, found, data, usage)?;
-    let student = GatObjective { model, task: task_loss(config, data)?, teacher, distillation, labels: None };
+    let student = GatObjective { model, task, teacher, distillation, labels: None };
     run.train(student, Architecture::Gat(architecture), parameters, plan)
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tch::Device;
 
 use super::StageError;
 use super::setup::Data;
@@ -11,8 +12,8 @@ use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
 use crate::curriculum::{Choice, Sampler, Schedule, Scorer, Scores, Selection};
-use crate::distill::frozen::LoadedModel;
 use crate::graph::{Split, Store};
+use crate::memory::{Meter, patiently};
 use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunDirectory;
@@ -31,7 +32,7 @@ pub struct CurriculumEpochs {
 struct Scoring {
     config: Config,
     store: Arc<Store>,
-    device: tch::Device,
+    device: Device,
     normals: Vec<u64>,
     /// Epochs between two scorings; 0 scores once.
     update_epochs: u64,
@@ -58,9 +59,9 @@ pub fn inputs(scorer: Option<&Scorer>) -> Map<String, Value> {
 }
 
 /// The VGAE of `--difficulty-model`, or the dataset's registered teacher.
-pub fn load_scorer(config: &Config, dataset: &str, device: tch::Device) -> Result<Scorer, StageError> {
+pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Scorer, StageError> {
     let model = match &config.curriculum.difficulty_model {
-        Some(path) => LoadedModel::open(path)?,
+        Some(path) => teacher::open(path)?,
         None => teacher::registered(config, dataset, "vgae")?,
     };
     Ok(Scorer::new(model, device, training::attention_kernel(config))?)
@@ -149,7 +150,7 @@ impl Scoring {
 
     /// Puts the scores into the run, so that it goes on with them when it is resumed.
     fn keep(&self) -> Result<(), StageError> {
-        Ok(self.scores.write_for_run(&self.run_file, self.period)?)
+        patiently(Meter::new(Device::Cpu), || Ok(self.scores.write_for_run(&self.run_file, self.period)?))
     }
 }
 

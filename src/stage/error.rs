@@ -60,10 +60,7 @@ impl StageError {
             Self::Evaluate(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),
             Self::Teacher(error) => error.is_input(),
-            Self::Memory(_)
-            | Self::Torch(_)
-            | Self::Model(ModelError::Torch(_))
-            | Self::File { .. } => false,
+            Self::Memory(_) | Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::File { .. } => false,
             _ => true,
         }
     }

@@ -18,6 +18,7 @@ use crate::evaluate::tables::{ModelReport, Report, number};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
 use crate::graph::{Split, Store};
+use crate::memory::{Meter, patiently};
 use crate::nn::Architecture;
 use crate::nn::attention::AttentionKernel;
 
@@ -167,7 +168,7 @@ fn score(
     device: Device,
     kernel: AttentionKernel,
 ) -> Result<Scored, StageError> {
-    let scorer = Scorer::new(&model, device, kernel)?;
+    let scorer = patiently(Meter::new(device), || Scorer::new(&model, device, kernel))?;
     let validation_graphs = store.select(Split::Validation, None);
     let validation = scorer.score_store(store, &validation_graphs)?;
     let validation_labels = labels(store, validation_graphs)?;

@@ -50,6 +50,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         }
         false => host_limit(config.memory.memory_limit.map(|size| size.0)),
     };
+    let precision = config.training.precision.to_string();
     let question = Question {
         student: &student,
         teacher: taught.as_ref(),
@@ -58,6 +59,8 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         wanted,
         target_bytes: config.memory.safety_factor * limit.bytes as f64,
         cuda: on_gpu,
+        fused: super::training::computes_fused(config, on_gpu),
+        precision: &precision,
         burst: config.distillation.teacher_burst,
         waiting_batches: config.training.prefetch_batches,
         nodes_per_graph: sizes_of_all / sizes.len().max(1) as f64,

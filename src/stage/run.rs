@@ -13,6 +13,7 @@ use super::sizing::Sizing;
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
+use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::Console;
@@ -133,7 +134,7 @@ impl<'a> Run<'a> {
 
         // Save.
         let teacher_summary = student.into_teacher().into_teacher().map(|teacher| teacher.finish()).transpose()?;
-        let digest = trainable.digest(is_deployed)?;
+        let digest = patiently(Meter::new(self.data.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
         let path = self.directory.path().to_owned();
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         self.console.finish();

@@ -6,7 +6,7 @@ use tch::Device;
 use super::StageError;
 use super::objective::Student;
 use super::setup::Data;
-use super::training::StagePlan;
+use super::training::{self, StagePlan};
 use crate::config::{Config, MemoryEstimation};
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
@@ -194,6 +194,7 @@ impl Sizing<'_> {
         let graphs = &plan.graphs().training;
         let circumstances = Circumstances {
             cuda: self.data.device.is_cuda(),
+            fused: training::computes_fused(self.config, self.data.device.is_cuda()),
             checkpointing,
             offload_optimizer: options.adam.offload,
             burst: student.burst(),
@@ -214,6 +215,7 @@ impl Sizing<'_> {
     fn does_not_fit(&self, limit: &Limit, worst: &WorstBatches) -> StageError {
         let circumstances = Circumstances {
             cuda: self.data.device.is_cuda(),
+            fused: training::computes_fused(self.config, self.data.device.is_cuda()),
             checkpointing: self.config.memory.gradient_checkpointing,
             offload_optimizer: self.config.memory.offload_optimizer,
             burst: 1,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Map;
+use tch::Device;
 
 use super::objective::TeacherLink;
 use super::setup::Data;
@@ -14,7 +15,7 @@ use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
 };
 use crate::graph::Store;
-use crate::memory;
+use crate::memory::{self, Meter, patiently};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
@@ -39,7 +40,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     }
     let model = stage.model().as_str();
     let found = match &config.distillation.teacher_path {
-        Some(path) => LoadedModel::open(path)?,
+        Some(path) => open(path)?,
         None => registered(config, &data.dataset.name, model)?,
     };
     let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
@@ -59,7 +60,13 @@ pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedM
         }
         other => other,
     });
-    Ok(LoadedModel::registered(&found?)?)
+    let found = found?;
+    patiently(Meter::new(Device::Cpu), || Ok(LoadedModel::registered(&found)?))
+}
+
+/// The model in that place.
+pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
+    patiently(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
 }
 
 /// The command that trains a model of this size on the configured data.
@@ -148,8 +155,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
 
 /// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
 pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
-    let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
-    let weights = Weights::from_tensors(tensors)?;
+    let (weights, description) = patiently(Meter::new(Device::Cpu), || {
+        let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
+        Ok::<_, StageError>((Weights::from_tensors(tensors)?, description))
+    })?;
     let model = description.architecture.model_name();
     let mut metrics = Map::new();
     metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
@@ -173,6 +182,8 @@ pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -
         created_by_version: description.created_by_version,
     };
     let replace = true;
-    let registered = Registry::new(&config.distillation.teachers_dir).register(&teacher, &weights, replace)?;
+    let registry = Registry::new(&config.distillation.teachers_dir);
+    let registered =
+        patiently(Meter::new(Device::Cpu), || Ok::<_, StageError>(registry.register(&teacher, &weights, replace)?))?;
     Ok(registered.weights_path.parent().unwrap_or(Path::new("")).to_owned())
 }

@@ -205,6 +205,11 @@ pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>,
     })
 }
 
+/// Whether steps run through the fused passes.
+pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
+    !on_gpu && config.model.attention != AttentionChoice::Composed && config.training.precision == Precision::Single
+}
+
 /// The implementation of attention that is configured.
 pub fn attention_kernel(config: &Config) -> AttentionKernel {
     match config.model.attention {

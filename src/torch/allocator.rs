@@ -170,6 +170,11 @@ pub fn says_out_of_memory(text: &str) -> bool {
     ["kdgat: host memory limit", "out of memory", "can't allocate memory"].iter().any(|known| text.contains(known))
 }
 
+/// Whether a message is that of a refusal although the limit had room: others took the memory, perhaps for a moment.
+pub fn says_refused_inside_limit(text: &str) -> bool {
+    text.contains("kdgat: host memory limit") && !text.contains("it would be exceeded")
+}
+
 /// Lets this thread's allocations belong to `phase` until the guard is dropped.
 pub fn enter_phase(phase: Phase) -> PhaseGuard {
     // SAFETY: one number.

@@ -36,6 +36,16 @@ pub trait Function: Send + 'static {
         gradients: &[Option<Tensor>],
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError>;
+
+    /// As [`Function::backward`], which this calls, with what it is given to drop before its end.
+    fn backward_owned(
+        &self,
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        self.backward(&saved, &gradients, needed)
+    }
 }
 
 /// What a forward hands back.
@@ -93,6 +103,28 @@ pub fn gradients(
     }
     let mut results = vec![ptr::null_mut(); inputs.len()];
     run_engine(outputs, output_gradients, inputs, keep_graph, &mut results)?;
+    // SAFETY: the call above has filled `results` with null or tensors that are now ours.
+    Ok(results.into_iter().map(|pointer| unsafe { ffi::from_raw(pointer) }).collect())
+}
+
+/// As [`gradients`], but takes the outputs and their gradients, which are freed as the backward passes them.
+pub fn gradients_consuming(roots: Vec<(Tensor, Tensor)>, inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
+    let mut results = vec![ptr::null_mut(); inputs.len()];
+    let input_pointers = ffi::pointers(inputs);
+    let (outputs, weights): (Vec<_>, Vec<_>) =
+        roots.into_iter().map(|(output, weight)| (ffi::into_raw(output), ffi::into_raw(weight))).unzip();
+    // SAFETY: the callee frees outputs and weights in every case; the inputs outlive the call, and `results` has room for
+    // one each.
+    unsafe {
+        ffi::check(kdgat_autograd_consume(
+            outputs.as_ptr(),
+            weights.as_ptr(),
+            outputs.len(),
+            input_pointers.as_ptr(),
+            input_pointers.len(),
+            results.as_mut_ptr(),
+        ))?;
+    }
     // SAFETY: the call above has filled `results` with null or tensors that are now ours.
     Ok(results.into_iter().map(|pointer| unsafe { ffi::from_raw(pointer) }).collect())
 }
@@ -174,7 +206,7 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
         let saved: Vec<Tensor> = saved.into_iter().map(Option::unwrap_or_default).collect();
         let needed: Vec<bool> = needed.iter().map(|&needed| needed != 0).collect();
         let _unrecorded = tch::no_grad_guard();
-        function.backward(&saved, &gradients, &needed)
+        function.backward_owned(saved, gradients, &needed)
     }));
     match outcome {
         Ok(Ok(results)) if results.len() == call.num_results => {
@@ -221,6 +253,14 @@ unsafe extern "C" {
         inputs: *const *const C_tensor,
         num_inputs: usize,
         keep_graph: bool,
+        results: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    fn kdgat_autograd_consume(
+        outputs: *const *mut C_tensor,
+        output_gradients: *const *mut C_tensor,
+        num_outputs: usize,
+        inputs: *const *const C_tensor,
+        num_inputs: usize,
         results: *mut *mut C_tensor,
     ) -> *mut c_char;
 }

@@ -48,6 +48,18 @@ where
         gradients: &[Option<Tensor>],
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let saved = saved.iter().map(Tensor::shallow_clone).collect();
+        let gradients = gradients.iter().map(|gradient| gradient.as_ref().map(Tensor::shallow_clone)).collect();
+        self.backward_owned(saved, gradients, needed)
+    }
+
+    /// What was computed again, and the gradients of the outputs, go as the backward passes them.
+    fn backward_owned(
+        &self,
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
         let (inputs, parameters) = saved.split_at(self.num_inputs);
         let leaves = detached_leaves(&inputs.iter().collect::<Vec<_>>())?;
         let outputs = {
@@ -55,13 +67,12 @@ where
             tch::with_grad(|| (self.body)(&leaves))?
         };
         // Outputs without a gradient, or independent of what is asked for, are no roots.
-        let roots: Vec<(&Tensor, Option<&Tensor>)> = outputs
-            .iter()
+        let roots: Vec<(Tensor, Tensor)> = outputs
+            .into_iter()
             .zip(gradients)
-            .filter_map(|(output, gradient)| Some((output, Some(gradient.as_ref()?))))
+            .filter_map(|(output, gradient)| Some((output, gradient?)))
             .filter(|(output, _)| output.requires_grad())
             .collect();
-        let (roots, weights): (Vec<&Tensor>, Vec<Option<&Tensor>>) = roots.into_iter().unzip();
         let mut results: Vec<Option<Tensor>> = needed.iter().map(|_| None).collect();
         let asked: Vec<usize> = (0..needed.len()).filter(|&index| needed[index]).collect();
         if roots.is_empty() || asked.is_empty() {
@@ -69,7 +80,7 @@ where
         }
         let all: Vec<&Tensor> = leaves.iter().chain(parameters).collect();
         let wanted: Vec<&Tensor> = asked.iter().map(|&index| all[index]).collect();
-        for (index, gradient) in asked.into_iter().zip(autograd::gradients(&roots, &weights, &wanted, false)?) {
+        for (index, gradient) in asked.into_iter().zip(autograd::gradients_consuming(roots, &wanted)?) {
             results[index] = gradient;
         }
         Ok(results)

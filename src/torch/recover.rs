@@ -21,17 +21,49 @@ thread_local! {
 
 /// Runs `body`; a panic that says that memory ran out becomes an error, for which
 /// [`is_out_of_memory`] is true. Other panics go on.
+///
+/// After either, the thread is as it was: whether it records gradients (which tch's `no_grad` forgets to put back on a
+/// panic), and without an error of libtorch that nobody has read.
 pub fn recover<T, E: From<TchError>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     silence_expected_panics();
+    let records = recording();
     DEPTH.set(DEPTH.get() + 1);
     let outcome = catch_unwind(AssertUnwindSafe(body));
     DEPTH.set(DEPTH.get() - 1);
+    if !matches!(outcome, Ok(Ok(_))) {
+        set_recording(records);
+        drain_error();
+    }
     match outcome {
         Ok(result) => result,
         Err(payload) => match out_of_memory(payload.as_ref()) {
             Some(error) => Err(error.into()),
             None => resume_unwind(payload),
         },
+    }
+}
+
+/// Whether this thread records gradients.
+fn recording() -> bool {
+    // SAFETY: one number; libtorch tells the mode only in exchange for another, which is put back at once.
+    let records = unsafe { torch_sys::at_grad_set_enabled(0) } != 0;
+    set_recording(records);
+    records
+}
+
+fn set_recording(records: bool) {
+    // SAFETY: one number.
+    unsafe { torch_sys::at_grad_set_enabled(i32::from(records)) };
+}
+
+/// Throws away an error that would otherwise be taken for that of the next operation.
+fn drain_error() {
+    // SAFETY: null, or a text from `malloc` that is ours.
+    unsafe {
+        let text = torch_sys::get_and_reset_last_err();
+        if !text.is_null() {
+            libc::free(text.cast());
+        }
     }
 }
 
@@ -64,5 +96,20 @@ mod tests {
         let other = catch_unwind(|| recover(|| -> Result<(), TchError> { panic!("a wrong index") }));
         assert_eq!(ffi::panic_message(other.unwrap_err().as_ref()), "panicked: a wrong index");
         assert!(matches!(recover(|| Ok::<_, TchError>(7)), Ok(7)));
+    }
+
+    #[test]
+    fn a_panic_leaves_gradients_recorded() {
+        let failing = || tch::no_grad(|| -> Result<(), TchError> { panic!("out of memory") });
+        assert!(recover(failing).is_err());
+        assert!(recording());
+        assert!(
+            recover(|| {
+                let _guard = tch::no_grad_guard();
+                failing()
+            })
+            .is_err()
+        );
+        assert!(recording());
     }
 }

@@ -242,15 +242,16 @@ impl LoopState {
         let parts = fit.objective.parts();
         let meter = Meter::new(options.device);
         let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
-        let mut runner = StepRunner::new(fit.trainable, options.device, options.precision)?;
+        let mut runner = patiently(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
         if let Some(graphs) = options.micro_batch_graphs {
             runner.begin_with(graphs);
         }
-        let mut sums = Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?;
+        let zeros = || Ok::<_, FitError>(Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?);
+        let mut sums = patiently(meter, zeros)?;
         let loss_scale = LossScale::of(options.precision);
         let mut position = Position { identity: options.identity.clone(), loss_scale, ..Position::default() };
         if resume && fit.run.file(LAST).exists() {
-            position = restore(fit, options, &mut optimizer, &mut sums)?;
+            position = patiently(meter, || restore(fit, options, &mut optimizer, &mut sums))?;
         }
         let (epoch, step) = (position.epoch, position.step);
         let mut metrics_header = metrics_header(parts);

@@ -46,6 +46,9 @@ pub trait Objective {
     /// Waits for what the losses of the next announced batch need besides itself, and keeps it until the next call.
     fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError>;
 
+    /// Lets go of what the last call of [`Objective::receive`] has kept.
+    fn forget(&mut self) {}
+
     /// The training loss of `batch`, which is `part` of the batch received last. Draws from torch's generator and
     /// by the step's seed, which the loop has set. Can be asked for again, when memory ran out.
     fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;

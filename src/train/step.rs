@@ -121,7 +121,7 @@ impl StepRunner {
     fn recover(&mut self, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
         self.meter.release_kept();
         self.recoveries += 1;
-        match self.micro.failed(graphs) {
+        match self.micro.failed(graphs, &error) {
             Remedy::Repeat => {
                 tracing::info!("memory ran out ({error}); the step is repeated after freeing what was kept");
                 Ok(())
@@ -206,11 +206,14 @@ impl StepRunner {
     }
 
     fn note_state(&mut self, trainable: &Trainable, options: StepOptions) -> Result<(), FitError> {
-        for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
-            tch::no_grad(|| copy.f_copy_(buffer))?;
-        }
+        let meter = self.meter;
+        crate::memory::patiently(meter, || {
+            for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
+                tch::no_grad(|| copy.f_copy_(buffer))?;
+            }
+            Ok::<_, FitError>(())
+        })?;
         if options.accumulates {
-            let meter = self.meter;
             let _phase = allocator::enter_phase(Phase::Gradients);
             let copy = crate::memory::patiently(meter, || Ok::<_, FitError>(trainable.gradients.f_detach_copy()?))?;
             self.gradients_before = Some(copy);
@@ -221,19 +224,16 @@ impl StepRunner {
     }
 
     fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
-        self.restore_buffers(trainable)?;
-        match &self.gradients_before {
-            Some(gradients) if options.accumulates => {
-                tch::no_grad(|| trainable.gradients.f_copy_(gradients))?;
+        crate::memory::patiently(self.meter, || {
+            self.restore_buffers(trainable)?;
+            match &self.gradients_before {
+                Some(gradients) if options.accumulates => {
+                    tch::no_grad(|| trainable.gradients.f_copy_(gradients))?;
+                }
+                _ => trainable.zero_gradients()?,
             }
-            _ => {
-                crate::memory::patiently(self.meter, || {
-                    let _ = trainable.gradients.f_zero_()?;
-                    Ok::<_, FitError>(())
-                })?;
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn restore_buffers(&self, trainable: &Trainable) -> Result<(), TchError> {

@@ -5,6 +5,7 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use crate::memory::{Meter, patiently};
 use crate::nn::parameters::{NamedTensor, Role};
 use crate::nn::weights::StateDict;
 use crate::nn::{ModelError, weights};
@@ -29,14 +30,12 @@ impl Trainable {
             .filter(|named| named.role == Role::Parameter)
             .map(|named| named.tensor.numel())
             .sum::<usize>();
-        let values = {
-            let _phase = allocator::enter_phase(Phase::Parameters);
-            Tensor::f_empty([total as i64], (Kind::Float, device))?
+        let flat = |phase| {
+            let _phase = allocator::enter_phase(phase);
+            let zeros = || Ok::<_, ModelError>(Tensor::f_zeros([total as i64], (Kind::Float, device))?);
+            patiently(Meter::new(device), zeros)
         };
-        let gradients = {
-            let _phase = allocator::enter_phase(Phase::Gradients);
-            Tensor::f_zeros([total as i64], (Kind::Float, device))?
-        };
+        let (values, gradients) = (flat(Phase::Parameters)?, flat(Phase::Gradients)?);
         for named in tensors.iter().filter(|named| named.role == Role::Buffer) {
             allocator::attribute(&named.tensor, Phase::Parameters)?;
         }

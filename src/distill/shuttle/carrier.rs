@@ -113,7 +113,12 @@ impl<A: Accelerator> Machine for Carrier<A> {
     type Slot = Slot;
 
     fn allocate(&mut self, bytes: usize) -> Result<Slot, TeacherError> {
-        let memory = if self.in_place { self.host()?.shallow_clone() } else { self.accelerator.allocate(bytes)? };
+        let memory = match self.in_place {
+            true => self.host()?.shallow_clone(),
+            false => patiently(Meter::new(self.accelerator.device()), || {
+                Ok::<_, TeacherError>(self.accelerator.allocate(bytes)?)
+            })?,
+        };
         self.held_bytes += bytes;
         self.peak_bytes = self.peak_bytes.max(self.held_bytes);
         Ok(Slot { memory, views: WeightViews::default(), bytes })
@@ -182,13 +187,16 @@ fn forward_whole(
         Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
             let middle = batch.num_graphs() / 2;
             let half = |graphs: std::ops::Range<usize>| {
-                let graphs = batch.select_graphs(&graphs.collect::<Vec<_>>())?;
+                let graphs: Vec<usize> = graphs.collect();
+                let graphs = patiently(Meter::new(device), || Ok::<_, TeacherError>(batch.select_graphs(&graphs)?))?;
                 forward_whole(model, views, &graphs, device)
             };
             let (first, second) = (half(0..middle)?, half(middle..batch.num_graphs())?);
-            let both = first.tensors.iter().zip(&second.tensors);
-            let joined = both.map(|((name, first), (_, second))| Ok((*name, Tensor::f_cat(&[first, second], 0)?)));
-            Ok(Targets { tensors: joined.collect::<Result<_, tch::TchError>>()? })
+            patiently(Meter::new(device), || {
+                let both = first.tensors.iter().zip(&second.tensors);
+                let joined = both.map(|((name, first), (_, second))| Ok((*name, Tensor::f_cat(&[first, second], 0)?)));
+                Ok(Targets { tensors: joined.collect::<Result<_, tch::TchError>>()? })
+            })
         }
         outcome => outcome,
     }

@@ -11,6 +11,7 @@ use crate::distill::order::Stream;
 use crate::distill::shuttle::Ready;
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
+use crate::memory::{Meter, patiently};
 
 use super::TeacherError;
 use super::report::Shared;
@@ -69,7 +70,7 @@ impl<'a> Answers<'a> {
             let missing = cached.as_ref().map_or(batch.num_graphs(), |(_, missing)| missing.len());
             match &cached {
                 Some((_, positions)) if missing > 0 && missing < batch.num_graphs() => {
-                    live.push(batch.select_graphs(positions)?);
+                    live.push(select(&batch, positions)?);
                 }
                 _ if missing > 0 => live.push(batch),
                 _ => {}
@@ -79,7 +80,7 @@ impl<'a> Answers<'a> {
         let mut gate_batches = 0;
         if let (false, Some(first), true) = (gate_passed, live.first(), cache.is_some()) {
             let graphs = first.num_graphs().div_ceil(2).min(GATE_GRAPHS);
-            let some = first.select_graphs(&(0..graphs).collect::<Vec<_>>())?;
+            let some = select(first, &(0..graphs).collect::<Vec<_>>())?;
             gate_batches = 2;
             live.splice(0..0, [some.shallow_clone(), some]);
         }
@@ -111,7 +112,10 @@ impl<'a> Answers<'a> {
                 on_device::<A>(accelerator, &merged)?
             }
             (Some(cache), _) => {
-                let targets = rounded(ready.targets.shallow_clone(), cache.layout().precision)?;
+                let precision = cache.layout().precision;
+                let targets = patiently(Meter::new(accelerator.device()), || {
+                    Ok::<_, TeacherError>(rounded(ready.targets.shallow_clone(), precision)?)
+                })?;
                 self.keep.push(Keep::Targets(Arc::clone(&pending.graphs), ready.targets));
                 // Rounding is more work on the teacher's stream: what the student waits for is its end.
                 let events = vec![accelerator.record(Stream::Teacher)?];
@@ -137,7 +141,9 @@ impl<'a> Answers<'a> {
         let Some(cache) = self.cache else { return Ok(()) };
         for keep in self.keep {
             match keep {
-                Keep::Targets(graphs, targets) => cache.insert(&graphs, &targets)?,
+                Keep::Targets(graphs, targets) => {
+                    patiently(Meter::new(Device::Cpu), || Ok::<_, TeacherError>(cache.insert(&graphs, &targets)?))?
+                }
                 Keep::Rows(rows) => cache.insert_rows(&rows),
             }
         }
@@ -151,7 +157,8 @@ impl<'a> Answers<'a> {
             };
             let pairs = in_batch.tensors.iter().zip(&alone.tensors);
             let tensors = pairs.map(|(whole, (_, alone))| first(whole, alone)).collect::<Result<_, TeacherError>>()?;
-            check_repetition(&Targets { tensors }, alone, again)??;
+            let in_batch = Targets { tensors };
+            patiently(Meter::new(Device::Cpu), || Ok::<_, TeacherError>(check_repetition(&in_batch, alone, again)?))??;
         }
         self.gate.clear();
         Ok(())
@@ -186,6 +193,10 @@ impl<'a> Answers<'a> {
     }
 }
 
+fn select(batch: &Batch, positions: &[usize]) -> Result<Batch, TeacherError> {
+    patiently(Meter::new(batch.continuous.device()), || Ok(batch.select_graphs(positions)?))
+}
+
 /// Cached rows with the live ones in their places.
 fn merge(
     cache: &TargetCache,
@@ -196,7 +207,9 @@ fn merge(
     keep: &mut Vec<Keep>,
 ) -> Result<HostRows, TeacherError> {
     let computed: Vec<u64> = missing.iter().map(|&position| graphs[position]).collect();
-    let live = HostRows::from_targets(cache.layout(), &computed, &live)?;
+    let live = patiently(Meter::new(Device::Cpu), || {
+        Ok::<_, TeacherError>(HostRows::from_targets(cache.layout(), &computed, &live)?)
+    })?;
     for (number, &position) in missing.iter().enumerate() {
         rows.copy_graph(position, &live, number);
     }
@@ -206,6 +219,6 @@ fn merge(
 
 fn on_device<A: Accelerator>(accelerator: &mut A, rows: &HostRows) -> Result<Ready<A::Event>, TeacherError> {
     let device: Device = accelerator.device();
-    let targets = rows.to_targets(device)?;
+    let targets = patiently(Meter::new(device), || Ok::<_, TeacherError>(rows.to_targets(device)?))?;
     Ok(Ready { targets, events: vec![accelerator.record(Stream::Teacher)?] })
 }

@@ -5,29 +5,42 @@ use std::ffi::CStr;
 use tch::{TchError, Tensor};
 
 use super::dropout::{Dropout, GROUP};
-use super::{Blocks, like};
+use super::{Blocks, Gate, Pass, bytes_like, like, note_gates, without_values};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
 /// `dropout(relu(x))` for `x` of any shape.
-pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>) -> Result<Tensor, TchError> {
-    let mut outputs = autograd::apply(ReluDropout { dropout }, &[&x.f_contiguous()?])?;
+pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>, pass: Pass) -> Result<Tensor, TchError> {
+    let mut outputs = autograd::apply(ReluDropout { dropout, pass }, &[&x.f_contiguous()?])?;
     Ok(outputs.pop().unwrap_or_default())
 }
 
 struct ReluDropout {
     dropout: Option<Dropout>,
+    pass: Pass,
 }
 
 impl Function for ReluDropout {
     const NAME: &'static CStr = c"fused ReLU and dropout";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
-        let mut output = like(inputs[0])?;
         let x = view::read::<f32>("x", inputs[0])?;
         let blocks = Blocks::new(x.len(), 1, GROUP);
+        if self.pass == Pass::Again {
+            let mut gates = bytes_like(inputs[0])?;
+            let parts = Parts::new(view::write::<u8>("gates", &mut gates)?, blocks.bounds(1));
+            blocks.for_each(|block| {
+                let elements = blocks.rows(block);
+                let (first, mut output) = (elements.start, vec![0.0; elements.len()]);
+                dispatch(Activate { x: &x[elements], dropout: self.dropout, first, output: &mut output });
+                note_gates(&output, parts.take(block));
+            });
+            drop(parts);
+            return Ok(Forward { outputs: vec![without_values(&inputs[0].size())?], saved: vec![gates] });
+        }
+        let mut output = like(inputs[0])?;
         let parts = Parts::new(view::write::<f32>("activations", &mut output)?, blocks.bounds(1));
         blocks.for_each(|block| {
             let elements = blocks.rows(block);
@@ -47,19 +60,28 @@ impl Function for ReluDropout {
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
+        Ok(vec![Some(match self.pass {
+            Pass::Forward => self.gradient::<f32>(gradient, &saved[0])?,
+            Pass::Again => self.gradient::<u8>(gradient, &saved[0])?,
+        })])
+    }
+}
+
+impl ReluDropout {
+    fn gradient<G: Gate + Sync>(&self, gradient: &Tensor, gates: &Tensor) -> Result<Tensor, TchError> {
         let gradient = gradient.f_contiguous()?;
         let mut result = like(&gradient)?;
-        let (gradient, output) = (view::read::<f32>("gradient", &gradient)?, view::read::<f32>("output", &saved[0])?);
+        let (gradient, gates) = (view::read::<f32>("gradient", &gradient)?, view::read::<G>("gates", gates)?);
         let scale = self.dropout.map_or(1.0, Dropout::scale);
-        let blocks = Blocks::new(output.len(), 1, GROUP);
+        let blocks = Blocks::new(gates.len(), 1, GROUP);
         let parts = Parts::new(view::write::<f32>("gradient", &mut result)?, blocks.bounds(1));
         blocks.for_each(|block| {
             let elements = blocks.rows(block);
-            let (gradient, output) = (&gradient[elements.clone()], &output[elements]);
-            dispatch(Backward { gradient, output, scale, result: parts.take(block) });
+            let (gradient, gates) = (&gradient[elements.clone()], &gates[elements]);
+            dispatch(Backward { gradient, gates, scale, result: parts.take(block) });
         });
         drop(parts);
-        Ok(vec![Some(result)])
+        Ok(result)
     }
 }
 
@@ -100,20 +122,20 @@ pub(super) fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
-struct Backward<'a> {
+struct Backward<'a, G> {
     gradient: &'a [f32],
-    output: &'a [f32],
+    gates: &'a [G],
     scale: f32,
     result: &'a mut [f32],
 }
 
-impl Kernel for Backward<'_> {
+impl<G: Gate> Kernel for Backward<'_, G> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        for ((result, &gradient), &output) in self.result.iter_mut().zip(self.gradient).zip(self.output) {
-            *result = if output > 0.0 { gradient * self.scale } else { 0.0 };
+        for ((result, &gradient), &gate) in self.result.iter_mut().zip(self.gradient).zip(self.gates) {
+            *result = if gate.is_open() { gradient * self.scale } else { 0.0 };
         }
     }
 }

@@ -23,12 +23,61 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::attention::AttentionKernel;
 use crate::torch::parallel::parallel_for;
+use crate::torch::view::Storable;
 
 /// Whether `kernel` asks for the fused passes and they can work on these tensors.
 pub(super) fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
     let suits =
         |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.f_kind().is_ok_and(|kind| kind == Kind::Float);
     kernel != AttentionKernel::Composed && tensors.iter().all(suits)
+}
+
+/// What an activation is computed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Its values, of which the backward keeps a handle: the next layer reads them too.
+    Forward,
+    /// Its backward alone, when it is computed again: the result only has the values' shape, and a byte tells for each
+    /// element whether a gradient passes.
+    Again,
+}
+
+/// What the backward of an activation asks of each element: whether its gradient passes.
+trait Gate: Storable {
+    fn is_open(self) -> bool;
+}
+
+/// The output of a ReLU and dropout: where it is positive the input was, and was kept.
+impl Gate for f32 {
+    #[inline(always)]
+    fn is_open(self) -> bool {
+        self > 0.0
+    }
+}
+
+/// One where that output would be positive.
+impl Gate for u8 {
+    #[inline(always)]
+    fn is_open(self) -> bool {
+        self != 0
+    }
+}
+
+/// Writes for each output whether it is positive.
+fn note_gates(outputs: &[f32], gates: &mut [u8]) {
+    for (gate, &output) in gates.iter_mut().zip(outputs) {
+        *gate = u8::from(output.is_open());
+    }
+}
+
+/// A tensor of this shape without memory for its elements, which nothing reads.
+fn without_values(size: &[i64]) -> Result<Tensor, TchError> {
+    Tensor::f_empty_strided(size, vec![0; size.len()], (Kind::Float, Device::Cpu))
+}
+
+/// An uninitialised byte for each element of `tensor`.
+fn bytes_like(tensor: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_empty(tensor.size(), (Kind::Uint8, Device::Cpu))
 }
 
 /// Elements below which a second thread costs more than it brings.

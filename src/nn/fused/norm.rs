@@ -2,7 +2,7 @@
 //!
 //! With x̂ = (x − mean) / √(variance + ε) by column, `y = dropout(relu(weight · x̂ + bias))`. The forward reads x twice
 //! (statistics, then y) and writes y; the backward reads x, y and the gradient twice (two sums by column, then the
-//! gradient of x). Neither x̂ nor a mask is kept.
+//! gradient of x). Neither x̂ nor a mask is kept; computed again for the backward alone, a byte an element stands for y.
 
 use std::ffi::CStr;
 
@@ -10,7 +10,7 @@ use tch::{TchError, Tensor};
 
 use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
-use super::{Blocks, empty, expect_elements, like, math, shape};
+use super::{Blocks, Gate, Pass, bytes_like, empty, expect_elements, like, math, note_gates, shape, without_values};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
@@ -36,6 +36,7 @@ pub fn norm_relu_dropout(
     bias: &Tensor,
     moments: Moments,
     dropout: Option<Dropout>,
+    pass: Pass,
 ) -> Result<Tensor, TchError> {
     let [_, columns] = shape("x", x)?;
     let (running, of_batch) = match moments {
@@ -48,7 +49,7 @@ pub fn norm_relu_dropout(
         expect_elements(name, tensor, columns)?;
     }
     let running = running.map(|running| running.map(Tensor::shallow_clone));
-    let function = NormReluDropout { running, of_batch, dropout };
+    let function = NormReluDropout { running, of_batch, dropout, pass };
     let mut outputs = autograd::apply(function, &[&x.f_contiguous()?, weight, bias])?;
     Ok(outputs.pop().unwrap_or_default())
 }
@@ -58,6 +59,7 @@ struct NormReluDropout {
     running: Option<[Tensor; 2]>,
     of_batch: bool,
     dropout: Option<Dropout>,
+    pass: Pass,
 }
 
 /// Rows whose elements are a whole number of mask groups.
@@ -90,24 +92,42 @@ impl Function for NormReluDropout {
         let shift: Vec<f32> =
             shift.map(|((&bias, mean), &scale)| (f64::from(bias) - mean * f64::from(scale)) as f32).collect();
 
-        let mut output = like(inputs[0])?;
-        let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(columns));
         let row_group = aligned_rows(columns);
-        blocks.for_each(|block| {
+        let apply = |block: usize, output: &mut [f32]| {
             let elements = blocks.elements(block, columns);
             let first = elements.start;
             let (scale, shift) = (&scale[..], &shift[..]);
-            let output = parts.take(block);
             dispatch(Apply { x: &x[elements], scale, shift, dropout: self.dropout, first, row_group, output });
-        });
-        drop(parts);
+        };
+        let (output, gates) = match self.pass {
+            Pass::Forward => {
+                let mut output = like(inputs[0])?;
+                let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(columns));
+                blocks.for_each(|block| apply(block, parts.take(block)));
+                drop(parts);
+                let gates = output.shallow_clone();
+                (output, gates)
+            }
+            Pass::Again => {
+                let mut gates = bytes_like(inputs[0])?;
+                let parts = Parts::new(view::write::<u8>("gates", &mut gates)?, blocks.bounds(columns));
+                blocks.for_each(|block| {
+                    let gates = parts.take(block);
+                    let mut output = vec![0.0; gates.len()];
+                    apply(block, &mut output);
+                    note_gates(&output, gates);
+                });
+                drop(parts);
+                (without_values(&inputs[0].size())?, gates)
+            }
+        };
         let saved = match recorded {
             true => {
                 let mut statistics = empty(&[2, columns as i64])?;
                 let (means, inverses) = view::write::<f32>("statistics", &mut statistics)?.split_at_mut(columns);
                 means.iter_mut().zip(&mean).for_each(|(saved, &mean)| *saved = mean as f32);
                 inverses.copy_from_slice(&inverse);
-                vec![inputs[0].shallow_clone(), output.shallow_clone(), inputs[1].shallow_clone(), statistics]
+                vec![inputs[0].shallow_clone(), gates, inputs[1].shallow_clone(), statistics]
             }
             false => Vec::new(),
         };
@@ -120,14 +140,29 @@ impl Function for NormReluDropout {
         gradients: &[Option<Tensor>],
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let Some(gradient) = &gradients[0] else { return Ok(vec![None, None, None]) };
+        match (&gradients[0], self.pass) {
+            (None, _) => Ok(vec![None, None, None]),
+            (Some(gradient), Pass::Forward) => self.gradients::<f32>(saved, gradient, needed),
+            (Some(gradient), Pass::Again) => self.gradients::<u8>(saved, gradient, needed),
+        }
+    }
+}
+
+impl NormReluDropout {
+    /// Of x, weight and bias.
+    fn gradients<G: Gate + Sync>(
+        &self,
+        saved: &[Tensor],
+        gradient: &Tensor,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
         let gradient = gradient.f_contiguous()?;
         let [rows, columns] = shape("x", &saved[0])?;
         let (statistics, blocks) = (view::read::<f32>("statistics", &saved[3])?, Blocks::new(rows, columns, 1));
         let (mean, inverse) = statistics.split_at(columns);
         let backward = Backward {
             x: view::read("x", &saved[0])?,
-            output: view::read("output", &saved[1])?,
+            gates: view::read::<G>("gates", &saved[1])?,
             gradient: view::read("gradient", &gradient)?,
             mean,
             scale: self.dropout.map_or(1.0, Dropout::scale),
@@ -145,9 +180,7 @@ impl Function for NormReluDropout {
         let of_bias: Vec<f32> = sums.iter().map(|&sum| sum as f32).collect();
         Ok(vec![x.transpose()?, Some(of_weight), Some(Tensor::f_from_slice(&of_bias)?)])
     }
-}
 
-impl NormReluDropout {
     /// Mean and (biased) variance of each column; moves the running ones.
     fn batch_statistics(&mut self, x: &[f32], blocks: &Blocks) -> Result<[Vec<f64>; 2], TchError> {
         let (columns, count) = (blocks.columns, blocks.rows as f64);
@@ -299,9 +332,9 @@ impl Kernel for Apply<'_> {
     }
 }
 
-struct Backward<'a> {
+struct Backward<'a, G> {
     x: &'a [f32],
-    output: &'a [f32],
+    gates: &'a [G],
     gradient: &'a [f32],
     mean: &'a [f32],
     /// What dropout multiplied the kept elements by.
@@ -309,7 +342,7 @@ struct Backward<'a> {
     blocks: Blocks,
 }
 
-impl Backward<'_> {
+impl<G: Gate + Sync> Backward<'_, G> {
     /// By column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
     fn sums(&self) -> Result<[Vec<f64>; 2], TchError> {
         let (blocks, columns) = (&self.blocks, self.blocks.columns);
@@ -321,7 +354,7 @@ impl Backward<'_> {
             let (sums, products) = parts.take(block).split_at_mut(columns);
             dispatch(ColumnSums {
                 x: &self.x[elements.clone()],
-                output: &self.output[elements.clone()],
+                gates: &self.gates[elements.clone()],
                 gradient: &self.gradient[elements],
                 mean: self.mean,
                 scale: self.scale,
@@ -359,7 +392,7 @@ impl Backward<'_> {
             let elements = blocks.elements(block, columns);
             dispatch(GradientOfX {
                 x: &self.x[elements.clone()],
-                output: &self.output[elements.clone()],
+                gates: &self.gates[elements.clone()],
                 gradient: &self.gradient[elements],
                 mean: self.mean,
                 factor: &factor,
@@ -374,9 +407,9 @@ impl Backward<'_> {
     }
 }
 
-struct ColumnSums<'a> {
+struct ColumnSums<'a, G> {
     x: &'a [f32],
-    output: &'a [f32],
+    gates: &'a [G],
     gradient: &'a [f32],
     mean: &'a [f32],
     scale: f32,
@@ -384,7 +417,7 @@ struct ColumnSums<'a> {
     products: &'a mut [f32],
 }
 
-impl Kernel for ColumnSums<'_> {
+impl<G: Gate> Kernel for ColumnSums<'_, G> {
     type Output = ();
 
     #[inline(always)]
@@ -395,12 +428,13 @@ impl Kernel for ColumnSums<'_> {
         if columns == 0 {
             return;
         }
-        let rows = self.x.chunks_exact(columns).zip(self.output.chunks_exact(columns));
-        for ((x, output), gradient) in rows.zip(self.gradient.chunks_exact(columns)) {
+        let rows = self.x.chunks_exact(columns).zip(self.gates.chunks_exact(columns));
+        for ((x, gates), gradient) in rows.zip(self.gradient.chunks_exact(columns)) {
             let (mean, sums, products) =
                 (&self.mean[..columns], &mut self.sums[..columns], &mut self.products[..columns]);
+            let gates = &gates[..columns];
             for column in 0..columns {
-                let gradient = if output[column] > 0.0 { gradient[column] * self.scale } else { 0.0 };
+                let gradient = if gates[column].is_open() { gradient[column] * self.scale } else { 0.0 };
                 sums[column] += gradient;
                 products[column] = math::fused::<I>(gradient, x[column] - mean[column], products[column]);
             }
@@ -408,9 +442,9 @@ impl Kernel for ColumnSums<'_> {
     }
 }
 
-struct GradientOfX<'a> {
+struct GradientOfX<'a, G> {
     x: &'a [f32],
-    output: &'a [f32],
+    gates: &'a [G],
     gradient: &'a [f32],
     mean: &'a [f32],
     factor: &'a [f32],
@@ -420,7 +454,7 @@ struct GradientOfX<'a> {
     result: &'a mut [f32],
 }
 
-impl Kernel for GradientOfX<'_> {
+impl<G: Gate> Kernel for GradientOfX<'_, G> {
     type Output = ();
 
     #[inline(always)]
@@ -429,13 +463,13 @@ impl Kernel for GradientOfX<'_> {
         if columns == 0 {
             return;
         }
-        let rows = self.x.chunks_exact(columns).zip(self.output.chunks_exact(columns));
+        let rows = self.x.chunks_exact(columns).zip(self.gates.chunks_exact(columns));
         let rows = rows.zip(self.gradient.chunks_exact(columns)).zip(self.result.chunks_exact_mut(columns));
-        for (((x, output), gradient), result) in rows {
+        for (((x, gates), gradient), result) in rows {
             let (mean, factor) = (&self.mean[..columns], &self.factor[..columns]);
             let (constant, slope) = (&self.constant[..columns], &self.slope[..columns]);
             for column in 0..columns {
-                let gradient = if output[column] > 0.0 { gradient[column] * self.scale } else { 0.0 };
+                let gradient = if gates[column].is_open() { gradient[column] * self.scale } else { 0.0 };
                 let centred = gradient - constant[column];
                 let rest = math::fused::<I>(mean[column] - x[column], slope[column], centred);
                 result[column] = factor[column] * rest;

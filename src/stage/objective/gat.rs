@@ -80,6 +80,10 @@ impl Objective for GatObjective {
         Ok(self.teacher.receive()?)
     }
 
+    fn forget(&mut self) {
+        self.teacher.forget();
+    }
+
     fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
         self.loss(batch, part, Mode::Training)
     }

@@ -57,6 +57,11 @@ impl TeacherLink {
         Ok(())
     }
 
+    /// Lets go of the received targets.
+    pub fn forget(&mut self) {
+        self.received = None;
+    }
+
     /// The rows of the received targets that belong to `part`; `None` without a teacher.
     pub fn targets(&self, part: &Part) -> Result<Option<Targets>, TchError> {
         let rows = |per| match per {

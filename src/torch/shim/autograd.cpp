@@ -3,6 +3,7 @@
 #include "shim.h"
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -87,20 +88,21 @@ struct RustNode final : public Node {
     for (size_t i = 0; i < needed.size(); ++i) {
       needed[i] = task_should_compute_output(i);
     }
-    return call(saved, gradients, needed);
+    return call(std::move(saved), std::move(gradients), needed);
   }
 
  private:
+  // Saved tensors and gradients are handed over: what the callee drops is freed while it still runs.
   variable_list call(
-      const std::vector<at::Tensor>& saved,
-      const variable_list& gradients,
+      std::vector<at::Tensor>&& saved,
+      variable_list&& gradients,
       const std::vector<uint8_t>& needed) {
     std::vector<at::Tensor*> saved_pointers, gradient_pointers, results(needed.size(), nullptr);
-    for (const auto& tensor : saved) {
-      saved_pointers.push_back(new at::Tensor(tensor));
+    for (auto& tensor : saved) {
+      saved_pointers.push_back(new at::Tensor(std::move(tensor)));
     }
-    for (const auto& tensor : gradients) {
-      gradient_pointers.push_back(to_heap(tensor));
+    for (auto& tensor : gradients) {
+      gradient_pointers.push_back(tensor.defined() ? new at::Tensor(std::move(tensor)) : nullptr);
     }
     KdgatBackward call{
         saved_pointers.data(), saved_pointers.size(),
@@ -132,6 +134,25 @@ struct RustNode final : public Node {
   KdgatFunction function_;
   void* state_;
   std::vector<SavedVariable> saved_;
+};
+
+// Stands before the outputs of a graph and brings their gradients, which it then holds no longer: as arguments of the
+// engine they would live until its end.
+struct HandOver final : public Node {
+  HandOver(variable_list&& gradients, edge_list&& outputs) : gradients_(std::move(gradients)) {
+    set_next_edges(std::move(outputs));
+  }
+
+  std::string name() const override {
+    return "gradients of outputs";
+  }
+
+  variable_list apply(variable_list&& /*trigger*/) override {
+    return std::move(gradients_);
+  }
+
+ private:
+  variable_list gradients_;
 };
 
 variable_list gather(at::Tensor* const* tensors, size_t count) {
@@ -217,6 +238,45 @@ char* kdgat_autograd_gradients(
     }
     auto gradients = torch::autograd::grad(
         roots, gather(inputs, num_inputs), weights, keep_graph, /*create_graph=*/false, /*allow_unused=*/true);
+    for (size_t i = 0; i < num_inputs; ++i) {
+      results[i] = to_heap(gradients[i]);
+    }
+  });
+}
+
+// As above, but takes outputs and their gradients, which are freed as the backward passes them. All are defined.
+char* kdgat_autograd_consume(
+    at::Tensor* const* outputs, at::Tensor* const* output_gradients, size_t num_outputs,
+    at::Tensor* const* inputs, size_t num_inputs,
+    at::Tensor** results) {
+  variable_list weights;
+  edge_list roots;
+  char* error = kdgat::guarded([&] {
+    for (size_t i = 0; i < num_outputs; ++i) {
+      roots.push_back(torch::autograd::impl::gradient_edge(*outputs[i]));
+      weights.push_back(*output_gradients[i]);
+    }
+  });
+  for (size_t i = 0; i < num_outputs; ++i) {
+    delete outputs[i];
+    delete output_gradients[i];
+  }
+  if (error != nullptr) {
+    return error;
+  }
+  return kdgat::guarded([&] {
+    edge_list wanted;
+    for (size_t i = 0; i < num_inputs; ++i) {
+      wanted.push_back(torch::autograd::impl::gradient_edge(*inputs[i]));
+    }
+    at::Tensor trigger = at::empty({0}, weights.at(0).options());
+    auto root = std::shared_ptr<HandOver>(
+        new HandOver(std::move(weights), std::move(roots)), torch::autograd::deleteNode);
+    root->add_input_metadata(trigger);
+    edge_list start{Edge(root, 0)};
+    root.reset();
+    auto gradients = torch::autograd::Engine::get_default_engine().execute(
+        start, {trigger}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
     for (size_t i = 0; i < num_inputs; ++i) {
       results[i] = to_heap(gradients[i]);
     }
