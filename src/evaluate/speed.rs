@@ -62,9 +62,7 @@ fn median_seconds(scorer: &Scorer, store: &Store, graphs: &[u64], size: usize) -
     let begin = Instant::now();
     for (count, batch) in graphs.chunks_exact(size.min(graphs.len())).cycle().enumerate() {
         let start = Instant::now();
-        patiently(Meter::new(scorer.device()), || {
-            Ok::<_, EvaluateError>(scorer.raw_scores(&assembler.assemble(store, batch, &options)?)?)
-        })?;
+        patiently(Meter::new(scorer.device()), || scorer.raw_scores(&assembler.assemble(store, batch, &options)?))?;
         if count >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64() / batch.len() as f64);
         }
