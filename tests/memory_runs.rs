@@ -75,7 +75,7 @@ fn a_limit_is_kept_by_teachers_and_students() {
 fn what_fits_nowhere_is_said_before_the_first_epoch() {
     let workplace = Workplace::new();
     let output =
-        workplace.run(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "120kB"]].concat());
+        workplace.run(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "60kB"]].concat());
     let said = support::cli::said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("memory"), "{said}");

@@ -83,7 +83,13 @@ impl Probe<'_> {
         let mut base = 0.0;
         for (number, graphs) in self.batches().into_iter().enumerate() {
             let before = meter.read().current_bytes;
-            match super::patiently(meter, || self.sample(meter, &runner, &mut adam, &graphs)) {
+            // The loader has waited for memory: no batch may mean that there is no room for any.
+            self.objective.forget();
+            let start = meter.read().current_bytes;
+            let batch = self.load(&graphs);
+            let sample = batch
+                .and_then(|batch| super::patiently(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
+            match sample {
                 // The first step makes what the later ones find.
                 Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
                 Ok(sample) => samples.push(sample),
@@ -136,21 +142,20 @@ impl Probe<'_> {
         meter: Meter,
         runner: &StepRunner,
         adam: &mut Adam,
-        graphs: &[u64],
+        batch: &Batch,
+        start: u64,
     ) -> Result<Sample, FitError> {
         // What the batch before has left, or an attempt that ran out of memory.
         self.objective.forget();
         self.trainable.zero_gradients()?;
-        let start = meter.read().current_bytes;
-        let batch = self.load(graphs)?;
         let with_batch = meter.read().current_bytes;
-        self.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
+        self.objective.announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
         meter.reset_peak();
-        self.objective.receive(&batch).map_err(FitError::Objective)?;
+        self.objective.receive(batch).map_err(FitError::Objective)?;
         let received = meter.read();
         meter.reset_peak();
         let options = StepOptions { seed: 0, scale: 1.0, accumulates: false };
-        let losses = runner.once(self.objective, self.trainable, &batch, options)?;
+        let losses = runner.once(self.objective, self.trainable, batch, options)?;
         let after_step = meter.read();
         drop(losses);
         meter.reset_peak();
@@ -160,7 +165,7 @@ impl Probe<'_> {
         let (nodes, edges) = (batch.num_nodes() as f64, batch.adjacency.num_edges() as f64);
         let difference = |larger: u64, smaller: u64| larger.saturating_sub(smaller) as f64;
         Ok(Sample {
-            shape: Shape { graphs: graphs.len() as f64, nodes, edges },
+            shape: Shape { graphs: batch.num_graphs() as f64, nodes, edges },
             data: difference(with_batch, start),
             targets: difference(received.current_bytes, with_batch),
             visit: difference(received.peak_bytes, received.current_bytes.max(with_batch)),

@@ -9,7 +9,7 @@ use super::setup::Data;
 use super::training::{self, StagePlan};
 use crate::config::{Config, MemoryEstimation};
 use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
+use crate::memory::budget::{MemoryBudget, Method, Moment, WorstBatches, gibibytes};
 use crate::memory::estimate::{Circumstances, estimate};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::probe::Probe;
@@ -71,7 +71,9 @@ impl Sizing<'_> {
         if memory.gradient_checkpointing && graphs.is_none_or(|graphs| graphs < cap) {
             // Computing activations twice costs time: only where it lets more graphs in.
             student.set_checkpointing(true);
-            let recomputing = self.budget(student, trainable, plan, options, finds_size, true)?;
+            // What could not be measured before would not be now, after the same wait.
+            let measures = budget.method == Method::Measured;
+            let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
             if fitting(&recomputing) > graphs {
                 (graphs, budget) = (fitting(&recomputing), recomputing);
                 self.console
