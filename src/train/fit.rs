@@ -19,23 +19,25 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 
-use super::checkpoint::{self, CheckpointError};
+pub use super::batch_plan::BatchPlan;
+use super::checkpoint::CheckpointError;
 use super::console::Console;
-use super::logs::{CsvLog, LogError, number};
+pub use super::error::FitError;
+use super::last_state;
+use super::logs::{CsvLog, number};
 use super::loss_scale::LossScale;
 use super::metrics::{EpochMetrics, metrics_header, metrics_row, steps_header};
-use super::objective::{Objective, ObjectiveError};
+use super::objective::Objective;
 use super::optimizer::{Adam, AdamOptions};
-use super::run_directory::{RunDirectory, RunError};
+use super::run_directory::RunDirectory;
 use super::schedule::Schedule;
 use super::state::Position;
 use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
+use super::validation;
 use crate::graph::{Batch, Loader};
 use crate::interrupt;
 use crate::memory::{self, Activity, Meter, Sampler, patiently};
-use crate::nn::ModelError;
-use crate::nn::weights::StateDict;
 use crate::random::{self, Purpose};
 
 /// File of everything that is needed to go on.
@@ -77,30 +79,6 @@ pub struct FitOptions {
     pub clear_cache_every_n: u64,
     /// Time between two rows of `memory.csv`.
     pub memory_sample_interval: Duration,
-}
-
-/// Which graphs are seen, batch by batch.
-pub trait BatchPlan {
-    /// Called before an epoch begins, or goes on.
-    fn prepare(&mut self, _epoch: u64) -> Result<(), ObjectiveError> {
-        Ok(())
-    }
-
-    /// Training batches of an epoch: a pure function of it.
-    fn training(&self, epoch: u64) -> Vec<Vec<u64>>;
-
-    /// Validation batches.
-    fn validation(&self) -> Vec<Vec<u64>>;
-
-    /// Columns that the plan adds to `metrics.csv`.
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Their values for an epoch.
-    fn values(&self, _epoch: u64) -> Vec<String> {
-        Vec::new()
-    }
 }
 
 /// Writes the deployed model: called when an epoch is the best so far.
@@ -155,41 +133,6 @@ pub struct FitSummary {
     pub data_wait_share: f64,
     /// Share that went into the optimiser.
     pub optimizer_share: f64,
-}
-
-/// Anything that can end the loop early.
-#[derive(Debug, thiserror::Error)]
-pub enum FitError {
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    #[error(transparent)]
-    Torch(#[from] tch::TchError),
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Store(#[from] crate::graph::StoreError),
-    #[error(transparent)]
-    Objective(ObjectiveError),
-    /// The run on disk was made from other data or settings.
-    #[error(
-        "{path}: the run was started with other settings or data (identity {found}, now {expected}); \
-         resume with its own config.json, or start a new run",
-        path = path.display()
-    )]
-    OtherIdentity { path: std::path::PathBuf, found: String, expected: String },
-    /// Not one graph fits into the memory that there is.
-    #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
-    OutOfMemory { source: Box<FitError> },
-    /// The loss became infinite or not a number.
-    #[error(
-        "the training loss is {loss} in epoch {epoch}, step {step}; lower --lr, raise --gradient-clip's effect, \
-         or look at the inputs; the last good state is in {path}", path = path.display()
-    )]
-    NotFinite { loss: f64, epoch: u64, step: u64, path: std::path::PathBuf },
 }
 
 /// Trains until the epochs are done, the patience is spent, or a stop is asked for.
@@ -251,7 +194,7 @@ impl LoopState {
         let loss_scale = LossScale::of(options.precision);
         let mut position = Position { identity: options.identity.clone(), loss_scale, ..Position::default() };
         if resume && fit.run.file(LAST).exists() {
-            position = patiently(meter, || restore(fit, options, &mut optimizer, &mut sums))?;
+            position = patiently(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
         let (epoch, step) = (position.epoch, position.step);
         let mut metrics_header = metrics_header(parts);
@@ -343,7 +286,7 @@ impl LoopState {
         };
         let Fit { objective, trainable, console, .. } = fit;
         let losses = self.runner.gradients(*objective, trainable, batch, step_options, console)?;
-        self.sums = patiently(self.meter, || add(&self.sums, &losses, batch.num_graphs()))?;
+        self.sums = patiently(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
 
         let mut norm = None;
         if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
@@ -423,7 +366,7 @@ impl LoopState {
     }
 
     fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
-        let validation = validate(fit, options, &mut self.runner)?;
+        let validation = validation::losses(fit, options, &mut self.runner)?;
         let graphs = self.position.epoch_graphs.max(1) as f64;
         let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
         let names = fit.objective.parts();
@@ -468,24 +411,7 @@ impl LoopState {
     /// Writes `last/`: one file, so that it is from one moment.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
-        patiently(self.meter, || self.write_last(fit))
-    }
-
-    fn write_last(&self, fit: &Fit) -> Result<(), FitError> {
-        let path = fit.run.file(LAST);
-        if let Some(folder) = path.parent() {
-            let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
-            std::fs::create_dir_all(folder).map_err(error)?;
-        }
-        let mut tensors = StateDict::new();
-        for (name, tensor) in fit.trainable.state_dict()? {
-            tensors.insert(format!("model.{name}"), tensor);
-        }
-        for (name, tensor) in self.optimizer.state()? {
-            tensors.insert(format!("optimizer.{name}"), tensor);
-        }
-        tensors.insert("epoch_sums".into(), self.sums.f_detach_copy()?);
-        Ok(checkpoint::write(&path, &tensors, &self.position)?)
+        patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &self.position))
     }
 
     fn summary(self, ending: Ending) -> FitSummary {
@@ -507,54 +433,4 @@ impl LoopState {
 fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
     let first = step / accumulate * accumulate;
     accumulate.min(total_steps - first)
-}
-
-/// The sums with a batch's means added, which count as often as it has graphs.
-fn add(sums: &Tensor, means: &Tensor, graphs: usize) -> Result<Tensor, FitError> {
-    Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(graphs as f64)?))?)
-}
-
-fn remedies() -> &'static str {
-    "raise --memory-limit or --gpu-memory-limit, use a smaller model, or see `kdgat memory plan` for what would fit"
-}
-
-/// Means over the validation graphs of the total loss and its parts.
-fn validate(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunner) -> Result<Vec<f64>, FitError> {
-    memory::set_activity(Activity::Validation);
-    let batches = fit.plan.validation();
-    let columns = 1 + fit.objective.parts().len();
-    let graphs: usize = batches.iter().map(Vec::len).sum();
-    if graphs == 0 {
-        return Ok(vec![f64::NAN; columns]);
-    }
-    let meter = Meter::new(options.device);
-    let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
-    let mut sums = patiently(meter, zeros)?;
-    for batch in fit.validation_loader.epoch(batches, 0) {
-        let batch = batch?.to_device(options.device);
-        fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
-        fit.objective.receive(&batch).map_err(FitError::Objective)?;
-        let losses = runner.validation(fit.objective, &batch, fit.console)?;
-        sums = patiently(meter, || add(&sums, &losses, batch.num_graphs()))?;
-    }
-    Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
-}
-
-/// Puts a saved run back, and says where it was.
-fn restore(fit: &mut Fit, options: &FitOptions, optimizer: &mut Adam, sums: &mut Tensor) -> Result<Position, FitError> {
-    let path = fit.run.file(LAST);
-    let (tensors, position): (StateDict, Position) = checkpoint::read(&path)?;
-    if position.identity != options.identity {
-        return Err(FitError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
-    }
-    let model = tensors
-        .iter()
-        .filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor.shallow_clone())));
-    fit.trainable.load_state_dict(&model.collect())?;
-    let find = |name: String, expected: Vec<i64>| {
-        tensors.get(&name).map(Tensor::shallow_clone).ok_or(ModelError::MissingTensor { name, expected })
-    };
-    optimizer.load(|name| find(format!("optimizer.{name}"), vec![]))?;
-    sums.f_copy_(&find("epoch_sums".into(), sums.size())?)?;
-    Ok(position)
 }

@@ -1,9 +1,12 @@
 //! Training: the epoch loop, the optimiser, schedules, checkpoints, and a run on disk.
 
+mod batch_plan;
 pub mod checkpoint;
 pub mod console;
+mod error;
 pub mod fit;
 mod fused_adam;
+mod last_state;
 pub mod logs;
 pub mod loss_scale;
 pub mod metrics;
@@ -14,3 +17,4 @@ pub mod schedule;
 pub mod state;
 pub mod step;
 pub mod trainable;
+mod validation;

@@ -1,0 +1,46 @@
+//! Why the epoch loop ended early.
+
+use super::checkpoint::CheckpointError;
+use super::logs::LogError;
+use super::objective::ObjectiveError;
+use super::run_directory::RunError;
+use crate::nn::ModelError;
+
+/// Anything that can end the loop early.
+#[derive(Debug, thiserror::Error)]
+pub enum FitError {
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Torch(#[from] tch::TchError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Store(#[from] crate::graph::StoreError),
+    #[error(transparent)]
+    Objective(ObjectiveError),
+    /// The run on disk was made from other data or settings.
+    #[error(
+        "{path}: the run was started with other settings or data (identity {found}, now {expected}); \
+         resume with its own config.json, or start a new run",
+        path = path.display()
+    )]
+    OtherIdentity { path: std::path::PathBuf, found: String, expected: String },
+    /// Not one graph fits into the memory that there is.
+    #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
+    OutOfMemory { source: Box<FitError> },
+    /// The loss became infinite or not a number.
+    #[error(
+        "the training loss is {loss} in epoch {epoch}, step {step}; lower --lr, raise --gradient-clip's effect, \
+         or look at the inputs; the last good state is in {path}", path = path.display()
+    )]
+    NotFinite { loss: f64, epoch: u64, step: u64, path: std::path::PathBuf },
+}
+
+fn remedies() -> &'static str {
+    "raise --memory-limit or --gpu-memory-limit, use a smaller model, or see `kdgat memory plan` for what would fit"
+}
