@@ -5,9 +5,8 @@ use std::ffi::CStr;
 use tch::{TchError, Tensor};
 
 use super::dropout::{Dropout, GROUP};
-use super::{Blocks, Gate, Pass, bytes_like, like, note_gates, without_values};
+use super::{Blocks, Gate, Pass, by_blocks, bytes_like, like, note_gates, without_values};
 use crate::torch::autograd::{self, Forward, Function};
-use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
@@ -28,26 +27,20 @@ impl Function for ReluDropout {
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let x = view::read::<f32>("x", inputs[0])?;
         let blocks = Blocks::new(x.len(), 1, GROUP);
-        if self.pass == Pass::Again {
-            let mut gates = bytes_like(inputs[0])?;
-            let parts = Parts::new(view::write::<u8>("gates", &mut gates)?, blocks.bounds(1));
-            blocks.for_each(|block| {
-                let elements = blocks.rows(block);
-                let (first, mut output) = (elements.start, vec![0.0; elements.len()]);
-                dispatch(Activate { x: &x[elements], dropout: self.dropout, first, output: &mut output });
-                note_gates(&output, parts.take(block));
-            });
-            drop(parts);
-            return Ok(Forward { outputs: vec![without_values(&inputs[0].size())?], saved: vec![gates] });
-        }
-        let mut output = like(inputs[0])?;
-        let parts = Parts::new(view::write::<f32>("activations", &mut output)?, blocks.bounds(1));
-        blocks.for_each(|block| {
+        let activate = |block: usize, output: &mut [f32]| {
             let elements = blocks.rows(block);
             let first = elements.start;
-            dispatch(Activate { x: &x[elements], dropout: self.dropout, first, output: parts.take(block) });
-        });
-        drop(parts);
+            dispatch(Activate { x: &x[elements], dropout: self.dropout, first, output });
+        };
+        if self.pass == Pass::Again {
+            let gates = by_blocks("gates", bytes_like(inputs[0])?, blocks, 1, |block, gates| {
+                let mut output = vec![0.0; gates.len()];
+                activate(block, &mut output);
+                note_gates(&output, gates);
+            })?;
+            return Ok(Forward { outputs: vec![without_values(&inputs[0].size())?], saved: vec![gates] });
+        }
+        let output = by_blocks("activations", like(inputs[0])?, blocks, 1, activate)?;
         // Where the output is positive the input was, and was kept: all that the backward has to know.
         let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
         Ok(Forward { outputs: vec![output], saved })
@@ -70,18 +63,14 @@ impl Function for ReluDropout {
 impl ReluDropout {
     fn gradient<G: Gate + Sync>(&self, gradient: &Tensor, gates: &Tensor) -> Result<Tensor, TchError> {
         let gradient = gradient.f_contiguous()?;
-        let mut result = like(&gradient)?;
+        let result = like(&gradient)?;
         let (gradient, gates) = (view::read::<f32>("gradient", &gradient)?, view::read::<G>("gates", gates)?);
         let scale = self.dropout.map_or(1.0, Dropout::scale);
         let blocks = Blocks::new(gates.len(), 1, GROUP);
-        let parts = Parts::new(view::write::<f32>("gradient", &mut result)?, blocks.bounds(1));
-        blocks.for_each(|block| {
+        by_blocks("gradient", result, blocks, 1, |block, result| {
             let elements = blocks.rows(block);
-            let (gradient, gates) = (&gradient[elements.clone()], &gates[elements]);
-            dispatch(Backward { gradient, gates, scale, result: parts.take(block) });
-        });
-        drop(parts);
-        Ok(result)
+            dispatch(Backward { gradient: &gradient[elements.clone()], gates: &gates[elements], scale, result });
+        })
     }
 }
 

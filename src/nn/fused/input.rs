@@ -1,13 +1,11 @@
 //! The embedding of each node's ID beside its continuous features.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::{Blocks, empty, expect_elements, shape};
+use super::{Blocks, by_blocks, empty, expect_elements, expect_ids, shape};
 use crate::torch::autograd::{self, Forward, Function};
-use crate::torch::parallel::Parts;
 use crate::torch::view;
 
 /// Embedding `[ids, columns]`, indices `[num_nodes]` and features `[num_nodes, features]` → both side by side.
@@ -32,27 +30,17 @@ impl Function for Input {
         let index = view::read::<i64>("index", &self.index)?;
         let continuous = view::read::<f32>("features", &self.features)?;
         let width = columns + features;
-        let mut output = empty(&[nodes as i64, width as i64])?;
+        expect_ids(index, ids)?;
         let blocks = Blocks::new(nodes, width, 1);
-        let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(width));
-        let outside = AtomicI64::new(0);
-        blocks.for_each(|block| {
-            let nodes = blocks.rows(block);
-            for (node, row) in nodes.zip(parts.take(block).chunks_exact_mut(width.max(1))) {
-                let id = usize::try_from(index[node]).unwrap_or(usize::MAX);
-                if id >= ids {
-                    outside.store(index[node], Ordering::Relaxed);
-                    continue;
-                }
+        let output = empty(&[nodes as i64, width as i64])?;
+        let output = by_blocks("output", output, blocks, width, |block, rows| {
+            for (node, row) in blocks.rows(block).zip(rows.chunks_exact_mut(width.max(1))) {
+                let id = index[node] as usize;
                 row[..columns].copy_from_slice(&embedding[id * columns..(id + 1) * columns]);
                 row[columns..].copy_from_slice(&continuous[node * features..(node + 1) * features]);
             }
-        });
-        drop(parts);
-        match outside.into_inner() {
-            0 => Ok(Forward { outputs: vec![output], saved: vec![inputs[0].shallow_clone()] }),
-            found => Err(TchError::Shape(format!("index {found} of an ID is outside the embedding's {ids} rows"))),
-        }
+        })?;
+        Ok(Forward { outputs: vec![output], saved: vec![inputs[0].shallow_clone()] })
     }
 
     fn backward(

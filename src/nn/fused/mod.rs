@@ -11,6 +11,7 @@ pub mod dropout;
 pub mod input;
 pub mod math;
 pub mod norm;
+mod norm_backward;
 pub mod pool;
 pub mod score;
 pub mod sigmoid;
@@ -22,8 +23,8 @@ use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::attention::AttentionKernel;
-use crate::torch::parallel::parallel_for;
-use crate::torch::view::Storable;
+use crate::torch::parallel::{Parts, parallel_for};
+use crate::torch::view::{self, Storable};
 
 /// Whether `kernel` asks for the fused passes and they can work on these tensors.
 pub(super) fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
@@ -126,6 +127,20 @@ impl Blocks {
     }
 }
 
+/// `output`, of `width` elements a row, after `write` has filled each block of it.
+fn by_blocks<T: Storable + Send>(
+    name: &str,
+    mut output: Tensor,
+    blocks: Blocks,
+    width: usize,
+    write: impl Fn(usize, &mut [T]) + Sync,
+) -> Result<Tensor, TchError> {
+    let parts = Parts::new(view::write::<T>(name, &mut output)?, blocks.bounds(width));
+    blocks.for_each(|block| write(block, parts.take(block)));
+    drop(parts);
+    Ok(output)
+}
+
 /// Rows and columns of a matrix.
 fn shape(name: &str, tensor: &Tensor) -> Result<[usize; 2], TchError> {
     match tensor.size()[..] {
@@ -143,6 +158,16 @@ fn like(tensor: &Tensor) -> Result<Tensor, TchError> {
 /// An uninitialised tensor out of torch's allocator, so that it is counted and its memory reused.
 fn empty(size: &[i64]) -> Result<Tensor, TchError> {
     Tensor::f_empty(size, (Kind::Float, Device::Cpu))
+}
+
+/// Fails unless every index of an ID is one of `ids`.
+fn expect_ids(indices: &[i64], ids: usize) -> Result<(), TchError> {
+    match indices.iter().find(|index| !(0..ids as i64).contains(*index)) {
+        None => Ok(()),
+        Some(index) => {
+            Err(TchError::Shape(format!("index {index} of an ID is outside the {ids} that the model knows")))
+        }
+    }
 }
 
 /// Fails unless `tensor` has `expected` elements.

@@ -10,7 +10,10 @@ use tch::{TchError, Tensor};
 
 use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
-use super::{Blocks, Gate, Pass, bytes_like, empty, expect_elements, like, math, note_gates, shape, without_values};
+use super::norm_backward::Backward;
+use super::{
+    Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, shape, without_values,
+};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
@@ -101,23 +104,16 @@ impl Function for NormReluDropout {
         };
         let (output, gates) = match self.pass {
             Pass::Forward => {
-                let mut output = like(inputs[0])?;
-                let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(columns));
-                blocks.for_each(|block| apply(block, parts.take(block)));
-                drop(parts);
+                let output = by_blocks("output", like(inputs[0])?, blocks, columns, apply)?;
                 let gates = output.shallow_clone();
                 (output, gates)
             }
             Pass::Again => {
-                let mut gates = bytes_like(inputs[0])?;
-                let parts = Parts::new(view::write::<u8>("gates", &mut gates)?, blocks.bounds(columns));
-                blocks.for_each(|block| {
-                    let gates = parts.take(block);
+                let gates = by_blocks("gates", bytes_like(inputs[0])?, blocks, columns, |block, gates| {
                     let mut output = vec![0.0; gates.len()];
                     apply(block, &mut output);
                     note_gates(&output, gates);
-                });
-                drop(parts);
+                })?;
                 (without_values(&inputs[0].size())?, gates)
             }
         };
@@ -184,23 +180,19 @@ impl NormReluDropout {
     /// Mean and (biased) variance of each column; moves the running ones.
     fn batch_statistics(&mut self, x: &[f32], blocks: &Blocks) -> Result<[Vec<f64>; 2], TchError> {
         let (columns, count) = (blocks.columns, blocks.rows as f64);
-        let mut by_block = empty(&[blocks.count() as i64, 2 * columns as i64])?;
-        let by_block = view::write::<f32>("statistics by block", &mut by_block)?;
-        let parts = Parts::new(by_block, (0..=blocks.count()).map(|block| block * 2 * columns));
-        blocks.for_each(|block| {
-            let (mean, squares) = parts.take(block).split_at_mut(columns);
+        let by_block = pairs_by_block(blocks, |block, mean, squares| {
             dispatch(ColumnStatistics { x: &x[blocks.elements(block, columns)], mean, squares });
-        });
-        drop(parts);
+        })?;
+        let by_block = view::read::<f32>("statistics by block", &by_block)?;
         let (mut mean, mut variance) = (vec![0.0; columns], vec![0.0; columns]);
         let rows_of = |block: usize| blocks.rows(block).len() as f64;
-        for (block, statistics) in by_block.chunks_exact(2 * columns).enumerate() {
+        for (block, statistics) in by_block.chunks_exact((2 * columns).max(1)).enumerate() {
             for (mean, &of_block) in mean.iter_mut().zip(statistics) {
                 *mean += f64::from(of_block) * (rows_of(block) / count);
             }
         }
         // Chan, Golub & LeVeque 1983: squares about each block's own mean, and the distance of that from the whole one.
-        for (block, statistics) in by_block.chunks_exact(2 * columns).enumerate() {
+        for (block, statistics) in by_block.chunks_exact((2 * columns).max(1)).enumerate() {
             let (means, squares) = statistics.split_at(columns);
             for column in 0..columns {
                 let distance = f64::from(means[column]) - mean[column];
@@ -215,6 +207,23 @@ impl NormReluDropout {
         variance.iter_mut().for_each(|squares| *squares /= count);
         Ok([mean, variance])
     }
+}
+
+/// `[blocks, 2, columns]`: two numbers for each column of a block, which `write` computes.
+pub(super) fn pairs_by_block(
+    blocks: &Blocks,
+    write: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+) -> Result<Tensor, TchError> {
+    let columns = blocks.columns;
+    let mut pairs = empty(&[blocks.count() as i64, 2, columns as i64])?;
+    let bounds = (0..=blocks.count()).map(|block| block * 2 * columns);
+    let parts = Parts::new(view::write::<f32>("sums by block", &mut pairs)?, bounds);
+    blocks.for_each(|block| {
+        let (left, right) = parts.take(block).split_at_mut(columns);
+        write(block, left, right);
+    });
+    drop(parts);
+    Ok(pairs)
 }
 
 fn widened(tensor: &Tensor) -> Result<Vec<f64>, TchError> {
@@ -328,152 +337,6 @@ impl Kernel for Apply<'_> {
                 }
             }
             first += step;
-        }
-    }
-}
-
-struct Backward<'a, G> {
-    x: &'a [f32],
-    gates: &'a [G],
-    gradient: &'a [f32],
-    mean: &'a [f32],
-    /// What dropout multiplied the kept elements by.
-    scale: f32,
-    blocks: Blocks,
-}
-
-impl<G: Gate + Sync> Backward<'_, G> {
-    /// By column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
-    fn sums(&self) -> Result<[Vec<f64>; 2], TchError> {
-        let (blocks, columns) = (&self.blocks, self.blocks.columns);
-        let mut by_block = empty(&[blocks.count() as i64, 2 * columns as i64])?;
-        let by_block = view::write::<f32>("sums by block", &mut by_block)?;
-        let parts = Parts::new(by_block, (0..=blocks.count()).map(|block| block * 2 * columns));
-        blocks.for_each(|block| {
-            let elements = blocks.elements(block, columns);
-            let (sums, products) = parts.take(block).split_at_mut(columns);
-            dispatch(ColumnSums {
-                x: &self.x[elements.clone()],
-                gates: &self.gates[elements.clone()],
-                gradient: &self.gradient[elements],
-                mean: self.mean,
-                scale: self.scale,
-                sums,
-                products,
-            });
-        });
-        drop(parts);
-        let (mut sums, mut products) = (vec![0.0; columns], vec![0.0; columns]);
-        for of_block in by_block.chunks_exact((2 * columns).max(1)) {
-            let (left, right) = of_block.split_at(columns);
-            sums.iter_mut().zip(left).for_each(|(sum, &value)| *sum += f64::from(value));
-            products.iter_mut().zip(right).for_each(|(sum, &value)| *sum += f64::from(value));
-        }
-        Ok([sums, products])
-    }
-
-    /// `weight · inverse · (g − mean of g − (x − mean) · inverse² · mean of g·(x − mean))`, the two means only where the
-    /// statistics were the batch's.
-    fn of_x(&self, weight: &[f32], inverse: &[f32], sums: Option<[&Vec<f64>; 2]>) -> Result<Tensor, TchError> {
-        let (blocks, columns) = (&self.blocks, self.blocks.columns);
-        let count = blocks.rows as f64;
-        let factor: Vec<f32> = weight.iter().zip(inverse).map(|(weight, inverse)| weight * inverse).collect();
-        let (mut constant, mut slope) = (vec![0.0; columns], vec![0.0; columns]);
-        if let Some([sums, products]) = sums {
-            for column in 0..columns {
-                let inverse = f64::from(inverse[column]);
-                constant[column] = (sums[column] / count) as f32;
-                slope[column] = (products[column] / count * inverse * inverse) as f32;
-            }
-        }
-        let mut result = empty(&[blocks.rows as i64, columns as i64])?;
-        let parts = Parts::new(view::write::<f32>("gradient of x", &mut result)?, blocks.bounds(columns));
-        blocks.for_each(|block| {
-            let elements = blocks.elements(block, columns);
-            dispatch(GradientOfX {
-                x: &self.x[elements.clone()],
-                gates: &self.gates[elements.clone()],
-                gradient: &self.gradient[elements],
-                mean: self.mean,
-                factor: &factor,
-                constant: &constant,
-                slope: &slope,
-                scale: self.scale,
-                result: parts.take(block),
-            });
-        });
-        drop(parts);
-        Ok(result)
-    }
-}
-
-struct ColumnSums<'a, G> {
-    x: &'a [f32],
-    gates: &'a [G],
-    gradient: &'a [f32],
-    mean: &'a [f32],
-    scale: f32,
-    sums: &'a mut [f32],
-    products: &'a mut [f32],
-}
-
-impl<G: Gate> Kernel for ColumnSums<'_, G> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Instructions>(self) {
-        let columns = self.sums.len();
-        self.sums.fill(0.0);
-        self.products.fill(0.0);
-        if columns == 0 {
-            return;
-        }
-        let rows = self.x.chunks_exact(columns).zip(self.gates.chunks_exact(columns));
-        for ((x, gates), gradient) in rows.zip(self.gradient.chunks_exact(columns)) {
-            let (mean, sums, products) =
-                (&self.mean[..columns], &mut self.sums[..columns], &mut self.products[..columns]);
-            let gates = &gates[..columns];
-            for column in 0..columns {
-                let gradient = if gates[column].is_open() { gradient[column] * self.scale } else { 0.0 };
-                sums[column] += gradient;
-                products[column] = math::fused::<I>(gradient, x[column] - mean[column], products[column]);
-            }
-        }
-    }
-}
-
-struct GradientOfX<'a, G> {
-    x: &'a [f32],
-    gates: &'a [G],
-    gradient: &'a [f32],
-    mean: &'a [f32],
-    factor: &'a [f32],
-    constant: &'a [f32],
-    slope: &'a [f32],
-    scale: f32,
-    result: &'a mut [f32],
-}
-
-impl<G: Gate> Kernel for GradientOfX<'_, G> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Instructions>(self) {
-        let columns = self.factor.len();
-        if columns == 0 {
-            return;
-        }
-        let rows = self.x.chunks_exact(columns).zip(self.gates.chunks_exact(columns));
-        let rows = rows.zip(self.gradient.chunks_exact(columns)).zip(self.result.chunks_exact_mut(columns));
-        for (((x, gates), gradient), result) in rows {
-            let (mean, factor) = (&self.mean[..columns], &self.factor[..columns]);
-            let (constant, slope) = (&self.constant[..columns], &self.slope[..columns]);
-            for column in 0..columns {
-                let gradient = if gates[column].is_open() { gradient[column] * self.scale } else { 0.0 };
-                let centred = gradient - constant[column];
-                let rest = math::fused::<I>(mean[column] - x[column], slope[column], centred);
-                result[column] = factor[column] * rest;
-            }
         }
     }
 }

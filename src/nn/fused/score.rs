@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::vgae_loss::softmax_rows;
-use super::{Blocks, empty, expect_elements, math, shape};
+use super::{Blocks, empty, expect_elements, expect_ids, math, shape};
 use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
@@ -25,9 +25,7 @@ pub fn node_errors(
     let (found, wanted) =
         (view::read::<f32>("reconstruction", &reconstruction)?, view::read::<f32>("continuous", &continuous)?);
     let (logits, id_index) = (view::read::<f32>("ID logits", &id_logits)?, view::read::<i64>("ID indices", &id_index)?);
-    if let Some(id) = id_index.iter().find(|id| !(0..ids as i64).contains(*id)) {
-        return Err(TchError::Shape(format!("index {id} of an ID is outside the {ids} columns of the logits")));
-    }
+    expect_ids(id_index, ids)?;
     let (mut squares, mut entropies) = (empty(&[nodes as i64])?, empty(&[nodes as i64])?);
     let blocks = Blocks::new(nodes, features + ids, 1);
     let square_parts = Parts::new(view::write::<f32>("errors", &mut squares)?, blocks.bounds(1));

@@ -4,9 +4,8 @@ use std::ffi::CStr;
 
 use tch::{TchError, Tensor};
 
-use super::{Blocks, like, math};
+use super::{Blocks, by_blocks, like, math};
 use crate::torch::autograd::{self, Forward, Function};
-use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
@@ -22,12 +21,11 @@ impl Function for Sigmoid {
     const NAME: &'static CStr = c"fused sigmoid";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
-        let mut output = like(inputs[0])?;
         let x = view::read::<f32>("x", inputs[0])?;
         let blocks = Blocks::new(x.len(), 1, 1);
-        let parts = Parts::new(view::write::<f32>("output", &mut output)?, blocks.bounds(1));
-        blocks.for_each(|block| dispatch(Apply { x: &x[blocks.rows(block)], output: parts.take(block) }));
-        drop(parts);
+        let output = by_blocks("output", like(inputs[0])?, blocks, 1, |block, output| {
+            dispatch(Apply { x: &x[blocks.rows(block)], output });
+        })?;
         let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
         Ok(Forward { outputs: vec![output], saved })
     }
@@ -40,16 +38,13 @@ impl Function for Sigmoid {
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };
         let gradient = gradient.f_contiguous()?;
-        let mut result = like(&gradient)?;
+        let result = like(&gradient)?;
         let (gradient, output) = (view::read::<f32>("gradient", &gradient)?, view::read::<f32>("output", &saved[0])?);
         let blocks = Blocks::new(output.len(), 1, 1);
-        let parts = Parts::new(view::write::<f32>("gradient", &mut result)?, blocks.bounds(1));
-        blocks.for_each(|block| {
+        let result = by_blocks("gradient", result, blocks, 1, |block, result| {
             let elements = blocks.rows(block);
-            let (gradient, output) = (&gradient[elements.clone()], &output[elements]);
-            dispatch(Backward { gradient, output, result: parts.take(block) });
-        });
-        drop(parts);
+            dispatch(Backward { gradient: &gradient[elements.clone()], output: &output[elements], result });
+        })?;
         Ok(vec![Some(result)])
     }
 }

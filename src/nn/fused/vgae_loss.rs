@@ -13,7 +13,7 @@ use std::ffi::CStr;
 use tch::{TchError, Tensor};
 
 use super::math::{self, LANES};
-use super::{Blocks, empty, expect_elements, like, shape};
+use super::{Blocks, empty, expect_elements, expect_ids, like, shape};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
@@ -108,10 +108,8 @@ impl<'a> Slices<'a> {
             ones: view::read("successors", &target.successors)?,
             sizes,
         };
-        let (ids, elements) = (slices.sizes.ids as i64, slices.inputs[2].len() as i64);
-        if let Some(id) = slices.id_index.iter().find(|id| !(0..ids).contains(*id)) {
-            return Err(TchError::Shape(format!("index {id} of an ID is outside the {ids} columns of the logits")));
-        }
+        expect_ids(slices.id_index, slices.sizes.ids)?;
+        let elements = slices.inputs[2].len() as i64;
         if slices.ones.first().is_some_and(|&first| first < 0)
             || slices.ones.last().is_some_and(|&last| last >= elements)
         {
