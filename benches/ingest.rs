@@ -34,15 +34,8 @@ const BATCH_GRAPHS: usize = 512;
 
 #[derive(Debug, Parser)]
 struct Options {
-    /// One million frames in place of 10 and 50
-    #[arg(long)]
-    quick: bool,
-    /// Print JSON, an object a row
-    #[arg(long)]
-    json: bool,
-    /// Folder that results are written to
-    #[arg(long)]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    output: common::Output,
     /// The Python program that is compared with
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -105,11 +98,11 @@ fn main() -> Result<(), Error> {
         None => tempfile::tempdir()?,
     };
     let bench = Bench { options: &options, scratch: scratch.path() };
-    let mut rows = Rows::new("ingest", options.json);
+    let mut rows = Rows::new("ingest", options.output.json);
     let peer_rate = bench.one_log(&mut rows)?;
     bench.folder(&mut rows, peer_rate)?;
     bench.by_size(&mut rows)?;
-    rows.finish(Device::Cpu, options.results.as_deref())
+    rows.finish(Device::Cpu, options.output.results.as_deref())
 }
 
 struct Bench<'a> {
@@ -146,7 +139,7 @@ impl Bench<'_> {
     }
 
     fn by_size(&self, rows: &mut Rows) -> Result<(), Error> {
-        let sizes = if self.options.quick { vec![1] } else { vec![1, 10, self.options.millions] };
+        let sizes = if self.options.output.quick { vec![1] } else { vec![1, 10, self.options.millions] };
         for millions in sizes {
             let data = self.scratch.join(format!("{millions}-million"));
             let (logs, drives) = (millions.div_ceil(DRIVES_A_LOG), millions.min(DRIVES_A_LOG));

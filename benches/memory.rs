@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,15 +27,8 @@ const MIB: f64 = 1_048_576.0;
 
 #[derive(Debug, Parser)]
 struct Options {
-    /// Fewer batch sizes and shorter epochs
-    #[arg(long)]
-    quick: bool,
-    /// Print JSON, an object a row
-    #[arg(long)]
-    json: bool,
-    /// Folder that results are written to
-    #[arg(long)]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    output: common::Output,
     /// Batches of an epoch; twice as many of up to 512 graphs
     #[arg(long, default_value_t = 6)]
     batches: usize,
@@ -60,8 +52,8 @@ fn main() -> Result<(), Error> {
     let device = Device::Cpu;
     let Graphs::Simulated(store, _folder) = Graphs::open(None)? else { return Ok(()) };
     let store = Arc::new(*store);
-    let mut rows = Rows::new("memory", options.json);
-    let sizes: &[usize] = if options.quick { &[32, 512] } else { &[32, 128, 512, 1024, 2048, 4096] };
+    let mut rows = Rows::new("memory", options.output.json);
+    let sizes: &[usize] = if options.output.quick { &[32, 512] } else { &[32, 128, 512, 1024, 2048, 4096] };
     for model in ["vgae", "gat"].into_iter().filter(|model| options.model.as_deref().is_none_or(|one| one == *model)) {
         for (size, distills) in [("teacher", false), ("student", false), ("student", true)] {
             for &graphs in sizes {
@@ -72,7 +64,7 @@ fn main() -> Result<(), Error> {
             recompute(&options, &store, (model, size), device, &mut rows)?;
         }
     }
-    rows.finish(device, options.results.as_deref())
+    rows.finish(device, options.output.results.as_deref())
 }
 
 fn loader(store: &Arc<Store>) -> Loader {
@@ -197,7 +189,7 @@ fn recompute(
 ) -> Result<(), Error> {
     let student = architecture(model, size, store.vocabulary().len() as i64)?;
     let loader = loader(store);
-    let steps = if options.quick { 5 } else { 15 };
+    let steps = if options.output.quick { 5 } else { 15 };
     let batch = loader.epoch(batches_of(store, RECOMPUTED_GRAPHS, 1), 0).collect::<Result<Vec<_>, _>>()?;
     let mut trainings = [false, true]
         .map(|recomputes| Training::with_checkpointing(&student, None, 1, device, recomputes))

@@ -31,12 +31,8 @@ use tch::{Device, Tensor};
 /// Time and memory of a student's step by what its teacher costs
 #[derive(Debug, Parser)]
 struct Options {
-    /// Fewer sizes and rounds: under three minutes
-    #[arg(long)]
-    quick: bool,
-    /// One JSON object a row instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: common::Output,
     /// cpu, cuda or cuda:INDEX
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -55,9 +51,6 @@ struct Options {
     /// Rounds in which every way takes its turn
     #[arg(long)]
     rounds: Option<usize>,
-    /// A folder for the full results
-    #[arg(long)]
-    results: Option<PathBuf>,
     /// What `cargo bench` passes on
     #[arg(long, hide = true)]
     bench: bool,
@@ -122,17 +115,17 @@ fn main() -> Result<(), Error> {
     let device = common::device(&options.device)?;
     let on_gpu = device != Device::Cpu;
     let graphs = Graphs::open(options.graphs.as_deref())?;
-    let sizes = match (&options.sizes[..], on_gpu, options.quick) {
+    let sizes = match (&options.sizes[..], on_gpu, options.output.quick) {
         ([], true, true) => vec![7, 200],
         ([], true, false) => vec![1, 7, 50, 200, 2000],
         ([], false, true) => vec![1, 7],
         ([], false, false) => vec![1, 7, 50, 200],
         (given, ..) => given.to_vec(),
     };
-    let mut rows = Rows::new("teacher", options.json);
+    let mut rows = Rows::new("teacher", options.output.json);
     for megabytes in sizes {
         let batch_graphs = options.batch.unwrap_or(batch_graphs(megabytes, on_gpu));
-        let rounds = options.rounds.unwrap_or(match (options.quick, megabytes) {
+        let rounds = options.rounds.unwrap_or(match (options.output.quick, megabytes) {
             (true, _) => 2,
             (false, ..=50) => 5,
             (false, _) => 3,
@@ -148,7 +141,7 @@ fn main() -> Result<(), Error> {
         let teacher = Architecture::Vgae(vgae_of_bytes(megabytes * 1_000_000, graphs.vocabulary_size())?);
         bench.measure(&teacher, &format!("{megabytes} MB, batch {batch_graphs}"), rounds, &mut rows)?;
     }
-    rows.finish(device, options.results.as_deref())
+    rows.finish(device, options.output.results.as_deref())
 }
 
 /// On a CPU a large teacher's forward takes seconds a batch: fewer graphs show the same copies in less time.

@@ -6,6 +6,20 @@ pub mod models;
 pub mod rows;
 pub mod training;
 
+/// Options that every bench has.
+#[derive(Debug, clap::Args)]
+pub struct Output {
+    /// Less of everything: under three minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// One JSON object a row instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// A folder for the full results
+    #[arg(long)]
+    pub results: Option<std::path::PathBuf>,
+}
+
 /// The error of a bench, of whatever module it comes from.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
