@@ -48,6 +48,9 @@ struct Options {
     /// Graphs of a batch
     #[arg(long)]
     batch: Option<usize>,
+    /// Only the ways of these names (`without KD,cached`), printed and not reported
+    #[arg(long, value_delimiter = ',')]
+    ways: Vec<String>,
     /// Rounds in which every way takes its turn
     #[arg(long)]
     rounds: Option<usize>,
@@ -139,7 +142,16 @@ fn main() -> Result<(), Error> {
             shape: graphs.shape(count * batch_graphs),
         };
         let teacher = Architecture::Vgae(vgae_of_bytes(megabytes * 1_000_000, graphs.vocabulary_size())?);
-        bench.measure(&teacher, &format!("{megabytes} MB, batch {batch_graphs}"), rounds, &mut rows)?;
+        let name = format!("{megabytes} MB, batch {batch_graphs}");
+        let turns = bench.measure(&teacher, &name, rounds, &options.ways)?;
+        if options.ways.is_empty() {
+            report(&name, teacher_bytes(&teacher)?, &turns, &mut rows);
+        } else {
+            print_steps(&name, &turns);
+        }
+    }
+    if !options.ways.is_empty() {
+        return Ok(());
     }
     rows.finish(device, options.output.results.as_deref())
 }
@@ -154,13 +166,22 @@ fn batch_graphs(megabytes: u64, on_gpu: bool) -> usize {
 }
 
 impl Bench {
-    fn measure(&self, teacher: &Architecture, name: &str, rounds: usize, rows: &mut Rows) -> Result<(), Error> {
+    /// The turns of each way; of ways that are not asked for, none.
+    fn measure(
+        &self,
+        teacher: &Architecture,
+        name: &str,
+        rounds: usize,
+        asked: &[String],
+    ) -> Result<Vec<Vec<Turn>>, Error> {
         let tensors = random_tensors(teacher, 7)?;
-        let bytes: usize = tensors.iter().map(|(_, tensor)| 4 * tensor.numel()).sum();
-        eprintln!("teacher of {}, {name}", format_bytes(bytes as u64));
+        eprintln!("teacher of {}, {name}", format_bytes(teacher_bytes(teacher)? as u64));
         let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); Way::ALL.len()];
         for round in 0..rounds {
             for (way, turns) in Way::ALL.iter().zip(&mut turns) {
+                if !asked.is_empty() && !asked.contains(&way.name()) {
+                    continue;
+                }
                 let turn = self.turn(*way, teacher, &tensors)?;
                 eprintln!(
                     "  round {}/{rounds} {:<18} {:9.2} ms a step, peak {}",
@@ -172,8 +193,7 @@ impl Bench {
                 turns.push(turn);
             }
         }
-        report(name, bytes as f64, &turns, rows);
-        Ok(())
+        Ok(turns)
     }
 
     /// Everything new, a warm-up, and the measured steps.
@@ -257,6 +277,20 @@ impl Bench {
             weights: weights.map(|(name, tensor)| (name, tensor.copy())).collect(),
         };
         Training::of(Box::new(objective), parameters, self.device)
+    }
+}
+
+fn teacher_bytes(teacher: &Architecture) -> Result<f64, Error> {
+    Ok(random_tensors(teacher, 7)?.iter().map(|(_, tensor)| 4.0 * tensor.numel() as f64).sum())
+}
+
+/// Medians of the ways that were asked for, and what they are of the first of them.
+fn print_steps(name: &str, turns: &[Vec<Turn>]) {
+    let measured: Vec<_> = Way::ALL.iter().zip(turns).filter(|(_, turns)| !turns.is_empty()).collect();
+    for (way, turns) in &measured {
+        let step_ms = median(turns.iter().map(|turn| turn.step_ms).collect());
+        let pairs = turns.iter().zip(measured[0].1).map(|(turn, first)| turn.step_ms / first.step_ms);
+        println!("{name}: {:<18} {step_ms:9.3} ms a step, {:.3} of the first", way.name(), median(pairs.collect()));
     }
 }
 
@@ -353,9 +387,8 @@ impl Objective for Naive {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
         let task = task_loss(&output, batch)?.total;
-        let projected = self.projection.forward(&output.latent)?;
-        let kd = losses::vgae(&projected, &output.reconstruction, &latent, &reconstruction, VGAE_WEIGHTS)?.total;
-        let total = losses::total(&kd, &task, VGAE_WEIGHTS.alpha)?;
+        let taught = [&latent, &reconstruction];
+        let losses::VgaeKd { total, kd, .. } = losses::vgae(&self.projection, &output, &task, taught, VGAE_WEIGHTS)?;
         Ok(Losses { total, parts: vec![task, kd] })
     }
 

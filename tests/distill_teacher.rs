@@ -121,7 +121,7 @@ fn an_error_in_the_forward_arrives_even_if_nobody_asks_for_targets() {
     teacher.submit(vec![batch(&[1])]);
     let error = teacher.targets().unwrap_err();
     assert_eq!(error.to_string(), "the fake teacher gave up");
-    let teacher = start(Behaviour::FailOn(1), Residency::Forward);
+    let mut teacher = start(Behaviour::FailOn(1), Residency::Forward);
     teacher.submit(vec![batch(&[1])]);
     assert_eq!(teacher.finish().unwrap_err().to_string(), "the fake teacher gave up");
 }

@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kdgat::distill::losses::{self, Projection, VgaeWeights};
 use kdgat::graph::Batch;
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::fused::step_seed;
@@ -135,6 +136,18 @@ proptest! {
     }
 
     #[test]
+    fn fused_distillation_equals_composed(
+        nodes in 1_i64..700,
+        sizes in prop::sample::select(vec![[16_i64, 48], [16, 16], [3, 5], [16, 100], [33, 17], [1, 1]]),
+        alpha in 0.0_f64..1.0,
+    ) {
+        let _alone = alone();
+        let weights = VgaeWeights { alpha, latent: 0.5, reconstruction: 0.3 };
+        let both = KERNELS.map(|kernel| distillation_results(kernel, [nodes, sizes[0], sizes[1]], weights));
+        assert_all_same(&both[0], &both[1]);
+    }
+
+    #[test]
     fn a_fused_step_of_adam_equals_the_composed_one(
         length in 1_i64..20_000,
         weight_decay in prop::sample::select(vec![0.0, 1e-4]),
@@ -180,6 +193,39 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
     let errors = difficulty(&detached, batch).unwrap();
     found.extend([errors.reconstruction, errors.id, errors.total].map(|errors| ("difficulty".to_owned(), errors)));
     found
+}
+
+/// Distillation in the presets' sizes and others, with a scaled loss: parts, and gradients of everything that learns.
+fn distillation_results(
+    kernel: AttentionKernel,
+    [nodes, latent, teacher_latent]: [i64; 3],
+    weights: VgaeWeights,
+) -> Vec<(String, Tensor)> {
+    let leaf = |columns: i64, seed: i64| normal(&[nodes, columns], seed).set_requires_grad(true);
+    let mut fresh = FreshParameters::new(5, Device::Cpu);
+    let projection = Projection::new(Scope::root(&mut fresh), latent, teacher_latent).unwrap();
+    let (z, reconstruction) = (leaf(latent, 31), leaf(10, 32));
+    let task = Tensor::from(0.7_f32).set_requires_grad(true);
+    let unused = || normal(&[nodes, 1], 35);
+    let output = VgaeOutput {
+        reconstruction: reconstruction.shallow_clone(),
+        id_logits: unused(),
+        successor_logits: unused(),
+        latent: z.shallow_clone(),
+        mean: unused(),
+        log_variance: unused(),
+        kernel,
+    };
+    let taught = [&normal(&[nodes, teacher_latent], 33), &normal(&[nodes, 10], 34)];
+    let found = losses::vgae(&projection, &output, &task, taught, weights).unwrap();
+    (&found.total * 3.0 + &found.latent * 0.5 + &found.kd).backward();
+    let parts = [("total", &found.total), ("kd", &found.kd), ("z", &found.latent), ("x", &found.reconstruction)];
+    let mut results: Vec<(String, Tensor)> =
+        parts.iter().map(|(name, part)| ((*name).to_owned(), part.detach())).collect();
+    let mut leaves = vec![("of z", &z), ("of x", &reconstruction), ("of the task", &task)];
+    leaves.extend(projection.parameters().into_iter().flatten().map(|tensor| ("of the projection", tensor)));
+    results.extend(leaves.into_iter().map(|(name, leaf)| (format!("gradient {name}"), leaf.grad())));
+    results
 }
 
 fn adam_results(length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
@@ -268,6 +314,8 @@ fn fused_passes_do_not_depend_on_threads() {
         let kernel = AttentionKernel::Fused;
         let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
         found.extend(adam_results(300_000, options));
+        let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
+        found.extend(distillation_results(kernel, [5000, 16, 48], weights));
         found
     };
     let before = tch::get_num_threads();

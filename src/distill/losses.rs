@@ -4,9 +4,10 @@
 
 use tch::{Kind, Reduction, Tensor};
 
-use crate::nn::ModelError;
+use crate::nn::fused::{self, distillation, distillation::Distilled};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
+use crate::nn::{ModelError, VgaeOutput};
 
 /// Weights of the distillation of a VGAE.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,7 +20,7 @@ pub struct VgaeWeights {
     pub reconstruction: f64,
 }
 
-/// Distillation of a VGAE and its parts, each a scalar.
+/// The loss of a VGAE that learns from a teacher, and its parts, each a scalar.
 #[derive(Debug)]
 pub struct VgaeKd {
     /// MSE(P·z_student, μ_teacher)
@@ -27,6 +28,8 @@ pub struct VgaeKd {
     /// MSE(x̂_student, x̂_teacher)
     pub reconstruction: Tensor,
     /// The weighted sum of both.
+    pub kd: Tensor,
+    /// α·KD + (1−α)·task
     pub total: Tensor,
 }
 
@@ -43,6 +46,11 @@ impl Projection {
         Linear::new(scope.sub("projection"), student_latent, teacher_latent).map(|linear| Self(Some(linear)))
     }
 
+    /// Weight and bias; none for the identity.
+    pub fn parameters(&self) -> Option<[&Tensor; 2]> {
+        self.0.as_ref().map(Linear::parameters)
+    }
+
     /// `[num_nodes, student_latent]` → `[num_nodes, teacher_latent]`.
     pub fn forward(&self, latent: &Tensor) -> Result<Tensor, ModelError> {
         match &self.0 {
@@ -52,18 +60,47 @@ impl Projection {
     }
 }
 
-/// Distillation of a VGAE: the student's projected z towards the teacher's μ, and its reconstruction towards the teacher's.
+/// The loss of a VGAE that learns: its task, and its projected z and its reconstruction towards the teacher's μ
+/// `[num_nodes, teacher_latent]` and reconstruction `[num_nodes, NODE_FEATURES]`.
 pub fn vgae(
-    projected_latent: &Tensor,
-    reconstruction: &Tensor,
-    teacher_latent: &Tensor,
-    teacher_reconstruction: &Tensor,
+    projection: &Projection,
+    output: &VgaeOutput,
+    task: &Tensor,
+    [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
     weights: VgaeWeights,
 ) -> Result<VgaeKd, ModelError> {
-    let latent = projected_latent.f_mse_loss(teacher_latent, Reduction::Mean)?;
-    let reconstruction = reconstruction.f_mse_loss(teacher_reconstruction, Reduction::Mean)?;
-    let total = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
-    Ok(VgaeKd { latent, reconstruction, total })
+    let tensors = [&output.latent, &output.reconstruction, task, teacher_latent, teacher_reconstruction];
+    if !fused::applies(output.kernel, &tensors) {
+        return composed_vgae(projection, output, task, [teacher_latent, teacher_reconstruction], weights);
+    }
+    let student = distillation::Student {
+        latent: &output.latent,
+        projection: projection.parameters(),
+        reconstruction: &output.reconstruction,
+        task,
+    };
+    let targets = distillation::Targets {
+        latent: teacher_latent.f_contiguous()?,
+        reconstruction: teacher_reconstruction.f_contiguous()?,
+    };
+    let VgaeWeights { alpha, latent, reconstruction } = weights;
+    let weights = distillation::Weights { alpha, latent, reconstruction };
+    let Distilled { total, kd, latent, reconstruction } = distillation::distil(&student, targets, weights)?;
+    Ok(VgaeKd { latent, reconstruction, kd, total })
+}
+
+fn composed_vgae(
+    projection: &Projection,
+    output: &VgaeOutput,
+    task: &Tensor,
+    [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
+    weights: VgaeWeights,
+) -> Result<VgaeKd, ModelError> {
+    let latent = projection.forward(&output.latent)?.f_mse_loss(teacher_latent, Reduction::Mean)?;
+    let reconstruction = output.reconstruction.f_mse_loss(teacher_reconstruction, Reduction::Mean)?;
+    let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
+    let total = total(&kd, task, weights.alpha)?;
+    Ok(VgaeKd { latent, reconstruction, kd, total })
 }
 
 /// α·KD + (1−α)·task.

@@ -29,13 +29,17 @@ impl Memory {
         Self { places: vec![(0, 0, 0); graphs], blocks: Vec::new() }
     }
 
-    pub fn get(&self, graph: usize) -> Option<&[u8]> {
-        let (block, offset, length) = *self.places.get(graph)?;
-        if length == 0 {
-            return None;
-        }
-        let bytes: &[u8] = view::read("cached targets", &self.blocks[block as usize].bytes).ok()?;
-        Some(&bytes[offset as usize..][..length as usize])
+    /// The records of `graphs`, as far as they are there.
+    pub fn records(&self, graphs: &[u64]) -> Result<Vec<Option<&[u8]>>, TchError> {
+        let blocks = self.blocks.iter().map(|block| view::read::<u8>("cached targets", &block.bytes));
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let record = |graph: &u64| match self.places.get(*graph as usize) {
+            Some(&(block, offset, length)) if length > 0 => {
+                blocks.get(block as usize)?.get(offset as usize..)?.get(..length as usize)
+            }
+            _ => None,
+        };
+        Ok(graphs.iter().map(record).collect())
     }
 
     /// Keeps a record; a second one for the same graph takes the first one's place.
@@ -86,9 +90,8 @@ mod tests {
         memory.put(0, &large).unwrap();
         memory.put(1, b"one").unwrap();
         memory.put(2, b"owt").unwrap();
-        assert_eq!(memory.get(2), Some(b"owt".as_slice()));
-        assert_eq!(memory.get(0), Some(large.as_slice()));
-        assert_eq!(memory.get(1), Some(b"one".as_slice()));
-        assert_eq!((memory.get(3), memory.get(9)), (None, None));
+        let found = memory.records(&[2, 0, 1, 3, 9]).unwrap();
+        let expected = [Some(b"owt".as_slice()), Some(large.as_slice()), Some(b"one".as_slice()), None, None];
+        assert!(found == expected, "other records came back than were kept");
     }
 }

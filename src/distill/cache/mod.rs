@@ -4,6 +4,7 @@ mod file;
 mod gate;
 mod key;
 mod memory;
+mod reader;
 mod records;
 
 use std::path::{Path, PathBuf};
@@ -13,8 +14,11 @@ use tch::TchError;
 
 use crate::distill::targets::{TargetName, Targets};
 
+use crate::torch::parallel::{Parts, parallel_for};
+
 use file::CacheFile;
 use memory::Memory;
+use reader::{Found, Reader};
 
 pub use gate::{GateError, check_repetition};
 pub use key::{CacheKey, Precision, StoreShape};
@@ -43,6 +47,9 @@ const FILLED: u8 = 1;
 const USED: u8 = 2;
 /// The graph's record failed its checksum and has to be written again.
 const DAMAGED: u8 = 4;
+
+/// Graphs whose records are read by one thread rather than by two.
+const GRAPHS_WORTH_A_THREAD: usize = 64;
 
 #[derive(Debug)]
 enum Storage {
@@ -122,43 +129,52 @@ impl TargetCache {
         }
     }
 
-    /// Cached rows of a batch's graphs, and the positions of those that are missing.
+    /// Cached rows of a batch's graphs, and the positions of those that are missing, whose rows are left open.
+    ///
+    /// Works on libtorch's threads: what a student waits for is a copy of memory.
     pub fn lookup(&mut self, graphs: &[u64]) -> Result<(HostRows, Vec<usize>), CacheError> {
-        let mut rows = HostRows::zeros(&self.layout, graphs)?;
+        let mut rows = HostRows::empty(&self.layout, graphs)?;
+        let mut found: Vec<Found> = graphs.iter().map(|_| Found::Missing).collect();
+        let (places, each) = (rows.places()?, Parts::new(&mut found, 0..=graphs.len()));
+        let read = self.reader(graphs)?;
+        parallel_for(graphs.len(), GRAPHS_WORTH_A_THREAD, |positions| {
+            let mut record = Vec::new();
+            for position in positions {
+                each.take(position)[0] = read.graph(position, &places, &mut record);
+            }
+        });
+        drop((read, places, each));
         let mut missing = Vec::new();
-        for (position, &graph) in graphs.iter().enumerate() {
-            if !self.read(position, graph, &mut rows) {
-                missing.push(position);
+        for (position, found) in found.into_iter().enumerate() {
+            match found {
+                Found::Here => self.note(graphs[position], true),
+                Found::Missing => missing.push(position),
+                Found::Damaged(reason) => {
+                    self.note_damage(graphs[position], reason);
+                    missing.push(position);
+                }
             }
         }
         Ok((rows, missing))
     }
 
-    fn read(&mut self, position: usize, graph: u64, rows: &mut HostRows) -> bool {
-        let index = graph as usize;
-        match &self.storage {
-            Storage::Memory(memory) => memory.get(index).is_some_and(|record| rows.decode(position, record)),
-            Storage::File(file) => {
-                if self.graphs[index] & FILLED == 0 && !file.is_filled(graph).unwrap_or(false) {
-                    return false;
-                }
-                let read = file.read(graph, &mut self.record);
-                if read.is_ok() && rows.decode(position, &self.record) {
-                    self.note(graph, true);
-                    return true;
-                }
-                self.damaged_records += 1;
-                if self.damaged_records == 1 {
-                    let reason = read.map_or_else(|error| error.to_string(), |()| "its checksum is wrong".to_string());
-                    tracing::warn!(
-                        "the record of graph {graph} in {} cannot be used ({reason}); such targets are computed anew",
-                        file.path().display()
-                    );
-                }
-                self.note(graph, false);
-                false
-            }
+    fn reader<'a>(&'a self, graphs: &'a [u64]) -> Result<Reader<'a>, CacheError> {
+        Ok(match &self.storage {
+            Storage::Memory(memory) => Reader::Memory(memory.records(graphs)?),
+            Storage::File(file) => Reader::File { file, graphs, states: &self.graphs },
+        })
+    }
+
+    fn note_damage(&mut self, graph: u64, reason: Option<CacheError>) {
+        self.damaged_records += 1;
+        if let (1, Storage::File(file)) = (self.damaged_records, &self.storage) {
+            let reason = reason.map_or("its checksum is wrong".to_string(), |error| error.to_string());
+            tracing::warn!(
+                "the record of graph {graph} in {} cannot be used ({reason}); such targets are computed anew",
+                file.path().display()
+            );
         }
+        self.note(graph, false);
     }
 
     /// Keeps the targets of some graphs. A cache that cannot be written any more (a full disk) stays readable.
@@ -186,7 +202,9 @@ impl TargetCache {
             if !self.writable {
                 break;
             }
-            rows.encode(position, &mut self.record);
+            if let Err(error) = rows.encode(position, &mut self.record) {
+                return self.stop_writing(&error);
+            }
             let written = match &mut self.storage {
                 Storage::Memory(memory) => memory.put(graph as usize, &self.record).map_err(CacheError::from),
                 // Another process was first: its record stays, so that a graph's targets do not change any more.

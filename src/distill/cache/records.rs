@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use crate::distill::targets::{Per, TargetLayout, Targets};
-use crate::distill::weights::bytes_of;
+use crate::torch::parallel::Parts;
+use crate::torch::view;
 
 use super::{CacheError, Precision};
 
@@ -88,31 +89,36 @@ pub struct HostRows {
     graphs: Vec<u64>,
     /// First node of each graph, and all nodes.
     node_starts: Vec<usize>,
-    /// One buffer a target.
-    buffers: Vec<Vec<u8>>,
+    /// One buffer a target, `[bytes]`, u8: out of torch's allocator, so that a tensor of the values is a view of it.
+    buffers: Vec<Tensor>,
 }
 
 impl HostRows {
-    /// Zeros for the graphs of a batch.
-    pub fn zeros(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
-        let mut node_starts = vec![0];
-        for graph in graphs {
-            node_starts.push(node_starts[node_starts.len() - 1] + layout.nodes(*graph)?);
-        }
-        let mut rows = Self { layout: layout.clone(), graphs: graphs.to_vec(), node_starts, buffers: Vec::new() };
+    /// Room for the rows of `graphs`, uninitialised: every graph has to be decoded or copied to its place.
+    pub fn empty(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
+        let mut rows = Self::without_buffers(layout, graphs)?;
         for target in 0..layout.targets.0.len() {
-            let bytes = rows.range(target, 0..graphs.len()).end;
-            rows.buffers.push(vec![0; bytes]);
+            let bytes = rows.range(target, 0..graphs.len()).end as i64;
+            rows.buffers.push(Tensor::f_empty([bytes], (Kind::Uint8, Device::Cpu))?);
         }
         Ok(rows)
     }
 
-    /// Copies targets to the host and rounds them to the layout's precision.
+    fn without_buffers(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
+        let mut node_starts = Vec::with_capacity(graphs.len() + 1);
+        node_starts.push(0);
+        for graph in graphs {
+            node_starts.push(node_starts[node_starts.len() - 1] + layout.nodes(*graph)?);
+        }
+        Ok(Self { layout: layout.clone(), graphs: graphs.to_vec(), node_starts, buffers: Vec::new() })
+    }
+
+    /// Targets on the host, rounded to the layout's precision. In f32 they share the memory of tensors that lie there.
     pub fn from_targets(layout: &RecordLayout, graphs: &[u64], targets: &Targets) -> Result<Self, CacheError> {
-        let mut rows = Self::zeros(layout, graphs)?;
+        let mut rows = Self::without_buffers(layout, graphs)?;
         for (target, (name, tensor)) in targets.tensors.iter().enumerate() {
-            let bytes = match layout.precision {
-                Precision::F32 => bytes_of(tensor)?,
+            let kept = match layout.precision {
+                Precision::F32 => tensor.shallow_clone(),
                 Precision::F16 => {
                     let half = tensor.f_to_kind(Kind::Half)?;
                     let lost = half.f_isfinite()?.f_logical_not()?.f_logical_and(&tensor.f_isfinite()?)?;
@@ -120,19 +126,20 @@ impl HostRows {
                         let largest = tensor.f_abs()?.f_max()?.f_double_value(&[])?;
                         return Err(CacheError::NotRepresentable { name: *name, largest });
                     }
-                    bytes_of(&half)?
+                    half
                 }
             };
-            if bytes.len() != rows.buffers[target].len() {
+            let bytes = kept.f_to_device(Device::Cpu)?.f_contiguous()?.f_flatten(0, -1)?.f_view_dtype(Kind::Uint8)?;
+            if bytes.numel() != rows.range(target, 0..graphs.len()).end {
                 let expected = rows.node_starts[graphs.len()];
                 return Err(CacheError::OtherGraphs { found: tensor.size()[0], expected: expected as i64 });
             }
-            rows.buffers[target] = bytes;
+            rows.buffers.push(bytes);
         }
         Ok(rows)
     }
 
-    /// As tensors on `device`, in f32.
+    /// As tensors on `device`, in f32. On the host, in f32, they are the rows themselves.
     pub fn to_targets(&self, device: Device) -> Result<Targets, CacheError> {
         let kind = if self.layout.precision == Precision::F32 { Kind::Float } else { Kind::Half };
         let mut tensors = Vec::with_capacity(self.buffers.len());
@@ -141,44 +148,46 @@ impl HostRows {
                 Per::Node => self.node_starts[self.graphs.len()],
                 Per::Graph => self.graphs.len(),
             };
-            let host = Tensor::f_from_data_size(bytes, &[rows as i64, spec.columns as i64], kind)?;
+            let host = bytes.f_view_dtype(kind)?.f_view([rows as i64, spec.columns as i64])?;
             tensors.push((spec.name, host.f_to_device(device)?.f_to_kind(Kind::Float)?));
         }
         Ok(Targets { tensors })
     }
 
     /// Copies the rows of `from`'s graph number `source` to the place of graph number `position`.
-    pub fn copy_graph(&mut self, position: usize, from: &HostRows, source: usize) {
+    pub fn copy_graph(&mut self, position: usize, from: &HostRows, source: usize) -> Result<(), CacheError> {
         for target in 0..self.buffers.len() {
             let to = self.range(target, position..position + 1);
             let rows = from.range(target, source..source + 1);
-            self.buffers[target][to].copy_from_slice(&from.buffers[target][rows]);
+            let from = view::read::<u8>("targets", &from.buffers[target])?;
+            view::write::<u8>("targets", &mut self.buffers[target])?[to].copy_from_slice(&from[rows]);
         }
+        Ok(())
     }
 
     /// The record of graph number `position`, its checksum at the end.
-    pub fn encode(&self, position: usize, record: &mut Vec<u8>) {
+    pub fn encode(&self, position: usize, record: &mut Vec<u8>) -> Result<(), CacheError> {
         record.clear();
-        for target in 0..self.buffers.len() {
-            record.extend_from_slice(&self.buffers[target][self.range(target, position..position + 1)]);
+        for (target, buffer) in self.buffers.iter().enumerate() {
+            let rows = self.range(target, position..position + 1);
+            record.extend_from_slice(&view::read::<u8>("targets", buffer)?[rows]);
         }
         let checksum = checksum(self.graphs[position], record);
         record.extend_from_slice(&checksum);
+        Ok(())
     }
 
-    /// Takes a record as graph number `position`, unless its checksum says that it is not that.
-    pub fn decode(&mut self, position: usize, record: &[u8]) -> bool {
-        let Some((mut payload, found)) = record.split_last_chunk::<CHECKSUM_BYTES>() else { return false };
-        if *found != checksum(self.graphs[position], payload) {
-            return false;
+    /// Places that several threads write records to at once.
+    pub fn places(&mut self) -> Result<Places<'_>, CacheError> {
+        let bounds = |target: usize| -> Vec<usize> {
+            (0..=self.graphs.len()).map(|position| self.range(target, 0..position).end).collect()
+        };
+        let bounds: Vec<Vec<usize>> = (0..self.buffers.len()).map(bounds).collect();
+        let mut targets = Vec::with_capacity(self.buffers.len());
+        for (buffer, bounds) in self.buffers.iter_mut().zip(bounds) {
+            targets.push(Parts::new(view::write::<u8>("targets", buffer)?, bounds));
         }
-        for target in 0..self.buffers.len() {
-            let range = self.range(target, position..position + 1);
-            let Some((rows, rest)) = payload.split_at_checked(range.len()) else { return false };
-            self.buffers[target][range].copy_from_slice(rows);
-            payload = rest;
-        }
-        true
+        Ok(Places { graphs: &self.graphs, targets })
     }
 
     /// Their graphs, in order.
@@ -193,6 +202,37 @@ impl HostRows {
             Per::Node => self.node_starts[positions.start] * row_bytes..self.node_starts[positions.end] * row_bytes,
             Per::Graph => positions.start * row_bytes..positions.end * row_bytes,
         }
+    }
+}
+
+/// Where the rows of graphs go.
+pub struct Places<'a> {
+    graphs: &'a [u64],
+    /// The parts of a target's buffer, one a graph.
+    targets: Vec<Parts<'a, u8>>,
+}
+
+impl Places<'_> {
+    /// Takes a record as graph number `position`, unless its checksum says that it is not that.
+    pub fn decode(&self, position: usize, record: &[u8]) -> bool {
+        match record.split_last_chunk::<CHECKSUM_BYTES>() {
+            Some((payload, found)) => {
+                *found == checksum(self.graphs[position], payload) && self.decode_unchecked(position, record)
+            }
+            None => false,
+        }
+    }
+
+    /// As [`Self::decode`], for a record that only this process can have written: only its length is looked at.
+    pub fn decode_unchecked(&self, position: usize, record: &[u8]) -> bool {
+        let mut payload = record;
+        for target in &self.targets {
+            let place = target.take(position);
+            let Some((rows, rest)) = payload.split_at_checked(place.len()) else { return false };
+            place.copy_from_slice(rows);
+            payload = rest;
+        }
+        payload.len() == CHECKSUM_BYTES
     }
 }
 
@@ -246,16 +286,19 @@ mod tests {
             graphs.rotate_left(order as usize % node_counts.len());
             let given = rounded(targets(&layout, &graphs), layout.precision).unwrap();
             let rows = HostRows::from_targets(&layout, &graphs, &given).unwrap();
-            let mut back = HostRows::zeros(&layout, &graphs).unwrap();
+            let mut back = HostRows::empty(&layout, &graphs).unwrap();
+            let places = back.places().unwrap();
             let mut record = Vec::new();
             for (position, graph) in graphs.iter().enumerate() {
-                rows.encode(position, &mut record);
+                rows.encode(position, &mut record).unwrap();
                 prop_assert_eq!(record.len(), layout.record_bytes(*graph).unwrap());
-                prop_assert!(back.decode(position, &record));
                 let broken = order as usize % record.len();
                 record[broken] ^= 1;
-                prop_assert!(!back.decode(position, &record), "a changed byte went unnoticed");
+                prop_assert!(!places.decode(position, &record), "a changed byte went unnoticed");
+                record[broken] ^= 1;
+                prop_assert!(places.decode(position, &record));
             }
+            drop(places);
             let back = back.to_targets(Device::Cpu).unwrap();
             for ((_, left), (_, right)) in back.tensors.iter().zip(&given.tensors) {
                 prop_assert!(left.f_equal(right).unwrap());
@@ -268,8 +311,8 @@ mod tests {
         let layout = layout(&[2, 2], Precision::F32);
         let rows = HostRows::from_targets(&layout, &[0, 1], &targets(&layout, &[0, 1])).unwrap();
         let mut record = Vec::new();
-        rows.encode(0, &mut record);
-        assert!(!HostRows::zeros(&layout, &[0, 1]).unwrap().decode(1, &record));
+        rows.encode(0, &mut record).unwrap();
+        assert!(!HostRows::empty(&layout, &[0, 1]).unwrap().places().unwrap().decode(1, &record));
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn merge(
         Ok::<_, TeacherError>(HostRows::from_targets(cache.layout(), &computed, &live)?)
     })?;
     for (number, &position) in missing.iter().enumerate() {
-        rows.copy_graph(position, &live, number);
+        rows.copy_graph(position, &live, number)?;
     }
     keep.push(Keep::Rows(live));
     Ok(rows)

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! for burst in batches.chunks(teacher_burst):
-//!     teacher.submit(burst)                 # the thread answers from cache or with a visit of the weights
+//!     teacher.submit(burst)                 # the thread answers from cache or with a visit of the weights;
+//!                                           # on a CPU, once all targets are kept, they are read here
 //!     for batch in burst:
 //!         targets = teacher.targets()?      # waits; errors and panics of the thread arrive here
 //!         student step
@@ -22,15 +23,18 @@ mod report;
 mod store_targets;
 mod worker;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::Mutex;
 use tch::Device;
 
 use crate::graph::Batch;
+use crate::memory::{Meter, patiently};
+use crate::torch::allocator::{self, Phase};
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
 use super::cache::{CacheSummary, StoreShape};
@@ -46,7 +50,7 @@ pub use report::{StepReport, Summary};
 
 use policy::Policy;
 use report::Shared;
-use worker::{Reply, Request, Worker};
+use worker::{Reply, Request, SharedCache, Worker};
 
 /// Requests that may wait for the thread before `submit` blocks: two bursts, announced.
 const WAITING_REQUESTS: usize = 4;
@@ -57,11 +61,22 @@ pub struct Teacher {
     replies: Receiver<Result<Reply, TeacherError>>,
     thread: Option<JoinHandle<Option<Summary>>>,
     shared: Arc<Shared>,
-    submitted: AtomicU64,
-    answered: u64,
+    /// What was submitted and not yet answered.
+    awaited: VecDeque<Awaited>,
+    /// The targets that are kept, where the student's thread may read them by itself.
+    kept: Option<SharedCache>,
     failure: Option<String>,
     last_answer: Option<Instant>,
     digest: String,
+}
+
+/// Where the targets of a submitted batch will come from.
+enum Awaited {
+    /// The thread's next answer.
+    Thread,
+    /// The cache, which has them. On a CPU the student's thread reads them itself when it wants them: no answer lies
+    /// about, no thread has to be woken, and libtorch's threads do the copying.
+    Cache(Batch),
 }
 
 impl Teacher {
@@ -109,6 +124,11 @@ impl Teacher {
         let (policy, policy_lines) = Policy::new(options, known);
         let shared = Arc::new(Shared::new(shuttle.bytes() as u64, &digest));
         shared.note_lines(cache_lines);
+        if let Some(cache) = &cache {
+            shared.note_cache(cache.summary());
+        }
+        let cache = cache.map(|cache| Arc::new(Mutex::new(cache)));
+        let kept = cache.as_ref().filter(|_| shuttle.accelerator().is_host()).map(Arc::clone);
         shared.note_lines(policy_lines);
         let (request_sender, request_receiver) = bounded(WAITING_REQUESTS);
         let (reply_sender, reply_receiver) = unbounded();
@@ -131,8 +151,8 @@ impl Teacher {
             replies: reply_receiver,
             thread: Some(thread),
             shared,
-            submitted: AtomicU64::new(0),
-            answered: 0,
+            awaited: VecDeque::new(),
+            kept,
             failure: None,
             last_answer: None,
             digest,
@@ -147,8 +167,12 @@ impl Teacher {
     /// Hands over the batches to come: one visit of the weights serves them all.
     ///
     /// Blocks while the thread has several bursts to do already. If the thread has ended, [`Teacher::targets`] says why.
-    pub fn submit(&self, batches: Vec<Batch>) {
-        self.submitted.fetch_add(batches.len() as u64, Ordering::Relaxed);
+    pub fn submit(&mut self, batches: Vec<Batch>) {
+        if self.kept.is_some() && self.shared.are_all_kept() {
+            self.awaited.extend(batches.into_iter().map(Awaited::Cache));
+            return;
+        }
+        self.awaited.extend(batches.iter().map(|_| Awaited::Thread));
         self.send(Request::Burst(batches));
     }
 
@@ -172,23 +196,43 @@ impl Teacher {
         if let Some(cause) = &self.failure {
             return Err(TeacherError::Stopped { cause: cause.clone() });
         }
-        if self.answered == self.submitted.load(Ordering::Relaxed) {
-            return Err(TeacherError::NothingSubmitted);
-        }
+        let Some(awaited) = self.awaited.pop_front() else { return Err(TeacherError::NothingSubmitted) };
         let asked = Instant::now();
         if let Some(last_answer) = self.last_answer {
             self.shared.note_step(asked - last_answer);
         }
-        let reply = self.replies.recv().unwrap_or(Err(TeacherError::Interrupted));
+        let outcome = match awaited {
+            Awaited::Thread => take(&self.replies),
+            Awaited::Cache(batch) => self.kept_targets(batch),
+        };
         self.shared.note_wait(asked.elapsed());
         self.last_answer = Some(Instant::now());
-        let outcome = reply.and_then(|reply| reply.take());
-        self.answered += 1;
         if let Err(error) = &outcome {
             self.failure = Some(with_sources(error));
             self.stop();
         }
         outcome
+    }
+
+    /// Targets out of the cache; a batch of which something is missing after all goes to the thread.
+    fn kept_targets(&self, batch: Batch) -> Result<Targets, TeacherError> {
+        let Some(cache) = &self.kept else { return Err(TeacherError::Interrupted) };
+        let _phase = allocator::enter_phase(Phase::Teacher);
+        let meter = Meter::new(Device::Cpu);
+        let (rows, missing) =
+            patiently(meter, || Ok::<_, TeacherError>(cache.lock().lookup(batch.graph_index.as_slice())?))?;
+        if missing.is_empty() {
+            self.shared.note_batch(batch.num_graphs() as u64, 0);
+            return patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?));
+        }
+        drop(rows);
+        let (replies, answer) = unbounded();
+        self.send(Request::Again(batch, replies));
+        match answer.recv() {
+            Ok(reply) => reply.and_then(Reply::take),
+            // The thread has ended, and its last reply tells why.
+            Err(_) => Err(self.replies.try_iter().find_map(Result::err).unwrap_or(TeacherError::Interrupted)),
+        }
     }
 
     /// What was decided so far, and with which numbers: lines for the user, also in the summary.
@@ -236,6 +280,11 @@ impl Drop for Teacher {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Waits for the thread's next answer.
+fn take(replies: &Receiver<Result<Reply, TeacherError>>) -> Result<Targets, TeacherError> {
+    replies.recv().unwrap_or(Err(TeacherError::Interrupted)).and_then(Reply::take)
 }
 
 /// An error with its causes, in one line.

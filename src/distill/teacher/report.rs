@@ -61,6 +61,8 @@ pub struct Summary {
 #[derive(Debug)]
 pub(super) struct Shared {
     stop: AtomicBool,
+    /// The targets of every graph that will be asked for are kept.
+    all_kept: AtomicBool,
     device_bytes: AtomicU64,
     counts: Mutex<Counts>,
 }
@@ -78,7 +80,12 @@ impl Shared {
         counts.since_report.teacher_bytes = teacher_bytes;
         counts.summary.total.teacher_bytes = teacher_bytes;
         counts.summary.teacher_digest = teacher_digest.to_string();
-        Self { stop: AtomicBool::new(false), device_bytes: AtomicU64::new(0), counts: Mutex::new(counts) }
+        Self {
+            stop: AtomicBool::new(false),
+            all_kept: AtomicBool::new(false),
+            device_bytes: AtomicU64::new(0),
+            counts: Mutex::new(counts),
+        }
     }
 
     pub fn stop(&self) {
@@ -87,6 +94,10 @@ impl Shared {
 
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    pub fn are_all_kept(&self) -> bool {
+        self.all_kept.load(Ordering::Relaxed)
     }
 
     /// The training loop's time between taking targets and asking for the next.
@@ -132,6 +143,7 @@ impl Shared {
     }
 
     pub fn note_cache(&self, cache: CacheSummary) {
+        self.all_kept.store(cache.filled_graphs == cache.used_graphs, Ordering::Relaxed);
         self.counts.lock().summary.cache = Some(cache);
     }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
 use tch::Device;
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError};
@@ -22,6 +23,8 @@ use super::{Summary, TeacherError};
 /// What the training loop asks for.
 pub(super) enum Request {
     Burst(Vec<Batch>),
+    /// A batch whose kept targets turned out to be damaged; its answer goes to a line of its own.
+    Again(Batch, Replies),
     Prepare,
 }
 
@@ -47,11 +50,14 @@ impl Reply {
 
 pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 
+/// The cache, which the student's thread reads by itself once all targets are there.
+pub(super) type SharedCache = Arc<Mutex<TargetCache>>;
+
 /// What the thread owns.
 pub(super) struct Worker<A: Accelerator> {
     pub shuttle: Shuttle<A>,
     pub policy: Policy,
-    pub cache: Option<TargetCache>,
+    pub cache: Option<SharedCache>,
     pub gate_passed: bool,
     /// The teacher has a stream of its own.
     pub overlap: bool,
@@ -91,31 +97,42 @@ impl<A: Accelerator> Worker<A> {
     fn run(mut self, requests: &Receiver<Request>) -> Result<Summary, TeacherError> {
         let _current_stream = self.shuttle.accelerator().enter_thread()?;
         let _phase = allocator::enter_phase(Phase::Teacher);
+        if self.shared.are_all_kept() {
+            // Targets of an earlier run: nobody needs the weights, unless a record is damaged.
+            self.shuttle.park()?;
+        }
         for request in requests {
             match request {
-                Request::Burst(batches) => self.answer(batches)?,
+                Request::Burst(batches) => {
+                    let replies = self.replies.clone();
+                    self.answer(batches, &replies)?;
+                }
+                Request::Again(batch, replies) => self.answer(vec![batch], &replies)?,
                 Request::Prepare => self.prepare()?,
             }
         }
         self.shuttle.let_go()?;
         self.note_timings();
         if let Some(cache) = &self.cache {
+            let cache = cache.lock();
             cache.sync()?;
             self.shared.note_cache(cache.summary());
         }
         Ok(self.shared.summary())
     }
 
-    fn answer(&mut self, batches: Vec<Batch>) -> Result<(), TeacherError> {
+    fn answer(&mut self, batches: Vec<Batch>, replies: &Replies) -> Result<(), TeacherError> {
         let host = batches.iter().all(|batch| batch.continuous.device() == Device::Cpu);
         if self.overlap && !host {
             return Err(TeacherError::BatchOnDevice { device: self.shuttle.accelerator().device() });
         }
-        let Self { shuttle, policy, cache, gate_passed, replies, shared, .. } = self;
+        let Self { shuttle, policy, cache, gate_passed, shared, .. } = self;
+        let mut cache = cache.as_ref().map(|cache| cache.lock());
         let kind = policy.kind();
         // On a CPU both would only take turns on the same cores.
         let beside = self.overlap || (kind == VisitKind::Resident && !shuttle.accelerator().is_host());
-        let (mut answers, live) = Answers::look_up(batches, cache.as_mut(), *gate_passed, beside, replies, shared)?;
+        let (mut answers, live) =
+            Answers::look_up(batches, cache.as_deref_mut(), *gate_passed, beside, replies, shared)?;
         self.needed = !live.is_empty();
         if self.needed {
             shared.note_visit(kind.residency().as_str());
@@ -132,19 +149,21 @@ impl<A: Accelerator> Worker<A> {
         answers.send_cached(shuttle.accelerator())?;
         answers.release()?;
         answers.keep()?;
+        drop(cache);
         self.after_burst()
     }
 
     /// Lets go of weights that are not needed any more, and takes stock.
     fn after_burst(&mut self) -> Result<(), TeacherError> {
-        if self.cache.as_ref().is_some_and(TargetCache::is_complete) {
+        let cache = self.cache.as_ref().map(|cache| cache.lock().summary());
+        if cache.as_ref().is_some_and(|cache| cache.filled_graphs == cache.used_graphs) {
             self.shuttle.park()?;
         } else if !self.needed && self.policy.kind() != VisitKind::Resident {
             // Weights that came in ahead of time for nothing.
             self.shuttle.let_go()?;
         }
-        if let Some(cache) = &self.cache {
-            self.shared.note_cache(cache.summary());
+        if let Some(cache) = cache {
+            self.shared.note_cache(cache);
         }
         self.note_timings();
         Ok(())

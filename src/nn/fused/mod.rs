@@ -7,12 +7,14 @@
 //! and in evaluation no element's value depends on its place in the batch.
 
 pub mod activation;
+pub mod distillation;
 pub mod dropout;
 pub mod input;
 pub mod math;
 pub mod norm;
 mod norm_backward;
 pub mod pool;
+mod projection;
 pub mod score;
 pub mod sigmoid;
 pub mod step_seed;
@@ -27,7 +29,7 @@ use crate::torch::parallel::{Parts, parallel_for};
 use crate::torch::view::{self, Storable};
 
 /// Whether `kernel` asks for the fused passes and they can work on these tensors.
-pub(super) fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
+pub(crate) fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
     let suits =
         |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.f_kind().is_ok_and(|kind| kind == Kind::Float);
     kernel != AttentionKernel::Composed && tensors.iter().all(suits)

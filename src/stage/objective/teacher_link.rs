@@ -43,8 +43,8 @@ impl TeacherLink {
     }
 
     /// Hands batches over whose targets will be asked for, in this order.
-    pub fn announce(&self, batches: &[Batch]) {
-        if let Some(teacher) = &self.teacher {
+    pub fn announce(&mut self, batches: &[Batch]) {
+        if let Some(teacher) = &mut self.teacher {
             teacher.submit(batches.iter().map(Batch::shallow_clone).collect());
         }
     }

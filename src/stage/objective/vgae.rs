@@ -48,12 +48,9 @@ fn distil(
     task: &Tensor,
     targets: &Targets,
 ) -> Result<(Tensor, [Tensor; 3]), ObjectiveError> {
-    let (latent, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
-    let projected = distillation.projection.forward(&output.latent)?;
-    let weights = distillation.weights;
-    let kd = losses::vgae(&projected, &output.reconstruction, latent, reconstruction, weights)?;
-    let total = losses::total(&kd.total, task, weights.alpha)?;
-    Ok((total, [kd.total, kd.latent, kd.reconstruction]))
+    let taught = [target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?];
+    let losses = losses::vgae(&distillation.projection, output, task, taught, distillation.weights)?;
+    Ok((losses.total, [losses.kd, losses.latent, losses.reconstruction]))
 }
 
 impl Objective for VgaeObjective {

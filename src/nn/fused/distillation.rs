@@ -1,0 +1,245 @@
+//! What a VGAE learns from its teacher, with its task's loss, in one pass forward and next to nothing backward:
+//! `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`.
+//!
+//! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they lie
+//! in the core's cache, multiplied back into the gradients of z, P and b. The backward only scales those.
+
+use std::ffi::CStr;
+
+use tch::{TchError, Tensor};
+
+use super::projection::{Padded, Project};
+use super::{Blocks, by_blocks, empty, expect_elements, like, math, shape};
+use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::parallel::Parts;
+use crate::torch::simd::{Instructions, Kernel, dispatch};
+use crate::torch::view;
+
+/// What the teacher gave, rows are nodes; f32 on the CPU, contiguous.
+pub struct Targets {
+    /// μ, `[num_nodes, teacher_latent]`
+    pub latent: Tensor,
+    /// `[num_nodes, features]`
+    pub reconstruction: Tensor,
+}
+
+/// The student's side of the comparison.
+pub struct Student<'a> {
+    /// z, `[num_nodes, latent]`
+    pub latent: &'a Tensor,
+    /// Weight `[teacher_latent, latent]` and bias `[teacher_latent]` of the projection; without one the latents have
+    /// the same columns.
+    pub projection: Option<[&'a Tensor; 2]>,
+    /// `[num_nodes, features]`
+    pub reconstruction: &'a Tensor,
+    /// The task's loss, a scalar.
+    pub task: &'a Tensor,
+}
+
+/// Weights of the parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    /// α
+    pub alpha: f64,
+    /// w_z
+    pub latent: f64,
+    /// w_x
+    pub reconstruction: f64,
+}
+
+/// The loss and its parts, scalars.
+pub struct Distilled {
+    /// What is trained on.
+    pub total: Tensor,
+    /// The weighted sum of the two distances.
+    pub kd: Tensor,
+    /// Mean squared distance of the latents.
+    pub latent: Tensor,
+    /// Mean squared distance of the reconstructions.
+    pub reconstruction: Tensor,
+}
+
+/// The loss of a student that learns from `targets`.
+pub fn distil(student: &Student, targets: Targets, weights: Weights) -> Result<Distilled, TchError> {
+    let mut inputs = vec![student.latent.f_contiguous()?, student.reconstruction.f_contiguous()?];
+    inputs.push(student.task.shallow_clone());
+    for tensor in student.projection.iter().flatten() {
+        inputs.push(tensor.f_contiguous()?);
+    }
+    let outputs = autograd::apply(Distillation { targets, weights }, &inputs.iter().collect::<Vec<_>>())?;
+    let found = outputs.len();
+    let outputs: Result<[Tensor; 4], _> = outputs.try_into();
+    let [total, kd, latent, reconstruction] =
+        outputs.map_err(|_| TchError::Shape(format!("{found} parts of a loss instead of 4")))?;
+    Ok(Distilled { total, kd, latent, reconstruction })
+}
+
+struct Distillation {
+    targets: Targets,
+    weights: Weights,
+}
+
+/// Rows of a block are a multiple of this, so that a block's share of the projection's gradient is small beside it.
+const ROWS: usize = 64;
+
+impl Function for Distillation {
+    const NAME: &'static CStr = c"fused distillation";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let [latent, reconstruction, task, projection @ ..] = inputs else {
+            return Err(TchError::Shape(format!("{} inputs of a distillation instead of 3 or 5", inputs.len())));
+        };
+        let reconstruction_sum = squared_distance(reconstruction, &self.targets.reconstruction)?;
+        let (latent_sum, mut saved) = match projection {
+            [weight, bias] => projected_distance([latent, weight, bias], &self.targets.latent, recorded)?,
+            _ => (squared_distance(latent, &self.targets.latent)?, vec![latent.shallow_clone()]),
+        };
+        let Weights { alpha, latent: of_latent, reconstruction: of_reconstruction } = self.weights;
+        let latent_mean = latent_sum / self.targets.latent.numel().max(1) as f64;
+        let reconstruction_mean = reconstruction_sum / reconstruction.numel().max(1) as f64;
+        let kd = of_latent * latent_mean + of_reconstruction * reconstruction_mean;
+        let total = alpha * kd + (1.0 - alpha) * task.f_double_value(&[])?;
+        let scalars = [total, kd, latent_mean, reconstruction_mean];
+        let outputs = scalars.map(|value| Tensor::from(value as f32)).into();
+        saved.push(reconstruction.shallow_clone());
+        Ok(Forward { outputs, saved: if recorded { saved } else { Vec::new() } })
+    }
+
+    fn backward(
+        &self,
+        saved: &[Tensor],
+        gradients: &[Option<Tensor>],
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let scalar = |index: usize| gradients[index].as_ref().map_or(Ok(0.0), |gradient| gradient.f_double_value(&[]));
+        let of_total = scalar(0)?;
+        let of_kd = scalar(1)? + self.weights.alpha * of_total;
+        let factor = |of_mean: f64, target: &Tensor| 2.0 * of_mean / target.numel().max(1) as f64;
+        let of_latent = factor(scalar(2)? + of_kd * self.weights.latent, &self.targets.latent);
+        let of_reconstruction = factor(scalar(3)? + of_kd * self.weights.reconstruction, &self.targets.reconstruction);
+        let task = Tensor::from(((1.0 - self.weights.alpha) * of_total) as f32);
+        Ok(match saved {
+            [latent, weight, bias, reconstruction] => vec![
+                Some(latent.f_mul_scalar(of_latent)?),
+                Some(difference(reconstruction, &self.targets.reconstruction, of_reconstruction)?),
+                Some(task),
+                Some(weight.f_mul_scalar(of_latent)?),
+                Some(bias.f_mul_scalar(of_latent)?),
+            ],
+            [latent, reconstruction] => vec![
+                Some(difference(latent, &self.targets.latent, of_latent)?),
+                Some(difference(reconstruction, &self.targets.reconstruction, of_reconstruction)?),
+                Some(task),
+            ],
+            _ => {
+                return Err(TchError::Shape(format!(
+                    "{} tensors kept of a distillation instead of 2 or 4",
+                    saved.len()
+                )));
+            }
+        })
+    }
+}
+
+/// Σ (found − wanted)².
+fn squared_distance(found: &Tensor, wanted: &Tensor) -> Result<f64, TchError> {
+    expect_elements("a teacher's target", wanted, found.numel())?;
+    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, view::read("a target", wanted)?);
+    let blocks = Blocks::new(found.len(), 1, 1);
+    let mut sums = vec![0.0; blocks.count()];
+    let parts = Parts::new(&mut sums, 0..=blocks.count());
+    blocks.for_each(|block| {
+        let elements = blocks.rows(block);
+        parts.take(block)[0] = dispatch(Squares { found: &found[elements.clone()], wanted: &wanted[elements] });
+    });
+    drop(parts);
+    Ok(sums.iter().sum())
+}
+
+/// `factor · (found − wanted)`.
+fn difference(found: &Tensor, wanted: &Tensor, factor: f64) -> Result<Tensor, TchError> {
+    let result = like(found)?;
+    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, view::read("a target", wanted)?);
+    let blocks = Blocks::new(found.len(), 1, 1);
+    by_blocks("gradient", result, blocks, 1, |block, result| {
+        let elements = blocks.rows(block);
+        let (found, wanted) = (&found[elements.clone()], &wanted[elements]);
+        dispatch(Difference { found, wanted, factor: factor as f32, result });
+    })
+}
+
+/// Σ (P·z + b − μ)² and, where they will be asked for, half its gradients by z, P and b.
+fn projected_distance(
+    [latent, weight, bias]: [&Tensor; 3],
+    target: &Tensor,
+    recorded: bool,
+) -> Result<(f64, Vec<Tensor>), TchError> {
+    let [nodes, inputs] = shape("latent", latent)?;
+    let [outputs, _] = shape("weight of the projection", weight)?;
+    expect_elements("weight of the projection", weight, inputs * outputs)?;
+    expect_elements("bias of the projection", bias, outputs)?;
+    expect_elements("the teacher's latent", target, nodes * outputs)?;
+    let padded = Padded::new(view::read("weight", weight)?, view::read("bias", bias)?, inputs);
+    let (z, mu) = (view::read::<f32>("latent", latent)?, view::read::<f32>("the teacher's latent", target)?);
+    let blocks = Blocks::new(nodes, inputs + outputs, ROWS);
+    let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], if recorded { Some(like(latent)?) } else { None });
+    // A block's own gradients of P and b, one after the other: added up in the blocks' order.
+    let share = if recorded { padded.gradient_elements() } else { 0 };
+    let mut shares = vec![0.0_f32; blocks.count() * share];
+    {
+        let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
+        let share_parts = Parts::new(&mut shares, (0..=blocks.count()).map(|block| block * share));
+        let slices = of_latent.as_mut().map(|tensor| view::write::<f32>("gradient", tensor)).transpose()?;
+        let latent_parts = slices.map(|slice| Parts::new(slice, blocks.bounds(inputs)));
+        blocks.for_each(|block| {
+            let gradients = latent_parts.as_ref().map(|parts| (parts.take(block), share_parts.take(block)));
+            sum_parts.take(block)[0] = dispatch(Project {
+                padded: &padded,
+                latent: &z[blocks.elements(block, inputs)],
+                target: &mu[blocks.elements(block, outputs)],
+                gradients,
+            });
+        });
+    }
+    let sum = sums.iter().sum();
+    let Some(of_latent) = of_latent else { return Ok((sum, Vec::new())) };
+    let (mut of_weight, mut of_bias) = (empty(&weight.size())?, empty(&bias.size())?);
+    padded.add_up(&shares, view::write("gradient", &mut of_weight)?, view::write("gradient", &mut of_bias)?);
+    Ok((sum, vec![of_latent, of_weight, of_bias]))
+}
+
+struct Squares<'a> {
+    found: &'a [f32],
+    wanted: &'a [f32],
+}
+
+impl Kernel for Squares<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) -> f64 {
+        let (found, wanted) = (self.found, &self.wanted[..self.found.len()]);
+        math::sum(found.len(), |index| {
+            let difference = found[index] - wanted[index];
+            difference * difference
+        })
+    }
+}
+
+struct Difference<'a> {
+    found: &'a [f32],
+    wanted: &'a [f32],
+    factor: f32,
+    result: &'a mut [f32],
+}
+
+impl Kernel for Difference<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        for (result, (&found, &wanted)) in self.result.iter_mut().zip(self.found.iter().zip(self.wanted)) {
+            *result = self.factor * (found - wanted);
+        }
+    }
+}
