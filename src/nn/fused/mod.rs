@@ -8,6 +8,7 @@
 
 pub mod activation;
 pub mod dropout;
+pub mod hashed_input;
 pub mod input;
 pub mod math;
 pub mod norm;
