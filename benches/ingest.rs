@@ -17,11 +17,11 @@ use common::rows::Rows;
 use common::{Error, median};
 use kdgat::can::Dataset;
 use kdgat::can::formats::can_train_and_test::{HEADER, write_row};
-use kdgat::graph::assemble::Assembler;
 use kdgat::can::simulator::{DrivePlan, simulate_drive};
+use kdgat::graph::assemble::Assembler;
 use kdgat::graph::{
-    AssembleOptions, BuildOptions, Event, FeatureSet, Loader, LoaderOptions, Progress, StageTimes, Store, open_or_build,
-    shuffled_batches,
+    AssembleOptions, BuildOptions, Event, FeatureSet, Loader, LoaderOptions, Progress, StageTimes, Store,
+    open_or_build, shuffled_batches,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
