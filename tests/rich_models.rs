@@ -138,7 +138,7 @@ fn hashing_is_refused_where_it_is_not_asked_for_and_takes_what_it_says() {
 fn a_budget_of_nodes_makes_more_steps() {
     let place = Workplace::new();
     let stage = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--max-epochs", "1"];
-    let fixed = ["--optimize-batch-size", "false", "--batch-size", "64", "--log-every-n-steps", "1"];
+    let fixed = ["--batch-size", "64", "--log-every-n-steps", "1"];
     let steps = ["none", "600"].map(|nodes| {
         place.run(&all(&[&stage, &SMALL_VGAE, &fixed, &["--batch-nodes", nodes, "--run-dir", nodes]]));
         let text = std::fs::read_to_string(place.path(nodes).join("steps.csv")).unwrap();
