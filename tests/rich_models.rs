@@ -2,8 +2,9 @@
 
 mod stage_support;
 
-use kdgat::graph::FeatureSet;
-use kdgat::memory::estimate::weight_bytes;
+use kdgat::graph::{FeatureSet, NodeScaling};
+use kdgat::memory::budget::Shape;
+use kdgat::memory::estimate::{Circumstances, estimate, weight_bytes};
 use kdgat::nn::node_input::InputConfig;
 use kdgat::nn::weights::StateDict;
 use kdgat::nn::{Architecture, IdHash, ModelDescription, VgaeConfig};
@@ -132,6 +133,45 @@ fn hashing_is_refused_where_it_is_not_asked_for_and_takes_what_it_says() {
     let hashed = InputConfig { id_hash: Some(IdHash { probes: 2, buckets: 30 }), node_scaling: None };
     // A table of 30 × 4 and weights of 120 × 2, instead of a table of 50 × 4.
     assert_eq!(parameters(hashed) - parameters(InputConfig::default()), (120 + 240 - 200) as f64);
+}
+
+/// The closed form knows how wide rich nodes are: in the batch, in the input, and in what is reconstructed.
+#[test]
+fn the_static_estimate_knows_the_widths() {
+    let config = |input| VgaeConfig {
+        hidden: vec![16, 8],
+        latent: 8,
+        heads: 1,
+        embedding: 4,
+        vocabulary_size: 50,
+        dropout: 0.1,
+        edge_scaling: None,
+        input,
+    };
+    let bytes = |input, fused| {
+        let circumstances = Circumstances {
+            cuda: false,
+            fused,
+            checkpointing: false,
+            offload_optimizer: false,
+            burst: 1,
+            waiting_batches: 0,
+            nodes_per_graph: 30.0,
+            resident_teacher: false,
+        };
+        let budget = estimate(&Architecture::Vgae(config(input)), None, &circumstances).unwrap();
+        let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };
+        (budget.peak_bytes(shape(2e6)) - budget.peak_bytes(shape(1e6))) / 1e6
+    };
+    let rich = || InputConfig { node_scaling: Some(NodeScaling::identity(FeatureSet::Rich)), id_hash: None };
+    let hashed = || InputConfig { node_scaling: None, id_hash: Some(IdHash { probes: 3, buckets: 8 }) };
+    for fused in [true, false] {
+        let plain = bytes(InputConfig::default(), fused);
+        // 25 values more in the batch, in the input and its gradient, and four times in the decoder; 35 standardised.
+        assert!(bytes(rich(), fused) - plain > 4.0 * (25.0 * 7.0 + 35.0) * 0.99, "{fused}");
+        let of_hash = bytes(hashed(), fused) - plain;
+        assert!(if fused { of_hash.abs() < 1e-3 } else { of_hash > 4.0 * 2.0 * 3.0 * 4.0 }, "{fused}: {of_hash}");
+    }
 }
 
 #[test]
