@@ -180,8 +180,9 @@ fn a_budget_of_nodes_makes_more_steps() {
     let stage = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--max-epochs", "1"];
     let fixed = ["--batch-size", "64", "--log-every-n-steps", "1"];
     let steps = ["none", "600"].map(|nodes| {
-        place.run(&all(&[&stage, &SMALL_VGAE, &fixed, &["--batch-nodes", nodes, "--run-dir", nodes]]));
-        let text = std::fs::read_to_string(place.path(nodes).join("steps.csv")).unwrap();
+        let run = format!("run-{nodes}");
+        place.run(&all(&[&stage, &SMALL_VGAE, &fixed, &["--batch-nodes", nodes, "--run-dir", &run]]));
+        let text = std::fs::read_to_string(place.path(&run).join("steps.csv")).unwrap();
         text.lines().count() - 1
     });
     assert!(steps[1] > 2 * steps[0], "{steps:?}");
