@@ -18,13 +18,14 @@ use common::{Error, median};
 use kdgat::can::Dataset;
 use kdgat::can::formats::can_train_and_test::{HEADER, write_row};
 use kdgat::can::simulator::{DrivePlan, simulate_drive};
+use kdgat::graph::assemble::Assembler;
 use kdgat::graph::{
-    AssembleOptions, BuildOptions, Event, Loader, LoaderOptions, Progress, StageTimes, Store, open_or_build,
-    shuffled_batches,
+    AssembleOptions, BuildOptions, Event, FeatureSet, Loader, LoaderOptions, Progress, StageTimes, Store,
+    open_or_build, shuffled_batches,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tch::Device;
+use tch::{Device, Tensor};
 
 /// Frames of a simulated drive; several make a log.
 const DRIVE_FRAMES: u64 = 1_000_000;
@@ -57,6 +58,8 @@ struct Options {
     #[arg(long, hide = true, default_value_t = 0)]
     threads: usize,
     #[arg(long, hide = true)]
+    rich: bool,
+    #[arg(long, hide = true)]
     bench: bool,
 }
 
@@ -65,6 +68,7 @@ enum Task {
     Build,
     Open,
     Epoch,
+    Copies,
 }
 
 /// What a measured process says.
@@ -89,6 +93,7 @@ fn main() -> Result<(), Error> {
             Task::Build => build(&options)?,
             Task::Open => open(&options)?,
             Task::Epoch => epoch(&options)?,
+            Task::Copies => copies(&options)?,
         };
         println!("{}", serde_json::to_string(&said)?);
         return Ok(());
@@ -116,13 +121,16 @@ impl Bench<'_> {
         let data = self.scratch.join("one");
         write_dataset(&data, 1, 1)?;
         let peer = self.peer(&data.join("train_01_attack_free/drive-000.csv"))?;
-        for (name, threads) in [("one CSV, 1 thread", 1), ("one CSV, all cores", 0)] {
-            let (rate, said) = self.rate(&data, threads)?;
-            rows.add(name, ("frames a second", "1/s"), rate, compared(rate, peer));
+        for (rich, threads) in [(false, 1), (false, 0), (true, 1), (true, 0)] {
+            let (rate, said) = self.rate(&data, threads, rich)?;
+            let cores = if threads == 1 { "1 thread" } else { "all cores" };
+            let name = format!("one CSV, {cores}{}", features(rich));
+            rows.add(&name, ("frames a second", "1/s"), rate, compared(rate, peer));
             if threads == 1 {
                 let all: f64 = said.stages.iter().map(|(_, seconds)| seconds).sum();
                 for (stage, seconds) in &said.stages {
-                    rows.add(&format!("stage: {stage}"), ("share of time, 1 thread", "%"), 100.0 * seconds / all, None);
+                    let name = format!("stage: {stage}{}", features(rich));
+                    rows.add(&name, ("share of time, 1 thread", "%"), 100.0 * seconds / all, None);
                 }
             }
         }
@@ -132,8 +140,11 @@ impl Bench<'_> {
     fn folder(&self, rows: &mut Rows, peer: Option<f64>) -> Result<(), Error> {
         let data = self.scratch.join("folder");
         write_dataset(&data, 4, 1)?;
-        let (rate, _) = self.rate(&data, 0)?;
-        rows.add("folder of 4 CSVs, all cores", ("frames a second", "1/s"), rate, compared(rate, peer));
+        for rich in [false, true] {
+            let (rate, _) = self.rate(&data, 0, rich)?;
+            let name = format!("folder of 4 CSVs, all cores{}", features(rich));
+            rows.add(&name, ("frames a second", "1/s"), rate, compared(rate, peer));
+        }
         fs::remove_dir_all(data)?;
         Ok(())
     }
@@ -149,6 +160,9 @@ impl Bench<'_> {
             let name = format!("{:.0} million frames", said.frames as f64 / 1e6);
             rows.add(&name, ("frames a second", "1/s"), said.frames as f64 / said.seconds, None);
             rows.add(&name, ("peak memory of the build", "MB"), said.peak_bytes as f64 / 1e6, None);
+            if millions <= 10 {
+                self.rich_features(rows, &data, &stores)?;
+            }
             fs::remove_dir_all(&data)?;
             let opened: Result<Vec<f64>, Error> =
                 (0..5).map(|_| Ok(self.run(Task::Open, &said.folder, &stores, 0)?.seconds * 1e3)).collect();
@@ -166,12 +180,27 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Memory of a build with the rich features, and what of assembling batches is copying the features of nodes.
+    fn rich_features(&self, rows: &mut Rows, data: &Path, stores: &Path) -> Result<(), Error> {
+        let others = stores.with_extension("rich");
+        let said = self.run_with(Task::Build, data, &others, 0, true)?;
+        let name = format!("{:.0} million frames, rich features", said.frames as f64 / 1e6);
+        rows.add(&name, ("peak memory of the build", "MB"), said.peak_bytes as f64 / 1e6, None);
+        let copies = self.run(Task::Copies, &said.folder, &others, 0)?;
+        for (what, seconds) in &copies.stages {
+            let name = format!("{name}: {what}");
+            rows.add(&name, ("time a graph", "µs"), 1e6 * seconds / copies.graphs as f64, None);
+        }
+        fs::remove_dir_all(&others)?;
+        Ok(())
+    }
+
     /// The median of three builds.
-    fn rate(&self, data: &Path, threads: usize) -> Result<(f64, Said), Error> {
+    fn rate(&self, data: &Path, threads: usize, rich: bool) -> Result<(f64, Said), Error> {
         let mut runs = Vec::new();
         for _ in 0..3 {
             let stores = self.scratch.join("stores");
-            runs.push(self.run(Task::Build, data, &stores, threads)?);
+            runs.push(self.run_with(Task::Build, data, &stores, threads, rich)?);
             fs::remove_dir_all(&stores)?;
         }
         let rate = |said: &Said| said.frames as f64 / said.seconds;
@@ -181,10 +210,15 @@ impl Bench<'_> {
     }
 
     fn run(&self, task: Task, data: &Path, stores: &Path, threads: usize) -> Result<Said, Error> {
+        self.run_with(task, data, stores, threads, false)
+    }
+
+    fn run_with(&self, task: Task, data: &Path, stores: &Path, threads: usize, rich: bool) -> Result<Said, Error> {
         let task = task.to_possible_value().map_or(String::new(), |value| value.get_name().to_string());
         let output = Command::new(std::env::current_exe()?)
             .args(["--task", &task, "--threads", &threads.to_string()])
             .args(["--data".as_ref(), data.as_os_str(), "--stores".as_ref(), stores.as_os_str()])
+            .args(rich.then_some("--rich"))
             .output()?;
         if !output.status.success() {
             return Err(format!("{task} failed: {}", String::from_utf8_lossy(&output.stderr)).into());
@@ -204,6 +238,10 @@ impl Bench<'_> {
         let rate = said.get("frames_per_second").or(said.get("frames_per_s")).and_then(Value::as_f64);
         Ok(Some(rate.ok_or_else(|| format!("{} says no frames a second: {line}", peer.display()))?))
     }
+}
+
+fn features(rich: bool) -> &'static str {
+    if rich { ", rich features" } else { "" }
 }
 
 fn compared(rate: f64, peer: Option<f64>) -> Option<(&'static str, f64, f64)> {
@@ -244,7 +282,8 @@ impl Progress for Times {
 fn build(options: &Options) -> Result<Said, Error> {
     let dataset = Dataset::open(&options.data)?;
     let times = Times::default();
-    let build = BuildOptions { threads: options.threads, ..BuildOptions::default() };
+    let features = if options.rich { FeatureSet::Rich } else { FeatureSet::Window };
+    let build = BuildOptions { threads: options.threads, features, ..BuildOptions::default() };
     let begin = Instant::now();
     let store = open_or_build(&dataset, &build, &options.stores, &times)?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -279,6 +318,39 @@ fn open(options: &Options) -> Result<Said, Error> {
     Ok(Said { graphs: store.num_graphs(), seconds, ..Said::default() })
 }
 
+/// Batches of graphs that lie one after another, on one thread: all of it, and the two copies of node features alone.
+fn copies(options: &Options) -> Result<Said, Error> {
+    common::start(0)?;
+    let store = Store::open(&options.data)?;
+    let mut assemble = AssembleOptions::new(Arc::new(store.vocabulary().clone()));
+    assemble.edge_attributes = false;
+    let all: Vec<u64> = (0..store.num_graphs()).collect();
+    let batches: Vec<&[u64]> = all.chunks(BATCH_GRAPHS).collect();
+    let mut assembler = Assembler::default();
+    let (mut whole, mut copied) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let begin = Instant::now();
+        for graphs in &batches {
+            assembler.assemble(&store, graphs, &assemble)?;
+        }
+        whole.push(begin.elapsed().as_secs_f64());
+        let (begin, mut features) = (Instant::now(), Vec::new());
+        for graphs in &batches {
+            features.clear();
+            for &graph in *graphs {
+                features.extend_from_slice(store.try_graph(graph)?.node_features);
+            }
+            drop(Tensor::f_from_slice(&features)?);
+        }
+        copied.push(begin.elapsed().as_secs_f64());
+    }
+    let stages = vec![
+        ("assembling a graph, in order, 1 thread".to_string(), median(whole)),
+        ("of it copying node features".to_string(), median(copied)),
+    ];
+    Ok(Said { graphs: store.num_graphs(), stages, ..Said::default() })
+}
+
 /// An epoch in random order through the loader, as a training has it, without the training.
 fn epoch(options: &Options) -> Result<Said, Error> {
     common::start(0)?;
@@ -296,7 +368,7 @@ fn epoch(options: &Options) -> Result<Said, Error> {
         }
     });
     let vocabulary = Arc::new(store.vocabulary().clone());
-    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false };
+    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false };
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 2, prefetch_batches: 4 });
     let begin = Instant::now();
     let all: Vec<u64> = (0..store.num_graphs()).collect();

@@ -96,6 +96,7 @@ fn models(kernel: AttentionKernel) -> Vec<(&'static str, (Model, Trainable))> {
             vocabulary_size: VOCABULARY,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut fresh = FreshParameters::new(1, Device::Cpu);
         let model = Vgae::new(Scope::root(&mut fresh), &config, kernel).unwrap();
@@ -111,6 +112,7 @@ fn models(kernel: AttentionKernel) -> Vec<(&'static str, (Model, Trainable))> {
             vocabulary_size: VOCABULARY,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut fresh = FreshParameters::new(1, Device::Cpu);
         let model = Gat::new(Scope::root(&mut fresh), &config, kernel).unwrap();

@@ -55,6 +55,7 @@ fn a_vgae_answers_the_same_in_any_batch() {
             vocabulary_size: PARITY_VOCABULARY,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
         let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
@@ -79,6 +80,7 @@ fn a_gat_answers_the_same_in_any_batch() {
             vocabulary_size,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
         let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();

@@ -37,6 +37,7 @@ fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeS
         vocabulary_size: store.vocabulary().len() as i64,
         dropout: 0.1,
         edge_scaling,
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(seed, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -83,8 +84,12 @@ fn batched_difficulty_equals_one_at_a_time() {
             assert_eq!(batched, Scores::compute(&scorer, &store, &graphs, chunk).unwrap(), "scored twice");
         }
         // The whole forward gives the same, with decoders that scoring leaves out.
-        let options =
-            AssembleOptions { vocabulary: Arc::new(store.vocabulary().clone()), unknown_drop: None, edge_attributes };
+        let options = AssembleOptions {
+            vocabulary: Arc::new(store.vocabulary().clone()),
+            unknown_drop: None,
+            edge_attributes,
+            hashed_ids: false,
+        };
         let batch = assemble(&store, &graphs[..20], &options).unwrap();
         let whole = difficulty(&model.forward(&batch, Mode::Evaluation).unwrap(), &batch).unwrap().total;
         for (position, one) in single[..20].iter().enumerate() {

@@ -29,7 +29,16 @@ struct Pair {
 fn vgae() -> Pair {
     let config = |hidden: &[i64], latent, heads, embedding| {
         let (hidden, vocabulary_size, dropout, edge_scaling) = (hidden.to_vec(), 40, 0.1, None::<EdgeScaling>);
-        Architecture::Vgae(VgaeConfig { hidden, latent, heads, embedding, vocabulary_size, dropout, edge_scaling })
+        Architecture::Vgae(VgaeConfig {
+            hidden,
+            latent,
+            heads,
+            embedding,
+            vocabulary_size,
+            dropout,
+            edge_scaling,
+            input: Default::default(),
+        })
     };
     Pair { student: config(&[16, 8, 4], 4, 1, 4), teacher: config(&[64, 32, 12], 12, 4, 8) }
 }
@@ -37,7 +46,17 @@ fn vgae() -> Pair {
 fn gat() -> Pair {
     let config = |hidden, layers, heads, embedding, fc_layers| {
         let (vocabulary_size, dropout, edge_scaling) = (40, 0.1, None);
-        let config = GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling };
+        let config = GatConfig {
+            hidden,
+            layers,
+            heads,
+            embedding,
+            fc_layers,
+            vocabulary_size,
+            dropout,
+            edge_scaling,
+            input: Default::default(),
+        };
         Architecture::Gat(config)
     };
     Pair { student: config(6, 2, 2, 4, 2), teacher: config(16, 3, 4, 8, 3) }

@@ -12,7 +12,7 @@ use kdgat::nn::fused::step_seed;
 use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropout, sigmoid};
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{VgaeOutput, difficulty, task_loss};
-use kdgat::nn::{FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
+use kdgat::nn::{FreshParameters, Gat, GatConfig, IdHash, InputConfig, Scope, Vgae, VgaeConfig};
 use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
 use proptest::prelude::*;
@@ -119,9 +119,16 @@ proptest! {
             let names: Vec<_> = handles.iter().map(|&layer| ("a layer", layer)).collect();
             let mut found = results(&pool_layers(&handles, &batch, kernel).unwrap(), &names);
             let mut fresh = FreshParameters::new(1, Device::Cpu);
-            let input = NodeInput::new(&mut Scope::root(&mut fresh), PARITY_VOCABULARY, embedding).unwrap();
+            let input = NodeInput::new(&mut Scope::root(&mut fresh), &Default::default(), PARITY_VOCABULARY, embedding).unwrap();
             let output = input.forward(&batch.id_input, &batch.continuous, kernel).unwrap();
             found.extend(results(&output, &[("the embedding", &fresh.into_tensors()[0].tensor)]));
+            let mut fresh = FreshParameters::new(1, Device::Cpu);
+            let hash = IdHash { probes: 1 + embedding % 4, buckets: 7 };
+            let config = InputConfig { id_hash: Some(hash), ..InputConfig::default() };
+            let input = NodeInput::new(&mut Scope::root(&mut fresh), &config, PARITY_VOCABULARY, embedding).unwrap();
+            let output = input.forward(&batch.id_input, &batch.continuous, kernel).unwrap();
+            let tensors = fresh.into_tensors();
+            found.extend(results(&output, &[("buckets", &tensors[0].tensor), ("weights", &tensors[1].tensor)]));
             found
         });
         assert_all_same(&both[0], &both[1]);
@@ -164,6 +171,7 @@ proptest! {
 fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64) -> Vec<(String, Tensor)> {
     let leaf = |columns: i64, seed| (normal(&[batch.num_nodes(), columns], seed) * scale).set_requires_grad(true);
     let output = VgaeOutput {
+        continuous: batch.continuous.shallow_clone(),
         reconstruction: normal(&[batch.num_nodes(), 10], 1).sigmoid().detach().set_requires_grad(true),
         id_logits: leaf(PARITY_VOCABULARY, 2),
         successor_logits: leaf(PARITY_VOCABULARY, 3),
@@ -182,6 +190,7 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
         [&output.reconstruction, &output.id_logits, &output.successor_logits, &output.mean, &output.log_variance];
     found.extend(leaves.iter().enumerate().map(|(index, leaf)| (format!("gradient {index}"), leaf.grad())));
     let detached = VgaeOutput {
+        continuous: batch.continuous.shallow_clone(),
         reconstruction: output.reconstruction.detach(),
         id_logits: output.id_logits.detach(),
         successor_logits: output.successor_logits.detach(),
@@ -259,6 +268,7 @@ fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
         vocabulary_size: PARITY_VOCABULARY,
         dropout: 0.3,
         edge_scaling: None,
+        input: Default::default(),
     };
     let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
     step_seed::set(seed);
@@ -276,6 +286,7 @@ fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
         vocabulary_size: PARITY_VOCABULARY,
         dropout: 0.3,
         edge_scaling: None,
+        input: Default::default(),
     };
     let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
     model.forward(&batch, Mode::Training).unwrap().cross_entropy_for_logits(&batch.labels).backward();

@@ -30,7 +30,7 @@ fn batch(edge_attributes: bool) -> (Batch, EdgeScaling, i64) {
     let size = vocabulary.len() as i64;
     let scaling = EdgeScaling::of(&store, &store.select(Split::Train, Some(false))).unwrap();
     let graphs: Vec<u64> = store.select(Split::Train, None).into_iter().step_by(40).collect();
-    let options = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes };
+    let options = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes, hashed_ids: false };
     (assemble(&store, &graphs, &options).unwrap(), scaling, size)
 }
 
@@ -127,6 +127,7 @@ fn a_frozen_teacher_answers_as_the_model() {
         vocabulary_size,
         dropout: 0.1,
         edge_scaling: edge_scaling.clone(),
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(2, Device::Cpu);
     let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -142,6 +143,7 @@ fn a_frozen_teacher_answers_as_the_model() {
         vocabulary_size,
         dropout: 0.1,
         edge_scaling,
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(3, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -163,6 +165,7 @@ fn a_batch_without_edge_features_is_refused() {
         vocabulary_size,
         dropout: 0.0,
         edge_scaling: Some(EdgeScaling { mean: [0.0; EDGE_FEATURES], deviation: [1.0; EDGE_FEATURES] }),
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(2, Device::Cpu);
     let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();

@@ -158,7 +158,7 @@ fn store() -> Arc<Store> {
 
 fn options(store: &Store) -> AssembleOptions {
     let vocabulary = Arc::new(store.vocabulary().clone());
-    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true }
+    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true, hashed_ids: false }
 }
 
 fn graph_of(store: &Store, graph: u64) -> AnyGraph {
@@ -171,6 +171,33 @@ fn graph_of(store: &Store, graph: u64) -> AnyGraph {
         edge_features: view.edge_features.to_vec(),
         attack: view.attack,
     }
+}
+
+/// A model that hashes IDs reads the IDs themselves, and any other where one is dropped; targets stay the vocabulary's.
+#[test]
+fn hashed_inputs_are_ids_and_any_other_where_dropped() {
+    let store = store();
+    let graphs: Vec<u64> = (0..store.num_graphs()).collect();
+    let plain = AssembleOptions { hashed_ids: true, ..options(&store) };
+    let batch = assemble(&store, &graphs, &plain).unwrap();
+    let ids: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(id)).collect();
+    assert_eq!(integers(&batch.id_input), ids);
+    let of_vocabulary = assemble(&store, &graphs, &options(&store)).unwrap();
+    assert_eq!(integers(&batch.id_index), integers(&of_vocabulary.id_index));
+    assert_eq!(integers(&batch.successors), integers(&of_vocabulary.successors));
+    let drop = UnknownDrop { probability: 0.3, seed: 7, epoch: 2 };
+    let input = |options: &AssembleOptions| {
+        let options = AssembleOptions { unknown_drop: Some(drop), ..options.clone() };
+        integers(&assemble(&store, &graphs, &options).unwrap().id_input)
+    };
+    let (hashed, indices) = (input(&plain), input(&options(&store)));
+    let dropped: Vec<usize> = (0..ids.len()).filter(|&node| hashed[node] != ids[node]).collect();
+    let share = dropped.len() as f64 / ids.len() as f64;
+    assert!((share - 0.3).abs() < 0.05, "{share} of the IDs are dropped");
+    assert!(dropped.iter().all(|&node| indices[node] == 0), "with a vocabulary the same nodes become UNKNOWN");
+    assert!(dropped.iter().all(|&node| (0..1 << 29).contains(&hashed[node])));
+    let distinct: std::collections::HashSet<i64> = dropped.iter().map(|&node| hashed[node]).collect();
+    assert_eq!(distinct.len(), dropped.len(), "each has an ID of its own");
 }
 
 #[test]
@@ -191,7 +218,12 @@ fn batches_of_a_store_equal_the_reference() {
     // The vocabulary of another model, and none of the buffers' old content.
     let mut assembler = Assembler::default();
     let other = Arc::new(Vocabulary::from_ids([0x103, 0x700, 0x703]));
-    let other_options = AssembleOptions { vocabulary: Arc::clone(&other), unknown_drop: None, edge_attributes: false };
+    let other_options = AssembleOptions {
+        vocabulary: Arc::clone(&other),
+        unknown_drop: None,
+        edge_attributes: false,
+        hashed_ids: false,
+    };
     assembler.assemble(&store, &picked, &options).unwrap();
     let batch = assembler.assemble(&store, &picked[..20], &other_options).unwrap();
     assert!(batch.edge_attributes.is_none());

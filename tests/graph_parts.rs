@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use graph_support::{Draw, traffic, write_dataset, write_log};
 use kdgat::can::{Dataset, Format, Frame, ReadReport, open_log, read_piece};
-use kdgat::graph::{BuildOptions, Share, StoreError, build_part, merge, open_or_build};
+use kdgat::graph::{BuildOptions, FeatureSet, Share, StoreError, build_part, merge, open_or_build};
 use proptest::prelude::*;
 use support::cli::{Workplace, said};
 
@@ -41,6 +41,32 @@ fn parts_become_the_store_of_a_single_build() {
     for count in [1, 2, 3, 5, 12] {
         let stores = folder.path().join(format!("of-{count}"));
         let mut parts = parts(&dataset, &small(), count, &stores.join("parts"));
+        // In any order, and without the logs.
+        parts.reverse();
+        let merged = merge(&parts, &stores, &()).unwrap();
+        assert!(contents(merged.path()) == bytes, "{count} parts give other bytes");
+        assert_eq!(merged.path().file_name(), single.path().file_name());
+        assert!(parts.iter().all(|part| part.join("part.json").exists()), "parts are kept");
+        merged.verify().unwrap();
+    }
+}
+
+/// Statistics of features are sums over all parts.
+#[test]
+fn parts_with_rich_features_become_the_store_of_a_single_build() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = write_dataset(&folder.path().join("car"), 4000);
+    write_log(&dataset.root, "test_02_unknown", "short.csv", &traffic(300, 20, 9, 0..0));
+    let dataset = Dataset::open(&dataset.root).unwrap();
+    for (features, count) in [(FeatureSet::Rich, 1), (FeatureSet::Rich, 3), (FeatureSet::Rich, 7)] {
+        let options = BuildOptions { features, ..small() };
+        let single = open_or_build(&dataset, &options, &folder.path().join("single"), &()).unwrap();
+        let bytes = contents(single.path());
+        let one_thread = BuildOptions { threads: 1, ..options.clone() };
+        let again = open_or_build(&dataset, &one_thread, &folder.path().join(format!("again-{count}")), &()).unwrap();
+        assert!(contents(again.path()) == bytes, "one thread gives other bytes");
+        let stores = folder.path().join(format!("of-{count}-{features}"));
+        let mut parts = parts(&dataset, &options, count, &stores.join("parts"));
         // In any order, and without the logs.
         parts.reverse();
         let merged = merge(&parts, &stores, &()).unwrap();

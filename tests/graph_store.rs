@@ -15,7 +15,7 @@ use kdgat::can::{Dataset, Role};
 use kdgat::graph::split::FileSplit;
 use kdgat::graph::store::build::store_folder;
 use kdgat::graph::store::shard::{self, Shard};
-use kdgat::graph::{BuildOptions, Event, Progress, Split, Store, StoreError, Vocabulary, open_or_build};
+use kdgat::graph::{BuildOptions, Event, FeatureSet, Progress, Split, Store, StoreError, Vocabulary, open_or_build};
 use proptest::prelude::*;
 
 /// What a build told.
@@ -71,7 +71,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let columns = columns_of(&graphs);
         let (entry, _) = shard::write(&folder.path().join("shard-00000.safetensors"), &columns).unwrap();
-        let shard = Shard::open(folder.path(), &entry).unwrap();
+        let shard = Shard::open(folder.path(), &entry, FeatureSet::Window).unwrap();
         shard.verify(&entry).unwrap();
         prop_assert_eq!(entry.graphs as usize, graphs.len());
         for index in 0..graphs.len() {
@@ -263,6 +263,7 @@ fn damage_is_found_and_named() {
                         vocabulary: std::sync::Arc::new(store.vocabulary().clone()),
                         unknown_drop: None,
                         edge_attributes: true,
+                        hashed_ids: false,
                     };
                     let _ = kdgat::graph::assemble(&store, &[graph], &options);
                 }

@@ -35,6 +35,7 @@ fn batch(graphs: u64) -> Batch {
         vocabulary: Arc::new(store.vocabulary().clone()),
         unknown_drop: None,
         edge_attributes: false,
+        hashed_ids: false,
     };
     assemble(&store, &(0..graphs).collect::<Vec<_>>(), &options).unwrap()
 }
@@ -48,6 +49,7 @@ fn vgae(batch: &Batch, dropout: f64) -> (VgaeObjective, Trainable) {
         vocabulary_size: batch.vocabulary_size,
         dropout,
         edge_scaling: None,
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -65,6 +67,7 @@ fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
         vocabulary_size: batch.vocabulary_size,
         dropout: 0.0,
         edge_scaling: None,
+        input: Default::default(),
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
     let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();

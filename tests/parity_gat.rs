@@ -25,6 +25,7 @@ fn model(size: &str, kernel: AttentionKernel) -> Option<(Gat, Vec<NamedTensor>)>
             vocabulary_size: PARITY_VOCABULARY,
             dropout: 0.0,
             edge_scaling: None,
+            input: Default::default(),
         },
         _ => GatConfig {
             hidden: 48,
@@ -35,6 +36,7 @@ fn model(size: &str, kernel: AttentionKernel) -> Option<(Gat, Vec<NamedTensor>)>
             vocabulary_size: PARITY_VOCABULARY,
             dropout: 0.0,
             edge_scaling: None,
+            input: Default::default(),
         },
     };
     let mut fresh = FreshParameters::new(0, Device::Cpu);

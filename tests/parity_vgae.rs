@@ -33,6 +33,7 @@ fn config(size: &str) -> VgaeConfig {
         vocabulary_size: PARITY_VOCABULARY,
         dropout: 0.0,
         edge_scaling: None,
+        input: Default::default(),
     }
 }
 

@@ -12,11 +12,30 @@ use super::Error;
 pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Architecture, Error> {
     let vgae = |hidden: &[i64], latent, heads, embedding| {
         let (hidden, dropout, edge_scaling) = (hidden.to_vec(), 0.1, None);
-        Architecture::Vgae(VgaeConfig { hidden, latent, heads, embedding, vocabulary_size, dropout, edge_scaling })
+        Architecture::Vgae(VgaeConfig {
+            hidden,
+            latent,
+            heads,
+            embedding,
+            vocabulary_size,
+            dropout,
+            edge_scaling,
+            input: Default::default(),
+        })
     };
     let gat = |hidden, layers, heads, embedding, fc_layers| {
         let (dropout, edge_scaling) = (0.1, None);
-        let config = GatConfig { hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout, edge_scaling };
+        let config = GatConfig {
+            hidden,
+            layers,
+            heads,
+            embedding,
+            fc_layers,
+            vocabulary_size,
+            dropout,
+            edge_scaling,
+            input: Default::default(),
+        };
         Architecture::Gat(config)
     };
     Ok(match (model, size) {
@@ -44,6 +63,7 @@ pub fn vgae_of_bytes(bytes: u64, vocabulary_size: i64) -> Result<VgaeConfig, Err
         vocabulary_size,
         dropout: 0.1,
         edge_scaling: None,
+        input: Default::default(),
     };
     // Five of the layers are width × width; the others count little.
     let mut width = ((bytes as f64 / 4.0 / 5.0).sqrt() as u64).next_multiple_of(8) as i64;

@@ -91,6 +91,7 @@ impl Training {
                 model.set_checkpointing(recomputes);
                 let distillation = match taught_by {
                     Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
+                        translation: None,
                         projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
                         weights: VGAE_WEIGHTS,
                     }),

@@ -206,6 +206,12 @@ const RULES: &[Rule] = &[
         remedy: "add --task-loss focal or drop it",
     },
     Rule {
+        fields: &["id_buckets", "id_probes"],
+        is_read: |config, _| config.model.id_encoding == IdEncoding::Hash,
+        because: "IDs are looked up in the vocabulary",
+        remedy: "add --id-encoding hash or drop it",
+    },
+    Rule {
         fields: &["lr_step_epochs"],
         is_read: |config, _| config.training.schedule == Schedule::Step,
         because: "only the schedule `step` reads it",

@@ -377,6 +377,18 @@ choices! {
         Asc = "asc",
         Parquet = "parquet",
     }
+    FeatureChoice {
+        /// 10 node features between 0 and 1.
+        Window = "window",
+        /// 35 node features, standardised.
+        Rich = "rich",
+    }
+    IdEncoding {
+        /// A row of a table for each ID of the training data's attack-free traffic.
+        Vocabulary = "vocabulary",
+        /// Rows of a small table that hash functions choose (Svenstrup et al. 2017).
+        Hash = "hash",
+    }
     ModelKind { Vgae = "vgae", Gat = "gat" }
     /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).
     Convolution { Gat = "gat", GatV2 = "gatv2" }

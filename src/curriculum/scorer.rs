@@ -27,6 +27,7 @@ pub struct Scorer {
     model: Vgae,
     vocabulary: Arc<Vocabulary>,
     edge_features: bool,
+    hashed_ids: bool,
     digest: String,
     device: Device,
 }
@@ -37,7 +38,7 @@ impl Scorer {
     /// # Errors
     /// If it is no VGAE, or its weights do not fit its architecture.
     pub fn new(model: LoadedModel, device: Device, kernel: AttentionKernel) -> Result<Self, CurriculumError> {
-        let edge_features = model.architecture.reads_edge_features();
+        let (edge_features, hashed_ids) = (model.architecture.reads_edge_features(), model.architecture.hashes_ids());
         let Architecture::Vgae(config) = &model.architecture else {
             return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
         };
@@ -49,6 +50,7 @@ impl Scorer {
             model: vgae,
             vocabulary: Arc::new(model.vocabulary),
             edge_features,
+            hashed_ids,
             digest: model.weights.digest().to_owned(),
             device,
         })
@@ -73,6 +75,7 @@ impl Scorer {
             vocabulary: Arc::clone(&self.vocabulary),
             unknown_drop: None,
             edge_attributes: self.edge_features,
+            hashed_ids: self.hashed_ids,
         };
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });

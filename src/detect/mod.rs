@@ -85,10 +85,10 @@ impl Detector {
         Ok(Self {
             kind: scorer.kind(),
             assemble: scorer.assemble_options(),
+            columns: Columns::new(scorer.features()),
             scorer,
             windows: Windows::new(window, options.stride),
             extractor: FeatureExtractor::new(window),
-            columns: Columns::default(),
             assembler: Assembler::default(),
             options,
             scored: 0,
@@ -144,7 +144,7 @@ pub fn raw_scores(
 ) -> Result<(Vec<f32>, Vec<bool>), EvaluateError> {
     let mut windows = Windows::new(window, stride);
     let mut extractor = FeatureExtractor::new(window);
-    let (mut columns, mut assembler) = (Columns::default(), Assembler::default());
+    let (mut columns, mut assembler) = (Columns::new(scorer.features()), Assembler::default());
     let options = scorer.assemble_options();
     let (mut frames, mut raw, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {

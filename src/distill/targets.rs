@@ -13,7 +13,7 @@ use super::model::ModelError;
 pub enum TargetName {
     /// VGAE: the mean μ of the latent, `[num_nodes, latent]`.
     Latent,
-    /// VGAE: the reconstructed continuous features, `[num_nodes, NODE_FEATURES]`.
+    /// VGAE: the reconstructed continuous features, `[num_nodes, node features of the set]`.
     Reconstruction,
     /// GAT: class logits, `[num_graphs, classes]`.
     Logits,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use super::{EvaluateError, TrainedModel};
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store};
+use crate::graph::{AssembleOptions, Batch, FeatureSet, Loader, LoaderOptions, Store};
 use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::layers::Mode;
@@ -64,6 +64,7 @@ impl ScoreKind {
 pub struct Scorer {
     network: Network,
     assemble: AssembleOptions,
+    features: FeatureSet,
     device: Device,
 }
 
@@ -102,8 +103,9 @@ impl Scorer {
             vocabulary: Arc::new(model.description.vocabulary.clone()),
             unknown_drop: None,
             edge_attributes: model.description.architecture.reads_edge_features(),
+            hashed_ids: model.description.architecture.hashes_ids(),
         };
-        Ok(Self { network, assemble, device })
+        Ok(Self { network, assemble, features: model.description.architecture.input().features(), device })
     }
 
     /// What its scores mean.
@@ -117,6 +119,11 @@ impl Scorer {
     /// Where it computes.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Which features the graphs have that it reads.
+    pub fn features(&self) -> FeatureSet {
+        self.features
     }
 
     /// How the batches that it reads are assembled: with its own vocabulary.

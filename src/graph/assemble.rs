@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use tch::{Kind, Tensor};
 
-use super::{Adjacency, Batch, Columns, EDGE_FEATURES, GraphView, NODE_FEATURES, Store, StoreError, Vocabulary};
+use super::{Adjacency, Batch, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary};
 use crate::random::{self, Purpose};
 
 /// How graphs become a batch.
@@ -20,9 +20,19 @@ pub struct AssembleOptions {
     pub unknown_drop: Option<UnknownDrop>,
     /// Whether the model uses edge features.
     pub edge_attributes: bool,
+    /// Whether the model reads CAN IDs as they are, which it hashes, instead of indices of the vocabulary.
+    pub hashed_ids: bool,
 }
 
-/// Which inputs become UNKNOWN: a pure function of seed, epoch, the graph's place in the store, and the node.
+impl AssembleOptions {
+    /// For a model with this vocabulary that answers: it reads its indices, and no edge features.
+    pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
+        Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false }
+    }
+}
+
+/// Which inputs become UNKNOWN, or, of a model that hashes IDs, any other ID, which is what an unknown one looks like to
+/// it: a pure function of seed, epoch, the graph's place in the store, and the node.
 #[derive(Debug, Clone, Copy)]
 pub struct UnknownDrop {
     /// Share of the nodes, 0 to 1.
@@ -62,6 +72,22 @@ pub struct Assembler {
     next_place: Vec<i32>,
 }
 
+/// Bits of the longest CAN IDs.
+const ID_BITS: u32 = 29;
+
+/// Widths of a batch's tensors.
+pub(super) struct Shape {
+    vocabulary_size: i64,
+    node_features: usize,
+    edge_attributes: bool,
+}
+
+impl Shape {
+    pub(super) fn new(vocabulary_size: i64, features: FeatureSet, edge_attributes: bool) -> Self {
+        Self { vocabulary_size, node_features: features.node_features(), edge_attributes }
+    }
+}
+
 /// Vocabulary row of a CAN ID, or what is wrong with it.
 type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
 
@@ -72,13 +98,7 @@ impl Assembler {
     /// As [`assemble`].
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
-        let vocabulary = &options.vocabulary;
-        self.fill(&views, graphs, vocabulary.len() as i64, &|id| Ok(vocabulary.index_of(id)), options.edge_attributes)?;
-        let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
-        if let Some(drop) = &dropped {
-            self.drop_ids(graphs, drop);
-        }
-        self.tensors(graphs.to_vec(), vocabulary.len() as i64, dropped.is_some(), options.edge_attributes)
+        self.assemble_with(&views, graphs, store.features(), options)
     }
 
     /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…
@@ -87,32 +107,56 @@ impl Assembler {
     /// Columns that contradict each other, or no memory for the tensors.
     pub fn assemble_columns(&mut self, columns: &Columns, options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
+        let graphs: Vec<u64> = (0..views.len() as u64).collect();
+        let options = AssembleOptions { unknown_drop: None, ..options.clone() };
+        self.assemble_with(&views, &graphs, columns.features, &options)
+    }
+
+    fn assemble_with(
+        &mut self,
+        views: &[GraphView<'_>],
+        graphs: &[u64],
+        features: FeatureSet,
+        options: &AssembleOptions,
+    ) -> Result<Batch, StoreError> {
         let vocabulary = &options.vocabulary;
-        self.assemble_views(&views, vocabulary.len() as i64, options.edge_attributes, &|id| Ok(vocabulary.index_of(id)))
+        let shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
+        self.fill(views, graphs, &shape, &|id| Ok(vocabulary.index_of(id)))?;
+        let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
+        self.id_input.clear();
+        if options.hashed_ids {
+            self.id_input.extend(self.can_ids.iter().map(|&id| i64::from(id)));
+        } else if dropped.is_some() {
+            self.id_input.extend_from_slice(&self.id_index);
+        }
+        if let Some(drop) = &dropped {
+            self.drop_ids(graphs, drop, options.hashed_ids);
+        }
+        self.tensors(graphs.to_vec(), &shape)
     }
 
     /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
     pub(super) fn assemble_views(
         &mut self,
         views: &[GraphView<'_>],
-        vocabulary_size: i64,
-        edge_attributes: bool,
+        shape: &Shape,
         row_of: RowOf<'_>,
     ) -> Result<Batch, StoreError> {
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
-        self.fill(views, &graphs, vocabulary_size, row_of, edge_attributes)?;
-        self.tensors(graphs, vocabulary_size, false, edge_attributes)
+        self.fill(views, &graphs, shape, row_of)?;
+        self.id_input.clear();
+        self.tensors(graphs, shape)
     }
 
     fn fill(
         &mut self,
         views: &[GraphView<'_>],
         graphs: &[u64],
-        vocabulary_size: i64,
+        shape: &Shape,
         row_of: RowOf<'_>,
-        edge_attributes: bool,
     ) -> Result<(), StoreError> {
-        self.reserve(views, edge_attributes)?;
+        let edge_attributes = shape.edge_attributes;
+        self.reserve(views, shape)?;
         for (view, &graph) in views.iter().zip(graphs) {
             let error = |detail| StoreError::Graph { graph, detail };
             if let Some(detail) = view.inconsistency() {
@@ -122,12 +166,12 @@ impl Assembler {
             self.append_nodes(view, row_of).map_err(error)?;
             self.append_rows(view, first_node, edge_attributes);
             self.append_columns(view, first_node);
-            self.append_successors(view, first_node, vocabulary_size);
+            self.append_successors(view, first_node, shape.vocabulary_size);
         }
         Ok(())
     }
 
-    fn reserve(&mut self, views: &[GraphView<'_>], edge_attributes: bool) -> Result<(), StoreError> {
+    fn reserve(&mut self, views: &[GraphView<'_>], shape: &Shape) -> Result<(), StoreError> {
         let nodes: usize = views.iter().map(GraphView::num_nodes).sum();
         let edges: usize = views.iter().map(GraphView::num_edges).sum();
         if nodes + edges > i32::MAX as usize {
@@ -136,13 +180,14 @@ impl Assembler {
         }
         emptied(&mut self.can_ids, nodes);
         emptied(&mut self.id_index, nodes);
-        emptied(&mut self.continuous, nodes * NODE_FEATURES);
+        emptied(&mut self.continuous, nodes * shape.node_features);
         emptied(&mut self.row_pointers, nodes + 1).push(0);
         emptied(&mut self.sources, edges + nodes);
         emptied(&mut self.targets, edges + nodes);
         emptied(&mut self.column_pointers, nodes + 1).push(0);
         emptied(&mut self.transposed, edges + nodes);
-        emptied(&mut self.edge_attributes, if edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 });
+        let attributes = if shape.edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 };
+        emptied(&mut self.edge_attributes, attributes);
         emptied(&mut self.successors, edges + 1);
         emptied(&mut self.node_pointers, views.len() + 1).push(0);
         emptied(&mut self.graph_of_node, nodes);
@@ -257,34 +302,29 @@ impl Assembler {
         self.successors.truncate(end);
     }
 
-    fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop) {
-        self.id_input.clear();
-        self.id_input.extend_from_slice(&self.id_index);
+    fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop, hashed: bool) {
         for (position, &graph) in graphs.iter().enumerate() {
             let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.epoch, graph);
             let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
             for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
-                if random::to_unit(random::mix(key ^ node as u64)) < drop.probability {
-                    *input = i64::from(Vocabulary::UNKNOWN);
+                let bits = random::mix(key ^ node as u64);
+                if random::to_unit(bits) < drop.probability {
+                    let any_id = (random::mix(bits) >> (64 - ID_BITS)) as i64;
+                    *input = if hashed { any_id } else { i64::from(Vocabulary::UNKNOWN) };
                 }
             }
         }
     }
 
-    fn tensors(
-        &self,
-        graphs: Vec<u64>,
-        vocabulary_size: i64,
-        dropped: bool,
-        edge_attributes: bool,
-    ) -> Result<Batch, StoreError> {
+    /// The tensors of what was filled in; the input is as the indices where there is no other.
+    fn tensors(&self, graphs: Vec<u64>, shape: &Shape) -> Result<Batch, StoreError> {
         let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
         let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
-        let id_input = match dropped {
-            true => tensor("id_input", &self.id_input, &[nodes], Kind::Int64)?,
-            false => id_index.shallow_clone(),
+        let id_input = match self.id_input.is_empty() {
+            false => tensor("id_input", &self.id_input, &[nodes], Kind::Int64)?,
+            true => id_index.shallow_clone(),
         };
-        let edge_attributes = match edge_attributes {
+        let edge_attributes = match shape.edge_attributes {
             true => {
                 Some(tensor("edge_attributes", &self.edge_attributes, &[edges, EDGE_FEATURES as i64], Kind::Float)?)
             }
@@ -303,11 +343,11 @@ impl Assembler {
             can_ids: Arc::new(self.can_ids.clone()),
             id_index,
             id_input,
-            continuous: tensor("continuous", &self.continuous, &[nodes, NODE_FEATURES as i64], Kind::Float)?,
+            continuous: tensor("continuous", &self.continuous, &[nodes, shape.node_features as i64], Kind::Float)?,
             adjacency,
             edge_attributes,
             successors: tensor("successors", &self.successors, &[self.successors.len() as i64], Kind::Int64)?,
-            vocabulary_size,
+            vocabulary_size: shape.vocabulary_size,
             node_pointers: tensor("node_pointers", &self.node_pointers, &[num_graphs + 1], Kind::Int64)?,
             graph_of_node: tensor("graph_of_node", &self.graph_of_node, &[nodes], Kind::Int64)?,
             labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,

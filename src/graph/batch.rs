@@ -63,8 +63,9 @@ pub struct Batch {
     /// `[num_nodes]`, i64: vocabulary index of each node's ID, the target of the ID classifier.
     pub id_index: Tensor,
     /// `[num_nodes]`, i64: as `id_index`, but some replaced by UNKNOWN during training (`unknown_drop`): the model's input.
+    /// For a model that hashes IDs: the CAN IDs, some replaced by any other.
     pub id_input: Tensor,
-    /// `[num_nodes, NODE_FEATURES]`, f32.
+    /// `[num_nodes, node features of the set]`, f32, as the store has them.
     pub continuous: Tensor,
     /// Edges for attention.
     pub adjacency: Adjacency,

@@ -1,10 +1,12 @@
 //! Graphs one after another as flat arrays: what a shard holds, and what one graph of it looks like.
 
-use super::{EDGE_FEATURES, NODE_FEATURES};
+use super::{EDGE_FEATURES, FeatureSet};
 
 /// Graphs in memory, column by column, in the layout of a shard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {
+    /// Which features nodes and edges have.
+    pub features: FeatureSet,
     /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: Vec<u64>,
     /// `[num_graphs + 1]`: edges of graph `g` are `edge_pointers[g]..edge_pointers[g + 1]`.
@@ -17,7 +19,7 @@ pub struct Columns {
     pub files: Vec<u32>,
     /// `[num_nodes]`, ascending within a graph.
     pub can_ids: Vec<u32>,
-    /// `[num_nodes, NODE_FEATURES]`.
+    /// `[num_nodes, features.node_features()]`.
     pub node_features: Vec<f32>,
     /// `[num_edges, EDGE_FEATURES]`.
     pub edge_features: Vec<f32>,
@@ -35,7 +37,15 @@ pub struct Columns {
 
 impl Default for Columns {
     fn default() -> Self {
+        Self::new(FeatureSet::Window)
+    }
+}
+
+impl Columns {
+    /// No graphs, which will have these features.
+    pub fn new(features: FeatureSet) -> Self {
         Self {
+            features,
             node_pointers: vec![0],
             edge_pointers: vec![0],
             first_frames: Vec::new(),
@@ -60,7 +70,7 @@ pub struct GraphView<'a> {
     pub can_ids: &'a [u32],
     /// `[num_nodes]`: 1 where the node sent an attack-free frame.
     pub attack_free: &'a [u8],
-    /// `[num_nodes, NODE_FEATURES]`.
+    /// `[num_nodes, node features of the set]`.
     pub node_features: &'a [f32],
     /// `[num_edges]`, in order of target; self-loops of the data included.
     pub sources: &'a [u16],
@@ -115,7 +125,7 @@ impl Columns {
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
-        let per_node = 4 + 4 * NODE_FEATURES as u64 + 2 + 1;
+        let per_node = 4 + 4 * self.features.node_features() as u64 + 2 + 1;
         let per_edge = 4 * EDGE_FEATURES as u64 + 2 + 2;
         16 + graphs * (8 + 8 + 8 + 8 + 4 + 2 + 1) + nodes * per_node + edges * per_edge
     }
@@ -166,10 +176,11 @@ impl Columns {
     pub fn graph(&self, index: usize) -> GraphView<'_> {
         let nodes = self.node_pointers[index] as usize..self.node_pointers[index + 1] as usize;
         let edges = self.edge_pointers[index] as usize..self.edge_pointers[index + 1] as usize;
+        let width = self.features.node_features();
         GraphView {
             can_ids: &self.can_ids[nodes.clone()],
             attack_free: &self.attack_free[nodes.clone()],
-            node_features: &self.node_features[nodes.start * NODE_FEATURES..nodes.end * NODE_FEATURES],
+            node_features: &self.node_features[nodes.start * width..nodes.end * width],
             sources: &self.sources[edges.clone()],
             targets: &self.targets[edges.clone()],
             row_pointers: &self.row_pointers[nodes.start + index..nodes.end + index + 1],

@@ -8,16 +8,16 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use super::assemble::Assembler;
+use super::assemble::{Assembler, Shape};
 use super::columns::Columns;
-use super::{Batch, EDGE_FEATURES, NODE_FEATURES, StoreError};
+use super::{Batch, EDGE_FEATURES, FeatureSet, StoreError};
 
 /// Arrays of several graphs side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct EdgeList<'a> {
     /// `[num_nodes]`: vocabulary index of each node's ID.
     pub id_index: &'a [u32],
-    /// `[num_nodes, NODE_FEATURES]`.
+    /// `[num_nodes, node features of one of the sets]`, which their number tells.
     pub continuous: &'a [f32],
     /// Source of each edge, counted over all graphs.
     pub sources: &'a [i64],
@@ -67,9 +67,9 @@ impl EdgeListFile {
         let find = |name: &str| tensors.get(name).ok_or_else(|| format!("has no tensor {name}"));
         let (x, edge_index, labels) = (find("x")?, find("edge_index")?, find("y")?);
         let node_pointers = integers(find("node_ptr").or_else(|_| find("ptr"))?)?;
-        let width = NODE_FEATURES as i64 + 1;
-        if x.dim() != 2 || x.size()[1] != width {
-            return Err(format!("x has shape {:?}, expected [nodes, {width}]", x.size()));
+        let width = x.size().get(1).map_or(0, |&columns| columns - 1);
+        if x.dim() != 2 || FeatureSet::of_width(width.max(0) as usize).is_none() {
+            return Err(format!("x has shape {:?}, expected [nodes, 11] or [nodes, 36]", x.size()));
         }
         if edge_index.dim() != 2 || edge_index.size()[0] != 2 {
             return Err(format!("edge_index has shape {:?}, expected [2, edges]", edge_index.size()));
@@ -90,7 +90,7 @@ impl EdgeListFile {
         let edge_attributes = tensors.get("edge_attr").map(floats).transpose()?;
         let columns = columns_of(&EdgeList {
             id_index: &id_index,
-            continuous: &floats(&x.narrow(1, 1, NODE_FEATURES as i64))?,
+            continuous: &floats(&x.narrow(1, 1, width))?,
             sources: &sources,
             targets: &targets,
             edge_attributes: edge_attributes.as_deref(),
@@ -130,11 +130,12 @@ fn batch_of(
     edge_attributes: bool,
 ) -> Result<Batch, StoreError> {
     let views: Vec<_> = graphs.iter().map(|&graph| columns.graph(graph)).collect();
+    let shape = Shape::new(vocabulary_size, columns.features, edge_attributes);
     let row_of = |id: u32| match i64::from(id) < vocabulary_size {
         true => Ok(id),
         false => Err(format!("vocabulary index {id} of a node is not below {vocabulary_size}")),
     };
-    let mut batch = Assembler::default().assemble_views(&views, vocabulary_size, edge_attributes, &row_of)?;
+    let mut batch = Assembler::default().assemble_views(&views, &shape, &row_of)?;
     batch.graph_index = std::sync::Arc::new(graphs.iter().map(|&graph| graph as u64).collect());
     Ok(batch)
 }
@@ -142,7 +143,11 @@ fn batch_of(
 /// Checks the list and sorts the edges of each graph by target, then source.
 fn columns_of(list: &EdgeList<'_>) -> Result<Columns, String> {
     let nodes = list.id_index.len();
-    check_length("continuous", list.continuous.len(), nodes * NODE_FEATURES)?;
+    let features = match FeatureSet::of_width(list.continuous.len() / nodes.max(1)) {
+        Some(features) => features,
+        None => FeatureSet::Window,
+    };
+    check_length("continuous", list.continuous.len(), nodes * features.node_features())?;
     check_length("targets", list.targets.len(), list.sources.len())?;
     if let Some(attributes) = list.edge_attributes {
         check_length("edge_attributes", attributes.len(), list.sources.len() * EDGE_FEATURES)?;
@@ -154,7 +159,7 @@ fn columns_of(list: &EdgeList<'_>) -> Result<Columns, String> {
     }
     let mut order: Vec<usize> = (0..list.sources.len()).collect();
     order.sort_by_key(|&edge| (list.targets[edge], list.sources[edge]));
-    let mut columns = Columns::default();
+    let mut columns = Columns::new(features);
     let mut remaining = order.as_slice();
     for (span, &label) in pointers.windows(2).zip(list.labels) {
         let count = remaining.partition_point(|&edge| list.targets[edge] < span[1]);
@@ -180,7 +185,8 @@ fn append_graph(
     }
     columns.can_ids.extend_from_slice(&list.id_index[begin..end]);
     columns.attack_free.resize(columns.can_ids.len(), 1);
-    columns.node_features.extend_from_slice(&list.continuous[begin * NODE_FEATURES..end * NODE_FEATURES]);
+    let width = columns.features.node_features();
+    columns.node_features.extend_from_slice(&list.continuous[begin * width..end * width]);
     let mut rows = vec![0u16; end - begin + 1];
     for &edge in edges {
         let (source, target) = (list.sources[edge], list.targets[edge]);

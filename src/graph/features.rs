@@ -6,7 +6,7 @@
 //! have grown.
 
 use super::columns::Columns;
-use super::{EDGE_FEATURES, NODE_FEATURES};
+use super::{EDGE_FEATURES, FeatureSet, NODE_FEATURES, rich};
 use crate::can::Frame;
 use crate::can::frame::PAYLOAD_BYTES;
 
@@ -34,6 +34,8 @@ pub struct FeatureExtractor {
     by_target: Vec<u16>,
     /// Next free place of each node in a counting sort.
     next_place: Vec<u32>,
+    /// For the rich features.
+    structure: rich::Structure,
 }
 
 /// What a window holds of one ID.
@@ -63,10 +65,11 @@ impl FeatureExtractor {
             by_source: Vec::new(),
             by_target: Vec::new(),
             next_place: Vec::new(),
+            structure: rich::Structure::default(),
         }
     }
 
-    /// Appends the graph of `frames` (the window and the frame after it) to `columns`.
+    /// Appends the graph of `frames` (the window and the frame after it) to `columns`, with the features that those have.
     ///
     /// # Panics
     /// When there are not `window + 1` frames.
@@ -74,9 +77,19 @@ impl FeatureExtractor {
         assert_eq!(frames.len(), self.window + 1, "a window and the frame after it");
         let attack = self.tally(frames);
         self.number_nodes();
-        self.append_nodes(columns);
         self.order_edges();
-        self.append_edges(columns);
+        match columns.features {
+            FeatureSet::Window => {
+                self.append_edges(columns, |extractor, source, target, occurrences| {
+                    extractor.edge_features(source, target, occurrences)
+                });
+                self.append_nodes(columns);
+            }
+            FeatureSet::Rich => {
+                self.append_edges(columns, |_, _, _, occurrences| rich::edge_features(frames, occurrences));
+                self.append_rich_nodes(frames, columns);
+            }
+        }
         columns.finish_graph(attack, file, first_frame, frames[0].timestamp);
     }
 
@@ -148,6 +161,25 @@ impl FeatureExtractor {
         }
     }
 
+    /// Nodes with rich features; the graph's edges are there already.
+    fn append_rich_nodes(&mut self, frames: &[Frame], columns: &mut Columns) {
+        let Self { tallies, slot_of_node, by_source, structure, .. } = self;
+        let first_edge = columns.edge_pointers.last().map_or(0, |&end| end as usize);
+        let features = &columns.edge_features[first_edge * EDGE_FEATURES..];
+        structure.look(slot_of_node.len(), &columns.sources[first_edge..], &columns.targets[first_edge..], features);
+        let mut remaining = by_source.as_slice();
+        for (node, &slot) in slot_of_node.iter().enumerate() {
+            let tally = &tallies[slot as usize];
+            let (positions, others) = remaining.split_at(tally.count as usize);
+            remaining = others;
+            let mut features = rich::node_features(frames, positions);
+            structure.describe(node, &mut features);
+            columns.can_ids.push(tally.id);
+            columns.attack_free.push(tally.attack_free.into());
+            columns.node_features.extend_from_slice(&features);
+        }
+    }
+
     /// Two stable counting sorts: by source, then by target.
     fn order_edges(&mut self) {
         let Self { window, tallies, slot_of_node, node_of_frame, next_place, by_source, by_target, .. } = self;
@@ -175,7 +207,8 @@ impl FeatureExtractor {
         }
     }
 
-    fn append_edges(&self, columns: &mut Columns) {
+    /// Edges with what `features` says of the occurrences of each: (source, target, positions in the window).
+    fn append_edges(&self, columns: &mut Columns, features: impl Fn(&Self, u16, u16, &[u16]) -> [f32; EDGE_FEATURES]) {
         let first_edge = columns.sources.len();
         let mut remaining = self.by_target.as_slice();
         for (target, &slot) in self.slot_of_node.iter().enumerate() {
@@ -189,7 +222,7 @@ impl FeatureExtractor {
                 row = others;
                 columns.sources.push(source);
                 columns.targets.push(target as u16);
-                columns.edge_features.extend_from_slice(&self.edge_features(source, target as u16, occurrences));
+                columns.edge_features.extend_from_slice(&features(self, source, target as u16, occurrences));
             }
         }
         columns.row_pointers.push((columns.sources.len() - first_edge) as u16);
@@ -223,9 +256,6 @@ impl FeatureExtractor {
     }
 }
 
-/// Feature of an edge that says whether the reverse edge exists.
-const REVERSE_EXISTS: usize = 8;
-
 /// Mean, population standard deviation and regularity of the gaps between ascending positions.
 ///
 /// In whole numbers up to the last step: gaps that are all equal have a deviation of exactly 0.
@@ -240,13 +270,14 @@ fn gap_statistics(positions: &[u16]) -> (f64, f64, f64) {
 }
 
 fn mark_reverse_edges(columns: &mut Columns, first_edge: usize, nodes: usize) {
+    let reverse_exists = columns.features.reverse_exists();
     let sources = &columns.sources[first_edge..];
     let targets = &columns.targets[first_edge..];
     let rows = &columns.row_pointers[columns.row_pointers.len() - nodes - 1..];
     let features = columns.edge_features[first_edge * EDGE_FEATURES..].chunks_exact_mut(EDGE_FEATURES);
     for ((&source, target), features) in sources.iter().zip(targets).zip(features) {
         let row = rows[source as usize] as usize..rows[source as usize + 1] as usize;
-        features[REVERSE_EXISTS] = f32::from(u8::from(sources[row].binary_search(target).is_ok()));
+        features[reverse_exists] = f32::from(u8::from(sources[row].binary_search(target).is_ok()));
     }
 }
 

@@ -9,8 +9,13 @@ pub mod columns;
 pub mod edge_list;
 pub mod edge_scaling;
 pub mod error;
+pub mod feature_set;
 pub mod features;
 pub mod loader;
+pub mod moments;
+pub mod node_budget;
+pub mod node_scaling;
+pub mod rich;
 pub mod shuffle;
 pub mod split;
 pub mod store;
@@ -22,13 +27,16 @@ pub use batch::{Adjacency, Batch};
 pub use columns::{Columns, GraphView};
 pub use edge_scaling::EdgeScaling;
 pub use error::StoreError;
+pub use feature_set::{FeatureSet, RICH_NODE_FEATURES};
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
+pub use node_budget::NodeBudget;
+pub use node_scaling::NodeScaling;
 pub use shuffle::Shuffle;
 pub use split::Split;
 pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};
 pub use vocabulary::Vocabulary;
 
-/// Continuous node features (the ID's vocabulary index is not one of them).
+/// Continuous node features of the window set (the ID's vocabulary index is not one of them).
 pub const NODE_FEATURES: usize = 10;
-/// Features of an edge.
+/// Features of an edge, in any set.
 pub const EDGE_FEATURES: usize = 11;

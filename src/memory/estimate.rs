@@ -7,10 +7,10 @@
 use tch::{Device, Kind, Tensor};
 
 use super::budget::{Component, Linear, MemoryBudget, Method, Moment};
-use crate::graph::{EDGE_FEATURES, NODE_FEATURES};
+use crate::graph::EDGE_FEATURES;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role};
-use crate::nn::{Architecture, Gat, GatConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig};
+use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig};
 
 const F32: f64 = 4.0;
 /// Roundings, small tensors, and what is not worth a term.
@@ -72,7 +72,7 @@ pub fn estimate(
     let (parameters, buffers) = weight_bytes(student)?;
     let burst = circumstances.burst.max(1) as f64;
     let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
-    let data = batch_data(edge_features);
+    let data = batch_data(edge_features, student.input());
     let mut components = Vec::new();
     let mut add = |name, moment, bytes: Linear| components.push(Component { name, moment, bytes });
     add("parameters", Moment::Always, Linear::fixed(parameters + 2.0 * buffers));
@@ -111,14 +111,14 @@ fn per_node(bytes: f64) -> Linear {
 }
 
 /// Two indices, features, two pointers and the graph of a node; three indices and a successor of an edge.
-fn batch_data(edge_features: bool) -> Linear {
+fn batch_data(edge_features: bool, input: &InputConfig) -> Linear {
     let attributes = if edge_features { F32 * EDGE_FEATURES as f64 } else { 0.0 };
-    Linear { fixed: 0.0, per_node: 32.0 + F32 * NODE_FEATURES as f64 + 1.0, per_edge: 20.0 + attributes }
+    Linear { fixed: 0.0, per_node: 32.0 + F32 * input.node_features() as f64 + 1.0, per_edge: 20.0 + attributes }
 }
 
 fn targets_per_node(teacher: &Architecture, circumstances: &Circumstances) -> f64 {
     match teacher {
-        Architecture::Vgae(config) => F32 * (config.latent as f64 + NODE_FEATURES as f64),
+        Architecture::Vgae(config) => F32 * (config.latent + config.input.node_features()) as f64,
         Architecture::Gat(_) => 2.0 * F32 / circumstances.nodes_per_graph.max(1.0),
     }
 }
@@ -128,14 +128,16 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
     match architecture {
         Architecture::Vgae(config) if fused => {
             let widths = vgae_widths(config);
-            let inputs = std::iter::once(input_width(config.embedding)).chain(widths.iter().copied());
+            let inputs =
+                std::iter::once(input_width(config.embedding, &config.input, true)).chain(widths.iter().copied());
             inputs.zip(&widths).map(|(input, width)| F32 * (input + 2.0 * width)).fold(0.0, f64::max)
         }
         // Pooled layer by layer.
         Architecture::Gat(config) if fused => F32 * 3.25 * (config.hidden * config.heads) as f64,
         Architecture::Vgae(config) => {
             let widths = vgae_widths(config);
-            let inputs = std::iter::once(config.embedding as f64 + NODE_FEATURES as f64).chain(widths.iter().copied());
+            let inputs =
+                std::iter::once(input_width(config.embedding, &config.input, false)).chain(widths.iter().copied());
             inputs.zip(&widths).map(|(input, width)| F32 * (2.0 * input + 4.0 * width)).fold(0.0, f64::max)
         }
         Architecture::Gat(config) => {
@@ -169,8 +171,16 @@ fn kept_per_width(norm: bool, dropout: f64, checkpointing: bool) -> f64 {
     }
 }
 
-fn input_width(embedding: i64) -> f64 {
-    embedding as f64 + NODE_FEATURES as f64
+/// Values of a node's input, and, counted with half of theirs since two of the input are, what its making keeps: the
+/// standardised features, and where torch's operations do it the rows and weights that hashed IDs are put together from.
+fn input_width(embedding: i64, input: &InputConfig, fused: bool) -> f64 {
+    let standardised = if input.node_scaling.is_some() { input.node_features() as f64 } else { 0.0 };
+    let hashed = match &input.id_hash {
+        // Two tensors of rows, two of indices of 64 bits, the weights.
+        Some(hash) if !fused => (hash.probes * (2 * embedding + 5)) as f64,
+        _ => 0.0,
+    };
+    input.columns(embedding) as f64 + (standardised + hashed) / 2.0
 }
 
 /// In layer widths: what a layer keeps for its backward, and what is there of it while that runs. Kept are attention's
@@ -190,14 +200,14 @@ fn fused_vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) ->
     let (latent, ids) = (config.latent as f64, config.vocabulary_size as f64);
     let (kept, alive) = fused_layer(true, circumstances.checkpointing);
     let latents = 10.0 * latent;
-    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * NODE_FEATURES as f64;
+    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * config.input.node_features() as f64;
     let at_loss = kept * widths.iter().sum::<f64>() + latents + decoders + 5.0 * ids;
     let encoder = config.encoder_widths().len();
     let at_layer = (0..widths.len()).map(|layer| {
         let before = kept * widths[..layer].iter().sum::<f64>();
         before + alive * widths[layer] + if layer < encoder { 0.0 } else { latents }
     });
-    let values = 2.0 * input_width(config.embedding) + at_layer.fold(at_loss, f64::max);
+    let values = 2.0 * input_width(config.embedding, &config.input, true) + at_layer.fold(at_loss, f64::max);
     let heads = config.heads as f64 + (widths.len() as f64 - 1.0) * 4.0 + 1.0;
     with_edges(values, heads, 0.0, 0.0, circumstances)
 }
@@ -210,7 +220,9 @@ fn fused_gat_activations(config: &GatConfig, circumstances: &Circumstances) -> L
     let (kept, alive) = fused_layer(false, circumstances.checkpointing);
     let pooled = if circumstances.checkpointing { 0.0 } else { layers - 1.0 };
     let head = 4.0 * width * layers * config.fc_layers as f64 / circumstances.nodes_per_graph.max(1.0);
-    let values = 2.0 * input_width(config.embedding) + (kept * (layers - 1.0) + pooled + alive) * width + head;
+    let values = 2.0 * input_width(config.embedding, &config.input, true)
+        + (kept * (layers - 1.0) + pooled + alive) * width
+        + head;
     with_edges(values, config.heads as f64 * layers, 0.0, 0.0, circumstances)
 }
 
@@ -220,9 +232,9 @@ fn vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linea
     let kept = kept_per_width(true, config.dropout, circumstances.checkpointing);
     let hidden: f64 = widths.iter().map(|width| kept * width).sum();
     let widest = widths.iter().copied().fold(0.0, f64::max);
-    let input = 2.0 * (config.embedding as f64 + NODE_FEATURES as f64);
+    let input = 2.0 * input_width(config.embedding, &config.input, false);
     let latents = 10.0 * latent;
-    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * NODE_FEATURES as f64;
+    let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * config.input.node_features() as f64;
     // Both logits, the logarithm of the softmax; on top at the backward's begin two gradients of that size.
     let (logits, transient_logits) = (3.0 * ids, 2.0 * ids);
     // Recomputed layers are there as a whole for a moment, with the gradients that flow through them.
@@ -239,7 +251,7 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
     let kept = kept_per_width(false, config.dropout, circumstances.checkpointing);
     let head = 4.0 * width * layers * config.fc_layers as f64 / circumstances.nodes_per_graph.max(1.0);
     let recomputed = if circumstances.checkpointing { 4.0 } else { 3.0 };
-    let input = 2.0 * (config.embedding as f64 + NODE_FEATURES as f64);
+    let input = 2.0 * input_width(config.embedding, &config.input, false);
     let values = input + (kept * layers + recomputed) * width + head;
     with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances)
 }

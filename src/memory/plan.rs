@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use super::estimate::{Circumstances, estimate};
-use crate::nn::{Architecture, GatConfig, ModelError, VgaeConfig};
+use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
 /// Batches below this many graphs make training slow and gradients noisy: other changes come first.
 const SMALL_BATCH: usize = 32;
@@ -154,7 +154,7 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
 fn cache_bytes(teacher: &Architecture, question: &Question) -> f64 {
     match teacher {
         Architecture::Vgae(config) => {
-            question.total_nodes * 4.0 * (config.latent as f64 + crate::graph::NODE_FEATURES as f64)
+            question.total_nodes * 4.0 * (config.latent + config.input.node_features()) as f64
         }
         Architecture::Gat(_) => question.total_nodes / question.nodes_per_graph.max(1.0) * 8.0,
     }
@@ -200,6 +200,7 @@ fn preset_models() -> Vec<(&'static str, Architecture, Option<Architecture>)> {
             vocabulary_size: OVERLAY_IDS,
             dropout,
             edge_scaling: None,
+            input: InputConfig::default(),
         })
     };
     let gat = |hidden, layers, heads, embedding, fc_layers, dropout| {
@@ -212,6 +213,7 @@ fn preset_models() -> Vec<(&'static str, Architecture, Option<Architecture>)> {
             vocabulary_size: OVERLAY_IDS,
             dropout,
             edge_scaling: None,
+            input: InputConfig::default(),
         })
     };
     let teachers = || (vgae(&[480, 240, 48], 4, 32, 0.15), gat(48, 3, 8, 16, 2, 0.2));

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{GatConfig, ModelError, VgaeConfig};
+use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
 use crate::graph::Vocabulary;
 
 /// The architecture of a model of either kind.
@@ -31,6 +31,19 @@ impl Architecture {
             Self::Vgae(config) => config.edge_scaling.is_some(),
             Self::Gat(config) => config.edge_scaling.is_some(),
         }
+    }
+
+    /// How it reads nodes.
+    pub fn input(&self) -> &InputConfig {
+        match self {
+            Self::Vgae(config) => &config.input,
+            Self::Gat(config) => &config.input,
+        }
+    }
+
+    /// Whether it hashes CAN IDs, which a batch then has to carry as its input.
+    pub fn hashes_ids(&self) -> bool {
+        self.input().id_hash.is_some()
     }
 
     /// From the name of the model and the fields of its configuration, as registered teachers store them.

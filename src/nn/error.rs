@@ -23,6 +23,11 @@ pub enum ModelError {
     /// A GATv2 model was given a batch that was assembled without edge features.
     #[error("the model reads edge features and the batch has none; assemble batches with edge_attributes")]
     NoEdgeFeatures,
+    /// A batch has the features of another set.
+    #[error(
+        "the model reads the node features of the set '{expected}', the graphs have {found}; use --features {expected}"
+    )]
+    Features { found: String, expected: crate::graph::FeatureSet },
     /// A weight file cannot be read or written.
     #[error("{path}: {reason}", path = path.display())]
     File { path: PathBuf, reason: String },

@@ -8,11 +8,11 @@ use tch::Tensor;
 
 use super::attention::AttentionKernel;
 use super::fused::step_seed::LayerId;
-use super::layers::{Mlp, Mode, NodeInput, pool_layers, relu_dropout};
+use super::layers::{InputConfig, Mlp, Mode, NodeInput, pool_layers, relu_dropout};
 use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
-use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
+use crate::graph::{Batch, EdgeScaling};
 
 /// Classes: normal and attack.
 pub const CLASSES: i64 = 2;
@@ -37,6 +37,9 @@ pub struct GatConfig {
     /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_scaling: Option<EdgeScaling>,
+    /// How nodes are read: which features, and how IDs are embedded.
+    #[serde(default, skip_serializing_if = "InputConfig::is_default")]
+    pub input: InputConfig,
 }
 
 impl GatConfig {
@@ -82,7 +85,7 @@ impl Gat {
     /// Builds the model around the tensors that `scope` gives.
     pub fn new(mut scope: Scope, config: &GatConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
         config.check()?;
-        let input = NodeInput::new(&mut scope, config.vocabulary_size, config.embedding)?;
+        let input = NodeInput::new(&mut scope, &config.input, config.vocabulary_size, config.embedding)?;
         let mut convs = Vec::new();
         for index in 0..config.layers {
             let layer = scope.sub("convs").sub(index).layer_id();
@@ -151,7 +154,7 @@ impl Gat {
         mut visit: impl FnMut(&Tensor) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
-        let mut x = self.input.forward(&batch.id_input, &batch.continuous, self.kernel)?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
         let (dropout, kernel) = (self.config.dropout, self.kernel);
         for (layer, conv) in &self.convs {
             x = match self.recomputes && mode == Mode::Training {
@@ -166,7 +169,7 @@ impl Gat {
 
 /// Attention layer `index`.
 pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<Conv, ModelError> {
-    let input = if index == 0 { config.embedding + NODE_FEATURES as i64 } else { config.hidden * config.heads };
+    let input = if index == 0 { config.input.columns(config.embedding) } else { config.hidden * config.heads };
     let shape = (input, config.hidden, config.heads);
     Conv::new(scope.sub("convs").sub(index), shape, config.edge_scaling.is_some())
 }

@@ -7,7 +7,8 @@ use super::attention::AttentionKernel;
 use super::fused::dropout::Dropout;
 use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
 use super::fused::step_seed::{self, LayerId};
-use super::fused::{self, Pass, activation, input, pool};
+use super::fused::{self, Pass, activation, pool};
+pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
 use crate::graph::Batch;
 
@@ -292,35 +293,6 @@ impl Mlp {
             x = layer.forward(&x)?;
         }
         Ok(x)
-    }
-}
-
-/// The models' input: the embedding of each node's ID beside its continuous features.
-#[derive(Debug)]
-pub struct NodeInput {
-    embedding: Tensor,
-}
-
-impl NodeInput {
-    /// An embedding of `columns` columns for each of `vocabulary_size` IDs.
-    pub fn new(scope: &mut Scope, vocabulary_size: i64, columns: i64) -> Result<Self, ModelError> {
-        let embedding = scope.sub("id_embedding").parameter("weight", &[vocabulary_size, columns], Init::Normal)?;
-        Ok(Self { embedding })
-    }
-
-    /// Indices `[num_nodes]` and features `[num_nodes, NODE_FEATURES]` → `[num_nodes, columns + NODE_FEATURES]`.
-    pub fn forward(
-        &self,
-        id_index: &Tensor,
-        continuous: &Tensor,
-        kernel: AttentionKernel,
-    ) -> Result<Tensor, ModelError> {
-        if fused::applies(kernel, &[&self.embedding, continuous]) {
-            return Ok(input::embedding_and_features(&self.embedding, id_index, continuous)?);
-        }
-        let embedded = self.embedding.f_index_select(0, id_index)?;
-        let continuous = continuous.f_to_kind(embedded.kind())?;
-        Ok(Tensor::f_cat(&[embedded, continuous], 1)?)
     }
 }
 

@@ -9,11 +9,11 @@ use tch::Tensor;
 use super::attention::AttentionKernel;
 use super::fused::{self, score, vgae_loss};
 pub use super::layers::Mode;
-use super::layers::{BatchNorm, Linear, Mlp, NodeInput, pool_layers, sigmoid};
+use super::layers::{BatchNorm, InputConfig, Linear, Mlp, NodeInput, pool_layers, sigmoid};
 use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
-use crate::graph::{Batch, EdgeScaling, NODE_FEATURES};
+use crate::graph::{Batch, EdgeScaling, FeatureSet};
 
 /// Heads of the decoder's hidden layers, where the width divides.
 const DECODER_HEADS: i64 = 4;
@@ -36,6 +36,9 @@ pub struct VgaeConfig {
     /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_scaling: Option<EdgeScaling>,
+    /// How nodes are read: which features, and how IDs are embedded.
+    #[serde(default, skip_serializing_if = "InputConfig::is_default")]
+    pub input: InputConfig,
 }
 
 impl VgaeConfig {
@@ -82,8 +85,10 @@ impl VgaeConfig {
 /// Everything that a forward computes. Rows are nodes.
 #[derive(Debug)]
 pub struct VgaeOutput {
-    /// `[num_nodes, NODE_FEATURES]`: the continuous features as decoded, in (0, 1).
+    /// `[num_nodes, node_features]`: the continuous features as decoded, those of the window set in (0, 1).
     pub reconstruction: Tensor,
+    /// `[num_nodes, node_features]`: the continuous features as the model read them.
+    pub continuous: Tensor,
     /// `[num_nodes, vocabulary_size]`
     pub id_logits: Tensor,
     /// `[num_nodes, vocabulary_size]`
@@ -134,7 +139,7 @@ impl Vgae {
     pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
         config.check()?;
         let (latent, ids) = (config.latent, config.vocabulary_size);
-        let input = NodeInput::new(&mut scope, ids, config.embedding)?;
+        let input = NodeInput::new(&mut scope, &config.input, ids, config.embedding)?;
         let mut encoder = Vec::new();
         for index in 0..config.encoder_widths().len() {
             encoder.push(HiddenLayer::encoder(&mut scope, config, index)?);
@@ -206,8 +211,8 @@ impl Vgae {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
         let id_logits = self.id_classifier.forward(&latent)?;
         let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
-        let kernel = self.kernel;
-        Ok(VgaeOutput { reconstruction, id_logits, successor_logits, latent, mean, log_variance, kernel })
+        let (continuous, kernel) = (self.config.input.continuous(batch)?, self.kernel);
+        Ok(VgaeOutput { reconstruction, continuous, id_logits, successor_logits, latent, mean, log_variance, kernel })
     }
 
     /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
@@ -229,7 +234,7 @@ impl Vgae {
 
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let edges = self.edges(batch)?;
-        let mut x = self.input.forward(&batch.id_input, &batch.continuous, self.kernel)?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
         for layer in &self.encoder {
             x = self.hidden(layer, &x, &edges, mode)?;
         }
@@ -242,14 +247,15 @@ impl Vgae {
         for layer in &self.decoder {
             x = self.hidden(layer, &x, &edges, mode)?;
         }
-        sigmoid(&self.output.forward(&x, &edges, self.kernel)?, self.kernel, mode)
+        reconstruction(self.output.forward(&x, &edges, self.kernel)?, &self.config, self.kernel, mode)
     }
 
     /// What each node adds to the difficulty of its graph in evaluation mode. The decoder of successors, which counts for
     /// nothing there, does not run.
     pub fn node_errors(&self, batch: &Batch) -> Result<NodeErrors, ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
-        node_errors(&reconstruction, &self.id_classifier.forward(&mean)?, batch, self.kernel)
+        let continuous = self.config.input.continuous(batch)?;
+        node_errors([&reconstruction, &continuous], &self.id_classifier.forward(&mean)?, batch, self.kernel)
     }
 
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
@@ -269,7 +275,7 @@ impl HiddenLayer {
     pub fn encoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
         let widths = config.encoder_widths();
         let (input, heads) = match index {
-            0 => (config.embedding + NODE_FEATURES as i64, config.heads),
+            0 => (config.input.columns(config.embedding), config.heads),
             _ => (widths[index - 1], 1),
         };
         let shape = (input, widths[index], heads);
@@ -313,8 +319,22 @@ fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, 
 pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, ModelError> {
     let widths = config.decoder_widths();
     let input = widths.last().copied().unwrap_or(config.latent);
-    let shape = (input, NODE_FEATURES as i64, 1);
+    let shape = (input, config.input.node_features(), 1);
     Conv::new(scope.sub("decoder_layers").sub(widths.len()), shape, config.edge_scaling.is_some())
+}
+
+/// The continuous features from what the last layer gives: those of the window set lie between 0 and 1, standardised ones
+/// have no bounds.
+pub fn reconstruction(
+    values: Tensor,
+    config: &VgaeConfig,
+    kernel: AttentionKernel,
+    mode: Mode,
+) -> Result<Tensor, ModelError> {
+    match config.input.features() {
+        FeatureSet::Window => sigmoid(&values, kernel, mode),
+        FeatureSet::Rich => Ok(values),
+    }
 }
 
 fn last_width(config: &VgaeConfig) -> i64 {
@@ -333,13 +353,13 @@ const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
 
 /// The task loss of a forward.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    let VgaeOutput { reconstruction, id_logits, successor_logits, mean, log_variance, .. } = output;
-    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, &batch.continuous];
+    let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
+    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, continuous];
     if !fused::applies(output.kernel, &tensors) {
         return composed_task_loss(output, batch);
     }
     let target = vgae_loss::Target {
-        continuous: batch.continuous.f_contiguous()?,
+        continuous: continuous.f_contiguous()?,
         id_index: batch.id_index.f_contiguous()?,
         successors: batch.successors.f_contiguous()?,
     };
@@ -349,7 +369,7 @@ pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelEr
 }
 
 fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    let reconstruction = output.reconstruction.f_mse_loss(&batch.continuous, tch::Reduction::Mean)?;
+    let reconstruction = output.reconstruction.f_mse_loss(&output.continuous, tch::Reduction::Mean)?;
     let id = output.id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
     let successors = successor_loss(&output.successor_logits, batch)?;
     let squared = output.mean.f_square()?;
@@ -374,7 +394,7 @@ fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> 
 
 /// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
 pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
-    let errors = node_errors(&output.reconstruction, &output.id_logits, batch, output.kernel)?;
+    let errors = node_errors([&output.reconstruction, &output.continuous], &output.id_logits, batch, output.kernel)?;
     graph_difficulty(&errors, batch, output.kernel)
 }
 
@@ -388,17 +408,17 @@ pub struct NodeErrors {
 }
 
 fn node_errors(
-    reconstruction: &Tensor,
+    [reconstruction, continuous]: [&Tensor; 2],
     id_logits: &Tensor,
     batch: &Batch,
     kernel: AttentionKernel,
 ) -> Result<NodeErrors, ModelError> {
     let without_gradient = !reconstruction.requires_grad() && !id_logits.requires_grad();
-    if without_gradient && fused::applies(kernel, &[reconstruction, id_logits, &batch.continuous]) {
-        let [reconstruction, id] = score::node_errors(reconstruction, &batch.continuous, id_logits, &batch.id_index)?;
+    if without_gradient && fused::applies(kernel, &[reconstruction, id_logits, continuous]) {
+        let [reconstruction, id] = score::node_errors(reconstruction, continuous, id_logits, &batch.id_index)?;
         return Ok(NodeErrors { reconstruction, id });
     }
-    let squared = reconstruction.f_sub(&batch.continuous)?.f_square()?;
+    let squared = reconstruction.f_sub(continuous)?.f_square()?;
     let log_probabilities = id_logits.f_log_softmax(-1, id_logits.kind())?;
     let id = log_probabilities.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?.f_neg()?;
     Ok(NodeErrors { reconstruction: squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id })

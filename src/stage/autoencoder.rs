@@ -3,7 +3,7 @@
 use serde_json::Map;
 
 use super::StageError;
-use super::objective::{VgaeDistillation, VgaeObjective};
+use super::objective::{Translation, VgaeDistillation, VgaeObjective};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
@@ -49,7 +49,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     }
     let batch_graphs = training::batch_graphs(config, training.len());
     let shuffle = training::shuffle(config);
-    Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed, shuffle })
+    let node_budget = training::node_budget(config, &data.store)?;
+    Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
 }
 
 pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, StageError> {
@@ -62,6 +63,7 @@ pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, St
         vocabulary_size: data.store.vocabulary().len() as i64,
         dropout: model.dropout,
         edge_scaling: training::edge_scaling(config, data)?,
+        input: training::input(config, data),
     })
 }
 
@@ -87,5 +89,7 @@ fn distillation(
         latent: options.kd_vgae_latent_weight,
         reconstruction: options.kd_vgae_recon_weight,
     };
-    Ok(VgaeDistillation { projection, weights })
+    let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
+    let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
+    Ok(VgaeDistillation { projection, weights, translation: translation.map(Translation::new) })
 }

@@ -81,7 +81,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     }
     let batch_graphs = training::batch_graphs(config, training.len());
     let shuffle = training::shuffle(config);
-    Ok(Graphs { training, validation, batch_graphs, seed: config.training.seed, shuffle })
+    let node_budget = training::node_budget(config, &data.store)?;
+    Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
 }
 
 pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
@@ -96,6 +97,7 @@ pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, Stag
         vocabulary_size: data.store.vocabulary().len() as i64,
         dropout: model.dropout,
         edge_scaling: training::edge_scaling(config, data)?,
+        input: training::input(config, data),
     })
 }
 

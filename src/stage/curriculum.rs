@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tch::Device;
 
 use super::StageError;
-use super::setup::Data;
+use super::setup::{self, Data};
 use super::teacher;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
@@ -64,6 +64,14 @@ pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Sco
         Some(path) => teacher::open(path)?,
         None => teacher::registered(config, dataset, "vgae")?,
     };
+    let (found, expected) = (model.architecture.input().features(), setup::feature_set(config));
+    if found != expected {
+        return Err(StageError::Input(format!(
+            "the difficulty model {} reads {found} features, the data is built with {expected} ones; use --features {found}, \
+             or another --difficulty-model",
+            model.path.display()
+        )));
+    }
     Ok(Scorer::new(model, device, training::attention_kernel(config))?)
 }
 
@@ -195,7 +203,7 @@ impl BatchPlan for CurriculumEpochs {
 
     fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
         let graphs = self.selection(epoch).graphs;
-        self.graphs.shuffle.batches(&graphs, self.graphs.batch_graphs, self.graphs.seed, epoch)
+        self.graphs.training_batches(&graphs, epoch)
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {

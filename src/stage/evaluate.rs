@@ -126,6 +126,15 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
             runs_dir.display()
         )));
     }
+    let features = setup::feature_set(config);
+    if let Some(model) = models.iter().find(|model| model.description.architecture.input().features() != features) {
+        let found = model.description.architecture.input().features();
+        return Err(StageError::Input(format!(
+            "{} reads {found} features, the store has {features} ones; use --features {found}, or name runs that read \
+             {features} ones",
+            model.name
+        )));
+    }
     let window = config.data.window;
     match models.iter().find(|model| model.description.window != window && model.description.window != 0) {
         Some(model) => Err(StageError::Input(format!(

@@ -5,13 +5,13 @@ use tch::Device;
 use super::autoencoder::vgae_config;
 use super::classifier::gat_config;
 use super::setup::{self, Data};
-use super::{StageError, teacher};
+use super::{StageError, teacher, training};
 use crate::config::{Config, DeviceChoice, ModelKind, Stage};
-use crate::graph::Split;
+use crate::graph::{FeatureSet, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{gpu_limit, host_limit};
 use crate::memory::plan::{Question, recommend};
-use crate::nn::{Architecture, GatConfig, VgaeConfig};
+use crate::nn::{Architecture, GatConfig, InputConfig, VgaeConfig};
 use crate::torch::device;
 
 /// IDs that are assumed where no dataset is given.
@@ -87,6 +87,13 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     Ok((student, teacher, graphs.iter().map(size_of).collect(), data.device.is_cuda()))
 }
 
+/// How the configured model reads nodes; what they are scaled by takes no memory.
+fn assumed_input(config: &Config) -> InputConfig {
+    let features = setup::feature_set(config);
+    let node_scaling = (features == FeatureSet::Rich).then(|| NodeScaling::identity(features));
+    InputConfig { node_scaling, id_hash: training::id_hash(config) }
+}
+
 /// The configured model for IDs that are not known.
 fn assumed(config: &Config) -> Architecture {
     let model = &config.model;
@@ -99,6 +106,7 @@ fn assumed(config: &Config) -> Architecture {
             vocabulary_size: ASSUMED_IDS,
             dropout: model.dropout,
             edge_scaling: None,
+            input: assumed_input(config),
         }),
         ModelKind::Gat => Architecture::Gat(GatConfig {
             hidden: model.hidden.first().copied().unwrap_or(0) as i64,
@@ -109,6 +117,7 @@ fn assumed(config: &Config) -> Architecture {
             vocabulary_size: ASSUMED_IDS,
             dropout: model.dropout,
             edge_scaling: None,
+            input: assumed_input(config),
         }),
     }
 }

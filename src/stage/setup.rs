@@ -8,9 +8,9 @@ use tch::Device;
 
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
-use crate::config::{Config, DeviceChoice, LogFormat, Precision};
+use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
 use crate::graph::store::duplicates::Duplicates;
-use crate::graph::{BuildOptions, Event, Progress, Share, Store, build_part, merge, open_or_build};
+use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::allocator;
@@ -101,9 +101,18 @@ pub fn build_options(config: &Config) -> BuildOptions {
         max_reject_share: config.data.max_reject_share,
         format: forced_format(config.data.log_format),
         keep_duplicates: config.data.keep_duplicates,
+        features: feature_set(config),
         threads: config.training.threads,
         memory_limit_bytes: config.memory.memory_limit.map(|size| size.0),
         ..BuildOptions::default()
+    }
+}
+
+/// The configured features of nodes and edges.
+pub fn feature_set(config: &Config) -> FeatureSet {
+    match config.data.features {
+        FeatureChoice::Window => FeatureSet::Window,
+        FeatureChoice::Rich => FeatureSet::Rich,
     }
 }
 

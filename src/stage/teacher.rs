@@ -45,7 +45,17 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     };
     let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
-    let vocabulary = TeacherVocabulary::new(found.vocabulary, data.store.vocabulary());
+    let (teacher, student) = (found.architecture.input().features(), data.store.features());
+    if teacher != student {
+        return Err(StageError::Input(format!(
+            "the teacher {} reads {teacher} features, the student {student} ones: both have to read the same; use --features \
+             {teacher}, or train a teacher with {}{} --features {student}",
+            found.path.display(),
+            training_command(config, stage, model, "teacher"),
+            if config.distillation.teacher_path.is_some() { " and name it" } else { "" },
+        )));
+    }
+    let vocabulary = TeacherVocabulary::new(&found.architecture, found.vocabulary, data.store.vocabulary());
     Ok(Some(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest }))
 }
 

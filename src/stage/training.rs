@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::StageError;
 use super::setup::Data;
 use super::teacher::TeacherUse;
-use crate::config::{AttentionChoice, Config, Convolution, Precision, Schedule as ScheduleChoice, Stage};
+use crate::config::{AttentionChoice, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice, Stage};
 use crate::graph::{
-    AssembleOptions, EdgeScaling, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop, Vocabulary,
+    AssembleOptions, EdgeScaling, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop, Vocabulary,
 };
 use crate::nn::attention::AttentionKernel;
+use crate::nn::{IdHash, InputConfig};
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
 use crate::train::run_directory::RunDirectory;
@@ -37,11 +38,16 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
 /// Where the teacher lies, how its outputs are cached, and what is written where change no loss.
 pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
-    let content = json!({
+    let mut model = json!(config.model);
+    if let (Value::Object(fields), IdEncoding::Vocabulary) = (&mut model, config.model.id_encoding) {
+        // They change nothing then, and runs of before they existed go on.
+        fields.retain(|name, _| !name.starts_with("id_"));
+    }
+    let mut content = json!({
         "stage": stage.as_str(),
         "data": data.dataset.digest,
         "teacher": teacher,
-        "model": config.model,
+        "model": model,
         "batch_graphs": batch_graphs,
         "training": [training.max_epochs as f64, training.patience as f64, training.lr, training.weight_decay,
             training.lr_step_epochs as f64, training.lr_gamma, training.gradient_clip,
@@ -52,6 +58,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
             distillation.kd_vgae_recon_weight],
         "curriculum": config.curriculum,
     });
+    if let Some(nodes) = training.batch_nodes {
+        content["batch_nodes"] = json!(nodes);
+    }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -115,7 +124,9 @@ pub fn loaders(
     let loader = |probability: f64| {
         let unknown_drop =
             (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0 });
-        let assemble = AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes };
+        let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
+        let assemble =
+            AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes, hashed_ids };
         let options = LoaderOptions {
             assemble,
             workers: config.training.num_workers,
@@ -133,9 +144,17 @@ pub struct Graphs {
     pub validation: Vec<u64>,
     /// Graphs of a batch.
     pub batch_graphs: usize,
+    /// Nodes of a batch at most.
+    pub node_budget: Option<NodeBudget>,
     /// Of the run.
     pub seed: u64,
     pub shuffle: Shuffle,
+}
+
+/// How many nodes the configuration lets a batch have.
+pub fn node_budget(config: &Config, store: &Store) -> Result<Option<NodeBudget>, StageError> {
+    let budget = config.training.batch_nodes.map(|nodes| NodeBudget::new(nodes as u64, store));
+    Ok(budget.transpose()?)
 }
 
 /// How the configuration has graphs shuffled.
@@ -152,16 +171,31 @@ impl Graphs {
 
     /// As [`Graphs::teacher_use`], with `epoch_graphs` of the training graphs in an epoch.
     pub fn teacher_use_of(&self, epoch_graphs: usize) -> TeacherUse {
-        let batches = |graphs: usize| graphs.div_ceil(self.batch_graphs) as u64;
-        TeacherUse {
-            graphs: self.training.iter().chain(&self.validation).copied().collect(),
-            batches_per_epoch: batches(epoch_graphs) + batches(self.validation.len()),
-        }
+        let graphs: Vec<u64> = self.training.iter().chain(&self.validation).copied().collect();
+        let batch_graphs = match &self.node_budget {
+            Some(budget) => (self.batch_graphs as f64).min(budget.graphs(&graphs)),
+            None => self.batch_graphs as f64,
+        };
+        let batches = |graphs: usize| (graphs as f64 / batch_graphs).ceil() as u64;
+        TeacherUse { batches_per_epoch: batches(epoch_graphs) + batches(self.validation.len()), graphs }
     }
 
     /// The validation graphs in order.
     pub fn validation_batches(&self) -> Vec<Vec<u64>> {
-        self.validation.chunks(self.batch_graphs).map(<[u64]>::to_vec).collect()
+        self.cut(self.validation.chunks(self.batch_graphs.max(1)).map(<[u64]>::to_vec).collect())
+    }
+
+    /// These graphs, shuffled, in batches.
+    pub fn training_batches(&self, graphs: &[u64], epoch: u64) -> Vec<Vec<u64>> {
+        self.cut(self.shuffle.batches(graphs, self.batch_graphs, self.seed, epoch))
+    }
+
+    /// The batches in their order, cut where they would have more nodes than they may.
+    fn cut(&self, batches: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
+        match &self.node_budget {
+            Some(budget) => budget.cut(&batches.concat(), self.batch_graphs),
+            None => batches,
+        }
     }
 }
 
@@ -186,7 +220,7 @@ impl StagePlan for Graphs {
 
 impl BatchPlan for Graphs {
     fn training(&self, epoch: u64) -> Vec<Vec<u64>> {
-        self.shuffle.batches(&self.training, self.batch_graphs, self.seed, epoch)
+        self.training_batches(&self.training, epoch)
     }
 
     fn validation(&self) -> Vec<Vec<u64>> {
@@ -194,11 +228,27 @@ impl BatchPlan for Graphs {
     }
 }
 
+/// How a new model reads nodes.
+pub fn input(config: &Config, data: &Data) -> InputConfig {
+    let scaling = data.store.manifest().scaling.as_ref();
+    InputConfig { node_scaling: scaling.map(|scaling| scaling.nodes.clone()), id_hash: id_hash(config) }
+}
+
+/// How a new model hashes IDs, if it does.
+pub fn id_hash(config: &Config) -> Option<IdHash> {
+    let model = &config.model;
+    let hash = IdHash { probes: model.id_probes as i64, buckets: model.id_buckets as i64 };
+    (model.id_encoding == IdEncoding::Hash).then_some(hash)
+}
+
 /// How a new model scales edge features; `None` if it does not read them.
 pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>, StageError> {
     Ok(match config.model.conv {
         Convolution::Gat => None,
         Convolution::GatV2 => {
+            if let Some(scaling) = &data.store.manifest().scaling {
+                return Ok(Some(scaling.edges.clone()));
+            }
             let attack_free = data.store.select(Split::Train, Some(false));
             Some(EdgeScaling::of(&data.store, &attack_free)?)
         }

@@ -60,6 +60,7 @@ impl Bench {
             vocabulary_size: self.store.vocabulary().len() as i64,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
@@ -76,6 +77,7 @@ impl Bench {
             vocabulary_size: self.store.vocabulary().len() as i64,
             dropout: 0.1,
             edge_scaling: None,
+            input: Default::default(),
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();

@@ -36,8 +36,13 @@ impl FrozenGat {
         let mut source = Views(views);
         let mut scope = Scope::root(&mut source);
         if layer == 0 {
-            let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
-            return Ok(vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous, self.kernel)?]);
+            let GatConfig { input: config, vocabulary_size, embedding, .. } = &self.config;
+            let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
+            return Ok(vec![input.forward(
+                &self.vocabulary.indices(batch),
+                &config.continuous(batch)?,
+                self.kernel,
+            )?]);
         }
         // The last tensor is the nodes' embedding, those before it are pooled.
         let x = state_at(&state, state.len().saturating_sub(1))?;
@@ -62,7 +67,8 @@ impl FrozenModel for FrozenGat {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        let mut layers = vec![LayerSpec { name: "input".to_owned(), tensors: vec!["id_embedding.weight".to_owned()] }];
+        let mut layers =
+            vec![LayerSpec { name: "input".to_owned(), tensors: super::input_tensors(&self.config.input) }];
         layers.extend((0..self.config.layers).map(|index| LayerSpec {
             name: format!("attention layer {index}"),
             tensors: conv_tensors(&format!("convs.{index}"), self.config.edge_scaling.is_some()),

@@ -15,10 +15,10 @@ use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::TeacherConfig;
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 use crate::graph::edge_list::{EdgeList, from_edge_list};
-use crate::graph::{Batch, EDGE_FEATURES, NODE_FEATURES, Vocabulary};
+use crate::graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role, TensorSource};
-use crate::nn::{Architecture, Conv};
+use crate::nn::{Architecture, Conv, InputConfig};
 
 pub use gat::FrozenGat;
 pub use loaded::LoadedModel;
@@ -31,22 +31,30 @@ pub enum TeacherVocabulary {
     Shared,
     /// Indices are looked up by CAN ID.
     Own(Arc<Vocabulary>),
+    /// The teacher hashes CAN IDs.
+    Hashed,
 }
 
 impl TeacherVocabulary {
-    /// Shared if both list the same IDs.
-    pub fn new(teacher: Vocabulary, student: &Vocabulary) -> Self {
+    /// Of a teacher of this architecture. Shared if both list the same IDs.
+    pub fn new(architecture: &Architecture, teacher: Vocabulary, student: &Vocabulary) -> Self {
+        if architecture.hashes_ids() {
+            return Self::Hashed;
+        }
         if teacher.ids() == student.ids() { Self::Shared } else { Self::Own(Arc::new(teacher)) }
     }
 
-    /// `[num_nodes]`, i64: the teacher's index of each node's ID. The student's random UNKNOWNs are not the teacher's.
+    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID that it hashes. The student's random UNKNOWNs are
+    /// not the teacher's.
     fn indices(&self, batch: &Batch) -> Tensor {
+        let of_ids = |index: &dyn Fn(u32) -> u32| {
+            let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
+            Tensor::from_slice(&indices).to_device(batch.id_index.device())
+        };
         match self {
             Self::Shared => batch.id_index.shallow_clone(),
-            Self::Own(vocabulary) => {
-                let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(vocabulary.index_of(id))).collect();
-                Tensor::from_slice(&indices).to_device(batch.id_index.device())
-            }
+            Self::Own(vocabulary) => of_ids(&|id| vocabulary.index_of(id)),
+            Self::Hashed => of_ids(&|id| id),
         }
     }
 }
@@ -72,6 +80,11 @@ impl TensorSource for Views<'_> {
         }
         Ok(tensor)
     }
+}
+
+/// Names of the tensors that IDs are embedded with.
+fn input_tensors(input: &InputConfig) -> Vec<String> {
+    input.tensor_names().iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// Names of the tensors of an attention layer at `path`.
@@ -124,9 +137,11 @@ pub fn architecture(config: &TeacherConfig) -> Result<Architecture, crate::nn::M
 /// # Errors
 /// Names the tensor that does not fit, or the target that differs.
 pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherError> {
-    let batch = probe_batch(config.vocabulary.len() as i64 + 1).map_err(ModelError::Other)?;
     let architecture = architecture(config).map_err(ModelError::from)?;
-    let model = model(architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
+    let features = architecture.input().features();
+    let batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
+    let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
+    let model = model(architecture, vocabulary, AttentionKernel::Auto);
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);
@@ -140,11 +155,11 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
 }
 
 /// A graph of three nodes in a ring.
-fn probe_batch(vocabulary_size: i64) -> Result<Batch, String> {
+fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, String> {
     let last = (vocabulary_size - 1).max(0) as u32;
     let list = EdgeList {
         id_index: &[0, last.min(1), last],
-        continuous: &[0.5; 3 * NODE_FEATURES],
+        continuous: &vec![0.5; 3 * features.node_features()],
         sources: &[0, 1, 2],
         targets: &[1, 2, 0],
         edge_attributes: Some(&[0.5; 3 * EDGE_FEATURES]),

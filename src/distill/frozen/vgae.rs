@@ -3,9 +3,9 @@
 use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::TargetLayout;
-use crate::graph::{Batch, NODE_FEATURES};
+use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
-use crate::nn::layers::{NodeInput, sigmoid};
+use crate::nn::layers::NodeInput;
 use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
 use crate::nn::{EdgeInput, Scope};
 
@@ -58,8 +58,9 @@ impl FrozenVgae {
         let hidden = |layer: HiddenLayer, x| layer.forward(&x, &edges, self.kernel, 0.0, Mode::Evaluation);
         Ok(match part {
             Part::Input => {
-                let input = NodeInput::new(&mut scope, self.config.vocabulary_size, self.config.embedding)?;
-                vec![input.forward(&self.vocabulary.indices(batch), &batch.continuous, self.kernel)?]
+                let VgaeConfig { input: config, vocabulary_size, embedding, .. } = &self.config;
+                let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
+                vec![input.forward(&self.vocabulary.indices(batch), &config.continuous(batch)?, self.kernel)?]
             }
             Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
             Part::Latent => {
@@ -71,8 +72,8 @@ impl FrozenVgae {
             }
             Part::Output => {
                 let output = vgae::output_layer(&mut scope, &self.config)?;
-                let logits = output.forward(&at(1)?, &edges, self.kernel)?;
-                vec![at(0)?, sigmoid(&logits, self.kernel, Mode::Evaluation)?]
+                let values = output.forward(&at(1)?, &edges, self.kernel)?;
+                vec![at(0)?, vgae::reconstruction(values, &self.config, self.kernel, Mode::Evaluation)?]
             }
         })
     }
@@ -80,13 +81,13 @@ impl FrozenVgae {
 
 impl FrozenModel for FrozenVgae {
     fn target_layout(&self) -> TargetLayout {
-        TargetLayout::vgae(self.config.latent as usize, NODE_FEATURES)
+        TargetLayout::vgae(self.config.latent as usize, self.config.input.features().node_features())
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
         let conv = |path: String| conv_tensors(&path, self.config.edge_scaling.is_some());
         let spec = |part: &Part| match part {
-            Part::Input => ("input".to_owned(), vec!["id_embedding.weight".to_owned()]),
+            Part::Input => ("input".to_owned(), super::input_tensors(&self.config.input)),
             Part::Encoder(index) => {
                 let mut tensors = conv(format!("encoder_layers.{index}"));
                 tensors.extend(norm_tensors(&format!("encoder_bns.{index}")));

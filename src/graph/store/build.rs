@@ -86,17 +86,18 @@ pub(super) fn finish(
     progress.report(&Event::Checking { graphs: totals.graphs });
     let files = file_entries(plan, outcomes);
     let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
-    let Survey { ids, duplicates } = graphs.survey()?;
+    let Survey { ids, duplicates, scaling } = graphs.survey()?;
     progress.report(&Event::Checked { duplicates: &duplicates });
     let mut manifest = Manifest {
         format_version: plan.format_version,
         dataset: plan.dataset.clone(),
-        features: plan.features.clone(),
+        features: plan.features,
         options: plan.options.clone(),
         digest: String::new(),
         totals,
         vocabulary: Vocabulary::from_ids(ids.iter()),
         duplicates,
+        scaling,
         files,
         shards: renamed(shards, &building.path)?,
     };

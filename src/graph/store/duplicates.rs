@@ -10,12 +10,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::id_set::IdSet;
-use super::manifest::{FileEntry, ShardEntry};
+use super::manifest::{FileEntry, ShardEntry, StoreScaling};
 use super::options::BuildOptions;
 use super::parallel::in_parallel;
 use super::shard::Shard;
 use crate::can::Role;
-use crate::graph::{GraphView, Split, StoreError};
+use crate::graph::moments::Moments;
+use crate::graph::{EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
 
 /// Graphs that are in two splits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,44 @@ pub struct Survey {
     /// IDs that sent attack-free frames in training windows.
     pub ids: IdSet,
     pub duplicates: Duplicates,
+    /// Of the features of benign training graphs, where they are standardised.
+    pub scaling: Option<StoreScaling>,
+}
+
+/// What the training windows of a shard hold that a model takes from its training data.
+struct Trained {
+    ids: IdSet,
+    /// Moments of node and edge features of benign windows.
+    moments: Option<[Moments; 2]>,
+}
+
+impl Trained {
+    fn new(features: FeatureSet) -> Self {
+        let moments = || [Moments::new(features.node_features()), Moments::new(EDGE_FEATURES)];
+        Self { ids: IdSet::default(), moments: (features == FeatureSet::Rich).then(moments) }
+    }
+
+    fn add(&mut self, view: &GraphView<'_>) {
+        let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
+        self.ids.extend(attack_free.map(|(&id, _)| id));
+        if let Some([nodes, edges]) = self.moments.as_mut().filter(|_| !view.attack) {
+            nodes.add_rows(view.node_features);
+            edges.add_rows(view.edge_features);
+        }
+    }
+
+    /// Adds another shard. In the order of the shards the sums are the same, whoever built them.
+    fn merge(&mut self, other: &Self) {
+        self.ids.extend(other.ids.iter());
+        if let (Some(own), Some(others)) = (&mut self.moments, &other.moments) {
+            own.iter_mut().zip(others).for_each(|(own, other)| own.merge(other));
+        }
+    }
+
+    fn scaling(&self) -> Option<StoreScaling> {
+        let [nodes, edges] = self.moments.as_ref()?;
+        Some(StoreScaling { nodes: NodeScaling::from_moments(nodes), edges: EdgeScaling::from_moments(edges) })
+    }
 }
 
 impl Graphs<'_> {
@@ -70,18 +109,18 @@ impl Graphs<'_> {
     pub fn survey(&self) -> Result<Survey, StoreError> {
         let mut fingerprints = Vec::new();
         let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
-            let shard = Shard::open(self.folder, &self.shards[index])?;
+            let shard = self.open(index)?;
             shard.verify(&self.shards[index])?;
             let mut fingerprints = Vec::with_capacity(self.shards[index].graphs as usize);
-            let ids = self.ids_of(index, &shard, |_, view| {
+            let trained = self.trained(index, &shard, |_, view| {
                 fingerprints.push(fingerprint(view));
                 true
             })?;
-            Ok((ids, fingerprints))
+            Ok((trained, fingerprints))
         })?;
-        let mut ids = IdSet::default();
+        let mut trained = Trained::new(self.options.features);
         for (part, more) in parts {
-            ids.extend(part.iter());
+            trained.merge(&part);
             fingerprints.extend(more);
         }
         let mut duplicates = self.duplicates(&fingerprints)?;
@@ -89,34 +128,38 @@ impl Graphs<'_> {
             duplicates.dropped.clear();
         }
         if !duplicates.dropped.is_empty() {
-            // What is left out must not decide the vocabulary either.
+            // What is left out must not decide the vocabulary or the scaling either.
             let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
-                let shard = Shard::open(self.folder, &self.shards[index])?;
-                self.ids_of(index, &shard, |graph, _| !duplicates.drops(graph))
+                let shard = self.open(index)?;
+                self.trained(index, &shard, |graph, _| !duplicates.drops(graph))
             })?;
-            ids = IdSet::default();
-            parts.iter().for_each(|part| ids.extend(part.iter()));
+            trained = Trained::new(self.options.features);
+            parts.iter().for_each(|part| trained.merge(part));
         }
-        Ok(Survey { ids, duplicates })
+        let scaling = trained.scaling();
+        Ok(Survey { ids: trained.ids, duplicates, scaling })
     }
 
-    /// IDs of the training windows of a shard that `keep` keeps; it is asked for every graph.
-    fn ids_of(
+    fn open(&self, index: usize) -> Result<Shard, StoreError> {
+        Shard::open(self.folder, &self.shards[index], self.options.features)
+    }
+
+    /// What the training windows of a shard hold that `keep` keeps; it is asked for every graph.
+    fn trained(
         &self,
         index: usize,
         shard: &Shard,
         mut keep: impl FnMut(u64, &GraphView<'_>) -> bool,
-    ) -> Result<IdSet, StoreError> {
-        let mut ids = IdSet::default();
+    ) -> Result<Trained, StoreError> {
+        let mut trained = Trained::new(self.options.features);
         for position in 0..self.shards[index].graphs {
             let view = shard.graph(position as usize)?;
             let graph = self.shards[index].first_graph + position;
             if keep(graph, &view) && self.split_of(&view, graph) == Some(Split::Train) {
-                let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
-                ids.extend(attack_free.map(|(&id, _)| id));
+                trained.add(&view);
             }
         }
-        Ok(ids)
+        Ok(trained)
     }
 
     fn split_of(&self, view: &GraphView<'_>, graph: u64) -> Option<Split> {
@@ -209,7 +252,7 @@ impl OpenShards<'_> {
             if self.open.len() >= SHARDS_OPEN {
                 self.open.remove(0);
             }
-            self.open.push((number, Shard::open(self.graphs.folder, &entries[number])?));
+            self.open.push((number, self.graphs.open(number)?));
         }
         Ok((number, (graph - entries[number].first_graph) as usize))
     }

@@ -159,7 +159,7 @@ impl Worker {
             frames: Vec::with_capacity(BLOCK_FRAMES),
             windows: Windows::new(options.window, options.stride),
             extractor: FeatureExtractor::new(options.window),
-            columns: Columns::default(),
+            columns: Columns::new(options.features),
         }
     }
 

@@ -12,15 +12,12 @@ use super::duplicates::Duplicates;
 use super::options::BuildOptions;
 use crate::can::{ReadReport, Role};
 use crate::graph::split::FileSplit;
-use crate::graph::{StoreError, Vocabulary};
+use crate::graph::{EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
 
 /// Raised whenever a store of an older program would be read wrongly.
 pub const FORMAT_VERSION: u64 = 1;
 /// The manifest's name in the store's folder.
 pub const MANIFEST: &str = "store.json";
-
-/// Name of the only set of features so far.
-pub const FEATURES: &str = "window";
 
 /// All that is known of a store besides its graphs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,8 +25,8 @@ pub struct Manifest {
     pub format_version: u64,
     /// Name of the dataset.
     pub dataset: String,
-    /// Name of the set of node and edge features.
-    pub features: String,
+    /// The set of node and edge features.
+    pub features: FeatureSet,
     pub options: BuildOptions,
     /// Equal for the same graphs, splits and vocabulary ([`Manifest::computed_digest`]).
     pub digest: String,
@@ -40,7 +37,26 @@ pub struct Manifest {
     /// Graphs that are in two splits, and which of them are left out of training.
     #[serde(default)]
     pub duplicates: Duplicates,
+    /// How the rich features are standardised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<StoreScaling>,
     pub shards: Vec<ShardEntry>,
+}
+
+/// Statistics of the features of the benign training graphs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreScaling {
+    pub nodes: NodeScaling,
+    pub edges: EdgeScaling,
+}
+
+impl StoreScaling {
+    /// What tells it from others: single precision, since the last digits of doubles do not survive JSON.
+    fn bits(&self) -> Vec<u32> {
+        let nodes = self.nodes.mean.iter().chain(&self.nodes.deviation).map(|value| value.to_bits());
+        let edges = self.edges.mean.iter().chain(&self.edges.deviation).map(|&value| (value as f32).to_bits());
+        nodes.chain(edges).collect()
+    }
 }
 
 /// A log file and what came of it.
@@ -129,6 +145,7 @@ impl Manifest {
             return Err(damaged(format!("its digest is {digest}, it says {}", manifest.digest)));
         }
         manifest.check_positions().map_err(damaged)?;
+        manifest.check_scaling().map_err(damaged)?;
         Ok(manifest)
     }
 
@@ -152,6 +169,9 @@ impl Manifest {
         if !self.duplicates.dropped.is_empty() {
             canonical["dropped"] = json!(self.duplicates.dropped);
         }
+        if let Some(scaling) = &self.scaling {
+            canonical["scaling"] = json!(scaling.bits());
+        }
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 
@@ -169,6 +189,17 @@ impl Manifest {
         let mut file = File::create(&beside).map_err(StoreError::io("create", &beside))?;
         file.write_all(&json).and_then(|()| file.sync_all()).map_err(failed())?;
         fs::rename(&beside, &path).map_err(failed())
+    }
+
+    fn check_scaling(&self) -> Result<(), String> {
+        match (&self.scaling, self.features) {
+            (None, FeatureSet::Window) => Ok(()),
+            (Some(scaling), FeatureSet::Rich) => scaling.nodes.problem().map_or(Ok(()), Err),
+            (scaling, features) => {
+                let has = if scaling.is_some() { "has" } else { "lacks" };
+                Err(format!("a store of {features} features {has} a scaling"))
+            }
+        }
     }
 
     fn check_positions(&self) -> Result<(), String> {

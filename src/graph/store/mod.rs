@@ -29,7 +29,7 @@ use crate::can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
-use super::{GraphView, Split, StoreError, Vocabulary};
+use super::{FeatureSet, GraphView, Split, StoreError, Vocabulary};
 
 /// A mapped store.
 #[derive(Debug)]
@@ -48,7 +48,11 @@ impl Store {
     /// No store, one of another version, or a damaged one; each error says what to do.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         let manifest = Manifest::read(folder)?;
-        let shards = manifest.shards.iter().map(|entry| Shard::open(folder, entry)).collect::<Result<_, _>>()?;
+        let shards = manifest
+            .shards
+            .iter()
+            .map(|entry| Shard::open(folder, entry, manifest.features))
+            .collect::<Result<_, _>>()?;
         Ok(Self { path: folder.to_path_buf(), manifest, shards })
     }
 
@@ -78,6 +82,11 @@ impl Store {
     /// Sources, parameters, counts and checksums.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Which features its nodes and edges have.
+    pub fn features(&self) -> FeatureSet {
+        self.manifest.features
     }
 
     /// The IDs of the attack-free frames that are trained on.

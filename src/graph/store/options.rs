@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::can::Format;
-use crate::graph::StoreError;
 use crate::graph::features::LONGEST_WINDOW;
+use crate::graph::{FeatureSet, StoreError};
 
 /// What decides the content of a store, and how fast it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct BuildOptions {
     pub piece_bytes: u64,
     /// Train on graphs that are also in validation or a test.
     pub keep_duplicates: bool,
+    /// Features of nodes and edges. Part of a store's key, beside the options.
+    #[serde(skip_serializing_if = "FeatureSet::is_window")]
+    pub features: FeatureSet,
     /// Threads to build with, 0 for one a core. The store is the same for any number.
     #[serde(skip)]
     pub threads: usize,
@@ -50,6 +53,7 @@ impl Default for BuildOptions {
             shard_bytes: 16 << 20,
             piece_bytes: DEFAULT_PIECE_BYTES,
             keep_duplicates: false,
+            features: FeatureSet::Window,
             threads: 0,
             memory_limit_bytes: None,
         }

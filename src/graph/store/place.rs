@@ -52,7 +52,10 @@ impl Place {
             Err(error) => return Err(error),
         };
         let manifest = &mut store.manifest;
-        if manifest.options.canonical() != plan.options.canonical() || manifest.files.len() != dataset.files.len() {
+        if manifest.features != plan.features
+            || manifest.options.canonical() != plan.options.canonical()
+            || manifest.files.len() != dataset.files.len()
+        {
             return Ok(State::Unfit("it was built with other options".to_string()));
         }
         let mut touched = false;

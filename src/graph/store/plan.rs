@@ -10,11 +10,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::manifest::{FEATURES, FORMAT_VERSION};
+use super::manifest::FORMAT_VERSION;
 use super::options::BuildOptions;
 use super::sources::file_state;
 use crate::can::{Dataset, Format, Role, format_of_pieces};
-use crate::graph::StoreError;
+use crate::graph::{FeatureSet, StoreError};
 
 /// Logs that are smaller than this together share shards.
 const UNIT_BYTES: u64 = 1 << 20;
@@ -23,7 +23,7 @@ const UNIT_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub format_version: u64,
-    pub features: String,
+    pub features: FeatureSet,
     pub dataset: String,
     pub options: BuildOptions,
     pub logs: Vec<PlannedLog>,
@@ -70,7 +70,7 @@ impl Plan {
             let (folder, name) = (file.folder.clone(), name_of(&file.path));
             logs.push(PlannedLog { folder, name, role: file.role, bytes, modified_nanoseconds });
         }
-        let (format_version, features) = (FORMAT_VERSION, FEATURES.to_string());
+        let (format_version, features) = (FORMAT_VERSION, options.features);
         Ok(Self { format_version, features, dataset: dataset.name.clone(), options: options.clone(), logs })
     }
 
@@ -86,7 +86,7 @@ impl Plan {
     pub fn identity(&self) -> String {
         let logs = self.logs.iter();
         let logs = logs.map(|log| json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]));
-        let (version, features, options) = (self.format_version, &self.features, self.options.canonical());
+        let (version, features, options) = (self.format_version, self.features, self.options.canonical());
         let parts = json!([version, features, self.dataset, options, logs.collect::<Vec<_>>()]);
         blake3::hash(parts.to_string().as_bytes()).to_hex().to_string()
     }

@@ -12,27 +12,32 @@ use safetensors::tensor::TensorInfo;
 
 use super::manifest::ShardEntry;
 use crate::graph::columns::Columns;
-use crate::graph::{EDGE_FEATURES, GraphView, NODE_FEATURES, StoreError};
+use crate::graph::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
 
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");
 
 /// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
-const LAYOUT: [(&str, Dtype, usize); 13] = [
-    ("node_ptr", Dtype::U64, 1),
-    ("edge_ptr", Dtype::U64, 1),
-    ("first_frame", Dtype::U64, 1),
-    ("start_time", Dtype::F64, 1),
-    ("file", Dtype::U32, 1),
-    ("can_id", Dtype::U32, 1),
-    ("node_features", Dtype::F32, NODE_FEATURES),
-    ("edge_features", Dtype::F32, EDGE_FEATURES),
-    ("edge_source", Dtype::U16, 1),
-    ("edge_target", Dtype::U16, 1),
-    ("row_ptr", Dtype::U16, 1),
-    ("label", Dtype::U8, 1),
-    ("attack_free", Dtype::U8, 1),
-];
+type Layout = [(&'static str, Dtype, usize); COLUMNS];
+const COLUMNS: usize = 13;
+
+const fn layout(features: FeatureSet) -> Layout {
+    [
+        ("node_ptr", Dtype::U64, 1),
+        ("edge_ptr", Dtype::U64, 1),
+        ("first_frame", Dtype::U64, 1),
+        ("start_time", Dtype::F64, 1),
+        ("file", Dtype::U32, 1),
+        ("can_id", Dtype::U32, 1),
+        ("node_features", Dtype::F32, features.node_features()),
+        ("edge_features", Dtype::F32, EDGE_FEATURES),
+        ("edge_source", Dtype::U16, 1),
+        ("edge_target", Dtype::U16, 1),
+        ("row_ptr", Dtype::U16, 1),
+        ("label", Dtype::U8, 1),
+        ("attack_free", Dtype::U8, 1),
+    ]
+}
 
 /// Writes the graphs as a new file. Its position in the store is not known yet, and its bytes may not be on the disk yet:
 /// that is for `sync_all` of the returned file.
@@ -63,7 +68,7 @@ fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_string(), serde_json::json!({"format": "kdgat graph store"}));
     let mut begin = 0;
-    for ((name, dtype, width), bytes) in LAYOUT.iter().zip(&contents) {
+    for ((name, dtype, width), bytes) in layout(columns.features).iter().zip(&contents) {
         let rows = bytes.len() / (dtype.bitsize() / 8 * width);
         let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
         let end = begin + bytes.len();
@@ -78,8 +83,8 @@ fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
     contents.iter().try_for_each(|bytes| output.write_all(bytes))
 }
 
-/// The columns as bytes, in the order of [`LAYOUT`].
-fn contents(columns: &Columns) -> [&[u8]; LAYOUT.len()] {
+/// The columns as bytes, in the order of [`layout`].
+fn contents(columns: &Columns) -> [&[u8]; COLUMNS] {
     [
         bytemuck::cast_slice(&columns.node_pointers),
         bytemuck::cast_slice(&columns.edge_pointers),
@@ -124,8 +129,10 @@ pub struct Shard {
     graphs: usize,
     nodes: usize,
     edges: usize,
-    /// Where each column of [`LAYOUT`] begins in the file.
-    offsets: [usize; LAYOUT.len()],
+    /// Where each column of [`layout`] begins in the file.
+    offsets: [usize; COLUMNS],
+    /// Features of a node.
+    node_features: usize,
 }
 
 impl Shard {
@@ -133,7 +140,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when anything is not as in the manifest.
-    pub fn open(folder: &Path, entry: &ShardEntry) -> Result<Self, StoreError> {
+    pub fn open(folder: &Path, entry: &ShardEntry, features: FeatureSet) -> Result<Self, StoreError> {
         let path = folder.join(&entry.name);
         let damaged = |detail: String| StoreError::Damaged { shard: folder.join(&entry.name), detail };
         let file = File::open(&path).map_err(|error| match error.kind() {
@@ -146,12 +153,13 @@ impl Shard {
         }
         let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
         let header = read_header(&file, bytes).map_err(StoreError::io("read", &path))?;
-        let offsets =
-            header.and_then(|header| column_offsets(&header, bytes, graphs, nodes, edges)).map_err(damaged)?;
+        let layout = layout(features);
+        let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout, [graphs, nodes, edges]));
+        let offsets = offsets.map_err(damaged)?;
         // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
-        Ok(Self { path, map, graphs, nodes, edges, offsets })
+        Ok(Self { path, map, graphs, nodes, edges, offsets, node_features: features.node_features() })
     }
 
     /// The shard's file.
@@ -178,12 +186,13 @@ impl Shard {
     pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
         let nodes = self.span(0, index, self.nodes)?;
         let edges = self.span(1, index, self.edges)?;
+        let width = self.node_features;
         Ok(GraphView {
             first_frame: self.column::<u64>(2, index..index + 1)[0],
             start_time: self.column::<f64>(3, index..index + 1)[0],
             file: self.column::<u32>(4, index..index + 1)[0],
             can_ids: self.column(5, nodes.clone()),
-            node_features: self.column(6, nodes.start * NODE_FEATURES..nodes.end * NODE_FEATURES),
+            node_features: self.column(6, nodes.start * width..nodes.end * width),
             edge_features: self.column(7, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
             sources: self.column(8, edges.clone()),
             targets: self.column(9, edges),
@@ -204,7 +213,7 @@ impl Shard {
         match begin <= end && end <= length {
             true => Ok(begin..end),
             false => {
-                let name = LAYOUT[column].0;
+                let name = if column == 0 { "node_ptr" } else { "edge_ptr" };
                 Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
             }
         }
@@ -245,10 +254,9 @@ fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, S
 fn column_offsets(
     header: &[u8],
     file_bytes: u64,
-    graphs: usize,
-    nodes: usize,
-    edges: usize,
-) -> Result<[usize; LAYOUT.len()], String> {
+    layout: &Layout,
+    [graphs, nodes, edges]: [usize; 3],
+) -> Result<[usize; COLUMNS], String> {
     let mut entries: HashMap<String, serde_json::Value> =
         serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
     let lengths = [
@@ -267,8 +275,8 @@ fn column_offsets(
         nodes,
     ];
     let data = 8 + header.len();
-    let mut offsets = [0; LAYOUT.len()];
-    for (position, ((name, dtype, width), rows)) in LAYOUT.iter().zip(lengths).enumerate() {
+    let mut offsets = [0; COLUMNS];
+    for (position, ((name, dtype, width), rows)) in layout.iter().zip(lengths).enumerate() {
         let info = entries.remove(*name).ok_or_else(|| format!("it has no tensor {name}"))?;
         let info: TensorInfo =
             serde_json::from_value(info).map_err(|error| format!("{name} in its header: {error}"))?;

@@ -9,6 +9,7 @@
 pub mod activation;
 pub mod distillation;
 pub mod dropout;
+pub mod hashed_input;
 pub mod input;
 pub mod math;
 pub mod norm;

@@ -11,7 +11,7 @@ use crate::train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective};
 pub use teacher_link::TeacherLink;
-pub use vgae::{VgaeDistillation, VgaeObjective};
+pub use vgae::{Translation, VgaeDistillation, VgaeObjective};
 
 /// An objective with a line to its teacher.
 pub trait Student: Objective {

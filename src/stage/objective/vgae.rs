@@ -7,7 +7,7 @@ use crate::distill::losses::{self, Projection, VgaeWeights};
 use crate::distill::{TargetName, Targets};
 use crate::graph::Batch;
 use crate::nn::vgae::{Mode, task_loss};
-use crate::nn::{Vgae, VgaeOutput};
+use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
 
 /// A VGAE that is trained, perhaps by a teacher.
@@ -23,6 +23,27 @@ pub struct VgaeObjective {
 pub struct VgaeDistillation {
     pub projection: Projection,
     pub weights: VgaeWeights,
+    /// From the teacher's scale of node features to the student's, where they differ.
+    pub translation: Option<Translation>,
+}
+
+/// What a teacher that was trained on other data reconstructs, in the student's units.
+#[derive(Debug)]
+pub struct Translation {
+    factor: Tensor,
+    offset: Tensor,
+}
+
+impl Translation {
+    /// `x * factor + offset`, by feature.
+    pub fn new([factor, offset]: [Vec<f32>; 2]) -> Self {
+        Self { factor: Tensor::from_slice(&factor), offset: Tensor::from_slice(&offset) }
+    }
+
+    fn apply(&self, reconstruction: &Tensor) -> Result<Tensor, tch::TchError> {
+        let like = |row: &Tensor| row.f_to_device(reconstruction.device())?.f_to_kind(reconstruction.f_kind()?);
+        reconstruction.f_mul(&like(&self.factor)?)?.f_add(&like(&self.offset)?)
+    }
 }
 
 impl VgaeObjective {
@@ -48,7 +69,10 @@ fn distil(
     task: &Tensor,
     targets: &Targets,
 ) -> Result<(Tensor, [Tensor; 3]), ObjectiveError> {
-    let taught = [target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?];
+    let (latent, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
+    let translated = distillation.translation.as_ref().map(|translation| translation.apply(reconstruction)).transpose();
+    let translated = translated.map_err(ModelError::from)?;
+    let taught = [latent, translated.as_ref().unwrap_or(reconstruction)];
     let losses = losses::vgae(&distillation.projection, output, task, taught, distillation.weights)?;
     Ok((losses.total, [losses.kd, losses.latent, losses.reconstruction]))
 }

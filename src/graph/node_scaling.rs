@@ -1,0 +1,115 @@
+//! How node features of the rich set are brought to one scale: seconds, bits, bytes and counts lie orders of magnitude
+//! apart.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::feature_set::FeatureSet;
+use super::moments::Moments;
+
+/// Standardised values are cut here: a feature that hardly varies in benign traffic would drown all others in an attack.
+pub const MOST_DEVIATIONS: f64 = 10.0;
+
+/// Mean and deviation of each node feature over the nodes of the benign training graphs. They travel with the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeScaling {
+    /// As many as the set has node features. Single precision, which survives any JSON.
+    pub mean: Vec<f32>,
+    /// 1 for a feature that never changes.
+    pub deviation: Vec<f32>,
+}
+
+impl NodeScaling {
+    /// That changes nothing but cuts.
+    pub fn identity(features: FeatureSet) -> Self {
+        let width = features.node_features();
+        Self { mean: vec![0.0; width], deviation: vec![1.0; width] }
+    }
+
+    /// Of moments of all node features.
+    pub(super) fn from_moments(moments: &Moments) -> Self {
+        let single = |values: &[f64]| values.iter().map(|&value| value as f32).collect();
+        Self { mean: single(moments.mean()), deviation: single(&moments.deviation()) }
+    }
+
+    /// Node features that it is for.
+    pub fn width(&self) -> usize {
+        self.mean.len()
+    }
+
+    /// What is wrong with it, if anything is.
+    pub fn problem(&self) -> Option<String> {
+        let known = FeatureSet::of_width(self.width()) == Some(FeatureSet::Rich);
+        if !known || self.deviation.len() != self.width() {
+            let widths = (self.mean.len(), self.deviation.len());
+            return Some(format!("{} means and {} deviations", widths.0, widths.1));
+        }
+        let usable = self.mean.iter().all(|mean| mean.is_finite())
+            && self.deviation.iter().all(|deviation| deviation.is_finite() && *deviation > 0.0);
+        (!usable).then(|| "a mean or deviation that is no number, or a deviation of 0".to_owned())
+    }
+
+    /// `(x − mean) / deviation` of `[num_nodes, width]`, cut at ±[`MOST_DEVIATIONS`].
+    pub fn apply(&self, continuous: &Tensor) -> Result<Tensor, tch::TchError> {
+        let row = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(continuous.device());
+        let mut scaled = continuous.f_to_kind(Kind::Float)?.f_sub(&row(&self.mean)?)?;
+        scaled.f_div_(&row(&self.deviation)?)?.f_clamp_(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+    }
+
+    /// From values of this scale to those of `other`: `x * factor + offset`; `None` if they are the same scale.
+    pub fn translation(&self, other: &Self) -> Option<[Vec<f32>; 2]> {
+        if self == other {
+            return None;
+        }
+        let factor = self.deviation.iter().zip(&other.deviation).map(|(own, other)| own / other).collect();
+        let means = self.mean.iter().zip(&other.mean).zip(&other.deviation);
+        Some([factor, means.map(|((own, other), deviation)| (own - other) / deviation).collect()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaled_features_have_mean_zero_and_deviation_one_and_are_cut() {
+        let width = FeatureSet::Rich.node_features();
+        let rows: Vec<f32> =
+            (0..500 * width).map(|at| (1000 * (at % width) + at / width % (at % width + 2)) as f32).collect();
+        let mut moments = Moments::new(width);
+        moments.add_rows(&rows);
+        let scaling = NodeScaling::from_moments(&moments);
+        assert_eq!(scaling.problem(), None);
+        let x = Tensor::from_slice(&rows).view([500, width as i64]);
+        let scaled = scaling.apply(&x).unwrap();
+        let means = Vec::<f32>::try_from(scaled.mean_dim([0i64].as_slice(), false, Kind::Float)).unwrap();
+        let deviations = Vec::<f32>::try_from(scaled.std_dim([0i64].as_slice(), false, false)).unwrap();
+        assert!(means.iter().all(|mean| mean.abs() < 2e-3), "means {means:?}");
+        assert!(deviations.iter().all(|deviation| (deviation - 1.0).abs() < 1e-3), "{deviations:?}");
+        let far = scaling.apply(&(x + 1e6)).unwrap();
+        assert_eq!((far.min().double_value(&[]), far.max().double_value(&[])), (10.0, 10.0));
+    }
+
+    #[test]
+    fn a_translation_leads_from_scale_to_scale() {
+        let width = FeatureSet::Rich.node_features();
+        let (mut one, mut other) = (NodeScaling::identity(FeatureSet::Rich), NodeScaling::identity(FeatureSet::Rich));
+        assert_eq!(one.translation(&other), None);
+        one.mean.fill(3.0);
+        one.deviation.fill(2.0);
+        other.deviation.fill(4.0);
+        let [factor, offset] = one.translation(&other).unwrap();
+        let x = Tensor::full([2, width as i64], 5.0, (Kind::Float, tch::Device::Cpu));
+        let moved = one.apply(&x).unwrap() * Tensor::from_slice(&factor) + Tensor::from_slice(&offset);
+        assert_eq!(moved, other.apply(&x).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        let mut scaling = NodeScaling::identity(FeatureSet::Rich);
+        scaling.deviation[3] = 0.0;
+        assert!(scaling.problem().unwrap().contains("deviation"));
+        scaling.mean.pop();
+        assert!(scaling.problem().unwrap().contains("34 means"));
+    }
+}
