@@ -4,14 +4,14 @@
 use super::math::{self, LANES};
 use crate::torch::simd::{Instructions, Kernel};
 
-/// Rows that are worked on together, so that what is loaded of the weight serves all of them.
-const TILE: usize = 4;
+/// Rows that are worked on together: their differences stay in the core's fastest cache.
+const ROWS: usize = 64;
 
 /// A weight `[outputs, inputs]` and a bias `[outputs]`, copied so that rows of either direction fill whole vectors.
 pub(super) struct Padded {
     inputs: usize,
     outputs: usize,
-    /// `[inputs, padded outputs]`
+    /// `[inputs, padded outputs]`, as the gradient by the weight is added up
     transposed: Vec<f32>,
     /// `[outputs, padded inputs]`
     weight: Vec<f32>,
@@ -51,7 +51,7 @@ impl Padded {
 
     /// Numbers of a block's gradients by weight and bias.
     pub(super) fn gradient_elements(&self) -> usize {
-        self.outputs * self.wide_inputs() + self.wide_outputs()
+        (self.inputs + 1) * self.wide_outputs()
     }
 
     /// Adds the blocks' gradients up.
@@ -62,12 +62,13 @@ impl Padded {
                 *sum += f64::from(value);
             }
         }
-        let (weight, bias) = sums.split_at(self.outputs * self.wide_inputs());
-        let rows = weight.chunks_exact(self.wide_inputs().max(1)).zip(of_weight.chunks_exact_mut(self.inputs.max(1)));
-        for (from, to) in rows {
-            to.iter_mut().zip(from).for_each(|(to, &from)| *to = from as f32);
+        let wide = self.wide_outputs();
+        for (output, row) in of_weight.chunks_exact_mut(self.inputs.max(1)).enumerate() {
+            for (input, value) in row.iter_mut().enumerate() {
+                *value = sums[input * wide + output] as f32;
+            }
         }
-        of_bias.iter_mut().zip(bias).for_each(|(to, &from)| *to = from as f32);
+        of_bias.iter_mut().zip(&sums[self.inputs * wide..]).for_each(|(to, &from)| *to = from as f32);
     }
 }
 
@@ -89,148 +90,155 @@ impl Kernel for Project<'_> {
     fn run<I: Instructions>(self) -> f64 {
         let Self { padded, latent, target, mut gradients } = self;
         let (inputs, outputs) = (padded.inputs, padded.outputs);
-        let mut room = Room {
-            rows: vec![0.0; TILE * padded.wide_inputs()],
-            differences: vec![0.0; TILE * padded.wide_outputs()],
-            squares: [0.0; LANES],
-        };
-        let rows = target.len() / outputs.max(1);
+        let mut room = vec![0.0; ROWS * padded.wide_outputs()];
         let mut sum = 0.0;
-        for first in (0..rows).step_by(TILE) {
-            let count = (rows - first).min(TILE);
-            room.take_rows(&latent[first * inputs..(first + count) * inputs], inputs);
-            room.compare::<I>(padded, &target[first * outputs..(first + count) * outputs], count);
-            sum += room.take_sum();
+        let chunks = latent.chunks(ROWS * inputs.max(1)).zip(target.chunks(ROWS * outputs.max(1)));
+        for (chunk, (latent, target)) in chunks.enumerate() {
+            let differences = &mut room[..target.len() / outputs.max(1) * padded.wide_outputs()];
+            project::<I>(padded, latent, differences);
+            sum += subtract(padded, target, differences);
             if let Some((of_latent, shares)) = &mut gradients {
-                room.multiply_back::<I>(padded, &mut of_latent[first * inputs..(first + count) * inputs]);
-                room.add_to_shares::<I>(padded, shares);
+                let first = chunk * ROWS * inputs;
+                multiply_back::<I>(padded, differences, &mut of_latent[first..first + latent.len()]);
+                add_to_shares::<I>(padded, latent, differences, shares);
             }
         }
         sum
     }
 }
 
-/// What lies in the core's cache: [`TILE`] rows, of which those beyond the block's end are zero.
-struct Room {
-    /// `[TILE, padded inputs]`
-    rows: Vec<f32>,
-    /// `[TILE, padded outputs]`: projected less target
-    differences: Vec<f32>,
-    squares: [f32; LANES],
+/// Calls `$function::<I, WIDTH>($column, ..)` for tiles that cover `$columns` columns, a multiple of [`LANES`]: wide
+/// tiles are several sums at once, none of which waits for another.
+macro_rules! for_each_tile {
+    ($columns:expr, |$column:ident| $function:ident::<$i:ty>($($argument:expr),* $(,)?)) => {{
+        let mut $column = 0;
+        while $column + 64 <= $columns {
+            $function::<$i, 64>($($argument),*);
+            $column += 64;
+        }
+        if $column + 32 <= $columns {
+            $function::<$i, 32>($($argument),*);
+            $column += 32;
+        }
+        if $column < $columns {
+            $function::<$i, 16>($($argument),*);
+        }
+    }};
 }
 
-impl Room {
-    #[inline(always)]
-    fn take_rows(&mut self, latent: &[f32], inputs: usize) {
-        let wide = self.rows.len() / TILE;
-        self.rows.fill(0.0);
-        for (row, from) in self.rows.chunks_exact_mut(wide.max(1)).zip(latent.chunks_exact(inputs.max(1))) {
-            row[..inputs].copy_from_slice(from);
-        }
-    }
-
-    /// Projects the rows; a row beyond `count` and a column beyond the outputs differ by nothing.
-    #[inline(always)]
-    fn compare<I: Instructions>(&mut self, padded: &Padded, target: &[f32], count: usize) {
-        let (wide, outputs, wide_inputs) = (padded.wide_outputs(), padded.outputs, padded.wide_inputs());
-        for (chunk, bias) in padded.bias.as_chunks::<LANES>().0.iter().enumerate() {
-            let column = chunk * LANES;
-            let mut projected = [*bias; TILE];
-            for input in 0..padded.inputs {
-                let weights = lanes(&padded.transposed, input * wide + column);
-                for (row, projected) in projected.iter_mut().enumerate() {
-                    let value = self.rows[row * wide_inputs + input];
-                    for lane in 0..LANES {
-                        projected[lane] = math::fused::<I>(value, weights[lane], projected[lane]);
-                    }
-                }
-            }
-            let columns = (outputs - column).min(LANES);
-            for (row, projected) in projected.iter().enumerate() {
-                let mut difference = [0.0; LANES];
-                if row < count {
-                    let wanted = &target[row * outputs + column..][..columns];
-                    for (difference, (found, wanted)) in difference.iter_mut().zip(projected.iter().zip(wanted)) {
-                        *difference = found - wanted;
-                    }
-                }
-                for lane in 0..LANES {
-                    self.squares[lane] = math::fused::<I>(difference[lane], difference[lane], self.squares[lane]);
-                }
-                self.differences[row * wide + column..][..LANES].copy_from_slice(&difference);
-            }
-        }
-    }
-
-    /// The squares since the last call.
-    #[inline(always)]
-    fn take_sum(&mut self) -> f64 {
-        std::mem::take(&mut self.squares).iter().map(|&lane| f64::from(lane)).sum()
-    }
-
-    /// Differences times weight.
-    #[inline(always)]
-    fn multiply_back<I: Instructions>(&self, padded: &Padded, of_latent: &mut [f32]) {
-        let (wide, inputs, wide_inputs) = (padded.wide_outputs(), padded.inputs, padded.wide_inputs());
-        for column in (0..wide_inputs).step_by(LANES) {
-            let mut sums = [[0.0_f32; LANES]; TILE];
-            for output in 0..padded.outputs {
-                let weights = lanes(&padded.weight, output * wide_inputs + column);
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    let difference = self.differences[row * wide + output];
-                    for lane in 0..LANES {
-                        sums[lane] = math::fused::<I>(difference, weights[lane], sums[lane]);
-                    }
-                }
-            }
-            let columns = (inputs - column).min(LANES);
-            for (to, sums) in of_latent.chunks_exact_mut(inputs).zip(&sums) {
-                to[column..column + columns].copy_from_slice(&sums[..columns]);
-            }
-        }
-    }
-
-    /// The outer products of differences and rows, and the differences themselves.
-    #[inline(always)]
-    fn add_to_shares<I: Instructions>(&self, padded: &Padded, shares: &mut [f32]) {
-        let (wide, wide_inputs) = (padded.wide_outputs(), padded.wide_inputs());
-        let (of_weight, of_bias) = shares.split_at_mut(padded.outputs * wide_inputs);
-        for column in (0..wide_inputs).step_by(LANES) {
-            let rows: [[f32; LANES]; TILE] = std::array::from_fn(|row| *lanes(&self.rows, row * wide_inputs + column));
-            for output in 0..padded.outputs {
-                let sums = lanes_mut(of_weight, output * wide_inputs + column);
-                for (row, values) in rows.iter().enumerate() {
-                    let difference = self.differences[row * wide + output];
-                    for lane in 0..LANES {
-                        sums[lane] = math::fused::<I>(difference, values[lane], sums[lane]);
-                    }
-                }
-            }
-        }
-        for differences in self.differences.chunks_exact(wide.max(1)) {
-            for (sum, &difference) in of_bias.iter_mut().zip(differences) {
-                *sum += difference;
-            }
-        }
-    }
-}
-
-/// A vector's worth of `values` from `offset`.
+/// Rows times weight, with the bias, into `[rows, padded outputs]`.
 #[inline(always)]
-fn lanes(values: &[f32], offset: usize) -> &[f32; LANES] {
-    match values[offset..offset + LANES].first_chunk() {
-        Some(lanes) => lanes,
-        // The slice has exactly that many elements.
-        None => unreachable!(),
+fn project<I: Instructions>(padded: &Padded, latent: &[f32], projected: &mut [f32]) {
+    let wide = padded.wide_outputs();
+    for (row, projected) in latent.chunks_exact(padded.inputs.max(1)).zip(projected.chunks_exact_mut(wide.max(1))) {
+        for_each_tile!(wide, |column| project_tile::<I>(padded, column, row, projected));
     }
 }
 
-/// As [`lanes`], to be written.
 #[inline(always)]
-fn lanes_mut(values: &mut [f32], offset: usize) -> &mut [f32; LANES] {
-    match values[offset..offset + LANES].first_chunk_mut() {
-        Some(lanes) => lanes,
-        // The slice has exactly that many elements.
+fn project_tile<I: Instructions, const WIDTH: usize>(
+    padded: &Padded,
+    column: usize,
+    row: &[f32],
+    projected: &mut [f32],
+) {
+    let mut sums = *tile::<WIDTH>(&padded.bias, column);
+    let weights = padded.transposed.chunks_exact(padded.bias.len());
+    for (&value, weights) in row.iter().zip(weights) {
+        add_scaled::<I, WIDTH>(&mut sums, value, tile(weights, column));
+    }
+    projected[column..column + WIDTH].copy_from_slice(&sums);
+}
+
+/// Takes the targets `[rows, outputs]` off the projected rows; the sum of the squares.
+#[inline(always)]
+fn subtract(padded: &Padded, target: &[f32], projected: &mut [f32]) -> f64 {
+    let (wide, outputs) = (padded.wide_outputs(), padded.outputs);
+    for (row, target) in projected.chunks_exact_mut(wide.max(1)).zip(target.chunks_exact(outputs.max(1))) {
+        for (value, &target) in row.iter_mut().zip(target) {
+            *value -= target;
+        }
+        row[outputs..].fill(0.0);
+    }
+    math::sum(projected.len(), |index| projected[index] * projected[index])
+}
+
+/// Differences times weight.
+#[inline(always)]
+fn multiply_back<I: Instructions>(padded: &Padded, differences: &[f32], of_latent: &mut [f32]) {
+    let (wide, inputs) = (padded.wide_outputs(), padded.inputs.max(1));
+    for (row, result) in differences.chunks_exact(wide.max(1)).zip(of_latent.chunks_exact_mut(inputs)) {
+        for_each_tile!(padded.wide_inputs(), |column| multiply_back_tile::<I>(padded, column, row, result));
+    }
+}
+
+#[inline(always)]
+fn multiply_back_tile<I: Instructions, const WIDTH: usize>(
+    padded: &Padded,
+    column: usize,
+    row: &[f32],
+    result: &mut [f32],
+) {
+    let mut sums = [0.0; WIDTH];
+    for (&difference, weights) in row.iter().zip(padded.weight.chunks_exact(padded.wide_inputs())) {
+        add_scaled::<I, WIDTH>(&mut sums, difference, tile(weights, column));
+    }
+    // Two ways, so that in the common one the sums never leave their vectors.
+    match result.get_mut(column..column + WIDTH) {
+        Some(result) => result.copy_from_slice(&sums),
+        None => result[column..].iter_mut().zip(sums).for_each(|(result, sum)| *result = sum),
+    }
+}
+
+/// Adds the outer products of rows and differences `[inputs, padded outputs]`, and the differences themselves.
+#[inline(always)]
+fn add_to_shares<I: Instructions>(padded: &Padded, latent: &[f32], differences: &[f32], shares: &mut [f32]) {
+    let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
+    for (input, share) in shares.chunks_exact_mut(wide.max(1)).enumerate() {
+        // The last share is the bias's, for which all inputs are one.
+        let values = if input < inputs { Some(&latent[input..]) } else { None };
+        for_each_tile!(wide, |column| add_to_share_tile::<I>(column, (values, inputs), differences, share));
+    }
+}
+
+#[inline(always)]
+fn add_to_share_tile<I: Instructions, const WIDTH: usize>(
+    column: usize,
+    (values, stride): (Option<&[f32]>, usize),
+    differences: &[f32],
+    share: &mut [f32],
+) {
+    let mut sums = *tile::<WIDTH>(share, column);
+    let rows = differences.chunks_exact(share.len());
+    match values {
+        Some(values) => {
+            for (&value, row) in values.iter().step_by(stride).zip(rows) {
+                add_scaled::<I, WIDTH>(&mut sums, value, tile(row, column));
+            }
+        }
+        None => {
+            for row in rows {
+                add_scaled::<I, WIDTH>(&mut sums, 1.0, tile(row, column));
+            }
+        }
+    }
+    share[column..column + WIDTH].copy_from_slice(&sums);
+}
+
+/// `sums += factor * row`.
+#[inline(always)]
+fn add_scaled<I: Instructions, const WIDTH: usize>(sums: &mut [f32; WIDTH], factor: f32, row: &[f32; WIDTH]) {
+    for lane in 0..WIDTH {
+        sums[lane] = math::fused::<I>(factor, row[lane], sums[lane]);
+    }
+}
+
+/// `WIDTH` elements of `values` from `offset`.
+#[inline(always)]
+fn tile<const WIDTH: usize>(values: &[f32], offset: usize) -> &[f32; WIDTH] {
+    match values[offset..offset + WIDTH].first_chunk() {
+        Some(tile) => tile,
+        // The slice has exactly WIDTH elements.
         None => unreachable!(),
     }
 }

@@ -156,8 +156,9 @@ class HostAllocator final : public c10::Allocator {
         kept_by_size_.emplace(std::make_pair(block->capacity, ~block->age), block);
         kept_by_age_.emplace(block->age, block);
         stats_.kept += block->footprint();
-        // Never more than the largest step needed, and a little.
-        size_t ceiling = std::max(high_water_ + high_water_ / 8, kAlwaysKept);
+        // Never more than the largest step needed and a quarter: batches differ in size, and memory that is given back
+        // has to be cleared page by page when the next step asks for it.
+        size_t ceiling = std::max(high_water_ + high_water_ / 4, kAlwaysKept);
         size_t allowed = std::min(keep_limit_, ceiling - std::min<size_t>(ceiling, stats_.in_use));
         release_oldest(allowed, released);
       }
