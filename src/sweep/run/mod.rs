@@ -1,0 +1,14 @@
+//! Doing what a plan says.
+
+mod attempt;
+mod board;
+mod ladder;
+mod local;
+mod resources;
+mod view;
+
+pub use attempt::{Asked, Attempt, Grant};
+pub use board::Board;
+pub use local::{Ended, run as run_here};
+pub use resources::{Slots, Wish, slots};
+pub use view::{View, end_line};
