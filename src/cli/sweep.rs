@@ -12,7 +12,9 @@ use super::output;
 use crate::config::ByteSize;
 use crate::interrupt;
 use crate::sweep::plan::{self, Found, Plan, Surroundings};
-use crate::sweep::run::{self, Ended, Slots, Wish};
+use crate::sweep::report;
+use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
+use crate::sweep::slurm;
 use crate::sweep::state::{Status, SweepFolder, TABLE, table};
 
 /// What `kdgat sweep` takes.
@@ -49,6 +51,8 @@ pub struct SweepArgs {
 pub enum Executor {
     /// On this machine
     Local,
+    /// As job arrays of Slurm
+    Slurm,
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,6 +64,28 @@ pub enum SweepCommand {
         /// The sweep's folder
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
+    },
+    /// Put the results into tables: mean and deviation over seeds, the best, the effect of each axis, the Pareto front
+    Report {
+        /// The sweep's folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        /// Compare two settings over trials that differ in nothing else: --compare kd_alpha=0.5 kd_alpha=0.9
+        #[arg(long, num_args = 2, value_names = ["AXIS=VALUE", "AXIS=VALUE"])]
+        compare: Vec<String>,
+    },
+    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again
+    #[command(hide = true)]
+    Work {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        #[arg(value_name = "TASK")]
+        task: String,
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        threads: usize,
+        /// Host memory of the task
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        memory: Option<ByteSize>,
     },
     /// Ask all processes that work on a sweep to save and stop
     Cancel {
@@ -79,6 +105,8 @@ pub fn run(args: SweepArgs) -> Result<ExitCode> {
         Some(SweepCommand::List) => list(),
         Some(SweepCommand::Status { folder }) => status(folder),
         Some(SweepCommand::Cancel { folder }) => cancel(folder),
+        Some(SweepCommand::Report { folder, compare }) => report(folder, compare),
+        Some(SweepCommand::Work { folder, task, threads, memory }) => work(folder, task, *threads, *memory),
         None => start(&args),
     }
 }
@@ -91,12 +119,26 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
     if args.dry_run {
         output::write(&described(&found, &plan, &folder, &slots))?;
+        if args.executor == Executor::Slurm {
+            for script in slurm::scripts(&folder, &plan)? {
+                output::write(&format!("\n{script}"))?;
+            }
+        }
         return Ok(ExitCode::SUCCESS);
     }
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
-    eprintln!("sweep {}: {} trials, {}; {}", plan.name, plan.trials.len(), counts(&plan), slots.reason);
-    let ended = run::run_here(&folder, &plan, &slots)?;
+    eprint!("sweep {}: {} trials, {}; ", plan.name, plan.trials.len(), counts(&plan));
+    let ended = match args.executor {
+        Executor::Local => {
+            eprintln!("{}", slots.reason);
+            run::run_here(&folder, &plan, &slots)?
+        }
+        Executor::Slurm => {
+            eprintln!("on Slurm");
+            slurm::run(&folder, &plan)?
+        }
+    };
     summary(&folder, &plan, ended)
 }
 
@@ -198,6 +240,32 @@ fn status(folder: &Path) -> Result<ExitCode> {
     }
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn report(folder: &Path, compare: &[String]) -> Result<ExitCode> {
+    let folder = SweepFolder::at(folder)?;
+    let pairs: Vec<(String, String)> = compare.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    let report = report::write(&folder, &folder.plan()?, &pairs)?;
+    output::write(&report.markdown)?;
+    for file in report.files {
+        eprintln!("written: {}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Result<ExitCode> {
+    interrupt::listen()?;
+    let folder = SweepFolder::at(folder)?;
+    let (plan, _membership) = folder.enter()?;
+    let Some(task) = plan.task(id) else {
+        return Err(UsageError(format!("{}: there is no task `{id}`", folder.path().display())).into());
+    };
+    let grant = Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None };
+    Ok(match run::work_on(&folder, &plan, task, &grant)? {
+        Outcome::Done | Outcome::NotNow => ExitCode::SUCCESS,
+        Outcome::PutOff => ExitCode::from(slurm::PUT_OFF),
+        Outcome::Failed => ExitCode::FAILURE,
+    })
 }
 
 fn cancel(folder: &Path) -> Result<ExitCode> {

@@ -7,6 +7,7 @@
 pub mod early;
 mod error;
 pub mod plan;
+pub mod report;
 pub mod run;
 pub mod slurm;
 pub mod state;

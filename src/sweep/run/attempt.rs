@@ -257,7 +257,8 @@ fn arguments(
         arguments.push(text);
     };
     flag("config", claim.folder().join("config.json").display().to_string());
-    flag("threads", grant.threads.to_string());
+    let configured = task.config.training.threads;
+    flag("threads", if configured > 0 { configured } else { grant.threads }.to_string());
     if let Some(bytes) = grant.memory_bytes {
         let tensors = bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4);
         let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use super::attempt::{Asked, Attempt, Grant};
 use super::board::Board;
+use super::promise;
 use super::resources::Slots;
 use super::view::View;
 use crate::interrupt;
 use crate::sweep::SweepError;
-use crate::sweep::early::EarlyStopping;
-use crate::sweep::plan::{Plan, TaskKind};
-use crate::sweep::state::{Status, SweepFolder, results};
+use crate::sweep::plan::Plan;
+use crate::sweep::state::{Status, SweepFolder};
 
 /// Between two looks at the running tasks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -158,30 +158,12 @@ impl Executor<'_> {
     }
 
     fn end_early(&mut self) -> Result<(), SweepError> {
-        let Some(rule) = &self.plan.early_stopping else { return Ok(()) };
-        for at in 0..self.running.len() {
-            let task = &self.running[at].0.task;
-            if self.plan.trials.iter().any(|trial| trial.measured == task.id) && task.kind != TaskKind::Evaluate {
-                let own = values(rule, self.plan, &self.running[at].0.run())?;
-                let others = self.others(rule, &task.id.clone())?;
-                if let Some(reason) = rule.reason(self.plan.direction, &own, &others) {
-                    self.running[at].0.stop(Asked::Early(reason));
-                }
+        for (attempt, _) in &mut self.running {
+            if let Some(reason) = promise::reason_to_end(self.folder, self.plan, &self.board, attempt)? {
+                attempt.stop(Asked::Early(reason));
             }
         }
         Ok(())
-    }
-
-    /// The values of all other measured trainings that have begun.
-    fn others(&self, rule: &EarlyStopping, but: &str) -> Result<Vec<Vec<f64>>, SweepError> {
-        let mut found = Vec::new();
-        for trial in self.plan.trials.iter().filter(|trial| trial.measured != but) {
-            let run = self.board.state(&trial.measured).and_then(|state| state.run.clone());
-            if let (Some(task), Some(run)) = (self.plan.task(&trial.measured), run) {
-                found.push(values(rule, self.plan, &self.folder.task(task).join(run))?);
-            }
-        }
-        Ok(found)
     }
 
     /// Says once what is waited for when all that is left is with other processes.
@@ -194,10 +176,4 @@ impl Executor<'_> {
             }
         }
     }
-}
-
-/// The values that early stopping looks at, one an epoch.
-fn values(rule: &EarlyStopping, plan: &Plan, run: &std::path::Path) -> Result<Vec<f64>, SweepError> {
-    let metric = rule.metric.as_ref().unwrap_or(&plan.metric);
-    Ok(results::epochs(run)?.iter().filter_map(|epoch| epoch.get(metric).copied()).collect())
 }

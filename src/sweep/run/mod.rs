@@ -4,11 +4,14 @@ mod attempt;
 mod board;
 mod ladder;
 mod local;
+mod one;
+mod promise;
 mod resources;
 mod view;
 
 pub use attempt::{Asked, Attempt, Grant};
 pub use board::Board;
 pub use local::{Ended, run as run_here};
+pub use one::{Outcome, work_on};
 pub use resources::{Slots, Wish, slots};
 pub use view::{View, end_line};

@@ -56,8 +56,10 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
         )));
     }
     let per_gpu = resources.trials_per_gpu.max(1);
+    let configured = plan.tasks.iter().map(|task| task.config.training.threads).max().filter(|threads| *threads > 0);
+    let wanted_threads = resources.threads.or(configured);
     let mut limits = vec![
-        (cores / resources.threads.unwrap_or(1).max(1), format!("{cores} cores")),
+        (cores / wanted_threads.unwrap_or(1).max(1), format!("{cores} cores")),
         (usize::try_from(memory / needed).unwrap_or(usize::MAX), format!("{} MiB of memory", memory >> 20)),
         (plan.trials.len(), format!("{} trials", plan.trials.len())),
     ];
@@ -67,7 +69,7 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
     limits.extend(wish.jobs.map(|jobs| (jobs, format!("--jobs {jobs}"))));
     let (count, reason) = limits.into_iter().min_by_key(|(count, _)| *count).unwrap_or((1, String::new()));
     let count = count.max(1);
-    let threads = resources.threads.unwrap_or_else(|| (cores / count).max(1));
+    let threads = wanted_threads.unwrap_or_else(|| (cores / count).max(1));
     let grant = |slot: usize| {
         let gpu = gpus.get(slot % gpus.len().max(1));
         Grant {
@@ -138,6 +140,9 @@ mod tests {
         assert_eq!(count(&plain, None, &[], 16, 3), (3, 5));
         assert_eq!(count(&plain, Some(1), &[], 16, 64), (1, 16));
         assert_eq!(count(&plain, None, &gpus(2), 16, 64), (2, 8));
+        let mut configured = plain.clone();
+        configured.tasks[0].config.training.threads = 4;
+        assert_eq!(count(&configured, None, &[], 16, 64), (4, 4));
         assert_eq!(count(&plan("threads = 8"), None, &[], 16, 64), (2, 8));
         assert_eq!(count(&plan("memory_per_trial = \"20GiB\""), None, &[], 16, 64), (3, 5));
         let shared = plan("trials_per_gpu = 2");

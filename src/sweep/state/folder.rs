@@ -102,6 +102,22 @@ impl SweepFolder {
         Ok(Membership { _lock: lock })
     }
 
+    /// Becomes one of the processes that work on it, with the plan that is there.
+    pub fn enter(&self) -> Result<(Plan, Membership), SweepError> {
+        let path = self.path.join("workers.lock");
+        let plan = self.plan()?;
+        let lock = open_lock(&path)?;
+        lock.lock_shared().map_err(SweepError::file(&path, "lock"))?;
+        Ok((plan, Membership { _lock: lock }))
+    }
+
+    /// The right to submit the sweep's tasks to a batch system; `None` while another process has it.
+    pub fn lead(&self) -> Result<Option<Membership>, SweepError> {
+        let path = self.path.join("leader.lock");
+        let lock = open_lock(&path)?;
+        Ok(try_lock(&lock, &path)?.then_some(Membership { _lock: lock }))
+    }
+
     fn write_plan(&self, plan: &Plan, text: &str) -> Result<(), SweepError> {
         let path = self.path.join("sweep.toml");
         files::write_atomically(&path, text.as_bytes()).map_err(SweepError::file(&path, "write"))?;
@@ -151,12 +167,6 @@ impl SweepFolder {
 
     pub fn is_cancelled(&self) -> bool {
         self.path.join(CANCELLED).exists()
-    }
-
-    /// Whether no process works on the sweep.
-    pub fn is_idle(&self) -> Result<bool, SweepError> {
-        let path = self.path.join("workers.lock");
-        try_lock(&open_lock(&path)?, &path)
     }
 
     /// Writes the table anew from the states of all tasks; one process after the other, so that none writes an older one.

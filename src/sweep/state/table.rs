@@ -94,7 +94,6 @@ fn together(statuses: impl Iterator<Item = Status>) -> Status {
         true if any(Status::Stopped) => Status::Stopped,
         true => Status::Done,
         false if any(Status::Running) => Status::Running,
-        false if any(Status::Submitted) => Status::Submitted,
         false => Status::Waiting,
     }
 }

@@ -29,8 +29,6 @@ pub struct TaskState {
     pub reason: Option<String>,
     /// Who works on it, or did last.
     pub worker: Option<Worker>,
-    /// The batch system's number of it.
-    pub job: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,8 +37,6 @@ pub enum Status {
     /// Not begun, or interrupted: it goes on from its checkpoint.
     #[default]
     Waiting,
-    /// Handed to a batch system.
-    Submitted,
     Running,
     Done,
     /// Ended early because it promised little; counts as done.
@@ -54,7 +50,6 @@ impl Status {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
-            Self::Submitted => "submitted",
             Self::Running => "running",
             Self::Done => "done",
             Self::Stopped => "stopped",
