@@ -129,7 +129,9 @@ fn resident_bytes(parent: u32) -> u64 {
     let processes = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let of = |process: u32| {
         let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse::<u64>().ok();
+        let field = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse::<u64>().ok()
+        };
         let counts = process == parent || field("PPid:") == Some(u64::from(parent));
         counts.then(|| field("VmRSS:").unwrap_or(0) << 10)
     };

@@ -30,7 +30,8 @@ fn count(plan: &Plan, kind: TaskKind) -> usize {
 fn the_program_carries_every_sweep_of_the_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/sweeps");
     let paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let names: BTreeSet<String> = paths.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    let names: BTreeSet<String> =
+        paths.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
     assert_eq!(names, SHIPPED.iter().map(|(name, _)| (*name).to_owned()).collect());
     for path in paths {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -71,7 +72,10 @@ fn what_trials_share_is_one_task() {
 
 #[test]
 fn values_are_replaced_from_the_command_line() {
-    let plan = shipped("kd-alpha-temperature", &["kd_alpha=0.2,0.6", "student.kd_temperature=3", "student.seed=1,2", "max_epochs=7"]);
+    let plan = shipped(
+        "kd-alpha-temperature",
+        &["kd_alpha=0.2,0.6", "student.kd_temperature=3", "student.seed=1,2", "max_epochs=7"],
+    );
     assert_eq!(plan.trials.len(), 2 * 2);
     let trained: Vec<_> = plan.tasks.iter().filter(|task| task.kind == TaskKind::Normal).collect();
     assert!(trained.iter().all(|task| task.config.training.max_epochs == 7));
@@ -87,12 +91,14 @@ const SMALL: &str = "metric = \"val_loss\"\nseeds = [1, 2]\n[[step]]\nname = \"s
 
 #[test]
 fn digests_change_with_what_matters_and_with_nothing_else() {
-    let ids = |changes: &[&str]| plan_of(SMALL, changes).unwrap().trials.into_iter().map(|trial| trial.id).collect::<Vec<_>>();
+    let ids = |changes: &[&str]| {
+        plan_of(SMALL, changes).unwrap().trials.into_iter().map(|trial| trial.id).collect::<Vec<_>>()
+    };
     let first = ids(&[]);
     assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 4);
     assert_eq!(first, ids(&[]));
     // Known for good: a sweep that was begun with an earlier version goes on.
-    assert_eq!(first[0], "FIRST_ID");
+    assert_eq!(first[0], "d07e050248ef");
     assert_eq!(first, ids(&["threads=3"]), "where a trial runs is no part of it");
     assert!(ids(&["kd_alpha=0.5"]).iter().all(|id| !first.contains(id)));
     let more = ids(&["lr=0.001,0.002,0.004"]);
@@ -110,7 +116,8 @@ fn mistakes_are_said_with_their_place() {
     assert!(said.contains("the nearest is `lr`"), "{said}");
     let said = wrong(&SMALL.replace("vgae,student", "vgae,studnet"));
     assert!(said.contains("step `student`") && said.contains("student"), "{said}");
-    let said = wrong(&SMALL.replace("field = \"lr\"\nvalues = [0.001, 0.002]", "field = \"kd_temperature\"\nvalues = [1, 2]"));
+    let said =
+        wrong(&SMALL.replace("field = \"lr\"\nvalues = [0.001, 0.002]", "field = \"kd_temperature\"\nvalues = [1, 2]"));
     assert!(said.contains("kd-temperature would be ignored") && said.contains("kd_temperature=1"), "{said}");
     let said = wrong(&SMALL.replace("[[axis]]", "[step.from]\nteacher_path = \"teacher\"\n[[axis]]"));
     assert!(said.contains("no step before it"), "{said}");

@@ -58,7 +58,8 @@ fn json(path: &Path) -> serde_json::Value {
 
 /// Processes whose parent is one of these.
 fn children(parents: &[u32]) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let parent = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
@@ -73,7 +74,7 @@ fn kill(signal: &str, process: u32) {
 #[test]
 fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, 12, TWELVE);
+    write_file(&workplace, 8, TWELVE);
     let said_once = workplace.success(&sweep(&["--output", "whole"]));
     assert!(said_once.contains("12 of 12 trials done") && said_once.contains("best: val_task_loss"), "{said_once}");
     let whole = metrics(&workplace, "whole");
@@ -114,7 +115,8 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
 fn eight_processes_do_no_trial_twice_and_lose_no_row() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 2, TWELVE);
-    let processes: Vec<Child> = (0..8).map(|_| spawn(&workplace, &sweep(&["--output", "shared", "--jobs", "1"]))).collect();
+    let processes: Vec<Child> =
+        (0..8).map(|_| spawn(&workplace, &sweep(&["--output", "shared", "--jobs", "1"]))).collect();
     for process in processes {
         let output = process.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -137,7 +139,11 @@ fn eight_processes_do_no_trial_twice_and_lose_no_row() {
 #[test]
 fn the_teacher_sees_the_dataset_once_in_a_whole_sweep() {
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, 3, "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.4, 0.5, 0.6, 0.7]\n[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    write_file(
+        &workplace,
+        3,
+        "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.4, 0.5, 0.6, 0.7]\n[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n",
+    );
     workplace.success(&sweep(&["--output", "kd"]));
     let students = tasks(&workplace, "kd", "student");
     assert_eq!(students.len(), 10);
@@ -164,7 +170,7 @@ fn the_teacher_sees_the_dataset_once_in_a_whole_sweep() {
 fn trials_at_once_stay_below_the_memory_limit() {
     const LIMIT: u64 = 1300 << 20;
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, 30, &format!("[resources]\nmemory_per_trial = \"600MiB\"\nthreads = 1\n{TWELVE}"));
+    write_file(&workplace, 10, &format!("{TWELVE}[resources]\nmemory_per_trial = \"600MiB\"\nthreads = 1\n"));
     let mut child = spawn(&workplace, &sweep(&["--output", "limited", "--memory", "1300MiB", "--jobs", "2"]));
     let (mut most_bytes, mut most_at_once) = (0, 0);
     while child.try_wait().unwrap().is_none() {
@@ -188,11 +194,12 @@ fn trials_at_once_stay_below_the_memory_limit() {
 #[test]
 fn ctrl_c_saves_and_the_same_command_goes_on() {
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, 60, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    write_file(&workplace, 80, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
     workplace.success(&sweep(&["--output", "whole"]));
     let child = spawn(&workplace, &sweep(&["--output", "stopped"]));
     let start = Instant::now();
-    let begun = || tasks(&workplace, "stopped", "student").iter().any(|task| task.join("run/last/state.safetensors").exists());
+    let begun =
+        || tasks(&workplace, "stopped", "student").iter().any(|task| task.join("run/last/state.safetensors").exists());
     while !workplace.path().join("stopped/tasks").exists() || !begun() {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
         std::thread::sleep(Duration::from_millis(5));
@@ -252,7 +259,8 @@ fn out_of_memory_is_tried_again_down_the_ladder() {
     assert_eq!(rows[0]["state"], "failed", "{}", said(&output));
     assert!(rows[0]["reason"].contains("nothing is left to change"), "{rows:?}");
     assert!(rows[0]["memory_rung"].parse::<u32>().unwrap() >= 3, "{rows:?}");
-    for words in ["out of memory; next with teacher_cache=disk", "next with gradient_checkpointing=true", "batch_size="] {
+    for words in ["out of memory; next with teacher_cache=disk", "next with gradient_checkpointing=true", "batch_size="]
+    {
         assert!(said(&output).contains(words), "nothing was said of {words}:\n{}", said(&output));
     }
 }
@@ -262,13 +270,13 @@ fn a_trial_that_promises_little_is_stopped_early() {
     let workplace = Workplace::with_teacher();
     let lines = "[early_stopping]\nrule = \"median\"\nmin_epochs = 3\nmin_trials = 2\n\
                  [[axis]]\nfield = \"lr\"\nvalues = [0.004, 0.005, 0.006, 1e-9]\n";
-    write_file(&workplace, 150, lines);
+    write_file(&workplace, 40, lines);
     workplace.success(&sweep(&["--output", "early", "--jobs", "1"]));
     let rows = table(&workplace, "early");
     let states: Vec<&str> = rows.iter().map(|row| row["state"].as_str()).collect();
     assert_eq!(states[3], "stopped", "{rows:?}");
     assert_eq!(states[0], "done");
-    assert!(rows[3]["epochs"].parse::<u32>().unwrap() < 150, "{rows:?}");
+    assert!(rows[3]["epochs"].parse::<u32>().unwrap() < 40, "{rows:?}");
     assert!(rows[3]["reason"].contains("median") && !rows[3]["metric"].is_empty(), "{rows:?}");
 }
 

@@ -25,7 +25,9 @@ impl Slurm {
             found.is_ok_and(|output| output.status.success())
         };
         if !["slurmctld", "slurmd", "munged", "sbatch"].into_iter().all(there) {
-            println!("skipped: tests of Slurm (slurm-wlm and munge are not installed; scripts/test --all installs them)");
+            println!(
+                "skipped: tests of Slurm (slurm-wlm and munge are not installed; scripts/test --all installs them)"
+            );
             return None;
         }
         if !rustix::process::getuid().is_root() {
@@ -33,7 +35,8 @@ impl Slurm {
             return None;
         }
         let slurm = Self { folder: tempfile::tempdir().unwrap() };
-        let output = Command::new(script()).arg("start").arg(slurm.folder.path()).args(["--cpus", "4"]).output().unwrap();
+        let output =
+            Command::new(script()).arg("start").arg(slurm.folder.path()).args(["--cpus", "4"]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         Some(slurm)
     }
@@ -91,10 +94,9 @@ fn on_slurm(workplace: &Workplace, slurm: &Slurm, folder: &str) -> Child {
 /// Trial, state and metric of every row.
 fn metrics(workplace: &Workplace, folder: &str) -> Vec<[String; 3]> {
     let mut reader = csv::Reader::from_path(workplace.path().join(folder).join("sweep.csv")).unwrap();
-    let column = |name: &str| reader.headers().unwrap().iter().position(|found| found == name).unwrap();
-    let mut column = column;
-    let columns = ["trial", "state", "metric"].map(|name| column(name));
-    reader.records().map(|row| columns.map(|at| row.as_ref().unwrap()[at].to_owned())).collect()
+    let header = reader.headers().unwrap().clone();
+    let columns = ["trial", "state", "metric"].map(|name| header.iter().position(|found| found == name).unwrap());
+    reader.records().map(|row| row.map(|row| columns.map(|at| row[at].to_owned())).unwrap()).collect()
 }
 
 const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
@@ -137,7 +139,11 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
     slurm.call("scancel", &[&job]);
     let start = Instant::now();
     while !metrics(&workplace, "cancelled").iter().any(|row| row[1] == "failed") {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing was noticed: {:?}", metrics(&workplace, "cancelled"));
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "nothing was noticed: {:?}",
+            metrics(&workplace, "cancelled")
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     let text = std::fs::read_to_string(workplace.path().join("cancelled/sweep.csv")).unwrap();

@@ -79,7 +79,8 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, SweepError).unwrap_or(FAILURE)
+    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, SweepError)
+        .unwrap_or(FAILURE)
 }
 
 /// Prints `error: …` with the chain of causes to standard error. When the reader of the output has gone away

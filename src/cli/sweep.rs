@@ -175,9 +175,11 @@ fn described(found: &Found, plan: &Plan, folder: &SweepFolder, slots: &Slots) ->
     let _ = writeln!(text, "{} {}; folder {}", plan.direction.as_str(), plan.metric, folder.path().display());
     let _ = writeln!(text, "{} trials, {}; {}", plan.trials.len(), counts(plan), slots.reason);
     for task in &plan.tasks {
-        let needs: Vec<&str> = task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
+        let needs: Vec<&str> =
+            task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
         let after = if needs.is_empty() { String::new() } else { format!("  after {}", needs.join(", ")) };
-        let _ = writeln!(text, "  {}  kdgat {}  {}{after}", task.folder_name(), task.kind.words().join(" "), task.label);
+        let _ =
+            writeln!(text, "  {}  kdgat {}  {}{after}", task.folder_name(), task.kind.words().join(" "), task.label);
     }
     text
 }
@@ -232,11 +234,13 @@ fn status(folder: &Path) -> Result<ExitCode> {
             Status::Running if !claimed => "interrupted",
             status => status.as_str(),
         };
-        let metric = state.metrics.get(&plan.metric).map_or(String::new(), |value| format!("  {} {value:.6}", plan.metric));
+        let metric =
+            state.metrics.get(&plan.metric).map_or(String::new(), |value| format!("  {} {value:.6}", plan.metric));
         let worker = state.worker.as_ref().filter(|_| claimed);
         let worker = worker.map_or(String::new(), |worker| format!("  process {} on {}", worker.process, worker.host));
         let reason = state.reason.map_or(String::new(), |reason| format!("  {reason}"));
-        let _ = writeln!(text, "  {shown:<12}{} {}{metric}  {:.1} s{worker}{reason}", task.step, task.label, state.seconds);
+        let _ =
+            writeln!(text, "  {shown:<12}{} {}{metric}  {:.1} s{worker}{reason}", task.step, task.label, state.seconds);
     }
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -276,6 +280,8 @@ fn cancel(folder: &Path) -> Result<ExitCode> {
     for task in &plan.tasks {
         claimed += usize::from(folder.is_claimed(task)?);
     }
-    output::write(&format!("{claimed} running tasks are asked to save and stop; `kdgat sweep` with the same file goes on\n"))?;
+    output::write(&format!(
+        "{claimed} running tasks are asked to save and stop; `kdgat sweep` with the same file goes on\n"
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -66,7 +66,10 @@ impl EarlyStopping {
         let median = if means.len() % 2 == 1 { means[middle] } else { (means[middle - 1] + means[middle]) / 2.0 };
         let best = best(direction, trial)?;
         direction.prefers(median, best).then(|| {
-            format!("after {epochs} epochs its best is {best:.5}, the median of {} others' means {median:.5}", means.len())
+            format!(
+                "after {epochs} epochs its best is {best:.5}, the median of {} others' means {median:.5}",
+                means.len()
+            )
         })
     }
 
@@ -84,8 +87,9 @@ impl EarlyStopping {
         let at_rung = values.len() + 1;
         // With fewer than `reduction` at a rung nobody can be told from the others yet: all go on.
         let kept = at_rung / reduction;
-        (kept > 0 && better >= kept)
-            .then(|| format!("at the rung of {rung} epochs {better} of {at_rung} trials are better, the best {kept} go on"))
+        (kept > 0 && better >= kept).then(|| {
+            format!("at the rung of {rung} epochs {better} of {at_rung} trials are better, the best {kept} go on")
+        })
     }
 }
 

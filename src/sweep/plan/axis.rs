@@ -19,7 +19,13 @@ pub struct Axis {
 pub enum Choices {
     Listed(Vec<Choice>),
     /// Any number between two ends: for random draws.
-    Between { field: String, from: f64, to: f64, scale: Scale, integer: bool },
+    Between {
+        field: String,
+        from: f64,
+        to: f64,
+        scale: Scale,
+        integer: bool,
+    },
 }
 
 /// One value of an axis: what it is called, and what it sets.
@@ -42,7 +48,8 @@ impl Choice {
 impl Axis {
     /// What the entry of a file means; otherwise what is wrong with it.
     pub fn new(entry: &AxisEntry, draws: bool) -> Result<Self, String> {
-        let what = entry.name.as_ref().or(entry.field.as_ref()).map_or("an axis".to_owned(), |name| format!("axis `{name}`"));
+        let what =
+            entry.name.as_ref().or(entry.field.as_ref()).map_or("an axis".to_owned(), |name| format!("axis `{name}`"));
         let kinds = [
             ("values", entry.values.is_some()),
             ("range", entry.range.is_some()),
@@ -66,7 +73,8 @@ impl Axis {
             if listed.is_empty() {
                 return Err(format!("{what} has no value; give one at least"));
             }
-            let twice = listed.iter().enumerate().find(|(at, choice)| listed[..*at].iter().any(|c| c.label == choice.label));
+            let twice =
+                listed.iter().enumerate().find(|(at, choice)| listed[..*at].iter().any(|c| c.label == choice.label));
             if let Some((_, choice)) = twice {
                 return Err(format!("{what}: `{}` is there twice; keep one of them", choice.label));
             }
@@ -172,9 +180,9 @@ fn short(number: f64) -> String {
 
 /// The field's name, or what is wrong with it.
 pub fn known_field(name: &str) -> Result<&'static str, String> {
-    config::field(name).map(|field| field.name).ok_or_else(|| {
-        format!("unknown field `{name}`; the nearest is `{}`", config::nearest_field(name))
-    })
+    config::field(name)
+        .map(|field| field.name)
+        .ok_or_else(|| format!("unknown field `{name}`; the nearest is `{}`", config::nearest_field(name)))
 }
 
 /// `vgae,student` as a list.

@@ -31,7 +31,8 @@ pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>,
             }
         },
     };
-    let kept: Vec<_> = found.into_iter().filter(|found| !file.exclude.iter().any(|rule| excludes(rule, axes, found))).collect();
+    let kept: Vec<_> =
+        found.into_iter().filter(|found| !file.exclude.iter().any(|rule| excludes(rule, axes, found))).collect();
     if problems.is_empty() && kept.is_empty() {
         problems.push("everything is excluded, no trial is left; drop an [[exclude]]".to_owned());
     }
@@ -59,8 +60,12 @@ fn product(axes: &[Axis]) -> Vec<Combination> {
 fn zip(axes: &[Axis]) -> Result<Vec<Combination>, String> {
     let lengths: Vec<usize> = axes.iter().map(|axis| listed(axis).len()).collect();
     if lengths.windows(2).any(|pair| pair[0] != pair[1]) {
-        let described: Vec<String> = axes.iter().zip(&lengths).map(|(axis, length)| format!("{} {length}", axis.name)).collect();
-        return Err(format!("combine = \"zip\" needs axes of the same length (got {}); use \"product\"", described.join(", ")));
+        let described: Vec<String> =
+            axes.iter().zip(&lengths).map(|(axis, length)| format!("{} {length}", axis.name)).collect();
+        return Err(format!(
+            "combine = \"zip\" needs axes of the same length (got {}); use \"product\"",
+            described.join(", ")
+        ));
     }
     let length = lengths.first().copied().unwrap_or(1);
     Ok((0..length).map(|at| axes.iter().map(|axis| listed(axis)[at].clone()).collect()).collect())
@@ -70,7 +75,8 @@ fn zip(axes: &[Axis]) -> Result<Vec<Combination>, String> {
 fn draws(axes: &[Axis], seed: u64, samples: u64) -> Vec<Combination> {
     let mut found: Vec<Combination> = Vec::new();
     for sample in 0..samples {
-        let draw = |(number, axis): (usize, &Axis)| axis.draw(random::bits(seed, Purpose::Sweep, number as u64, sample));
+        let draw =
+            |(number, axis): (usize, &Axis)| axis.draw(random::bits(seed, Purpose::Sweep, number as u64, sample));
         let combination: Combination = axes.iter().enumerate().map(draw).collect();
         if !found.contains(&combination) {
             found.push(combination);
@@ -133,10 +139,14 @@ mod tests {
     fn labels(text: &str) -> Vec<String> {
         let (file, axes) = file(text);
         let found = combinations(&file, &axes).unwrap();
-        found.iter().map(|found| found.iter().map(|choice| choice.label.clone()).collect::<Vec<_>>().join(" ")).collect()
+        found
+            .iter()
+            .map(|found| found.iter().map(|choice| choice.label.clone()).collect::<Vec<_>>().join(" "))
+            .collect()
     }
 
-    const AXES: &str = "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.5, 0.9]\n[[axis]]\nfield = \"kd_temperature\"\nvalues = [1, 4]\n";
+    const AXES: &str =
+        "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.5, 0.9]\n[[axis]]\nfield = \"kd_temperature\"\nvalues = [1, 4]\n";
 
     #[test]
     fn all_with_all_side_by_side_and_less_what_is_excluded() {
@@ -158,7 +168,10 @@ mod tests {
         assert_eq!(few[..], many[..5]);
         assert_ne!(few, random(5, 2));
         for heads in ["1", "2", "3", "4"] {
-            assert!(many.iter().any(|label| label.ends_with(&format!(" {heads}"))), "{heads} was never drawn: {many:?}");
+            assert!(
+                many.iter().any(|label| label.ends_with(&format!(" {heads}"))),
+                "{heads} was never drawn: {many:?}"
+            );
         }
         let rates: Vec<f64> = many.iter().map(|label| label.split(' ').next().unwrap().parse().unwrap()).collect();
         assert!(rates.iter().all(|rate| (1e-4..=1e-2).contains(rate)));
@@ -184,7 +197,8 @@ mod tests {
         assert!(wrong(&format!("{AXES}[[exclude]]\nkd_alpha = 0.8\n")).contains("no value `0.8`"));
         assert!(wrong(&format!("{AXES}[[exclude]]\nkd_alpha = [0.5, 0.9]\n")).contains("no trial is left"));
         assert!(wrong(&format!("samples = 3\n{AXES}")).contains("random"));
-        let unequal = "combine = \"zip\"\n[[axis]]\nfield = \"lr\"\nvalues = [1]\n[[axis]]\nfield = \"seed\"\nvalues = [1, 2]\n";
+        let unequal =
+            "combine = \"zip\"\n[[axis]]\nfield = \"lr\"\nvalues = [1]\n[[axis]]\nfield = \"seed\"\nvalues = [1, 2]\n";
         assert!(wrong(unequal).contains("same length"));
         let entry = |text: &str| {
             let file = SweepFile::parse("test", &format!("metric = \"val_loss\"\n[[axis]]\n{text}")).unwrap();

@@ -96,9 +96,12 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
     }
     for (at, step) in file.step.iter().enumerate() {
         let (name, before) = (&step.name, &file.step[..at]);
-        let fits = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
+        let fits =
+            !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
         if !fits || ["store", "targets"].contains(&name.as_str()) {
-            problems.push(format!("`{name}` is no name for a step; use letters, digits, - and _ (not `store` or `targets`)"));
+            problems.push(format!(
+                "`{name}` is no name for a step; use letters, digits, - and _ (not `store` or `targets`)"
+            ));
         }
         if before.iter().any(|other| other.name == *name) {
             problems.push(format!("two steps are called `{name}`; rename one"));
@@ -116,7 +119,8 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
             problems.push(format!("step `{name}` evaluates nothing; add from = {{ runs = \"STEP\" }}"));
         }
     }
-    if let Some(measure) = file.measure.as_ref().filter(|measure| !file.step.iter().any(|step| step.name == **measure)) {
+    if let Some(measure) = file.measure.as_ref().filter(|measure| !file.step.iter().any(|step| step.name == **measure))
+    {
         let near = nearest(measure, file.step.iter().map(|step| step.name.as_str()));
         problems.push(format!("measure: no step is called `{measure}`; the nearest is `{near}`"));
     }
@@ -166,7 +170,12 @@ impl Expansion<'_> {
     }
 
     /// The task of a step for a combination; it and what it needs are added if they are new. Returns its digest.
-    fn step(&mut self, step: &Step, combination: &Combination, made: &BTreeMap<&str, String>) -> Result<String, SweepError> {
+    fn step(
+        &mut self,
+        step: &Step,
+        combination: &Combination,
+        made: &BTreeMap<&str, String>,
+    ) -> Result<String, SweepError> {
         let holds = |axis: &Axis| axis.steps.is_empty() || axis.steps.contains(&step.name);
         let chosen: Vec<(&Axis, &Choice)> = self.axes.iter().zip(combination).filter(|(axis, _)| holds(axis)).collect();
         let label = describe(chosen.iter().map(|(axis, choice)| (axis.name.as_str(), choice.label.as_str())));
@@ -226,7 +235,9 @@ impl Expansion<'_> {
         }
         if step.command == StepCommand::Evaluate {
             // An axis of a training says nothing to it.
-            flags.retain(|name, _| config::field(name).is_none_or(|field| ["data", "evaluation"].contains(&field.section)));
+            flags.retain(|name, _| {
+                config::field(name).is_none_or(|field| ["data", "evaluation"].contains(&field.section))
+            });
             presets.clear();
         }
         // Named, so that a step that would not read it is refused; the path is known when the other step is done.

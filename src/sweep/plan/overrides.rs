@@ -25,14 +25,21 @@ pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
         return Err(usage("there is no value".to_owned()));
     }
     if field == "seed" && step.is_none() && !file.axis.iter().any(|axis| varies(axis, field)) {
-        let seed = |text: &String| text.parse().map_err(|_| usage(format!("`{text}` is no seed; expected a whole number")));
+        let seed =
+            |text: &String| text.parse().map_err(|_| usage(format!("`{text}` is no seed; expected a whole number")));
         file.seeds = values.iter().map(seed).collect::<Result<_, _>>()?;
         return Ok(());
     }
-    let named = |axis: &&mut AxisEntry| varies(axis, field) && step.is_none_or(|step| axis.steps.iter().any(|s| s == step));
+    let named =
+        |axis: &&mut AxisEntry| varies(axis, field) && step.is_none_or(|step| axis.steps.iter().any(|s| s == step));
     if let Some(axis) = file.axis.iter_mut().find(named) {
         if field == "data" {
-            *axis = AxisEntry { name: axis.name.clone(), steps: axis.steps.clone(), datasets: Some(values), ..Default::default() };
+            *axis = AxisEntry {
+                name: axis.name.clone(),
+                steps: axis.steps.clone(),
+                datasets: Some(values),
+                ..Default::default()
+            };
         } else {
             let values = values.into_iter().map(toml::Value::String).collect();
             *axis = AxisEntry {

@@ -118,7 +118,14 @@ pub fn describe<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
 
 impl Task {
     /// A task, known by its digest.
-    pub fn new(kind: TaskKind, step: &str, label: String, config: Config, needs: Vec<String>, inputs: Vec<Input>) -> Self {
+    pub fn new(
+        kind: TaskKind,
+        step: &str,
+        label: String,
+        config: Config,
+        needs: Vec<String>,
+        inputs: Vec<Input>,
+    ) -> Self {
         let id = digest(kind, &config, &inputs);
         Self { id, kind, step: step.to_owned(), label, config, needs, inputs }
     }

@@ -166,7 +166,8 @@ pub fn compare(plan: &Plan, rows: &[Row], first: &str, second: &str) -> Result<C
     let rest = |row: &Row| settings(plan, row, |axis| axis != one.0 && axis != other.0);
     let chosen = |(axis, value): &(String, String)| {
         let at = plan.axes.iter().position(|known| known == axis);
-        let matches = move |row: &&Row| at.is_some_and(|at| row.trial.labels.get(at) == Some(value)) && row.status.is_done();
+        let matches =
+            move |row: &&Row| at.is_some_and(|at| row.trial.labels.get(at) == Some(value)) && row.status.is_done();
         rows.iter().filter(matches).collect::<Vec<&Row>>()
     };
     let mut differences = Vec::new();
@@ -189,7 +190,10 @@ fn condition(plan: &Plan, rows: &[Row], text: &str) -> Result<(String, String), 
     };
     let labels = rows.iter().filter_map(|row| row.trial.labels.get(at)).map(String::as_str);
     if !labels.clone().any(|label| label == value) {
-        return Err(format!("`{text}`: axis `{axis}` has no such value; the nearest is `{}`", crate::config::nearest(value, labels)));
+        return Err(format!(
+            "`{text}`: axis `{axis}` has no such value; the nearest is `{}`",
+            crate::config::nearest(value, labels)
+        ));
     }
     Ok((axis.to_owned(), value.to_owned()))
 }

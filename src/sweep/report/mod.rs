@@ -30,9 +30,13 @@ pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> R
     let tables = tables::tables(plan, &rows, &compared);
     let title = format!("Sweep {}", plan.name);
     let markdown = tables::markdown(&title, &tables);
-    let groups = csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
-    let contents =
-        [("report.md", markdown.clone().into_bytes()), ("report.html", tables::html(&title, &tables).into_bytes()), ("report.csv", groups)];
+    let groups =
+        csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
+    let contents = [
+        ("report.md", markdown.clone().into_bytes()),
+        ("report.html", tables::html(&title, &tables).into_bytes()),
+        ("report.csv", groups),
+    ];
     let mut written = Vec::new();
     for (name, content) in contents {
         let path = folder.path().join(name);
@@ -45,8 +49,18 @@ pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> R
 /// A row for each group of trials that differ by seed only, with all digits.
 fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let axes = plan.axes.iter().filter(|axis| *axis != "seed").map(String::as_str);
-    let columns =
-        ["metric", "mean", "deviation", "trials", "failed", "seconds", "peak_memory_bytes", "parameters", "ms_per_graph", "pareto"];
+    let columns = [
+        "metric",
+        "mean",
+        "deviation",
+        "trials",
+        "failed",
+        "seconds",
+        "peak_memory_bytes",
+        "parameters",
+        "ms_per_graph",
+        "pareto",
+    ];
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(axes.chain(columns))?;
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());

@@ -63,7 +63,8 @@ fn table_of_best(plan: &Plan, groups: &[Group]) -> Table {
 }
 
 fn table_of_effect(plan: &Plan, effect: &Effect) -> Table {
-    let row = |(value, summary): &(String, Summary)| vec![value.clone(), mean(Some(*summary)), summary.count.to_string()];
+    let row =
+        |(value, summary): &(String, Summary)| vec![value.clone(), mean(Some(*summary)), summary.count.to_string()];
     Table {
         title: format!("Effect of {}", effect.axis),
         note: format!("Mean over everything else; the means lie {:.5} apart.", effect.spread),
@@ -105,7 +106,8 @@ fn table_of_comparisons(plan: &Plan, comparisons: &[Comparison]) -> Table {
     let difference = format!("difference of {}", plan.metric);
     Table {
         title: "Pairs".to_owned(),
-        note: "Second less first, over trials that differ in nothing else; paired permutation test, two-sided.".to_owned(),
+        note: "Second less first, over trials that differ in nothing else; paired permutation test, two-sided."
+            .to_owned(),
         header: ["first", "second", &difference, "pairs", "second better", "p"].map(str::to_owned).to_vec(),
         rows: comparisons.iter().map(row).collect(),
     }
@@ -127,7 +129,9 @@ pub fn markdown(title: &str, tables: &[Table]) -> String {
         if !table.note.is_empty() {
             text += &format!("{}\n\n", table.note);
         }
-        let line = |cells: &[String]| format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
+        let line = |cells: &[String]| {
+            format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+        };
         text += &line(&table.header);
         text += &format!("|{}\n", "---|".repeat(table.header.len()));
         text.extend(table.rows.iter().map(|row| line(row)));

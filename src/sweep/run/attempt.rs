@@ -76,7 +76,8 @@ impl Attempt {
         }
         let config = claim.folder().join("config.json");
         let frozen = config::freeze(&task.config, &task.kind.words().join(" "), &Map::new());
-        let text = serde_json::to_vec_pretty(&frozen).map_err(|error| SweepError::file(&config, "write")(error.into()))?;
+        let text =
+            serde_json::to_vec_pretty(&frozen).map_err(|error| SweepError::file(&config, "write")(error.into()))?;
         files::write_atomically(&config, &text).map_err(SweepError::file(&config, "write"))?;
 
         let log_path = claim.folder().join("log.txt");
@@ -136,7 +137,10 @@ impl Attempt {
 
     /// Its state, once it has ended; the claim is given back then.
     pub fn poll(&mut self, folder: &SweepFolder, plan: &Plan) -> Result<Option<TaskState>, SweepError> {
-        let waited = self.child.try_wait().map_err(SweepError::file(&self.claim.folder().join("log.txt"), "wait for the task of"))?;
+        let waited = self
+            .child
+            .try_wait()
+            .map_err(SweepError::file(&self.claim.folder().join("log.txt"), "wait for the task of"))?;
         let Some(status) = waited else { return Ok(None) };
         self.state.seconds += self.started.elapsed().as_secs_f64();
         self.conclude(folder, plan, status)?;
@@ -220,7 +224,8 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
         TaskKind::Store | TaskKind::Targets => return Ok(()),
         TaskKind::Evaluate => {
             let judged = task.inputs.first().and_then(|input| plan.task(&input.task));
-            let judged = judged.map(|judged| Ok::<_, SweepError>(run_of(folder, judged, &folder.state(judged)?))).transpose()?;
+            let judged =
+                judged.map(|judged| Ok::<_, SweepError>(run_of(folder, judged, &folder.state(judged)?))).transpose()?;
             results::of_evaluation(&run, judged.as_deref().unwrap_or(&run))?
         }
         _ => results::of_training(&run)?,
@@ -296,13 +301,16 @@ fn arguments(
     Ok(arguments)
 }
 
+/// What a training says that was refused before it took the memory.
+const REFUSALS: [&str; 2] = ["not even one graph at a time fits", "but memory allows"];
+
 /// Killed by the system, or its own words.
 fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
     const KILLED: i32 = 9;
     status.signal() == Some(KILLED)
         || status.code() == Some(128 + KILLED)
         || allocator::says_out_of_memory(said)
-        || said.contains("not even one graph at a time fits")
+        || REFUSALS.iter().any(|words| said.contains(words))
 }
 
 /// Graphs of a batch of a run that began.
@@ -327,6 +335,7 @@ fn last_words(log: &Path, from: u64) -> String {
 /// The line of a log that tells most.
 fn error_line(said: &str) -> String {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines().rev().find(|line| line.starts_with("error")).or(lines().next_back()).unwrap_or("it said nothing");
+    let line =
+        lines().rev().find(|line| line.starts_with("error")).or(lines().next_back()).unwrap_or("it said nothing");
     line.chars().take(300).collect()
 }

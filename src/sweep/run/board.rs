@@ -56,7 +56,10 @@ impl<'a> Board<'a> {
         let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
         for task in &self.plan.tasks {
             let own = |id: &str| {
-                statuses.get(id).copied().unwrap_or_else(|| self.states.get(id).map_or(Status::Waiting, |state| state.status))
+                statuses
+                    .get(id)
+                    .copied()
+                    .unwrap_or_else(|| self.states.get(id).map_or(Status::Waiting, |state| state.status))
             };
             let status = settled(task, &own);
             statuses.insert(&task.id, status);

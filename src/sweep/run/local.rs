@@ -99,24 +99,23 @@ impl Executor<'_> {
     }
 
     fn take_ends(&mut self) -> Result<(), SweepError> {
-        let mut still = Vec::new();
-        for (mut attempt, grant) in std::mem::take(&mut self.running) {
-            match attempt.poll(self.folder, self.plan)? {
-                None => still.push((attempt, grant)),
-                Some(state) => {
-                    self.free.push(grant);
-                    self.view.ended(&attempt.task, &state);
-                    if state.status == Status::Failed {
-                        self.view.line(&format!("         its log: {}", attempt.log().display()));
-                    }
-                    self.board.note(&attempt.task, state);
-                    // The claim is given back before the table is read, so that a waiting process loses no time.
-                    drop(attempt);
-                    self.folder.write_table(self.plan)?;
-                }
+        let mut at = 0;
+        while at < self.running.len() {
+            let Some(state) = self.running[at].0.poll(self.folder, self.plan)? else {
+                at += 1;
+                continue;
+            };
+            let (attempt, grant) = self.running.remove(at);
+            self.free.push(grant);
+            self.view.ended(&attempt.task, &state);
+            if state.status == Status::Failed {
+                self.view.line(&format!("         its log: {}", attempt.log().display()));
             }
+            self.board.note(&attempt.task, state);
+            // The claim is given back before the table is read, so that a waiting process loses no time.
+            drop(attempt);
+            self.folder.write_table(self.plan)?;
         }
-        self.running = still;
         Ok(())
     }
 

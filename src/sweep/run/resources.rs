@@ -34,7 +34,8 @@ type Gpu = (String, u64);
 /// # Errors
 /// If not even one task may run.
 pub fn slots(plan: &Plan, wish: &Wish) -> Result<Slots, SweepError> {
-    let wants_gpu = plan.tasks.iter().any(|task| task.kind.stage().is_some() && task.config.training.device != DeviceChoice::Cpu);
+    let wants_gpu =
+        plan.tasks.iter().any(|task| task.kind.stage().is_some() && task.config.training.device != DeviceChoice::Cpu);
     let gpus = if wants_gpu { gpus() } else { Vec::new() };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     // What a limit leaves to tensors, and what one process needs beside them.
@@ -79,10 +80,7 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
             gpu_memory_bytes: gpu.filter(|_| per_gpu > 1).map(|(_, free)| free / per_gpu as u64),
         }
     };
-    let reason = format!(
-        "{count} at once ({reason}), {threads} threads and {} MiB each",
-        memory / count as u64 >> 20
-    );
+    let reason = format!("{count} at once ({reason}), {threads} threads and {} MiB each", memory / count as u64 >> 20);
     Ok(Slots { grants: (0..count).map(grant).collect(), reason })
 }
 
@@ -107,7 +105,7 @@ fn gpus() -> Vec<Gpu> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::plan::{SweepFile, Surroundings, expand};
+    use crate::sweep::plan::{Surroundings, SweepFile, expand};
 
     fn plan(resources: &str) -> Plan {
         let text = format!(

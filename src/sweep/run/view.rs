@@ -53,7 +53,8 @@ impl View {
         let again = if attempts > 1 { format!(", attempt {attempts}") } else { String::new() };
         match &mut self.live {
             Some(live) => {
-                let bar = live.area.insert_before(&live.total, ProgressBar::new(task.config.training.max_epochs as u64));
+                let bar =
+                    live.area.insert_before(&live.total, ProgressBar::new(task.config.training.max_epochs as u64));
                 let template = "  {prefix} [{bar:16}] {pos}/{len} epochs  {elapsed}  {msg}";
                 let plain = "  {prefix} {spinner} {elapsed}";
                 let style = ProgressStyle::with_template(if task.kind.stage().is_some() { template } else { plain });

@@ -20,7 +20,10 @@ pub fn submit(script: &str, after: &[JobId]) -> Result<String, SweepError> {
     let number = said.trim().split(';').next().unwrap_or_default().to_owned();
     match number.parse::<u64>() {
         Ok(_) => Ok(number),
-        Err(_) => Err(SweepError::Batch { command: "sbatch".to_owned(), said: format!("expected a job's number, got {said:?}") }),
+        Err(_) => Err(SweepError::Batch {
+            command: "sbatch".to_owned(),
+            said: format!("expected a job's number, got {said:?}"),
+        }),
     }
 }
 
@@ -37,14 +40,23 @@ pub fn cancel(jobs: &[JobId]) -> Result<(), SweepError> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let arguments: Vec<String> = ["--full", "--quiet"].iter().map(|&flag| flag.to_owned()).chain(jobs.iter().cloned()).collect();
+    let arguments: Vec<String> =
+        ["--full", "--quiet"].iter().map(|&flag| flag.to_owned()).chain(jobs.iter().cloned()).collect();
     call("scancel", &arguments, None).map(drop)
 }
 
 /// Whether a state of `squeue --states=all` means that a job will not run on by itself.
 pub fn has_ended(state: &str) -> bool {
     const ENDED: [&str; 9] = [
-        "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED",
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+        "NODE_FAIL",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
     ];
     ENDED.contains(&state)
 }
@@ -53,12 +65,19 @@ fn call(program: &str, arguments: &[String], input: Option<&str>) -> Result<Stri
     let command = format!("{program} {}", arguments.join(" "));
     let failed = |said: String| SweepError::Batch { command: command.clone(), said };
     let io = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => failed("it is not installed here; run this on a machine that submits to Slurm".to_owned()),
+        std::io::ErrorKind::NotFound => {
+            failed("it is not installed here; run this on a machine that submits to Slurm".to_owned())
+        }
         _ => failed(error.to_string()),
     };
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
-    let mut child =
-        Command::new(program).args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(io)?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
     if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
         stdin.write_all(text.as_bytes()).map_err(io)?;
     }

@@ -68,7 +68,11 @@ exit "$code"
 /// A word for the shell.
 fn quoted(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+%=:,".contains(letter);
-    if text.chars().all(plain) && !text.is_empty() { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if text.chars().all(plain) && !text.is_empty() {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

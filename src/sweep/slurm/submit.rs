@@ -50,6 +50,7 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
         lost: BTreeMap::new(),
         shown: BTreeMap::new(),
     };
+    folder.write_table(plan)?;
     submitter.find_jobs()?;
     let ended = submitter.work();
     submitter.view.finish();
@@ -88,6 +89,8 @@ impl<'a> Submitter<'a> {
     }
 
     fn work(&mut self) -> Result<Ended, SweepError> {
+        // The first time it has to answer: what is wrong then is not mended by waiting.
+        queue::jobs()?;
         let mut answered = Instant::now();
         loop {
             self.board.refresh()?;
@@ -104,7 +107,8 @@ impl<'a> Submitter<'a> {
                 return Ok(Ended::Cancelled);
             }
             if interrupt::requested() {
-                self.view.line("the jobs go on; the same command looks after them again, `kdgat sweep cancel` ends them");
+                self.view
+                    .line("the jobs go on; the same command looks after them again, `kdgat sweep cancel` ends them");
                 return Ok(Ended::Interrupted);
             }
             match queue::jobs() {
@@ -194,7 +198,8 @@ impl<'a> Submitter<'a> {
         claim.write(&state)?;
         self.view.line(&format!("job {job} of {} {} has ended ({how})", task.step, task.label));
         self.board.note(task, state);
-        Ok(())
+        drop(claim);
+        self.folder.write_table(self.plan)
     }
 
     /// Submits every open task that has no job, an array a step, after the jobs of what it needs.
@@ -215,7 +220,9 @@ impl<'a> Submitter<'a> {
                 let number = job.map(|job| job.split('_').next().unwrap_or(job).to_owned());
                 after.extend(number.filter(|number| !after.contains(number)));
             }
-            after.retain(|number| queued.keys().any(|job| job.starts_with(&format!("{number}_"))) || self.is_new(number, queued));
+            after.retain(|number| {
+                queued.keys().any(|job| job.starts_with(&format!("{number}_"))) || self.is_new(number, queued)
+            });
             let number = queue::submit(&script(&program, self.folder, self.plan, &array), &after)?;
             for (element, task) in array.iter().enumerate() {
                 let job = format!("{number}_{element}");

@@ -97,7 +97,9 @@ impl SweepFolder {
         };
         if self.is_cancelled() {
             let folder = self.path.display();
-            return Err(SweepError::Usage(format!("{folder}: is being cancelled; wait until its processes have ended")));
+            return Err(SweepError::Usage(format!(
+                "{folder}: is being cancelled; wait until its processes have ended"
+            )));
         }
         Ok(Membership { _lock: lock })
     }

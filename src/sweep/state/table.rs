@@ -99,7 +99,12 @@ fn together(statuses: impl Iterator<Item = Status>) -> Status {
 }
 
 /// Why a trial failed: the first reason on the way to it.
-fn reason(plan: &Plan, trial: &Trial, states: &BTreeMap<&str, TaskState>, statuses: &BTreeMap<&str, Status>) -> Option<String> {
+fn reason(
+    plan: &Plan,
+    trial: &Trial,
+    states: &BTreeMap<&str, TaskState>,
+    statuses: &BTreeMap<&str, Status>,
+) -> Option<String> {
     let mut waiting: Vec<&String> = trial.tasks.iter().collect();
     let mut seen: Vec<&String> = Vec::new();
     while let Some(id) = waiting.pop() {
