@@ -238,7 +238,7 @@ fn cancelled_from_outside_it_saves_and_can_go_on() {
 #[test]
 fn what_fails_is_told_and_what_needs_it_is_not_begun() {
     let workplace = Workplace::new();
-    write_file(&workplace, 2, TWELVE);
+    write_file(&workplace, 1, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = table(&workplace, "failed");
@@ -247,6 +247,14 @@ fn what_fails_is_told_and_what_needs_it_is_not_begun() {
     let targets = tasks(&workplace, "failed", "targets");
     assert!(std::fs::read_to_string(targets[0].join("state.json")).unwrap().contains("\"attempts\": 1,"));
     assert!(tasks(&workplace, "failed", "student").is_empty());
+
+    // With a teacher it goes on, when it is told to.
+    let teacher = Workplace::with_teacher();
+    support::cli::copy_folder(&teacher.path().join("teachers"), &workplace.path().join("teachers"));
+    let output = workplace.run(&sweep(&["--output", "failed"]));
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    workplace.success(&sweep(&["--output", "failed", "--retry-failed"]));
+    assert!(table(&workplace, "failed").iter().all(|row| row["state"] == "done" && row["reason"].is_empty()));
 }
 
 #[test]

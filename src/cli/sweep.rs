@@ -12,10 +12,10 @@ use super::output;
 use crate::config::ByteSize;
 use crate::interrupt;
 use crate::sweep::plan::{self, Found, Plan, Surroundings};
-use crate::sweep::report;
 use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
 use crate::sweep::slurm;
 use crate::sweep::state::{Status, SweepFolder, TABLE, table};
+use crate::sweep::{ray, report};
 
 /// What `kdgat sweep` takes.
 #[derive(Args, Debug)]
@@ -36,6 +36,9 @@ pub struct SweepArgs {
     /// Print what would run, and run nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Try tasks again that have failed for good, from their beginning or last checkpoint
+    #[arg(long)]
+    pub retry_failed: bool,
     /// Folder of the sweep; without, sweeps/NAME
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
@@ -53,6 +56,8 @@ pub enum Executor {
     Local,
     /// As job arrays of Slurm
     Slurm,
+    /// As jobs of the Ray cluster at RAY_ADDRESS
+    Ray,
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,15 +124,21 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
     if args.dry_run {
         output::write(&described(&found, &plan, &folder, &slots))?;
-        if args.executor == Executor::Slurm {
-            for script in slurm::scripts(&folder, &plan)? {
-                output::write(&format!("\n{script}"))?;
-            }
+        let requests = match args.executor {
+            Executor::Local => Vec::new(),
+            Executor::Slurm => slurm::scripts(&folder, &plan)?,
+            Executor::Ray => ray::requests(&folder, &plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
+        };
+        for request in requests {
+            output::write(&format!("\n{request}"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
+    if args.retry_failed {
+        eprintln!("{} failed tasks are tried again", folder.retry_failed(&plan)?);
+    }
     eprint!("sweep {}: {} trials, {}; ", plan.name, plan.trials.len(), counts(&plan));
     let ended = match args.executor {
         Executor::Local => {
@@ -137,6 +148,10 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         Executor::Slurm => {
             eprintln!("on Slurm");
             slurm::run(&folder, &plan)?
+        }
+        Executor::Ray => {
+            eprintln!("on Ray");
+            ray::run(&folder, &plan)?
         }
     };
     summary(&folder, &plan, ended)

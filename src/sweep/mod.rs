@@ -2,13 +2,15 @@
 //!
 //! A file ([`plan::SweepFile`]) is expanded to a [`plan::Plan`]: trials, and the tasks that they are made of, each known by a
 //! digest, so that what several trials need is one task. A folder ([`state::SweepFolder`]) holds how far each task is; any
-//! number of processes may work on it. [`run`] does the work here, [`slurm`] hands it to a cluster.
+//! number of processes may work on it. [`run`] does the work here, [`slurm`] and [`ray`] hand it to a cluster.
 
 pub mod early;
 mod error;
 pub mod plan;
+pub mod ray;
 pub mod report;
 pub mod run;
+mod shell;
 pub mod slurm;
 pub mod state;
 

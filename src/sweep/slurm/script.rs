@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::sweep::plan::{Plan, Task};
+use crate::sweep::shell::quoted;
 use crate::sweep::state::SweepFolder;
 
 /// Exit code of a task that has saved and has to be started again (`EX_TEMPFAIL` of sysexits.h).
@@ -63,26 +64,4 @@ exit "$code"
 "#
     );
     text
-}
-
-/// A word for the shell.
-fn quoted(text: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+%=:,".contains(letter);
-    if text.chars().all(plain) && !text.is_empty() {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_the_shell() {
-        assert_eq!(quoted("/a/b-1.log"), "/a/b-1.log");
-        assert_eq!(quoted("/a b/c"), "'/a b/c'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 }

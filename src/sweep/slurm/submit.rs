@@ -88,6 +88,16 @@ impl<'a> Submitter<'a> {
         self.folder.task(task).join("job")
     }
 
+    /// The task has no job any more.
+    fn forget(&mut self, task: &Task) -> Result<(), SweepError> {
+        self.jobs.remove(task.id.as_str());
+        let path = self.job_file(task);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SweepError::file(&path, "remove")(error)),
+            _ => Ok(()),
+        }
+    }
+
     fn work(&mut self) -> Result<Ended, SweepError> {
         // The first time it has to answer: what is wrong then is not mended by waiting.
         queue::jobs()?;
@@ -104,6 +114,9 @@ impl<'a> Submitter<'a> {
                 // Jobs that run see the mark themselves and save; the others never begin.
                 let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
                 queue::cancel(&jobs)?;
+                for task in &self.plan.tasks {
+                    self.forget(task)?;
+                }
                 return Ok(Ended::Cancelled);
             }
             if interrupt::requested() {
@@ -165,12 +178,12 @@ impl<'a> Submitter<'a> {
 
     fn after_end(&mut self, task: &'a Task, how: &str) -> Result<(), SweepError> {
         self.gone.remove(task.id.as_str());
-        let job = self.jobs.remove(task.id.as_str()).unwrap_or_default();
         let Some(claim) = self.folder.claim(task)? else {
             // Somebody is at it still: it is looked at again when that has ended.
-            self.jobs.insert(&task.id, job);
             return Ok(());
         };
+        let job = self.jobs.get(task.id.as_str()).cloned().unwrap_or_default();
+        self.forget(task)?;
         let mut state = self.folder.state(task)?;
         if state.status.is_settled() {
             return Ok(());

@@ -161,6 +161,21 @@ impl SweepFolder {
         }
     }
 
+    /// Lets failed tasks begin again, as if they had never been tried; how many there were.
+    pub fn retry_failed(&self, plan: &Plan) -> Result<usize, SweepError> {
+        let mut count = 0;
+        for task in &plan.tasks {
+            let state = self.state(task)?;
+            let Some(claim) = (state.status == Status::Failed).then(|| self.claim(task)).transpose()?.flatten() else {
+                continue;
+            };
+            let seconds = state.seconds;
+            claim.write(&TaskState { seconds, ..TaskState::default() })?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// Asks all processes that work on the sweep to stop.
     pub fn cancel(&self) -> Result<(), SweepError> {
         let path = self.path.join(CANCELLED);
