@@ -43,11 +43,19 @@ impl Ray {
         let (port, dashboard) = (free_port(), free_port());
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(program);
-        command.args(["start", "--head", "--block", "--num-cpus=4", "--disable-usage-stats", "--dashboard-host=127.0.0.1"]);
+        command.args([
+            "start",
+            "--head",
+            "--block",
+            "--num-cpus=4",
+            "--disable-usage-stats",
+            "--dashboard-host=127.0.0.1",
+        ]);
         command.arg(format!("--port={port}")).arg(format!("--dashboard-port={dashboard}"));
         command.arg("--node-ip-address=127.0.0.1").arg(format!("--temp-dir={}", folder.path().join("ray").display()));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
-        let ray = Self { head: command.spawn().unwrap(), address: format!("http://127.0.0.1:{dashboard}"), _folder: folder };
+        let ray =
+            Self { head: command.spawn().unwrap(), address: format!("http://127.0.0.1:{dashboard}"), _folder: folder };
         let start = Instant::now();
         while !ray.answers() {
             let log = std::fs::read_to_string(ray._folder.path().join("log")).unwrap_or_default();
@@ -75,7 +83,8 @@ impl Drop for Ray {
         while start.elapsed() < Duration::from_secs(20) && matches!(self.head.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(100));
         }
-        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", self.head.id())]).stderr(Stdio::null()).status();
+        let _ =
+            Command::new("kill").args(["-KILL", "--", &format!("-{}", self.head.id())]).stderr(Stdio::null()).status();
         let _ = self.head.wait();
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::SweepError;
 use super::plan::{Plan, Task};
-use super::run::{Board, Ended, View};
+use super::run::{Board, Ended, Follower};
 use super::state::{Status, SweepFolder};
 use crate::config::DeviceChoice;
 use crate::interrupt;
@@ -44,15 +44,12 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
         plan,
         server,
         board: Board::new(folder, plan)?,
-        view: View::new(plan),
+        follower: Follower::new(plan),
         jobs: BTreeMap::new(),
         submissions: BTreeMap::new(),
-        shown: BTreeMap::new(),
     };
     submitter.find_jobs()?;
-    let ended = submitter.work();
-    submitter.view.finish();
-    ended
+    submitter.work()
 }
 
 /// The body of a submission. Its number keeps the names of a task's jobs apart.
@@ -93,11 +90,10 @@ struct Submitter<'a> {
     plan: &'a Plan,
     server: Server,
     board: Board<'a>,
-    view: View,
+    follower: Follower<'a>,
     /// The job of each task that has one.
     jobs: BTreeMap<&'a str, String>,
     submissions: BTreeMap<&'a str, u32>,
-    shown: BTreeMap<&'a str, Status>,
 }
 
 impl<'a> Submitter<'a> {
@@ -133,11 +129,8 @@ impl<'a> Submitter<'a> {
         let mut answered = Instant::now();
         loop {
             self.board.refresh()?;
-            self.show();
-            if self.board.is_settled() {
-                self.folder.write_table(self.plan)?;
-                let failed = self.board.statuses().values().any(|status| !status.is_done());
-                return Ok(if failed { Ended::Failed } else { Ended::Done });
+            if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
+                return Ok(ended);
             }
             if self.folder.is_cancelled() {
                 for job in self.jobs.values() {
@@ -146,9 +139,7 @@ impl<'a> Submitter<'a> {
                 return Ok(Ended::Cancelled);
             }
             if interrupt::requested() {
-                self.view
-                    .line("the jobs go on; the same command looks after them again, `kdgat sweep cancel` ends them");
-                return Ok(Ended::Interrupted);
+                return Ok(self.follower.leave());
             }
             match self.statuses() {
                 Ok(known) => {
@@ -161,20 +152,6 @@ impl<'a> Submitter<'a> {
                 Err(error) => tracing::warn!("{error}"),
             }
             std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// One line for each task that began or ended.
-    fn show(&mut self) {
-        for (id, status) in self.board.statuses() {
-            let (Some(task), Some(state)) = (self.plan.task(id), self.board.state(id)) else { continue };
-            if self.shown.insert(&task.id, status) != Some(status) {
-                match status {
-                    Status::Running => self.view.started(task, state.attempts),
-                    status if status.is_settled() => self.view.ended(task, state),
-                    _ => {}
-                }
-            }
         }
     }
 

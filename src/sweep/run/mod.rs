@@ -2,6 +2,7 @@
 
 mod attempt;
 mod board;
+mod follow;
 mod ladder;
 mod local;
 mod one;
@@ -11,7 +12,7 @@ mod view;
 
 pub use attempt::{Asked, Attempt, Grant};
 pub use board::Board;
+pub use follow::Follower;
 pub use local::{Ended, run as run_here};
 pub use one::{Outcome, work_on};
 pub use resources::{Slots, Wish, slots};
-pub use view::{View, end_line};

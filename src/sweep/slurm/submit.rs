@@ -13,7 +13,7 @@ use crate::files;
 use crate::interrupt;
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task};
-use crate::sweep::run::{Board, Ended, View};
+use crate::sweep::run::{Board, Ended, Follower};
 use crate::sweep::state::{Status, SweepFolder};
 
 /// Between two looks at the queue.
@@ -44,30 +44,26 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
         folder,
         plan,
         board: Board::new(folder, plan)?,
-        view: View::new(plan),
+        follower: Follower::new(plan),
         jobs: BTreeMap::new(),
         gone: BTreeMap::new(),
         lost: BTreeMap::new(),
-        shown: BTreeMap::new(),
     };
     folder.write_table(plan)?;
     submitter.find_jobs()?;
-    let ended = submitter.work();
-    submitter.view.finish();
-    ended
+    submitter.work()
 }
 
 struct Submitter<'a> {
     folder: &'a SweepFolder,
     plan: &'a Plan,
     board: Board<'a>,
-    view: View,
+    follower: Follower<'a>,
     /// The job of each task that has one.
     jobs: BTreeMap<&'a str, JobId>,
     /// Since when a task's job is no longer there.
     gone: BTreeMap<&'a str, Instant>,
     lost: BTreeMap<&'a str, u32>,
-    shown: BTreeMap<&'a str, Status>,
 }
 
 impl<'a> Submitter<'a> {
@@ -104,11 +100,8 @@ impl<'a> Submitter<'a> {
         let mut answered = Instant::now();
         loop {
             self.board.refresh()?;
-            self.show();
-            if self.board.is_settled() {
-                self.folder.write_table(self.plan)?;
-                let failed = self.board.statuses().values().any(|status| !status.is_done());
-                return Ok(if failed { Ended::Failed } else { Ended::Done });
+            if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
+                return Ok(ended);
             }
             if self.folder.is_cancelled() {
                 // Jobs that run see the mark themselves and save; the others never begin.
@@ -120,9 +113,7 @@ impl<'a> Submitter<'a> {
                 return Ok(Ended::Cancelled);
             }
             if interrupt::requested() {
-                self.view
-                    .line("the jobs go on; the same command looks after them again, `kdgat sweep cancel` ends them");
-                return Ok(Ended::Interrupted);
+                return Ok(self.follower.leave());
             }
             match queue::jobs() {
                 Ok(queued) => {
@@ -135,20 +126,6 @@ impl<'a> Submitter<'a> {
                 Err(error) => tracing::warn!("{error}"),
             }
             std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// One line for each task that began or ended.
-    fn show(&mut self) {
-        for (id, status) in self.board.statuses() {
-            let (Some(task), Some(state)) = (self.plan.task(id), self.board.state(id)) else { continue };
-            if self.shown.insert(&task.id, status) != Some(status) {
-                match status {
-                    Status::Running => self.view.started(task, state.attempts),
-                    status if status.is_settled() => self.view.ended(task, state),
-                    _ => {}
-                }
-            }
         }
     }
 
@@ -209,7 +186,7 @@ impl<'a> Submitter<'a> {
             _ => state.status = Status::Waiting,
         }
         claim.write(&state)?;
-        self.view.line(&format!("job {job} of {} {} has ended ({how})", task.step, task.label));
+        self.follower.line(&format!("job {job} of {} {} has ended ({how})", task.step, task.label));
         self.board.note(task, state);
         drop(claim);
         self.folder.write_table(self.plan)
@@ -246,7 +223,7 @@ impl<'a> Submitter<'a> {
                 self.jobs.insert(&task.id, job);
             }
             let step = array.first().map_or("", |task| task.step.as_str());
-            self.view.line(&format!("job {number}: {} tasks of {step}", array.len()));
+            self.follower.line(&format!("job {number}: {} tasks of {step}", array.len()));
         }
         Ok(())
     }
