@@ -79,7 +79,7 @@ fn main() -> Result<(), Error> {
     let name = |way: &Way| format!("{trials} trials of {epochs} epochs, {}", way.name);
     for (way, found) in WAYS.iter().zip(&found) {
         let seconds = middle(found);
-        let peer = (way.jobs.is_some()).then_some(("as many at once", at_once, at_once / seconds));
+        let peer = way.jobs.is_some().then_some(("as many at once", at_once, at_once / seconds));
         rows.add(&name(way), ("time", "s"), seconds, peer);
         let peak = found.iter().map(|one| one.peak_bytes).max().unwrap_or(0);
         rows.add(&name(way), ("highest memory of all processes", "MiB"), peak as f64 / f64::from(1 << 20), None);
@@ -102,7 +102,7 @@ fn write_file(folder: &Path, trials: usize, epochs: usize, threads: Option<&str>
 fn measure(folder: &Path, output: &str, way: &Way, trials: usize) -> Result<Measured, Error> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
     command.current_dir(folder).args(["sweep", "bench.toml", "--output", output]).stdin(Stdio::null());
-    command.args(way.jobs.iter().flat_map(|jobs| ["--jobs", jobs]));
+    command.args(way.jobs.iter().flat_map(|jobs| ["--jobs", *jobs]));
     if trials == 1 {
         command.args(["--set", "seed=1", "--set", "max_epochs=1"]);
     }
