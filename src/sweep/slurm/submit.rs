@@ -137,7 +137,9 @@ impl<'a> Submitter<'a> {
             let Some(job) = self.jobs.get(task.id.as_str()) else { continue };
             let settled = statuses.get(task.id.as_str()).is_some_and(|status| status.is_settled());
             match queued.get(job) {
-                Some(state) if !queue::has_ended(state) => drop(self.gone.remove(task.id.as_str())),
+                Some(state) if !queue::has_ended(state) => {
+                    self.gone.remove(task.id.as_str());
+                }
                 _ if settled => {}
                 found => {
                     let since = *self.gone.entry(&task.id).or_insert_with(Instant::now);
