@@ -82,6 +82,8 @@ fn values_are_replaced_from_the_command_line() {
     assert!(trained[1..].iter().all(|task| task.config.distillation.kd_temperature == 3.0));
     let plan = shipped("all-datasets", &["data=sim", "seed=5"]);
     assert_eq!((plan.trials.len(), plan.trials[0].labels.join(" ")), (1, "sim 5".to_owned()));
+    let plan = shipped("curriculum-ablation", &["stride=1000"]);
+    assert_eq!(count(&plan, TaskKind::Store), 1, "trained and judged on other windows");
     let plan = shipped("offload-policies", &["hidden=8,8,4;16,8,4", "lr=0.001,0.002"]);
     assert_eq!(plan.trials.len(), 7 * 2 * 2);
 }

@@ -29,6 +29,8 @@ impl Surroundings {
 
 /// Fields that may take what another step made.
 const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model"];
+/// Sections whose fields mean something to `kdgat evaluate`.
+pub const EVALUATED_SECTIONS: [&str; 2] = ["data", "evaluation"];
 /// What `kdgat evaluate` takes: the runs.
 const RUNS: &str = "runs";
 
@@ -235,9 +237,7 @@ impl Expansion<'_> {
         }
         if step.command == StepCommand::Evaluate {
             // An axis of a training says nothing to it.
-            flags.retain(|name, _| {
-                config::field(name).is_none_or(|field| ["data", "evaluation"].contains(&field.section))
-            });
+            flags.retain(|name, _| config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section)));
             presets.clear();
         }
         // Named, so that a step that would not read it is refused; the path is known when the other step is done.

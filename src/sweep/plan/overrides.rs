@@ -1,6 +1,7 @@
 //! `--set [STEP.]field=a,b,c`: other values for an axis, a new axis, or one value for all trials.
 
 use super::axis::{known_field, split};
+use super::expand::EVALUATED_SECTIONS;
 use super::file::{AxisEntry, StepCommand, SweepFile};
 use crate::config;
 use crate::sweep::SweepError;
@@ -53,9 +54,10 @@ pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
         return Ok(());
     }
     if let [value] = &values[..] {
+        let judges = config::field(field).is_some_and(|field| EVALUATED_SECTIONS.contains(&field.section));
         let meant = |name: &str, command: StepCommand| match step {
             Some(step) => step == name,
-            None => command != StepCommand::Evaluate || field == "data",
+            None => command != StepCommand::Evaluate || judges,
         };
         for step in file.step.iter_mut().filter(|step| meant(&step.name, step.command)) {
             step.set.retain(|name, _| config::field(name).is_none_or(|known| known.name != field));
