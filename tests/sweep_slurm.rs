@@ -121,7 +121,7 @@ const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [
 fn slurm_gives_the_metrics_of_this_machine_through_faults() {
     let Some(slurm) = Slurm::start() else { return };
     let workplace = Workplace::with_teacher();
-    write_file(&workplace, 15, TWELVE);
+    write_file(&workplace, 30, TWELVE);
     workplace.success(&["sweep", "small.toml", "--output", "local"]);
 
     // The submitting process is killed, the jobs go on; another one looks after them.
@@ -131,8 +131,13 @@ fn slurm_gives_the_metrics_of_this_machine_through_faults() {
     first.wait().unwrap();
     let second = on_slurm(&workplace, &slurm, "slurm");
     // What Slurm sends before a time limit: the task saves, the job is put into the queue again.
-    let told = slurm.wait_for_running("student");
-    slurm.call("scancel", &["--batch", "--signal=USR1", &told]);
+    // A job that has just ended cannot be told any more; then another one is.
+    let tell = |job: &str| {
+        let mut command = Command::new("scancel");
+        command.args(["--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
+        command.status().unwrap().success()
+    };
+    while !tell(&slurm.wait_for_running("student")) {}
     // A node is drained: what runs goes on, nothing new begins until it is back.
     let node = slurm.call("sinfo", &["--noheader", "--format=%n"]).trim().to_owned();
     slurm.call("scontrol", &["update", &format!("nodename={node}"), "state=drain", "reason=test"]);

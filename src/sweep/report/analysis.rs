@@ -9,11 +9,14 @@ const SEED: &str = "seed";
 /// The axis of datasets.
 const DATA: &str = "data";
 
+/// Names and values of axes.
+type Settings = Vec<(String, String)>;
+
 /// Trials that differ by seed only.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Name and value of every axis but the seed.
-    pub settings: Vec<(String, String)>,
+    pub settings: Settings,
     pub metric: Option<Summary>,
     pub trials: usize,
     pub failed: usize,
@@ -61,7 +64,7 @@ pub struct Comparison {
 
 /// Groups in the order of the sweep.
 pub fn groups(plan: &Plan, rows: &[Row]) -> Vec<Group> {
-    let mut found: Vec<(Vec<(String, String)>, Vec<&Row>)> = Vec::new();
+    let mut found: Vec<(Settings, Vec<&Row>)> = Vec::new();
     for row in rows {
         let settings = settings(plan, row, |axis| axis != SEED);
         match found.iter_mut().find(|(known, _)| *known == settings) {
@@ -75,7 +78,7 @@ pub fn groups(plan: &Plan, rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-fn group(settings: Vec<(String, String)>, rows: &[&Row]) -> Group {
+fn group(settings: Settings, rows: &[&Row]) -> Group {
     let done: Vec<&&Row> = rows.iter().filter(|row| row.status.is_done()).collect();
     let values = |name: &str| done.iter().filter_map(|row| row.metrics.get(name).copied()).collect::<Vec<f64>>();
     let mean = |name: &str| summarize(&values(name)).map(|summary| summary.mean);
@@ -94,7 +97,7 @@ fn group(settings: Vec<(String, String)>, rows: &[&Row]) -> Group {
     }
 }
 
-fn settings(plan: &Plan, row: &Row, keeps: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+fn settings(plan: &Plan, row: &Row, keeps: impl Fn(&str) -> bool) -> Settings {
     let pairs = plan.axes.iter().zip(&row.trial.labels).filter(|(axis, _)| keeps(axis));
     pairs.map(|(axis, label)| (axis.clone(), label.clone())).collect()
 }

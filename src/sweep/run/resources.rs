@@ -80,7 +80,8 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
             gpu_memory_bytes: gpu.filter(|_| per_gpu > 1).map(|(_, free)| free / per_gpu as u64),
         }
     };
-    let reason = format!("{count} at once ({reason}), {threads} threads and {} MiB each", memory / count as u64 >> 20);
+    let reason =
+        format!("{count} at once ({reason}), {threads} threads and {} MiB each", (memory / count as u64) >> 20);
     Ok(Slots { grants: (0..count).map(grant).collect(), reason })
 }
 
