@@ -19,5 +19,6 @@ pub mod memory;
 pub mod nn;
 pub mod random;
 pub mod stage;
+pub mod sweep;
 pub mod torch;
 pub mod train;

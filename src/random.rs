@@ -19,6 +19,8 @@ pub enum Purpose {
     Curriculum = 5,
     /// Resampling of a confidence interval.
     Bootstrap = 6,
+    /// Combinations of a sweep that are drawn.
+    Sweep = 7,
 }
 
 /// Odd, with bits that look random: the golden ratio's.

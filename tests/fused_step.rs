@@ -218,6 +218,7 @@ fn distillation_results(
     let unused = || normal(&[nodes, 1], 35);
     let output = VgaeOutput {
         reconstruction: reconstruction.shallow_clone(),
+        continuous: unused(),
         id_logits: unused(),
         successor_logits: unused(),
         latent: z.shallow_clone(),

@@ -11,6 +11,7 @@ use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
 use super::memory::MemoryCommand;
 use super::settings::Settings;
+use super::sweep::SweepArgs;
 use crate::graph::Share;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
@@ -43,6 +44,8 @@ pub enum Command {
     /// List, show and check registered teachers, or compute their outputs ahead of time
     #[command(subcommand)]
     Teachers(TeachersCommand),
+    /// Run many trainings from one file and put them into one table
+    Sweep(SweepArgs),
     /// Predict what a training takes, and what to set for a memory size
     #[command(subcommand)]
     Memory(MemoryCommand),

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
-use super::{calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, teachers};
+use super::{calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, sweep, teachers};
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
@@ -44,6 +44,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             evaluate::run(args)
         }
         Command::Memory(command) => memory_commands::run(command),
+        Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),

@@ -11,6 +11,7 @@ use crate::config::ConfigError;
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
 use crate::stage::StageError;
+use crate::sweep::SweepError;
 
 /// Wrong usage or input.
 pub const INPUT: u8 = 2;
@@ -35,6 +36,12 @@ impl ExitStatus for StageError {
 }
 
 impl ExitStatus for EvaluateError {
+    fn exit_code(&self) -> u8 {
+        if self.is_input() { INPUT } else { FAILURE }
+    }
+}
+
+impl ExitStatus for SweepError {
     fn exit_code(&self) -> u8 {
         if self.is_input() { INPUT } else { FAILURE }
     }
@@ -72,7 +79,8 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError).unwrap_or(FAILURE)
+    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, SweepError)
+        .unwrap_or(FAILURE)
 }
 
 /// Prints `error: …` with the chain of causes to standard error. When the reader of the output has gone away

@@ -16,6 +16,7 @@ mod memory;
 pub mod output;
 mod parse;
 mod settings;
+mod sweep;
 mod teachers;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ pub use evaluate::EvaluateArgs;
 pub use exit::{ExitStatus, UsageError, exit_code};
 pub use parse::parse;
 pub use settings::{FieldFlags, Settings};
+pub use sweep::{Executor, SweepArgs, SweepCommand};
 
 /// The whole program: parses the process's arguments, runs the command, prints what went wrong.
 pub fn main() -> ExitCode {

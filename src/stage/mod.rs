@@ -26,5 +26,5 @@ pub use evaluate::{EvaluateOptions, evaluate};
 pub use memory_plan::{PlannedSize, plan_memory};
 pub use outcome::Outcome;
 pub use score_only::score_only;
-pub use setup::{build_options, build_store_part, dataset, merge_store_parts, open_store};
+pub use setup::{SIMULATED, build_options, build_store_part, dataset, merge_store_parts, open_store};
 pub use teacher_cache::{Cached, cache_teacher};

@@ -1,0 +1,302 @@
+//! `kdgat sweep`: many runs from one file.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::exit::UsageError;
+use super::output;
+use crate::config::ByteSize;
+use crate::interrupt;
+use crate::sweep::plan::{self, Found, Plan, Surroundings};
+use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
+use crate::sweep::slurm;
+use crate::sweep::state::{Status, SweepFolder, TABLE, table};
+use crate::sweep::{ray, report};
+
+/// What `kdgat sweep` takes.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct SweepArgs {
+    #[command(subcommand)]
+    pub command: Option<SweepCommand>,
+    /// A sweep file, or the name of a shipped one (`kdgat sweep list`)
+    #[arg(value_name = "FILE", required = true)]
+    pub file: Option<PathBuf>,
+    /// Other values for an axis, a new axis, or one value for all trials; STEP.FIELD for one step; values of lists are
+    /// separated by semicolons
+    #[arg(long, value_name = "FIELD=A,B,..")]
+    pub set: Vec<String>,
+    /// Where trials run
+    #[arg(long, value_enum, default_value_t = Executor::Local)]
+    pub executor: Executor,
+    /// Print what would run, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Try tasks again that have failed for good, from their beginning or last checkpoint
+    #[arg(long)]
+    pub retry_failed: bool,
+    /// Folder of the sweep; without, sweeps/NAME
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Trials at once; without, as many as memory, GPUs and cores allow
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Host memory of all trials together, such as 12GiB; without, what the machine grants
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<ByteSize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Executor {
+    /// On this machine
+    Local,
+    /// As job arrays of Slurm
+    Slurm,
+    /// As jobs of the Ray cluster at RAY_ADDRESS
+    Ray,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SweepCommand {
+    /// List the shipped sweeps
+    List,
+    /// Show how far a sweep is
+    Status {
+        /// The sweep's folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
+    /// Put the results into tables: mean and deviation over seeds, the best, the effect of each axis, the Pareto front
+    Report {
+        /// The sweep's folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        /// Compare two settings over trials that differ in nothing else: --compare kd_alpha=0.5 kd_alpha=0.9
+        #[arg(long, num_args = 2, value_names = ["AXIS=VALUE", "AXIS=VALUE"])]
+        compare: Vec<String>,
+    },
+    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again
+    #[command(hide = true)]
+    Work {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        #[arg(value_name = "TASK")]
+        task: String,
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        threads: usize,
+        /// Host memory of the task
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        memory: Option<ByteSize>,
+    },
+    /// Ask all processes that work on a sweep to save and stop
+    Cancel {
+        /// The sweep's folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
+}
+
+fn size(text: &str) -> Result<ByteSize, String> {
+    serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
+}
+
+/// Carries out the command.
+pub fn run(args: SweepArgs) -> Result<ExitCode> {
+    match &args.command {
+        Some(SweepCommand::List) => list(),
+        Some(SweepCommand::Status { folder }) => status(folder),
+        Some(SweepCommand::Cancel { folder }) => cancel(folder),
+        Some(SweepCommand::Report { folder, compare }) => report(folder, compare),
+        Some(SweepCommand::Work { folder, task, threads, memory }) => work(folder, task, *threads, *memory),
+        None => start(&args),
+    }
+}
+
+fn start(args: &SweepArgs) -> Result<ExitCode> {
+    let Some(path) = &args.file else { return Err(UsageError("name a sweep file".to_owned()).into()) };
+    let (found, plan) = expand(path, &args.set)?;
+    let folder = args.output.clone().unwrap_or_else(|| Path::new("sweeps").join(&plan.name));
+    let folder = SweepFolder::at(&folder)?;
+    let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
+    if args.dry_run {
+        output::write(&described(&found, &plan, &folder, &slots))?;
+        let requests = match args.executor {
+            Executor::Local => Vec::new(),
+            Executor::Slurm => slurm::scripts(&folder, &plan)?,
+            Executor::Ray => ray::requests(&folder, &plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
+        };
+        for request in requests {
+            output::write(&format!("\n{request}"))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    interrupt::listen()?;
+    let _membership = folder.join(&plan, &found.text)?;
+    if args.retry_failed {
+        eprintln!("{} failed tasks are tried again", folder.retry_failed(&plan)?);
+    }
+    eprint!("sweep {}: {} trials, {}; ", plan.name, plan.trials.len(), counts(&plan));
+    let ended = match args.executor {
+        Executor::Local => {
+            eprintln!("{}", slots.reason);
+            run::run_here(&folder, &plan, &slots)?
+        }
+        Executor::Slurm => {
+            eprintln!("on Slurm");
+            slurm::run(&folder, &plan)?
+        }
+        Executor::Ray => {
+            eprintln!("on Ray");
+            ray::run(&folder, &plan)?
+        }
+    };
+    summary(&folder, &plan, ended)
+}
+
+/// The file with its changes, and what it means.
+fn expand(path: &Path, changes: &[String]) -> Result<(Found, Plan)> {
+    let mut found = plan::find(path)?;
+    for change in changes {
+        plan::override_field(&mut found.file, change)?;
+        // The copy in the sweep's folder tells what was asked for.
+        found.text += &format!("\n# --set {change}\n");
+    }
+    let plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
+    Ok((found, plan))
+}
+
+/// `1 store, 1 targets, 10 student`.
+fn counts(plan: &Plan) -> String {
+    let mut steps: Vec<(&str, usize)> = Vec::new();
+    for task in &plan.tasks {
+        match steps.iter_mut().find(|(step, _)| *step == task.step) {
+            Some((_, count)) => *count += 1,
+            None => steps.push((&task.step, 1)),
+        }
+    }
+    let texts: Vec<String> = steps.iter().map(|(step, count)| format!("{count} {step}")).collect();
+    format!("{} tasks ({})", plan.tasks.len(), texts.join(", "))
+}
+
+/// What `--dry-run` prints.
+fn described(found: &Found, plan: &Plan, folder: &SweepFolder, slots: &Slots) -> String {
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _ = writeln!(text, "sweep {}: {}", plan.name, found.file.description);
+    let _ = writeln!(text, "{} {}; folder {}", plan.direction.as_str(), plan.metric, folder.path().display());
+    let _ = writeln!(text, "{} trials, {}; {}", plan.trials.len(), counts(plan), slots.reason);
+    for task in &plan.tasks {
+        let needs: Vec<&str> =
+            task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
+        let after = if needs.is_empty() { String::new() } else { format!("  after {}", needs.join(", ")) };
+        let _ =
+            writeln!(text, "  {}  kdgat {}  {}{after}", task.folder_name(), task.kind.words().join(" "), task.label);
+    }
+    text
+}
+
+fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> {
+    let rows = table::rows(folder, plan)?;
+    let count = |wanted: Status| rows.iter().filter(|row| row.status == wanted).count();
+    let known = rows.iter().filter_map(|row| Some((row.metric.filter(|_| row.status.is_done())?, row)));
+    let best = known.reduce(|best, other| if plan.direction.prefers(other.0, best.0) { other } else { best });
+    if let Some((metric, row)) = best {
+        eprintln!("best: {} {metric:.6} with {}", plan.metric, plan.describe(&row.trial));
+    }
+    let failed = count(Status::Failed) + count(Status::Blocked);
+    eprintln!(
+        "{} of {} trials done, {} stopped early, {failed} failed: {}",
+        count(Status::Done),
+        rows.len(),
+        count(Status::Stopped),
+        folder.path().join(TABLE).display()
+    );
+    Ok(match ended {
+        Ended::Done => ExitCode::SUCCESS,
+        Ended::Failed => ExitCode::FAILURE,
+        Ended::Interrupted => {
+            eprintln!("interrupted; the same command goes on");
+            ExitCode::FAILURE
+        }
+        Ended::Cancelled => {
+            eprintln!("cancelled; the same command goes on");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn list() -> Result<ExitCode> {
+    for (name, text) in plan::SHIPPED {
+        let file = plan::SweepFile::parse(name, text)?;
+        output::write(&format!("{name:<24}{}\n", file.description))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(folder: &Path) -> Result<ExitCode> {
+    let folder = SweepFolder::at(folder)?;
+    let plan = folder.plan()?;
+    let mut text = format!("sweep {}: {} trials, {}\n", plan.name, plan.trials.len(), counts(&plan));
+    for task in &plan.tasks {
+        let state = folder.state(task)?;
+        let claimed = folder.is_claimed(task)?;
+        let shown = match state.status {
+            // What the state says was true when it was written; the claim says what is.
+            Status::Running if !claimed => "interrupted",
+            status => status.as_str(),
+        };
+        let metric =
+            state.metrics.get(&plan.metric).map_or(String::new(), |value| format!("  {} {value:.6}", plan.metric));
+        let worker = state.worker.as_ref().filter(|_| claimed);
+        let worker = worker.map_or(String::new(), |worker| format!("  process {} on {}", worker.process, worker.host));
+        let reason = state.reason.map_or(String::new(), |reason| format!("  {reason}"));
+        let _ =
+            writeln!(text, "  {shown:<12}{} {}{metric}  {:.1} s{worker}{reason}", task.step, task.label, state.seconds);
+    }
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(folder: &Path, compare: &[String]) -> Result<ExitCode> {
+    let folder = SweepFolder::at(folder)?;
+    let pairs: Vec<(String, String)> = compare.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    let report = report::write(&folder, &folder.plan()?, &pairs)?;
+    output::write(&report.markdown)?;
+    for file in report.files {
+        eprintln!("written: {}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Result<ExitCode> {
+    interrupt::listen()?;
+    let folder = SweepFolder::at(folder)?;
+    let (plan, _membership) = folder.enter()?;
+    let Some(task) = plan.task(id) else {
+        return Err(UsageError(format!("{}: there is no task `{id}`", folder.path().display())).into());
+    };
+    let grant = Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None };
+    Ok(match run::work_on(&folder, &plan, task, &grant)? {
+        Outcome::Done | Outcome::NotNow => ExitCode::SUCCESS,
+        Outcome::PutOff => ExitCode::from(slurm::PUT_OFF),
+        Outcome::Failed => ExitCode::FAILURE,
+    })
+}
+
+fn cancel(folder: &Path) -> Result<ExitCode> {
+    let folder = SweepFolder::at(folder)?;
+    let plan = folder.plan()?;
+    folder.cancel()?;
+    let mut claimed = 0;
+    for task in &plan.tasks {
+        claimed += usize::from(folder.is_claimed(task)?);
+    }
+    output::write(&format!(
+        "{claimed} running tasks are asked to save and stop; `kdgat sweep` with the same file goes on\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,134 @@
+//! Ending trials early that promise little: by the median of the others, or by successive halving (ASHA).
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::Direction;
+
+/// When a trial is ended early.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStopping {
+    pub rule: Rule,
+    /// Column of `metrics.csv` that is looked at; the sweep's metric when left out.
+    pub metric: Option<String>,
+    /// Epochs that every trial gets.
+    #[serde(default = "ten")]
+    pub min_epochs: u64,
+    /// Trials that have come as far before anything is compared (median).
+    #[serde(default = "three")]
+    pub min_trials: usize,
+    /// Of the trials at a rung, one in so many goes on, and the next rung is so many times as far (ASHA).
+    #[serde(default = "three")]
+    pub reduction: usize,
+}
+
+fn ten() -> u64 {
+    10
+}
+
+fn three() -> usize {
+    3
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Ends a trial whose best value so far is worse than the median of the others' running means at the same epoch
+    /// (Golovin et al. 2017, Google Vizier, section 3.2).
+    Median,
+    /// Asynchronous successive halving (Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning): a trial
+    /// that comes to a rung goes on if it is among the best 1/`reduction` of those that have come there.
+    Asha,
+}
+
+impl EarlyStopping {
+    /// Why the trial with these values (one an epoch) should end, given those of the others, running or done; `None` when
+    /// it should go on.
+    pub fn reason(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
+        match self.rule {
+            Rule::Median => self.by_median(direction, trial, others),
+            Rule::Asha => self.by_halving(direction, trial, others),
+        }
+    }
+
+    fn by_median(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
+        let epochs = trial.len();
+        if (epochs as u64) < self.min_epochs.max(1) {
+            return None;
+        }
+        let reached = others.iter().filter(|other| other.len() >= epochs);
+        let mut means: Vec<f64> = reached.map(|other| other[..epochs].iter().sum::<f64>() / epochs as f64).collect();
+        if means.len() < self.min_trials.max(1) {
+            return None;
+        }
+        means.sort_by(f64::total_cmp);
+        let middle = means.len() / 2;
+        let median = if means.len() % 2 == 1 { means[middle] } else { (means[middle - 1] + means[middle]) / 2.0 };
+        let best = best(direction, trial)?;
+        direction.prefers(median, best).then(|| {
+            format!(
+                "after {epochs} epochs its best is {best:.5}, the median of {} others' means {median:.5}",
+                means.len()
+            )
+        })
+    }
+
+    fn by_halving(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
+        let reduction = self.reduction.max(2);
+        // The last rung that the trial has come to.
+        let mut rung = usize::try_from(self.min_epochs.max(1)).ok().filter(|&rung| rung <= trial.len())?;
+        while rung * reduction <= trial.len() {
+            rung *= reduction;
+        }
+        let own = best(direction, &trial[..rung])?;
+        let reached = others.iter().filter(|other| other.len() >= rung);
+        let values: Vec<f64> = reached.filter_map(|other| best(direction, &other[..rung])).collect();
+        let better = values.iter().filter(|&&value| direction.prefers(value, own)).count();
+        let at_rung = values.len() + 1;
+        // With fewer than `reduction` at a rung nobody can be told from the others yet: all go on.
+        let kept = at_rung / reduction;
+        (kept > 0 && better >= kept).then(|| {
+            format!("at the rung of {rung} epochs {better} of {at_rung} trials are better, the best {kept} go on")
+        })
+    }
+}
+
+fn best(direction: Direction, values: &[f64]) -> Option<f64> {
+    let numbers = values.iter().copied().filter(|value| !value.is_nan());
+    numbers.reduce(|best, value| if direction.prefers(value, best) { value } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(rule: Rule, min_epochs: u64) -> EarlyStopping {
+        EarlyStopping { rule, metric: None, min_epochs, min_trials: 3, reduction: 3 }
+    }
+
+    #[test]
+    fn the_median_rule_ends_the_worse_half_only() {
+        let median = rule(Rule::Median, 2);
+        let others = vec![vec![1.0, 0.8, 0.6], vec![1.0, 0.9, 0.8], vec![1.0, 0.7, 0.4]];
+        let reason = |trial: &[f64]| median.reason(Direction::Minimize, trial, &others);
+        assert!(reason(&[2.0, 1.9]).unwrap().contains("after 2 epochs"));
+        assert_eq!(reason(&[2.0, 0.5]), None);
+        assert_eq!(reason(&[2.0]), None, "before min_epochs");
+        assert_eq!(reason(&[2.0, 1.9, 1.8, 1.7]), None, "no other has come as far");
+        assert_eq!(median.reason(Direction::Minimize, &[2.0, 1.9], &others[..2]), None, "too few to compare with");
+        assert!(median.reason(Direction::Maximize, &[0.1, 0.1], &others).is_some());
+    }
+
+    #[test]
+    fn of_three_at_a_rung_the_best_goes_on() {
+        let asha = rule(Rule::Asha, 2);
+        let others = vec![vec![1.0, 0.5, 0.5], vec![1.0, 0.9, 0.9]];
+        let reason = |trial: &[f64]| asha.reason(Direction::Minimize, trial, &others);
+        assert_eq!(reason(&[1.0, 0.4]), None);
+        assert!(reason(&[1.0, 0.6]).unwrap().contains("rung of 2"));
+        assert_eq!(reason(&[1.0]), None, "not at a rung yet");
+        assert_eq!(asha.reason(Direction::Minimize, &[1.0, 9.0], &others[..1]), None, "two cannot be thirds");
+        // The rung of 6 epochs: nobody else is there.
+        assert_eq!(reason(&[1.0, 0.9, 0.9, 0.9, 0.9, 0.9]), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! Axes: from what the file says to the choices that a trial takes.
+
+use super::file::{AxisEntry, Range, Scale, text_of};
+use crate::config;
+use crate::random;
+
+/// One thing that is varied.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Column of the table.
+    pub name: String,
+    /// Steps that it holds for; empty: all.
+    pub steps: Vec<String>,
+    pub choices: Choices,
+}
+
+/// The values of an axis.
+#[derive(Clone, Debug)]
+pub enum Choices {
+    Listed(Vec<Choice>),
+    /// Any number between two ends: for random draws.
+    Between {
+        field: String,
+        from: f64,
+        to: f64,
+        scale: Scale,
+        integer: bool,
+    },
+}
+
+/// One value of an axis: what it is called, and what it sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    pub label: String,
+    /// Presets that are added to a step's.
+    pub presets: Vec<String>,
+    /// Pairs of a field and its text.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Choice {
+    /// A field with a value.
+    pub fn setting(field: &str, text: String) -> Self {
+        Self { label: text.clone(), presets: Vec::new(), settings: vec![(field.to_owned(), text)] }
+    }
+}
+
+impl Axis {
+    /// What the entry of a file means; otherwise what is wrong with it.
+    pub fn new(entry: &AxisEntry, draws: bool) -> Result<Self, String> {
+        let what =
+            entry.name.as_ref().or(entry.field.as_ref()).map_or("an axis".to_owned(), |name| format!("axis `{name}`"));
+        let kinds = [
+            ("values", entry.values.is_some()),
+            ("range", entry.range.is_some()),
+            ("presets", entry.presets.is_some()),
+            ("datasets", entry.datasets.is_some()),
+            ("cases", entry.cases.is_some()),
+        ];
+        let given: Vec<&str> = kinds.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+        if given.len() != 1 {
+            let found = if given.is_empty() { "none".to_owned() } else { given.join(" and ") };
+            return Err(format!("{what} has {found} of values, range, presets, datasets and cases; give exactly one"));
+        }
+        let needs_field = entry.values.is_some() || entry.range.is_some();
+        if needs_field != entry.field.is_some() {
+            let remedy = if needs_field { "name the field" } else { "leave `field` out, or use `values`" };
+            return Err(format!("{what}: `field` goes with `values` or `range` ({} found); {remedy}", given[0]));
+        }
+        let field = entry.field.as_deref().map(known_field).transpose().map_err(|wrong| format!("{what}: {wrong}"))?;
+        let choices = choices(entry, field, draws).map_err(|wrong| format!("{what}: {wrong}"))?;
+        if let Choices::Listed(listed) = &choices {
+            if listed.is_empty() {
+                return Err(format!("{what} has no value; give one at least"));
+            }
+            let twice =
+                listed.iter().enumerate().find(|(at, choice)| listed[..*at].iter().any(|c| c.label == choice.label));
+            if let Some((_, choice)) = twice {
+                return Err(format!("{what}: `{}` is there twice; keep one of them", choice.label));
+            }
+        }
+        let fallback = match given[0] {
+            "presets" => "preset",
+            "datasets" => "data",
+            "cases" => "case",
+            _ => field.unwrap_or_default(),
+        };
+        let name = entry.name.clone().unwrap_or_else(|| fallback.to_owned());
+        Ok(Self { name, steps: entry.steps.clone(), choices })
+    }
+
+    /// The choice that random bits lead to.
+    pub fn draw(&self, bits: u64) -> Choice {
+        match &self.choices {
+            Choices::Listed(listed) => listed[random::to_below(bits, listed.len() as u64) as usize].clone(),
+            Choices::Between { field, from, to, scale, integer } => {
+                // A whole number stands for the unit around it, so that both ends are as likely as the rest.
+                let half = if *integer { 0.5 } else { 0.0 };
+                let number = between(from - half, to + half, random::to_unit(bits), *scale);
+                let text = if *integer { number.round().clamp(*from, *to).to_string() } else { short(number) };
+                Choice::setting(field, text)
+            }
+        }
+    }
+}
+
+fn choices(entry: &AxisEntry, field: Option<&'static str>, draws: bool) -> Result<Choices, String> {
+    let field = field.unwrap_or_default();
+    if let Some(values) = &entry.values {
+        return Ok(Choices::Listed(values.iter().map(|value| Choice::setting(field, text_of(value))).collect()));
+    }
+    if let Some(range) = &entry.range {
+        return of_range(field, range, draws);
+    }
+    if let Some(presets) = &entry.presets {
+        let choice = |names: &String| Choice { label: names.clone(), presets: split(names), settings: Vec::new() };
+        return Ok(Choices::Listed(presets.iter().map(choice).collect()));
+    }
+    if let Some(datasets) = &entry.datasets {
+        let choice = |name: &String| {
+            // What is simulated when no dataset is given has a name in results, but no folder.
+            let text = if name == crate::stage::SIMULATED { "none" } else { name };
+            Choice { label: name.clone(), ..Choice::setting("data", text.to_owned()) }
+        };
+        return Ok(Choices::Listed(datasets.iter().map(choice).collect()));
+    }
+    let mut listed = Vec::new();
+    for case in entry.cases.iter().flatten() {
+        let Some(label) = case.get("label") else { return Err("every case needs a `label`".to_owned()) };
+        let fields = case.iter().filter(|(name, _)| *name != "label");
+        let settings = fields.map(|(name, value)| Ok((known_field(name)?.to_owned(), text_of(value))));
+        let settings = settings.collect::<Result<Vec<_>, String>>()?;
+        listed.push(Choice { label: text_of(label), presets: Vec::new(), settings });
+    }
+    Ok(Choices::Listed(listed))
+}
+
+fn of_range(field: &'static str, range: &Range, draws: bool) -> Result<Choices, String> {
+    let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|number| number as f64));
+    let (Some(from), Some(to)) = (number(&range.from), number(&range.to)) else {
+        return Err("the ends of a range are numbers".to_owned());
+    };
+    let integer = range.from.is_integer() && range.to.is_integer();
+    if !(from.is_finite() && to.is_finite() && from < to) {
+        return Err(format!("a range goes upwards (got {from} to {to})"));
+    }
+    if range.scale == Scale::Log && from <= 0.0 {
+        return Err(format!("a logarithmic range begins above 0 (got {from})"));
+    }
+    let Some(count) = range.count else {
+        return match draws {
+            true => Ok(Choices::Between { field: field.to_owned(), from, to, scale: range.scale, integer }),
+            false => Err("a range needs a `count` unless combine = \"random\"".to_owned()),
+        };
+    };
+    if count < 2 {
+        return Err(format!("a range has 2 values at least (got count = {count})"));
+    }
+    let value = |index: u64| {
+        let number = between(from, to, index as f64 / (count - 1) as f64, range.scale);
+        if integer { number.round().to_string() } else { short(number) }
+    };
+    let mut texts: Vec<String> = (0..count).map(value).collect();
+    texts.dedup();
+    Ok(Choices::Listed(texts.into_iter().map(|text| Choice::setting(field, text)).collect()))
+}
+
+/// The number at `share` of the way.
+fn between(from: f64, to: f64, share: f64, scale: Scale) -> f64 {
+    match scale {
+        Scale::Linear => from + share * (to - from),
+        Scale::Log => (from.max(f64::MIN_POSITIVE).ln() * (1.0 - share) + to.ln() * share).exp(),
+    }
+}
+
+/// Six significant digits: what a person would compare, and the same on every machine.
+fn short(number: f64) -> String {
+    format!("{number:.5e}").parse::<f64>().unwrap_or(number).to_string()
+}
+
+/// The field's name, or what is wrong with it.
+pub fn known_field(name: &str) -> Result<&'static str, String> {
+    config::field(name)
+        .map(|field| field.name)
+        .ok_or_else(|| format!("unknown field `{name}`; the nearest is `{}`", config::nearest_field(name)))
+}
+
+/// `vgae,student` as a list.
+pub fn split(presets: &str) -> Vec<String> {
+    presets.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}

@@ -1,0 +1,212 @@
+//! Axes put together to combinations: all with all, side by side, or drawn at random; less what is excluded.
+
+use std::collections::BTreeMap;
+
+use super::axis::{Axis, Choice, Choices};
+use super::file::{Combine, SweepFile, text_of};
+use crate::config::nearest;
+use crate::random::{self, Purpose};
+
+/// One choice for each axis.
+pub type Combination = Vec<Choice>;
+
+/// All combinations in the order of the file, the first axis slowest; seeds are no axis here. Otherwise what is wrong.
+pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>, Vec<String>> {
+    let mut problems = Vec::new();
+    if let (Combine::Product | Combine::Zip, Some(_)) = (file.combine, file.samples) {
+        problems.push("`samples` goes with combine = \"random\"; drop it, or set that".to_owned());
+    }
+    problems.extend(unknown_exclusions(file, axes));
+    let found = match file.combine {
+        Combine::Product => product(axes),
+        Combine::Zip => zip(axes).unwrap_or_else(|problem| {
+            problems.push(problem);
+            Vec::new()
+        }),
+        Combine::Random => match file.samples {
+            Some(samples) => draws(axes, file.sampling_seed, samples),
+            None => {
+                problems.push("combine = \"random\" needs the number of `samples`".to_owned());
+                Vec::new()
+            }
+        },
+    };
+    let kept: Vec<_> =
+        found.into_iter().filter(|found| !file.exclude.iter().any(|rule| excludes(rule, axes, found))).collect();
+    if problems.is_empty() && kept.is_empty() {
+        problems.push("everything is excluded, no trial is left; drop an [[exclude]]".to_owned());
+    }
+    if problems.is_empty() { Ok(kept) } else { Err(problems) }
+}
+
+fn listed(axis: &Axis) -> &[Choice] {
+    match &axis.choices {
+        Choices::Listed(listed) => listed,
+        // Reading a range without a count fails unless values are drawn.
+        Choices::Between { .. } => &[],
+    }
+}
+
+fn product(axes: &[Axis]) -> Vec<Combination> {
+    axes.iter().fold(vec![Vec::new()], |found, axis| {
+        let longer = |start: &Combination| {
+            let start = start.clone();
+            listed(axis).iter().map(move |choice| [&start[..], std::slice::from_ref(choice)].concat())
+        };
+        found.iter().flat_map(longer).collect()
+    })
+}
+
+fn zip(axes: &[Axis]) -> Result<Vec<Combination>, String> {
+    let lengths: Vec<usize> = axes.iter().map(|axis| listed(axis).len()).collect();
+    if lengths.windows(2).any(|pair| pair[0] != pair[1]) {
+        let described: Vec<String> =
+            axes.iter().zip(&lengths).map(|(axis, length)| format!("{} {length}", axis.name)).collect();
+        return Err(format!(
+            "combine = \"zip\" needs axes of the same length (got {}); use \"product\"",
+            described.join(", ")
+        ));
+    }
+    let length = lengths.first().copied().unwrap_or(1);
+    Ok((0..length).map(|at| axes.iter().map(|axis| listed(axis)[at].clone()).collect()).collect())
+}
+
+/// A draw is a function of the seed, its number and the axis alone: more samples leave the first ones as they are.
+fn draws(axes: &[Axis], seed: u64, samples: u64) -> Vec<Combination> {
+    let mut found: Vec<Combination> = Vec::new();
+    for sample in 0..samples {
+        let draw =
+            |(number, axis): (usize, &Axis)| axis.draw(random::bits(seed, Purpose::Sweep, number as u64, sample));
+        let combination: Combination = axes.iter().enumerate().map(draw).collect();
+        if !found.contains(&combination) {
+            found.push(combination);
+        }
+    }
+    found
+}
+
+fn unknown_exclusions(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for rule in &file.exclude {
+        if rule.is_empty() {
+            problems.push("an [[exclude]] without a value would exclude everything; drop it".to_owned());
+        }
+        for (name, value) in rule {
+            let Some(axis) = axes.iter().find(|axis| axis.name == *name) else {
+                let near = nearest(name, axes.iter().map(|axis| axis.name.as_str()));
+                problems.push(format!("[[exclude]]: no axis is called `{name}`; the nearest is `{near}`"));
+                continue;
+            };
+            for text in texts(value).iter().filter(|text| !listed(axis).is_empty() && !has(axis, text)) {
+                let near = nearest(text, listed(axis).iter().map(|choice| choice.label.as_str()));
+                problems.push(format!("[[exclude]]: axis `{name}` has no value `{text}`; the nearest is `{near}`"));
+            }
+        }
+    }
+    problems
+}
+
+fn has(axis: &Axis, text: &str) -> bool {
+    listed(axis).iter().any(|choice| choice.label == text)
+}
+
+fn excludes(rule: &BTreeMap<String, toml::Value>, axes: &[Axis], found: &Combination) -> bool {
+    rule.iter().all(|(name, value)| {
+        let choice = axes.iter().position(|axis| axis.name == *name).and_then(|at| found.get(at));
+        choice.is_some_and(|choice| texts(value).contains(&choice.label))
+    })
+}
+
+/// A value, or any of a list.
+fn texts(value: &toml::Value) -> Vec<String> {
+    match value {
+        toml::Value::Array(elements) => elements.iter().map(text_of).collect(),
+        one => vec![text_of(one)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> (SweepFile, Vec<Axis>) {
+        let file = SweepFile::parse("test", &format!("metric = \"val_loss\"\n{text}")).unwrap();
+        let draws = file.combine == Combine::Random;
+        let axes = file.axis.iter().map(|entry| Axis::new(entry, draws).unwrap()).collect();
+        (file, axes)
+    }
+
+    fn labels(text: &str) -> Vec<String> {
+        let (file, axes) = file(text);
+        let found = combinations(&file, &axes).unwrap();
+        found
+            .iter()
+            .map(|found| found.iter().map(|choice| choice.label.clone()).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    const AXES: &str =
+        "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.5, 0.9]\n[[axis]]\nfield = \"kd_temperature\"\nvalues = [1, 4]\n";
+
+    #[test]
+    fn all_with_all_side_by_side_and_less_what_is_excluded() {
+        assert_eq!(labels(AXES), ["0.5 1", "0.5 4", "0.9 1", "0.9 4"]);
+        assert_eq!(labels(&format!("combine = \"zip\"\n{AXES}")), ["0.5 1", "0.9 4"]);
+        let excluded = format!("{AXES}[[exclude]]\nkd_alpha = 0.9\nkd_temperature = [1, 4]\n");
+        assert_eq!(labels(&excluded), ["0.5 1", "0.5 4"]);
+    }
+
+    #[test]
+    fn more_draws_keep_the_first() {
+        let random = |samples: u64, seed: u64| {
+            labels(&format!(
+                "combine = \"random\"\nsamples = {samples}\nsampling_seed = {seed}\n[[axis]]\nfield = \"lr\"\n\
+                 range = {{ from = 1e-4, to = 1e-2, scale = \"log\" }}\n[[axis]]\nfield = \"heads\"\nrange = {{ from = 1, to = 4 }}\n"
+            ))
+        };
+        let (few, many) = (random(5, 1), random(40, 1));
+        assert_eq!(few[..], many[..5]);
+        assert_ne!(few, random(5, 2));
+        for heads in ["1", "2", "3", "4"] {
+            assert!(
+                many.iter().any(|label| label.ends_with(&format!(" {heads}"))),
+                "{heads} was never drawn: {many:?}"
+            );
+        }
+        let rates: Vec<f64> = many.iter().map(|label| label.split(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(rates.iter().all(|rate| (1e-4..=1e-2).contains(rate)));
+        let below = rates.iter().filter(|rate| **rate < 1e-3).count();
+        assert!((10..=30).contains(&below), "{below} of 40 draws are in the lower decade");
+    }
+
+    #[test]
+    fn a_range_has_both_ends() {
+        let text = "[[axis]]\nfield = \"lr\"\nrange = { from = 1e-4, to = 1e-2, count = 3, scale = \"log\" }\n";
+        assert_eq!(labels(text), ["0.0001", "0.001", "0.01"]);
+        let text = "[[axis]]\nfield = \"latent\"\nrange = { from = 4, to = 16, count = 4 }\n";
+        assert_eq!(labels(text), ["4", "8", "12", "16"]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_said() {
+        let wrong = |text: &str| {
+            let (file, axes) = file(text);
+            combinations(&file, &axes).unwrap_err().join("\n")
+        };
+        assert!(wrong(&format!("{AXES}[[exclude]]\nkd_alhpa = 0.9\n")).contains("`kd_alpha`"));
+        assert!(wrong(&format!("{AXES}[[exclude]]\nkd_alpha = 0.8\n")).contains("no value `0.8`"));
+        assert!(wrong(&format!("{AXES}[[exclude]]\nkd_alpha = [0.5, 0.9]\n")).contains("no trial is left"));
+        assert!(wrong(&format!("samples = 3\n{AXES}")).contains("random"));
+        let unequal =
+            "combine = \"zip\"\n[[axis]]\nfield = \"lr\"\nvalues = [1]\n[[axis]]\nfield = \"seed\"\nvalues = [1, 2]\n";
+        assert!(wrong(unequal).contains("same length"));
+        let entry = |text: &str| {
+            let file = SweepFile::parse("test", &format!("metric = \"val_loss\"\n[[axis]]\n{text}")).unwrap();
+            Axis::new(&file.axis[0], false).unwrap_err()
+        };
+        assert!(entry("field = \"kd_alhpa\"\nvalues = [1]").contains("`kd_alpha`"));
+        assert!(entry("field = \"lr\"").contains("exactly one"));
+        assert!(entry("field = \"lr\"\nrange = { from = 1, to = 2 }").contains("count"));
+        assert!(entry("field = \"lr\"\nvalues = [1, 1]").contains("twice"));
+    }
+}

@@ -1,0 +1,283 @@
+//! From a sweep file to its tasks and trials. Every combination's configuration is merged and checked here, before
+//! anything runs.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::axis::{Axis, Choice, Choices, split};
+use super::combine::{Combination, combinations};
+use super::file::{Combine, Step, StepCommand, SweepFile, text_of};
+use super::shared;
+use super::task::{Input, Plan, Task, TaskKind, Trial, describe, trial_id};
+use crate::config::{self, Config, CurriculumKind, Sources, nearest};
+use crate::sweep::SweepError;
+
+/// What configurations are merged from beside the sweep file.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    pub working_folder: PathBuf,
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+impl Surroundings {
+    /// The process's environment and working directory.
+    pub fn of_process() -> Self {
+        Self { working_folder: PathBuf::new(), variables: std::env::vars_os().collect() }
+    }
+}
+
+/// Fields that may take what another step made.
+const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model"];
+/// Sections whose fields mean something to `kdgat evaluate`.
+pub const EVALUATED_SECTIONS: [&str; 2] = ["data", "evaluation"];
+/// What `kdgat evaluate` takes: the runs.
+const RUNS: &str = "runs";
+
+/// Expands a file. `name` is the sweep's, `shown` is how errors call the file.
+pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surroundings) -> Result<Plan, SweepError> {
+    let invalid = |problems: Vec<String>| SweepError::Invalid { file: shown.to_owned(), problems };
+    let axes = axes(file).map_err(invalid)?;
+    let problems: Vec<String> = step_problems(file).into_iter().chain(axis_problems(file, &axes)).collect();
+    if !problems.is_empty() {
+        return Err(invalid(problems));
+    }
+    let (varied, seeds) = axes.split_at(axes.len() - usize::from(!file.seeds.is_empty()));
+    let combinations = with_seeds(combinations(file, varied).map_err(invalid)?, seeds);
+
+    let mut expansion = Expansion { file, axes: &axes, shown, surroundings, tasks: Vec::new() };
+    let mut trials: Vec<Trial> = Vec::new();
+    for combination in &combinations {
+        let trial = expansion.trial(combination)?;
+        // Two combinations that set the same are one trial.
+        if !trials.iter().any(|known| known.id == trial.id) {
+            trials.push(trial);
+        }
+    }
+    Ok(Plan {
+        name: name.to_owned(),
+        metric: file.metric.clone(),
+        direction: file.direction,
+        retries: file.retries,
+        early_stopping: file.early_stopping.clone(),
+        resources: file.resources.clone(),
+        slurm: file.slurm.clone(),
+        axes: axes.iter().map(|axis| axis.name.clone()).collect(),
+        tasks: expansion.tasks,
+        trials,
+    })
+}
+
+/// The axes of the file, seeds last.
+fn axes(file: &SweepFile) -> Result<Vec<Axis>, Vec<String>> {
+    let draws = file.combine == Combine::Random;
+    let (mut axes, mut problems) = (Vec::new(), Vec::new());
+    for entry in &file.axis {
+        match Axis::new(entry, draws) {
+            Ok(axis) => axes.push(axis),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if !file.seeds.is_empty() {
+        let choices = file.seeds.iter().map(|seed| Choice::setting("seed", seed.to_string())).collect();
+        axes.push(Axis { name: "seed".to_owned(), steps: Vec::new(), choices: Choices::Listed(choices) });
+    }
+    if problems.is_empty() { Ok(axes) } else { Err(problems) }
+}
+
+fn with_seeds(found: Vec<Combination>, seeds: &[Axis]) -> Vec<Combination> {
+    let Some(Axis { choices: Choices::Listed(seeds), .. }) = seeds.first() else { return found };
+    let repeat = |start: Combination| seeds.iter().map(move |seed| [&start[..], std::slice::from_ref(seed)].concat());
+    found.into_iter().flat_map(repeat).collect()
+}
+
+fn step_problems(file: &SweepFile) -> Vec<String> {
+    let mut problems = Vec::new();
+    if file.step.is_empty() {
+        problems.push("there is no [[step]], so nothing would run; add one with `name` and `command`".to_owned());
+    }
+    for (at, step) in file.step.iter().enumerate() {
+        let (name, before) = (&step.name, &file.step[..at]);
+        let fits =
+            !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
+        if !fits || ["store", "targets"].contains(&name.as_str()) {
+            problems.push(format!(
+                "`{name}` is no name for a step; use letters, digits, - and _ (not `store` or `targets`)"
+            ));
+        }
+        if before.iter().any(|other| other.name == *name) {
+            problems.push(format!("two steps are called `{name}`; rename one"));
+        }
+        let fields = if step.command == StepCommand::Evaluate { &[RUNS][..] } else { WEIGHT_FIELDS };
+        for (field, others) in &step.from {
+            if !fields.contains(&field.as_str()) {
+                problems.push(format!("step `{name}`: `from` has {} here (got `{field}`)", fields.join(", ")));
+            }
+            for other in split(others).iter().filter(|other| !before.iter().any(|step| step.name == **other)) {
+                problems.push(format!("step `{name}` takes {field} from `{other}`, which is no step before it"));
+            }
+        }
+        if step.command == StepCommand::Evaluate && !step.from.contains_key(RUNS) {
+            problems.push(format!("step `{name}` evaluates nothing; add from = {{ runs = \"STEP\" }}"));
+        }
+    }
+    if let Some(measure) = file.measure.as_ref().filter(|measure| !file.step.iter().any(|step| step.name == **measure))
+    {
+        let near = nearest(measure, file.step.iter().map(|step| step.name.as_str()));
+        problems.push(format!("measure: no step is called `{measure}`; the nearest is `{near}`"));
+    }
+    problems
+}
+
+fn axis_problems(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (at, axis) in axes.iter().enumerate() {
+        if axes[..at].iter().any(|other| other.name == axis.name) {
+            problems.push(format!("two axes are called `{}`; give one of them another `name`", axis.name));
+        }
+        for step in axis.steps.iter().filter(|step| !file.step.iter().any(|known| known.name == **step)) {
+            let near = nearest(step, file.step.iter().map(|step| step.name.as_str()));
+            problems.push(format!("axis `{}`: no step is called `{step}`; the nearest is `{near}`", axis.name));
+        }
+    }
+    problems
+}
+
+/// The tasks so far.
+struct Expansion<'a> {
+    file: &'a SweepFile,
+    axes: &'a [Axis],
+    shown: &'a str,
+    surroundings: &'a Surroundings,
+    tasks: Vec<Task>,
+}
+
+impl Expansion<'_> {
+    fn trial(&mut self, combination: &Combination) -> Result<Trial, SweepError> {
+        let mut made: BTreeMap<&str, String> = BTreeMap::new();
+        let mut ids = Vec::new();
+        for step in &self.file.step {
+            let id = self.step(step, combination, &made)?;
+            made.insert(&step.name, id.clone());
+            ids.push(id);
+        }
+        // A file without a step was refused before.
+        let measured = self.file.measure.as_deref().and_then(|name| made.get(name)).or(ids.last()).cloned();
+        Ok(Trial {
+            id: trial_id(&ids),
+            labels: combination.iter().map(|choice| choice.label.clone()).collect(),
+            measured: measured.unwrap_or_default(),
+            tasks: ids,
+        })
+    }
+
+    /// The task of a step for a combination; it and what it needs are added if they are new. Returns its digest.
+    fn step(
+        &mut self,
+        step: &Step,
+        combination: &Combination,
+        made: &BTreeMap<&str, String>,
+    ) -> Result<String, SweepError> {
+        let holds = |axis: &Axis| axis.steps.is_empty() || axis.steps.contains(&step.name);
+        let chosen: Vec<(&Axis, &Choice)> = self.axes.iter().zip(combination).filter(|(axis, _)| holds(axis)).collect();
+        let label = describe(chosen.iter().map(|(axis, choice)| (axis.name.as_str(), choice.label.as_str())));
+        let inputs: Vec<Input> = step
+            .from
+            .iter()
+            .flat_map(|(field, others)| split(others).into_iter().map(move |other| (field, other)))
+            .filter_map(|(field, other)| Some(Input { field: field.clone(), task: made.get(other.as_str())?.clone() }))
+            .collect();
+
+        let failed = |source| SweepError::Settings {
+            file: self.shown.to_owned(),
+            step: step.name.clone(),
+            combination: label.clone(),
+            source,
+        };
+        let mut config = self.config(step, &chosen).map_err(failed)?;
+        let store = shared::store(&config);
+        let mut needs = vec![store.id.clone()];
+        needs.extend(inputs.iter().map(|input| input.task.clone()));
+        self.add(store);
+        let kind = match step.command {
+            StepCommand::Autoencoder => TaskKind::Autoencoder,
+            StepCommand::Normal => TaskKind::Normal,
+            StepCommand::Curriculum => TaskKind::Curriculum,
+            StepCommand::Evaluate => TaskKind::Evaluate,
+        };
+        if kind.stage().is_some() && shared::shares_targets(&mut config) {
+            let teacher = inputs.iter().find(|input| input.field == "teacher_path");
+            let targets = shared::targets(&config, &needs[0], teacher);
+            needs.push(targets.id.clone());
+            self.add(targets);
+        }
+        let task = Task::new(kind, &step.name, label, config, needs, inputs);
+        self.refuse_registry(&task)?;
+        let id = task.id.clone();
+        self.add(task);
+        Ok(id)
+    }
+
+    fn add(&mut self, task: Task) {
+        if !self.tasks.iter().any(|known| known.id == task.id) {
+            self.tasks.push(task);
+        }
+    }
+
+    fn config(&self, step: &Step, chosen: &[(&Axis, &Choice)]) -> Result<Config, config::ConfigError> {
+        let mut presets = split(&step.preset);
+        let mut flags: BTreeMap<String, String> = BTreeMap::new();
+        for (name, value) in &step.set {
+            let name = config::field(name).map_or(name.as_str(), |field| field.name);
+            flags.insert(name.to_owned(), text_of(value));
+        }
+        for (_, choice) in chosen {
+            presets.extend(choice.presets.iter().cloned());
+            flags.extend(choice.settings.iter().cloned());
+        }
+        if step.command == StepCommand::Evaluate {
+            // An axis of a training says nothing to it.
+            flags.retain(|name, _| config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section)));
+            presets.clear();
+        }
+        // Named, so that a step that would not read it is refused; the path is known when the other step is done.
+        let weights = step.from.iter().filter(|_| step.command != StepCommand::Evaluate);
+        flags.extend(weights.map(|(field, other)| (field.clone(), format!("of step {other}"))));
+        let sources = Sources {
+            presets,
+            working_folder: self.surroundings.working_folder.clone(),
+            variables: self.surroundings.variables.clone(),
+            config_file: None,
+            flags: flags.into_iter().collect(),
+        };
+        let loaded = config::load(&sources)?;
+        match step.command.stage() {
+            Some(stage) => config::check_stage(&loaded, stage)?,
+            None => config::check(&loaded.config)?,
+        }
+        let mut config = loaded.config;
+        if step.from.contains_key("teacher_path") {
+            config.distillation.teacher_path = None;
+        }
+        if step.from.contains_key("difficulty_model") {
+            config.curriculum.difficulty_model = None;
+        }
+        Ok(config)
+    }
+
+    /// A sweep keeps what it trains out of the user's registry, so such a task cannot read from there too.
+    fn refuse_registry(&self, task: &Task) -> Result<(), SweepError> {
+        let scores = matches!(task.config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static);
+        let given = task.config.curriculum.difficulty_model.is_some()
+            || task.inputs.iter().any(|input| input.field == "difficulty_model");
+        if task.registers() && task.kind == TaskKind::Curriculum && scores && !given {
+            let problem = format!(
+                "step `{}` trains a teacher on a curriculum; say which VGAE scores its graphs: set difficulty_model, or \
+                 from = {{ difficulty_model = \"STEP\" }}",
+                task.step
+            );
+            return Err(SweepError::Invalid { file: self.shown.to_owned(), problems: vec![problem] });
+        }
+        Ok(())
+    }
+}

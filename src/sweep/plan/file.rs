@@ -1,0 +1,224 @@
+//! The sweep file: what a user writes. Strict: a name that no sweep has is an error with its line.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ByteSize, Stage};
+use crate::sweep::SweepError;
+use crate::sweep::early::EarlyStopping;
+use crate::sweep::slurm::SlurmSettings;
+
+/// A sweep as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SweepFile {
+    /// What it is for.
+    #[serde(default)]
+    pub description: String,
+    /// What trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`.
+    pub metric: String,
+    /// Which metric is better.
+    #[serde(default)]
+    pub direction: Direction,
+    /// The step whose metric it is; the last one when left out.
+    pub measure: Option<String>,
+    /// How the values of the axes are put together.
+    #[serde(default)]
+    pub combine: Combine,
+    /// Combinations drawn with `combine = "random"`.
+    pub samples: Option<u64>,
+    /// Seed of that draw.
+    #[serde(default)]
+    pub sampling_seed: u64,
+    /// Every combination is repeated with each of these seeds.
+    #[serde(default)]
+    pub seeds: Vec<u64>,
+    /// Times that a failed task is tried again.
+    #[serde(default = "one")]
+    pub retries: u32,
+    /// The chain of commands that makes a trial.
+    #[serde(default)]
+    pub step: Vec<Step>,
+    /// What is varied.
+    #[serde(default)]
+    pub axis: Vec<AxisEntry>,
+    /// Combinations that are left out: names of axes and their values; a list means any of them.
+    #[serde(default)]
+    pub exclude: Vec<BTreeMap<String, toml::Value>>,
+    /// Ends trials that promise little; off when left out.
+    pub early_stopping: Option<EarlyStopping>,
+    /// What a trial may use.
+    #[serde(default)]
+    pub resources: Resources,
+    /// For `--executor slurm`.
+    #[serde(default)]
+    pub slurm: SlurmSettings,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// One command of the chain.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    pub name: String,
+    pub command: StepCommand,
+    /// As after `--preset`: `vgae,student`.
+    #[serde(default)]
+    pub preset: String,
+    /// Fields of the configuration.
+    #[serde(default)]
+    pub set: BTreeMap<String, toml::Value>,
+    /// Fields that take what another step made: `teacher_path = "teacher"` is that step's best weights.
+    #[serde(default)]
+    pub from: BTreeMap<String, String>,
+}
+
+/// A command that a step may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepCommand {
+    Autoencoder,
+    Normal,
+    Curriculum,
+    Evaluate,
+}
+
+impl StepCommand {
+    /// The stage that it trains, if it trains.
+    pub fn stage(self) -> Option<Stage> {
+        match self {
+            Self::Autoencoder => Some(Stage::Autoencoder),
+            Self::Normal => Some(Stage::Normal),
+            Self::Curriculum => Some(Stage::Curriculum),
+            Self::Evaluate => None,
+        }
+    }
+}
+
+/// One thing that is varied, as it is written: exactly one of `values`, `range`, `presets`, `datasets`, `cases`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AxisEntry {
+    /// Column of the table; the field's name when left out.
+    pub name: Option<String>,
+    /// The field that `values` or `range` are of.
+    pub field: Option<String>,
+    /// Steps that it holds for; all when left out.
+    #[serde(default)]
+    pub steps: Vec<String>,
+    pub values: Option<Vec<toml::Value>>,
+    pub range: Option<Range>,
+    /// Presets that are added to the step's.
+    pub presets: Option<Vec<String>>,
+    /// Folders or names of datasets; `sim` is the simulated one.
+    pub datasets: Option<Vec<String>>,
+    /// Several fields at once, with a `label`.
+    pub cases: Option<Vec<BTreeMap<String, toml::Value>>>,
+}
+
+/// Numbers between two ends, both of which belong to it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    pub from: toml::Value,
+    pub to: toml::Value,
+    /// Values taken, ends included; not needed with `combine = "random"`.
+    pub count: Option<u64>,
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    #[default]
+    Linear,
+    Log,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    #[default]
+    Minimize,
+    Maximize,
+}
+
+impl Direction {
+    /// Whether `a` is better than `b`.
+    pub fn prefers(self, a: f64, b: f64) -> bool {
+        match self {
+            Self::Minimize => a < b,
+            Self::Maximize => a > b,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Minimize => "minimize",
+            Self::Maximize => "maximize",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Combine {
+    /// Every value of an axis with every value of the others.
+    #[default]
+    Product,
+    /// The first values together, the second values together, ...
+    Zip,
+    /// `samples` draws.
+    Random,
+}
+
+/// What a trial may use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resources {
+    /// Threads of a trial; none: the cores divided by the trials at once.
+    pub threads: Option<usize>,
+    /// Host memory that a trial needs at least: as many run at once as the memory has room for.
+    pub memory_per_trial: ByteSize,
+    /// Trials on one GPU at once; its memory is divided among them.
+    pub trials_per_gpu: usize,
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        Self { threads: None, memory_per_trial: ByteSize(1 << 30), trials_per_gpu: 1 }
+    }
+}
+
+impl SweepFile {
+    /// Reads the text of a sweep file; `name` is only named in errors.
+    pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
+        toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let line = text.as_bytes().iter().take(start).filter(|&&byte| byte == b'\n').count() + 1;
+            SweepError::Syntax { file: name.to_owned(), line, message: error.message().to_owned() }
+        })
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<(Self, String), SweepError> {
+        let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the sweep file"))?;
+        Ok((Self::parse(&path.display().to_string(), &text)?, text))
+    }
+}
+
+/// A value as a flag would have it; the elements of a list are separated by commas.
+pub fn text_of(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(elements) => elements.iter().map(text_of).collect::<Vec<_>>().join(","),
+        toml::Value::Float(number) => number.to_string(),
+        other => other.to_string(),
+    }
+}

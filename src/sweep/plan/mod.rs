@@ -1,0 +1,16 @@
+//! From a sweep file to a plan of tasks and trials.
+
+mod axis;
+mod combine;
+mod expand;
+pub mod file;
+mod overrides;
+mod shared;
+mod shipped;
+pub mod task;
+
+pub use expand::{Surroundings, expand};
+pub use file::{Direction, SweepFile};
+pub use overrides::apply as override_field;
+pub use shipped::{Found, SHIPPED, find};
+pub use task::{Plan, Task, TaskKind, Trial};

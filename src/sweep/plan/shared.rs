@@ -1,0 +1,50 @@
+//! Work that several trials need and that is done once: graph stores, and teachers' targets.
+
+use super::task::{Input, Task, TaskKind};
+use crate::config::{Config, ModelKind, TeacherCache};
+
+/// The store that a task reads.
+pub fn store(config: &Config) -> Task {
+    let reduced = Config { data: config.data.clone(), ..Config::default() };
+    let dataset = match &config.data.data {
+        Some(path) => path.display().to_string(),
+        None => crate::stage::SIMULATED.to_owned(),
+    };
+    Task::new(TaskKind::Store, "store", format!("data={dataset}"), reduced, Vec::new(), Vec::new())
+}
+
+/// Whether a training reads targets from the disk; `auto` is turned into that, for what is in the memory of one trial
+/// is of no use to another. It changes no loss.
+pub fn shares_targets(config: &mut Config) -> bool {
+    if !config.distillation.use_kd {
+        return false;
+    }
+    if config.distillation.cache() == TeacherCache::Auto {
+        config.distillation.teacher_cache = TeacherCache::Disk;
+    }
+    config.distillation.cache() == TeacherCache::Disk
+}
+
+/// The targets that a training with this configuration reads. `store` is the digest of its store's task; `teacher` the
+/// task that trains the teacher, unless it is a registered one.
+pub fn targets(config: &Config, store: &str, teacher: Option<&Input>) -> Task {
+    let mut reduced = Config { data: config.data.clone(), ..Config::default() };
+    reduced.model.model = config.model.model;
+    if config.model.model == ModelKind::Gat {
+        // A classifier has one width; which, makes no difference to its teacher.
+        reduced.model.hidden = vec![1];
+    }
+    reduced.model.attention = config.model.attention;
+    reduced.training.device = config.training.device;
+    let (from, to) = (&config.distillation, &mut reduced.distillation);
+    to.use_kd = true;
+    to.teacher_path = from.teacher_path.clone();
+    to.teachers_dir = from.teachers_dir.clone();
+    to.teacher_cache = TeacherCache::Disk;
+    to.teacher_cache_precision = from.teacher_cache_precision;
+    to.teacher_cache_dir = from.teacher_cache_dir.clone();
+    let mut needs = vec![store.to_owned()];
+    needs.extend(teacher.map(|input| input.task.clone()));
+    let label = format!("teacher {}", config.model.model);
+    Task::new(TaskKind::Targets, "targets", label, reduced, needs, teacher.cloned().into_iter().collect())
+}

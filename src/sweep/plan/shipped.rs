@@ -1,0 +1,49 @@
+//! The sweep files that the program carries.
+
+use std::path::Path;
+
+use super::file::SweepFile;
+use crate::config::nearest;
+use crate::sweep::SweepError;
+
+/// The shipped sweeps. A test compares the list with the folder.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("all-datasets", include_str!("../../../presets/sweeps/all-datasets.toml")),
+    ("curriculum-ablation", include_str!("../../../presets/sweeps/curriculum-ablation.toml")),
+    ("kd-alpha-temperature", include_str!("../../../presets/sweeps/kd-alpha-temperature.toml")),
+    ("offload-policies", include_str!("../../../presets/sweeps/offload-policies.toml")),
+    ("student-sizes", include_str!("../../../presets/sweeps/student-sizes.toml")),
+];
+
+/// A sweep file, found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The file's name without its ending.
+    pub name: String,
+    /// How errors call it.
+    pub shown: String,
+    pub text: String,
+    pub file: SweepFile,
+}
+
+/// The file at this path, or the shipped sweep of this name.
+pub fn find(wanted: &Path) -> Result<Found, SweepError> {
+    let name = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    if wanted.is_file() {
+        let (file, text) = SweepFile::read(wanted)?;
+        return Ok(Found { name, shown: wanted.display().to_string(), text, file });
+    }
+    let wanted = wanted.display().to_string();
+    match SHIPPED.iter().find(|(name, _)| *name == wanted) {
+        Some((name, text)) => {
+            let shown = format!("built-in presets/sweeps/{name}.toml");
+            let file = SweepFile::parse(&shown, text)?;
+            Ok(Found { name: (*name).to_owned(), shown, text: (*text).to_owned(), file })
+        }
+        None => Err(SweepError::Unknown {
+            nearest: nearest(&name, SHIPPED.iter().map(|(name, _)| *name)).to_owned(),
+            known: SHIPPED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
+            name: wanted,
+        }),
+    }
+}

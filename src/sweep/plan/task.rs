@@ -1,0 +1,175 @@
+//! Tasks and trials: what is to be done, each known by a digest of what its result depends on.
+
+use serde::{Deserialize, Serialize};
+
+use super::file::{Direction, Resources};
+use crate::config::{self, Config, Stage};
+use crate::sweep::early::EarlyStopping;
+use crate::sweep::slurm::SlurmSettings;
+
+/// A sweep, expanded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The file's name without its ending.
+    pub name: String,
+    pub metric: String,
+    pub direction: Direction,
+    pub retries: u32,
+    pub early_stopping: Option<EarlyStopping>,
+    pub resources: Resources,
+    pub slurm: SlurmSettings,
+    /// Names of the axes, in the order of the trials' labels.
+    pub axes: Vec<String>,
+    /// In an order in which whatever a task needs comes before it.
+    pub tasks: Vec<Task>,
+    pub trials: Vec<Trial>,
+}
+
+/// One command, done once however many trials need it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Digest of what the result depends on.
+    pub id: String,
+    pub kind: TaskKind,
+    /// The step of the file; `store` and `targets` are made where trials need them.
+    pub step: String,
+    /// The settings by which it differs from the step's other tasks, for people.
+    pub label: String,
+    pub config: Config,
+    /// Tasks that have to be done before.
+    pub needs: Vec<String>,
+    /// What it takes from them.
+    pub inputs: Vec<Input>,
+}
+
+/// A field that takes the weights, or the run, that another task made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Input {
+    pub field: String,
+    pub task: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskKind {
+    /// `kdgat data build`
+    Store,
+    /// `kdgat teachers cache`
+    Targets,
+    Autoencoder,
+    Normal,
+    Curriculum,
+    Evaluate,
+}
+
+impl TaskKind {
+    /// The stage that it trains, if it trains.
+    pub fn stage(self) -> Option<Stage> {
+        match self {
+            Self::Autoencoder => Some(Stage::Autoencoder),
+            Self::Normal => Some(Stage::Normal),
+            Self::Curriculum => Some(Stage::Curriculum),
+            Self::Store | Self::Targets | Self::Evaluate => None,
+        }
+    }
+
+    /// The command's words.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Store => &["data", "build"],
+            Self::Targets => &["teachers", "cache"],
+            Self::Autoencoder => &["autoencoder"],
+            Self::Normal => &["normal"],
+            Self::Curriculum => &["curriculum"],
+            Self::Evaluate => &["evaluate"],
+        }
+    }
+}
+
+/// One combination: a row of `sweep.csv`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    pub id: String,
+    /// One for each axis.
+    pub labels: Vec<String>,
+    /// Its steps' tasks; several trials may share some.
+    pub tasks: Vec<String>,
+    /// The one whose metric is compared.
+    pub measured: String,
+}
+
+impl Plan {
+    /// The task of this digest.
+    pub fn task(&self, id: &str) -> Option<&Task> {
+        self.tasks.iter().find(|task| task.id == id)
+    }
+
+    /// `kd_alpha=0.5 seed=42`.
+    pub fn describe(&self, trial: &Trial) -> String {
+        describe(self.axes.iter().map(String::as_str).zip(trial.labels.iter().map(String::as_str)))
+    }
+}
+
+/// `name=value name=value`.
+pub fn describe<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let texts: Vec<String> = pairs.map(|(name, value)| format!("{name}={value}")).collect();
+    if texts.is_empty() { "as configured".to_owned() } else { texts.join(" ") }
+}
+
+impl Task {
+    /// A task, known by its digest.
+    pub fn new(
+        kind: TaskKind,
+        step: &str,
+        label: String,
+        config: Config,
+        needs: Vec<String>,
+        inputs: Vec<Input>,
+    ) -> Self {
+        let id = digest(kind, &config, &inputs);
+        Self { id, kind, step: step.to_owned(), label, config, needs, inputs }
+    }
+
+    /// Folder of the task below the sweep's `tasks/`.
+    pub fn folder_name(&self) -> String {
+        format!("{}-{}", self.step, self.id)
+    }
+
+    /// Whether `kdgat` would make what this task trains a teacher of its dataset.
+    pub fn registers(&self) -> bool {
+        self.kind.stage().is_some() && self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd
+    }
+}
+
+/// Fields that say where and with what a run is done, not what comes of it. The sweep sets them itself.
+const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume"];
+
+/// Of the command, of every field that differs from its default, and of the tasks that it takes something from. A new
+/// version of the program that adds fields leaves it as it is.
+fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
+    let defaults = Config::default();
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |text: &str| {
+        // The length keeps two texts from running into each other.
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    };
+    kind.words().iter().for_each(|word| add(word));
+    for field in config::fields().filter(|field| !PLACES.contains(&field.name)) {
+        let text = (field.show)(config);
+        if text != (field.show)(&defaults) {
+            add(field.name);
+            add(&text);
+        }
+    }
+    for input in inputs {
+        add(&input.field);
+        add(&input.task);
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// Digest of a trial: of all its tasks.
+pub fn trial_id(tasks: &[String]) -> String {
+    blake3::hash(tasks.join(" ").as_bytes()).to_hex()[..12].to_owned()
+}

@@ -1,0 +1,84 @@
+//! From the table of a sweep to what it says.
+
+mod analysis;
+mod statistics;
+mod tables;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use analysis::{Comparison, Effect, Group, compare};
+pub use statistics::{Summary, permutation_test, summarize};
+
+use super::SweepError;
+use super::plan::Plan;
+use super::state::{Row, SweepFolder, table};
+use crate::files;
+
+/// A report as text, and where it was written.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub markdown: String,
+    pub files: Vec<PathBuf>,
+}
+
+/// Writes `report.md`, `report.html` and `report.csv` into the sweep's folder. `pairs` are settings to compare.
+pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> Result<Report, SweepError> {
+    let rows = table::rows(folder, plan)?;
+    let compared = pairs.iter().map(|(first, second)| compare(plan, &rows, first, second));
+    let compared = compared.collect::<Result<Vec<Comparison>, String>>().map_err(SweepError::Usage)?;
+    let tables = tables::tables(plan, &rows, &compared);
+    let title = format!("Sweep {}", plan.name);
+    let markdown = tables::markdown(&title, &tables);
+    let groups =
+        csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
+    let contents = [
+        ("report.md", markdown.clone().into_bytes()),
+        ("report.html", tables::html(&title, &tables).into_bytes()),
+        ("report.csv", groups),
+    ];
+    let mut written = Vec::new();
+    for (name, content) in contents {
+        let path = folder.path().join(name);
+        files::write_atomically(&path, &content).map_err(SweepError::file(&path, "write"))?;
+        written.push(path);
+    }
+    Ok(Report { markdown, files: written })
+}
+
+/// A row for each group of trials that differ by seed only, with all digits.
+fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
+    let axes = plan.axes.iter().filter(|axis| *axis != "seed").map(String::as_str);
+    let columns = [
+        "metric",
+        "mean",
+        "deviation",
+        "trials",
+        "failed",
+        "seconds",
+        "peak_memory_bytes",
+        "parameters",
+        "ms_per_graph",
+        "pareto",
+    ];
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(axes.chain(columns))?;
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    for group in analysis::groups(plan, rows) {
+        let mut record: Vec<String> = group.settings.iter().map(|(_, value)| value.clone()).collect();
+        record.extend([
+            plan.metric.clone(),
+            number(group.metric.map(|metric| metric.mean)),
+            number(group.metric.and_then(|metric| metric.deviation)),
+            group.trials.to_string(),
+            group.failed.to_string(),
+            number(group.seconds.map(|seconds| seconds.mean)),
+            group.peak_memory_bytes.to_string(),
+            number(group.parameters),
+            number(group.latency),
+            group.on_front.to_string(),
+        ]);
+        writer.write_record(&record)?;
+    }
+    writer.into_inner().map_err(|error| error.into_error().into())
+}

@@ -1,0 +1,166 @@
+//! The report as tables: one form for Markdown, HTML and CSV.
+
+use super::analysis::{Comparison, Effect, Group, best, effects, groups};
+use super::statistics::Summary;
+use crate::sweep::plan::Plan;
+use crate::sweep::state::Row;
+
+/// A titled table; the first columns are texts.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub title: String,
+    /// What a reader should know.
+    pub note: String,
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// All tables of a report.
+pub fn tables(plan: &Plan, rows: &[Row], comparisons: &[Comparison]) -> Vec<Table> {
+    let groups = groups(plan, rows);
+    let mut tables = vec![table_of_groups(plan, &groups), table_of_best(plan, &groups)];
+    tables.extend(effects(plan, rows).iter().map(|effect| table_of_effect(plan, effect)));
+    tables.push(table_of_front(plan, &groups));
+    if !comparisons.is_empty() {
+        tables.push(table_of_comparisons(plan, comparisons));
+    }
+    tables
+}
+
+fn table_of_groups(plan: &Plan, groups: &[Group]) -> Table {
+    let axes = plan.axes.iter().filter(|axis| *axis != "seed").cloned();
+    let columns = [&plan.metric, "trials", "failed", "seconds", "peak MiB", "parameters", "ms a graph"];
+    Table {
+        title: "All settings".to_owned(),
+        note: format!("Mean ± standard deviation over seeds of {} ({}).", plan.metric, plan.direction.as_str()),
+        header: axes.chain(columns.iter().map(|&name| name.to_owned())).collect(),
+        rows: groups.iter().map(group_row).collect(),
+    }
+}
+
+fn group_row(group: &Group) -> Vec<String> {
+    let mut row: Vec<String> = group.settings.iter().map(|(_, value)| value.clone()).collect();
+    row.extend([
+        mean(group.metric),
+        group.trials.to_string(),
+        group.failed.to_string(),
+        group.seconds.map_or(String::new(), |seconds| format!("{:.1}", seconds.mean)),
+        format!("{:.1}", group.peak_memory_bytes as f64 / (1 << 20) as f64),
+        group.parameters.map_or(String::new(), |count| format!("{count:.0}")),
+        group.latency.map_or(String::new(), |latency| format!("{latency:.4}")),
+    ]);
+    row
+}
+
+fn table_of_best(plan: &Plan, groups: &[Group]) -> Table {
+    let row = |(dataset, group): (String, &Group)| vec![dataset, group.describe(), mean(group.metric)];
+    Table {
+        title: "Best per dataset".to_owned(),
+        note: String::new(),
+        header: vec!["dataset".to_owned(), "settings".to_owned(), plan.metric.clone()],
+        rows: best(plan, groups).into_iter().map(row).collect(),
+    }
+}
+
+fn table_of_effect(plan: &Plan, effect: &Effect) -> Table {
+    let row =
+        |(value, summary): &(String, Summary)| vec![value.clone(), mean(Some(*summary)), summary.count.to_string()];
+    Table {
+        title: format!("Effect of {}", effect.axis),
+        note: format!("Mean over everything else; the means lie {:.5} apart.", effect.spread),
+        header: vec![effect.axis.clone(), plan.metric.clone(), "trials".to_owned()],
+        rows: effect.values.iter().map(row).collect(),
+    }
+}
+
+fn table_of_front(plan: &Plan, groups: &[Group]) -> Table {
+    let mut front: Vec<&Group> = groups.iter().filter(|group| group.on_front).collect();
+    front.sort_by(|a, b| a.parameters.unwrap_or(0.0).total_cmp(&b.parameters.unwrap_or(0.0)));
+    let row = |group: &&Group| {
+        vec![
+            group.describe(),
+            group.parameters.map_or(String::new(), |count| format!("{count:.0}")),
+            group.latency.map_or(String::new(), |latency| format!("{latency:.4}")),
+            mean(group.metric),
+        ]
+    };
+    Table {
+        title: "Pareto front".to_owned(),
+        note: "Nothing is at once smaller, faster (where it was evaluated) and better than these.".to_owned(),
+        header: ["settings", "parameters", "ms a graph", &plan.metric].map(str::to_owned).to_vec(),
+        rows: front.iter().map(row).collect(),
+    }
+}
+
+fn table_of_comparisons(plan: &Plan, comparisons: &[Comparison]) -> Table {
+    let row = |found: &Comparison| {
+        vec![
+            found.first.clone(),
+            found.second.clone(),
+            mean(Some(found.difference)),
+            found.difference.count.to_string(),
+            found.second_better.to_string(),
+            format!("{:.4}", found.p_value),
+        ]
+    };
+    let difference = format!("difference of {}", plan.metric);
+    Table {
+        title: "Pairs".to_owned(),
+        note: "Second less first, over trials that differ in nothing else; paired permutation test, two-sided."
+            .to_owned(),
+        header: ["first", "second", &difference, "pairs", "second better", "p"].map(str::to_owned).to_vec(),
+        rows: comparisons.iter().map(row).collect(),
+    }
+}
+
+fn mean(summary: Option<Summary>) -> String {
+    match summary {
+        None => String::new(),
+        Some(Summary { mean, deviation: None, .. }) => format!("{mean:.5}"),
+        Some(Summary { mean, deviation: Some(deviation), .. }) => format!("{mean:.5} ± {deviation:.5}"),
+    }
+}
+
+/// All tables as Markdown.
+pub fn markdown(title: &str, tables: &[Table]) -> String {
+    let mut text = format!("# {title}\n");
+    for table in tables {
+        text += &format!("\n## {}\n\n", table.title);
+        if !table.note.is_empty() {
+            text += &format!("{}\n\n", table.note);
+        }
+        let line = |cells: &[String]| {
+            format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+        };
+        text += &line(&table.header);
+        text += &format!("|{}\n", "---|".repeat(table.header.len()));
+        text.extend(table.rows.iter().map(|row| line(row)));
+    }
+    text
+}
+
+/// All tables as one page without anything from elsewhere.
+pub fn html(title: &str, tables: &[Table]) -> String {
+    let mut text = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\n\
+         body {{ font: 15px sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em }}\n\
+         table {{ border-collapse: collapse }}\ntd, th {{ padding: .2em .8em; border-bottom: 1px solid #ccc; text-align: left }}\n\
+         </style>\n<h1>{title}</h1>\n",
+        title = escaped(title)
+    );
+    for table in tables {
+        text += &format!("<h2>{}</h2>\n<p>{}</p>\n<table>\n", escaped(&table.title), escaped(&table.note));
+        let line = |cells: &[String], kind: &str| {
+            let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escaped(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        text += &line(&table.header, "th");
+        text.extend(table.rows.iter().map(|row| line(row, "td")));
+        text += "</table>\n";
+    }
+    text + "</html>\n"
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,341 @@
+//! One attempt at a task: the command, and what its end means.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value};
+
+use super::ladder::{self, Rung};
+use crate::config;
+use crate::files;
+use crate::memory::limits::PROCESS_BYTES;
+use crate::sweep::SweepError;
+use crate::sweep::plan::{Plan, Task, TaskKind};
+use crate::sweep::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
+use crate::torch::allocator;
+
+/// What is looked at of a log for the reason of a failure.
+const LOG_TAIL_BYTES: u64 = 16 << 10;
+/// Exit code of wrong usage or input: the same again would fail in the same way.
+const INPUT: i32 = 2;
+
+/// What a task may use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    pub threads: usize,
+    /// Host memory of the whole process.
+    pub memory_bytes: Option<u64>,
+    /// The GPU that it sees, as CUDA_VISIBLE_DEVICES has it.
+    pub gpu: Option<String>,
+    pub gpu_memory_bytes: Option<u64>,
+}
+
+/// A task at work.
+#[derive(Debug)]
+pub struct Attempt {
+    pub task: Task,
+    claim: Claim,
+    child: Child,
+    state: TaskState,
+    started: Instant,
+    /// Where the log was when it began.
+    log_start: u64,
+    asked_to_stop: Option<Asked>,
+}
+
+/// Why a task was asked to stop.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// The sweep stops; the task goes on another time.
+    Interrupted,
+    /// It promises little.
+    Early(String),
+}
+
+impl Attempt {
+    /// Starts the task's command. `None` when it turns out to be done already: its sweep was killed, it was not.
+    pub fn start(
+        folder: &SweepFolder,
+        plan: &Plan,
+        task: &Task,
+        claim: Claim,
+        grant: &Grant,
+    ) -> Result<Option<Self>, SweepError> {
+        let mut state = folder.state(task)?;
+        let rungs = ladder::ladder(&task.config, state.batch_graphs);
+        let run = run_name(&rungs, state.rung);
+        if finished(&claim.folder().join(&run)) && state.status == Status::Running {
+            conclude_done(folder, plan, task, &mut state)?;
+            claim.write(&state)?;
+            return Ok(None);
+        }
+        let config = claim.folder().join("config.json");
+        let frozen = config::freeze(&task.config, &task.kind.words().join(" "), &Map::new());
+        let text =
+            serde_json::to_vec_pretty(&frozen).map_err(|error| SweepError::file(&config, "write")(error.into()))?;
+        files::write_atomically(&config, &text).map_err(SweepError::file(&config, "write"))?;
+
+        let log_path = claim.folder().join("log.txt");
+        let log = OpenOptions::new().create(true).append(true).open(&log_path);
+        let log = log.map_err(SweepError::file(&log_path, "open"))?;
+        let log_start = log.metadata().map_err(SweepError::file(&log_path, "read"))?.len();
+        let errors = log.try_clone().map_err(SweepError::file(&log_path, "open"))?;
+        state.status = Status::Running;
+        state.attempts += 1;
+        state.run = Some(run);
+        state.reason = None;
+        state.worker = Some(Worker::this());
+        claim.write(&state)?;
+
+        let program = std::env::current_exe().map_err(SweepError::file(Path::new("kdgat"), "find this program"))?;
+        let mut command = Command::new(&program);
+        command.args(arguments(folder, plan, task, &claim, &state, &rungs, grant)?);
+        command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
+        // Ctrl-C on a terminal is for the sweep, which passes it on once: a second signal would not let the task save.
+        command.process_group(0);
+        if let Some(gpu) = &grant.gpu {
+            command.env("CUDA_VISIBLE_DEVICES", gpu);
+        }
+        let child = command.spawn().map_err(SweepError::file(&program, "start"))?;
+        let (task, started) = (task.clone(), Instant::now());
+        Ok(Some(Self { task, claim, child, state, started, log_start, asked_to_stop: None }))
+    }
+
+    /// The number of the process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The folder of the run.
+    pub fn run(&self) -> PathBuf {
+        self.claim.folder().join(self.state.run.as_deref().unwrap_or("run"))
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.claim.folder().join("log.txt")
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Asks the task to save and end; the first reason counts.
+    pub fn stop(&mut self, why: Asked) {
+        if self.asked_to_stop.is_none() {
+            self.asked_to_stop = Some(why);
+            // It has not been waited for, so that the number is still its own. That it has just ended is no failure.
+            if let Some(process) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(process, Signal::TERM);
+            }
+        }
+    }
+
+    /// Its state, once it has ended; the claim is given back then.
+    pub fn poll(&mut self, folder: &SweepFolder, plan: &Plan) -> Result<Option<TaskState>, SweepError> {
+        let waited = self
+            .child
+            .try_wait()
+            .map_err(SweepError::file(&self.claim.folder().join("log.txt"), "wait for the task of"))?;
+        let Some(status) = waited else { return Ok(None) };
+        self.state.seconds += self.started.elapsed().as_secs_f64();
+        self.conclude(folder, plan, status)?;
+        self.claim.write(&self.state)?;
+        Ok(Some(self.state.clone()))
+    }
+
+    fn conclude(&mut self, folder: &SweepFolder, plan: &Plan, status: ExitStatus) -> Result<(), SweepError> {
+        let task = &self.task;
+        if status.success() {
+            return conclude_done(folder, plan, task, &mut self.state);
+        }
+        if task.kind.stage().is_some() {
+            let found = results::of_training(&self.run())?;
+            (self.state.epochs, self.state.metrics) = (found.epochs, found.metrics);
+            self.state.peak_memory_bytes = self.state.peak_memory_bytes.max(found.peak_memory_bytes);
+        }
+        let said = last_words(&self.log(), self.log_start);
+        match &self.asked_to_stop {
+            Some(Asked::Early(reason)) => {
+                self.state.status = Status::Stopped;
+                self.state.reason = Some(format!("stopped early: {reason}"));
+            }
+            Some(Asked::Interrupted) => self.state.status = Status::Waiting,
+            None if ran_out_of_memory(status, &said) => self.climb(&said),
+            None => self.fail(plan, status, &said),
+        }
+        Ok(())
+    }
+
+    /// The next rung of the memory ladder, if there is one.
+    fn climb(&mut self, said: &str) {
+        let state = &mut self.state;
+        let rungs = ladder::ladder(&self.task.config, state.batch_graphs);
+        let next = rungs.get(state.rung as usize).filter(|_| self.task.kind.stage().is_some());
+        match next {
+            Some(rung) => {
+                if rung.restarts && state.batch_graphs.is_none() {
+                    state.batch_graphs = batch_graphs(&self.claim.folder().join(state.run.as_deref().unwrap_or("run")));
+                }
+                state.rung += 1;
+                state.status = Status::Waiting;
+                state.reason = Some(format!("out of memory; next with {}", described(rung)));
+            }
+            None => {
+                state.status = Status::Failed;
+                state.reason = Some(format!("out of memory, and nothing is left to change; {}", error_line(said)));
+            }
+        }
+    }
+
+    fn fail(&mut self, plan: &Plan, status: ExitStatus, said: &str) {
+        let state = &mut self.state;
+        state.failures += 1;
+        let again = status.code() != Some(INPUT) && state.failures <= plan.retries;
+        state.status = if again { Status::Waiting } else { Status::Failed };
+        state.reason = Some(format!("{status}: {}", error_line(said)));
+    }
+}
+
+fn described(rung: &Rung) -> String {
+    rung.settings.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The folder of the run on a rung: another one from where other batches begin.
+fn run_name(rungs: &[Rung], rung: u32) -> String {
+    let restarts = rungs.iter().take(rung as usize).filter(|rung| rung.restarts).count();
+    if restarts == 0 { "run".to_owned() } else { format!("run-{restarts}") }
+}
+
+/// Whether a training that nobody waited for has come to its end.
+fn finished(run: &Path) -> bool {
+    run.join("summary.json").exists()
+}
+
+fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut TaskState) -> Result<(), SweepError> {
+    let run = folder.task(task).join(state.run.as_deref().unwrap_or("run"));
+    state.status = Status::Done;
+    state.reason = None;
+    let found = match task.kind {
+        TaskKind::Store | TaskKind::Targets => return Ok(()),
+        TaskKind::Evaluate => {
+            let judged = task.inputs.first().and_then(|input| plan.task(&input.task));
+            let judged =
+                judged.map(|judged| Ok::<_, SweepError>(run_of(folder, judged, &folder.state(judged)?))).transpose()?;
+            results::of_evaluation(&run, judged.as_deref().unwrap_or(&run))?
+        }
+        _ => results::of_training(&run)?,
+    };
+    state.metrics = found.metrics;
+    state.epochs = found.epochs;
+    state.peak_memory_bytes = state.peak_memory_bytes.max(found.peak_memory_bytes);
+    if plan.trials.iter().any(|trial| trial.measured == task.id) && !state.metrics.contains_key(&plan.metric) {
+        let known: Vec<&str> = state.metrics.keys().map(String::as_str).collect();
+        state.status = Status::Failed;
+        state.reason = Some(format!("it has no metric `{}` (there are: {})", plan.metric, known.join(", ")));
+    }
+    Ok(())
+}
+
+/// The run of a task that was trained.
+fn run_of(folder: &SweepFolder, task: &Task, state: &TaskState) -> PathBuf {
+    folder.task(task).join(state.run.as_deref().unwrap_or("run"))
+}
+
+/// The command's words and flags.
+fn arguments(
+    folder: &SweepFolder,
+    plan: &Plan,
+    task: &Task,
+    claim: &Claim,
+    state: &TaskState,
+    rungs: &[Rung],
+    grant: &Grant,
+) -> Result<Vec<String>, SweepError> {
+    let mut arguments: Vec<String> = task.kind.words().iter().map(|word| (*word).to_owned()).collect();
+    let mut flag = |name: &str, text: String| {
+        arguments.push(format!("--{}", name.replace('_', "-")));
+        arguments.push(text);
+    };
+    flag("config", claim.folder().join("config.json").display().to_string());
+    let configured = task.config.training.threads;
+    flag("threads", if configured > 0 { configured } else { grant.threads }.to_string());
+    if let Some(bytes) = grant.memory_bytes {
+        let tensors = bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4);
+        let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
+        flag("memory_limit", format!("{}B", tensors.min(configured)));
+    }
+    if let Some(bytes) = grant.gpu_memory_bytes {
+        let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
+        flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
+    }
+    let run = claim.folder().join(state.run.as_deref().unwrap_or("run"));
+    if task.kind.stage().is_some() {
+        flag("run_dir", run.display().to_string());
+        flag("resume", "true".to_owned());
+        if task.registers() {
+            flag("teachers_dir", claim.folder().join("teachers").display().to_string());
+        }
+        for (name, text) in ladder::settings(rungs, state.rung) {
+            flag(name, text);
+        }
+    }
+    if task.kind == TaskKind::Evaluate {
+        flag("output", run.display().to_string());
+    }
+    let mut runs = Vec::new();
+    for input in &task.inputs {
+        let Some(other) = plan.task(&input.task) else { continue };
+        let made = run_of(folder, other, &folder.state(other)?);
+        if task.kind == TaskKind::Evaluate {
+            runs.push(made.display().to_string());
+        } else {
+            flag(&input.field, made.join("best.safetensors").display().to_string());
+        }
+    }
+    arguments.extend(runs);
+    Ok(arguments)
+}
+
+/// What a training says that was refused before it took the memory.
+const REFUSALS: [&str; 2] = ["not even one graph at a time fits", "but memory allows"];
+
+/// Killed by the system, or its own words.
+fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
+    const KILLED: i32 = 9;
+    status.signal() == Some(KILLED)
+        || status.code() == Some(128 + KILLED)
+        || allocator::says_out_of_memory(said)
+        || REFUSALS.iter().any(|words| said.contains(words))
+}
+
+/// Graphs of a batch of a run that began.
+fn batch_graphs(run: &Path) -> Option<u64> {
+    let config: Value = serde_json::from_slice(&std::fs::read(run.join("config.json")).ok()?).ok()?;
+    config["inputs"]["batch_graphs"].as_u64()
+}
+
+/// The end of what the attempt wrote; nothing when it cannot be read.
+fn last_words(log: &Path, from: u64) -> String {
+    let read = || {
+        let mut file = File::open(log)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        std::io::Result::Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    read().unwrap_or_default()
+}
+
+/// The line of a log that tells most.
+fn error_line(said: &str) -> String {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line =
+        lines().rev().find(|line| line.starts_with("error")).or(lines().next_back()).unwrap_or("it said nothing");
+    line.chars().take(300).collect()
+}

@@ -1,0 +1,18 @@
+//! Doing what a plan says.
+
+mod attempt;
+mod board;
+mod follow;
+mod ladder;
+mod local;
+mod one;
+mod promise;
+mod resources;
+mod view;
+
+pub use attempt::{Asked, Attempt, Grant};
+pub use board::Board;
+pub use follow::Follower;
+pub use local::{Ended, run as run_here};
+pub use one::{Outcome, work_on};
+pub use resources::{Slots, Wish, slots};

@@ -1,0 +1,67 @@
+//! The batch script of an array of tasks.
+
+use std::path::Path;
+
+use crate::sweep::plan::{Plan, Task};
+use crate::sweep::shell::quoted;
+use crate::sweep::state::SweepFolder;
+
+/// Exit code of a task that has saved and has to be started again (`EX_TEMPFAIL` of sysexits.h).
+pub const PUT_OFF: u8 = 75;
+
+/// The script for tasks of one step, an array element each. It is readable on its own: `scripts/slurm/sweep.sbatch` is
+/// one, with its lines explained.
+pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task]) -> String {
+    let settings = &plan.slurm;
+    let step = tasks.first().map_or("", |task| task.step.as_str());
+    let granted = plan.resources.memory_per_trial.0;
+    let asked_mebibytes = (granted as f64 * (1.0 + settings.memory_margin.max(0.0)) / f64::from(1 << 20)).ceil();
+    let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
+    let log = folder.path().join("slurm").join(format!("{step}-%A_%a.log"));
+    let mut directives = vec![
+        format!("--job-name=kdgat-{}-{step}", plan.name),
+        format!("--array=0-{}{at_once}", tasks.len().saturating_sub(1)),
+        format!("--cpus-per-task={}", settings.cpus),
+        format!("--mem={asked_mebibytes:.0}M"),
+        format!("--time={}", settings.time),
+        format!("--signal=B:USR1@{}", settings.signal_seconds),
+        "--requeue".to_owned(),
+        "--open-mode=append".to_owned(),
+        format!("--output={}", quoted(&log.display().to_string())),
+    ];
+    directives.extend(settings.partition.iter().map(|name| format!("--partition={name}")));
+    directives.extend(settings.account.iter().map(|name| format!("--account={name}")));
+    directives.extend(settings.gres.iter().map(|what| format!("--gres={what}")));
+    directives.extend(settings.directives.iter().cloned());
+
+    let mut text = String::from("#!/usr/bin/env bash\n");
+    directives.iter().for_each(|directive| text += &format!("#SBATCH {directive}\n"));
+    text += &format!(
+        "# Granted are {} MiB; {:.0} % more are asked for.\nset -uo pipefail\n",
+        granted >> 20,
+        100.0 * settings.memory_margin
+    );
+    settings.setup.iter().for_each(|line| text += &format!("{line}\n"));
+    text += "tasks=(\n";
+    tasks.iter().for_each(|task| text += &format!("  {}  # {}\n", task.id, task.label.replace('\n', " ")));
+    text += &format!(
+        ")\n{program} sweep work {folder} \"${{tasks[$SLURM_ARRAY_TASK_ID]}}\" --threads {cpus} --memory {granted}B &\ntask=$!\n",
+        program = quoted(&program.display().to_string()),
+        folder = quoted(&folder.path().display().to_string()),
+        cpus = settings.cpus,
+    );
+    text += &format!(
+        r#"cancelled=no
+# Before the time limit the task saves and the job is put into the queue again; when it is cancelled it only saves.
+trap 'kill -TERM "$task" 2> /dev/null' USR1
+trap 'cancelled=yes; kill -TERM "$task" 2> /dev/null' TERM
+wait "$task"; code=$?
+while kill -0 "$task" 2> /dev/null; do wait "$task"; code=$?; done
+if [ "$code" -eq {PUT_OFF} ] && [ "$cancelled" = no ]; then
+  scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
+fi
+exit "$code"
+"#
+    );
+    text
+}

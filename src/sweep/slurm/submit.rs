@@ -1,0 +1,272 @@
+//! The Slurm executor: submits arrays of tasks, one after the other by dependencies, and looks after them until all is done.
+//!
+//! Jobs do the work through `kdgat sweep work`, which claims its task in the sweep's folder and writes its state there; what
+//! happens here is submitting, and noticing what has gone. So this process may be killed and started again at any time.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::queue::{self, JobId};
+use super::script::script;
+use crate::files;
+use crate::interrupt;
+use crate::sweep::SweepError;
+use crate::sweep::plan::{Plan, Task};
+use crate::sweep::run::{Board, Ended, Follower};
+use crate::sweep::state::{Status, SweepFolder};
+
+/// Between two looks at the queue.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A job that has left the queue may not have written its state yet, as file systems go.
+const GRACE: Duration = Duration::from_secs(5);
+/// A controller that does not answer is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Times that a task is submitted again after its job went without a trace.
+const LOST: u32 = 5;
+
+/// The scripts in the order of their submission, as `--dry-run` prints them.
+pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
+    let program = program()?;
+    let tasks: Vec<&Task> = plan.tasks.iter().collect();
+    Ok(by_step(&tasks).iter().map(|tasks| script(&program, folder, plan, tasks)).collect())
+}
+
+/// Submits what is left to do and waits for it.
+pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
+    let Some(_lead) = folder.lead()? else {
+        let path = folder.path().display();
+        return Err(SweepError::Usage(format!("{path}: another process submits this sweep's tasks; wait for it")));
+    };
+    let logs = folder.path().join("slurm");
+    std::fs::create_dir_all(&logs).map_err(SweepError::file(&logs, "make"))?;
+    let mut submitter = Submitter {
+        folder,
+        plan,
+        board: Board::new(folder, plan)?,
+        follower: Follower::new(plan),
+        jobs: BTreeMap::new(),
+        gone: BTreeMap::new(),
+        lost: BTreeMap::new(),
+    };
+    folder.write_table(plan)?;
+    submitter.find_jobs()?;
+    submitter.work()
+}
+
+struct Submitter<'a> {
+    folder: &'a SweepFolder,
+    plan: &'a Plan,
+    board: Board<'a>,
+    follower: Follower<'a>,
+    /// The job of each task that has one.
+    jobs: BTreeMap<&'a str, JobId>,
+    /// Since when a task's job is no longer there.
+    gone: BTreeMap<&'a str, Instant>,
+    lost: BTreeMap<&'a str, u32>,
+}
+
+impl<'a> Submitter<'a> {
+    /// The jobs that a process before this one has submitted.
+    fn find_jobs(&mut self) -> Result<(), SweepError> {
+        for task in &self.plan.tasks {
+            let path = self.job_file(task);
+            match std::fs::read_to_string(&path) {
+                Ok(job) => drop(self.jobs.insert(&task.id, job.trim().to_owned())),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(SweepError::file(&path, "read")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn job_file(&self, task: &Task) -> PathBuf {
+        self.folder.task(task).join("job")
+    }
+
+    /// The task has no job any more.
+    fn forget(&mut self, task: &Task) -> Result<(), SweepError> {
+        self.jobs.remove(task.id.as_str());
+        let path = self.job_file(task);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SweepError::file(&path, "remove")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn work(&mut self) -> Result<Ended, SweepError> {
+        // The first time it has to answer: what is wrong then is not mended by waiting.
+        queue::jobs()?;
+        let mut answered = Instant::now();
+        loop {
+            self.board.refresh()?;
+            if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
+                return Ok(ended);
+            }
+            if self.folder.is_cancelled() {
+                // Jobs that run see the mark themselves and save; the others never begin.
+                let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
+                queue::cancel(&jobs)?;
+                for task in &self.plan.tasks {
+                    self.forget(task)?;
+                }
+                return Ok(Ended::Cancelled);
+            }
+            if interrupt::requested() {
+                return Ok(self.follower.leave());
+            }
+            match queue::jobs() {
+                Ok(queued) => {
+                    answered = Instant::now();
+                    self.look_after(&queued)?;
+                    self.submit(&queued)?;
+                }
+                // It may be restarted; jobs run on meanwhile.
+                Err(error) if answered.elapsed() > PATIENCE => return Err(error),
+                Err(error) => tracing::warn!("{error}"),
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Notices jobs that have ended without their task having come to an end.
+    fn look_after(&mut self, queued: &BTreeMap<JobId, String>) -> Result<(), SweepError> {
+        let statuses = self.board.statuses();
+        let mut ended: Vec<(&'a Task, String)> = Vec::new();
+        for task in &self.plan.tasks {
+            let Some(job) = self.jobs.get(task.id.as_str()) else { continue };
+            let settled = statuses.get(task.id.as_str()).is_some_and(|status| status.is_settled());
+            match queued.get(job) {
+                Some(state) if !queue::has_ended(state) => {
+                    self.gone.remove(task.id.as_str());
+                }
+                _ if settled => {}
+                found => {
+                    let since = *self.gone.entry(&task.id).or_insert_with(Instant::now);
+                    if since.elapsed() >= GRACE {
+                        ended.push((task, found.cloned().unwrap_or_else(|| "gone".to_owned())));
+                    }
+                }
+            }
+        }
+        for (task, how) in ended {
+            self.after_end(task, &how)?;
+        }
+        Ok(())
+    }
+
+    fn after_end(&mut self, task: &'a Task, how: &str) -> Result<(), SweepError> {
+        self.gone.remove(task.id.as_str());
+        let Some(claim) = self.folder.claim(task)? else {
+            // Somebody is at it still: it is looked at again when that has ended.
+            return Ok(());
+        };
+        let job = self.jobs.get(task.id.as_str()).cloned().unwrap_or_default();
+        self.forget(task)?;
+        let mut state = self.folder.state(task)?;
+        if state.status.is_settled() {
+            return Ok(());
+        }
+        let needs_done = task.needs.iter().all(|id| self.board.state(id).is_some_and(|state| state.status.is_done()));
+        let lost = self.lost.entry(&task.id).or_default();
+        // A job whose needs were not done has had nothing to do, which is no loss.
+        *lost += u32::from(needs_done);
+        match how {
+            "CANCELLED" => {
+                state.status = Status::Failed;
+                state.reason = Some(format!("job {job} was cancelled from outside"));
+            }
+            _ if *lost > LOST => {
+                state.status = Status::Failed;
+                state.reason = Some(format!("job {job} and {LOST} before it ended ({how}) without a result"));
+            }
+            "OUT_OF_MEMORY" => {
+                state.status = Status::Waiting;
+                state.rung += 1;
+                state.reason = Some(format!("job {job} ran out of memory; next a rung down"));
+            }
+            _ => state.status = Status::Waiting,
+        }
+        claim.write(&state)?;
+        self.follower.line(&format!("job {job} of {} {} has ended ({how})", task.step, task.label));
+        self.board.note(task, state);
+        drop(claim);
+        self.folder.write_table(self.plan)
+    }
+
+    /// Submits every open task that has no job, an array a step, after the jobs of what it needs.
+    fn submit(&mut self, queued: &BTreeMap<JobId, String>) -> Result<(), SweepError> {
+        let statuses = self.board.statuses();
+        let open = |task: &&Task| {
+            let status = statuses.get(task.id.as_str()).copied().unwrap_or_default();
+            !status.is_settled() && status != Status::Blocked && !self.jobs.contains_key(task.id.as_str())
+        };
+        let tasks: Vec<&'a Task> = self.plan.tasks.iter().filter(open).collect();
+        let program = program()?;
+        for array in by_step(&tasks) {
+            let mut after: Vec<JobId> = Vec::new();
+            for need in array.iter().flat_map(|task| &task.needs) {
+                let done = self.board.state(need).is_some_and(|state| state.status.is_done());
+                let job = self.jobs.get(need.as_str()).filter(|_| !done);
+                // The whole array: fewer dependencies, and its elements end at about the same time.
+                let number = job.map(|job| job.split('_').next().unwrap_or(job).to_owned());
+                after.extend(number.filter(|number| !after.contains(number)));
+            }
+            after.retain(|number| {
+                queued.keys().any(|job| job.starts_with(&format!("{number}_"))) || self.is_new(number, queued)
+            });
+            let number = queue::submit(&script(&program, self.folder, self.plan, &array), &after)?;
+            for (element, task) in array.iter().enumerate() {
+                let job = format!("{number}_{element}");
+                let path = self.job_file(task);
+                let folder = self.folder.task(task);
+                std::fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "make"))?;
+                files::write_atomically(&path, job.as_bytes()).map_err(SweepError::file(&path, "write"))?;
+                self.jobs.insert(&task.id, job);
+            }
+            let step = array.first().map_or("", |task| task.step.as_str());
+            self.follower.line(&format!("job {number}: {} tasks of {step}", array.len()));
+        }
+        Ok(())
+    }
+
+    /// Whether an array was submitted after the queue was looked at.
+    fn is_new(&self, number: &str, queued: &BTreeMap<JobId, String>) -> bool {
+        let elements = self.jobs.values().filter(|job| job.split('_').next() == Some(number));
+        elements.clone().count() > 0 && !elements.into_iter().any(|job| queued.contains_key(job))
+    }
+}
+
+/// Tasks of one step together, in the order of the plan.
+fn by_step<'a>(tasks: &[&'a Task]) -> Vec<Vec<&'a Task>> {
+    let mut arrays: Vec<Vec<&Task>> = Vec::new();
+    for task in tasks {
+        match arrays.iter_mut().find(|array| array.first().is_some_and(|first| first.step == task.step)) {
+            Some(array) => array.push(task),
+            None => arrays.push(vec![task]),
+        }
+    }
+    // Whatever a step needs comes before it: an array that needs another one is moved behind it.
+    order(arrays)
+}
+
+fn order(mut arrays: Vec<Vec<&Task>>) -> Vec<Vec<&Task>> {
+    let mut ordered: Vec<Vec<&Task>> = Vec::new();
+    while !arrays.is_empty() {
+        let waits = |array: &Vec<&Task>| {
+            let own = array.first().map(|task| task.step.as_str());
+            let later = arrays.iter().flatten().filter(|task| Some(task.step.as_str()) != own);
+            let later: Vec<&str> = later.map(|task| task.id.as_str()).collect();
+            array.iter().flat_map(|task| &task.needs).any(|need| later.contains(&need.as_str()))
+        };
+        // Steps need earlier steps only; targets stand between, and those of two teachers may need each other's order:
+        // then the first one goes, and its jobs that come too early are submitted again.
+        let next = arrays.iter().position(|array| !waits(array)).unwrap_or(0);
+        ordered.push(arrays.remove(next));
+    }
+    ordered
+}
+
+fn program() -> Result<PathBuf, SweepError> {
+    std::env::current_exe().map_err(SweepError::file(std::path::Path::new("kdgat"), "find this program"))
+}

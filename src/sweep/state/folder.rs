@@ -1,0 +1,281 @@
+//! A sweep's folder, and who may change what in it.
+//!
+//! ```text
+//! sweeps/<name>/
+//!     sweep.toml            the file that it was started with
+//!     plan.json             its tasks and trials
+//!     sweep.csv             a row a trial
+//!     workers.lock          held, shared, by every process that works on it
+//!     tasks/<step>-<digest>/
+//!         claim             locked by the process that works on the task, and by the command that it runs
+//!         config.json, log.txt, state.json, run/
+//! ```
+//!
+//! A claim is a lock of the operating system (`flock`), not a note: it goes with the processes that hold it, however they
+//! end. The command inherits it as its standard input, so that a task whose sweep was killed, but which still computes, is
+//! not begun a second time.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::record;
+use super::table;
+use super::task_state::{Status, TaskState};
+use crate::files;
+use crate::sweep::SweepError;
+use crate::sweep::plan::{Plan, Task};
+
+const PLAN: &str = "plan.json";
+const PLAN_FORMAT: &str = "kdgat sweep plan";
+const STATE: &str = "state.json";
+const STATE_FORMAT: &str = "kdgat sweep task";
+const CANCELLED: &str = "cancelled";
+/// The table of trials.
+pub const TABLE: &str = "sweep.csv";
+
+/// Where a sweep is kept.
+#[derive(Clone, Debug)]
+pub struct SweepFolder {
+    path: PathBuf,
+}
+
+/// The right to work on a task and to write its state.
+#[derive(Debug)]
+pub struct Claim {
+    file: File,
+    folder: PathBuf,
+}
+
+/// Being one of the processes that work on a sweep.
+#[derive(Debug)]
+pub struct Membership {
+    _lock: File,
+}
+
+impl SweepFolder {
+    /// The folder, whether it is there or not.
+    pub fn at(path: &Path) -> Result<Self, SweepError> {
+        let path = std::path::absolute(path).map_err(SweepError::file(path, "find"))?;
+        Ok(Self { path })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Becomes one of the processes that work on it. The first one writes the plan; the others must have the same.
+    pub fn join(&self, plan: &Plan, text: &str) -> Result<Membership, SweepError> {
+        let tasks = self.path.join("tasks");
+        fs::create_dir_all(&tasks).map_err(SweepError::file(&tasks, "make"))?;
+        let path = self.path.join("workers.lock");
+        let mut tries = 0;
+        let lock = loop {
+            let lock = open_lock(&path)?;
+            if try_lock(&lock, &path)? {
+                // Nobody else is at work: a new version of the file may take over. Results that it shares are kept.
+                self.write_plan(plan, text)?;
+                let marker = self.path.join(CANCELLED);
+                if marker.exists() {
+                    fs::remove_file(&marker).map_err(SweepError::file(&marker, "remove"))?;
+                }
+                lock.unlock().map_err(SweepError::file(&path, "unlock"))?;
+            }
+            lock.lock_shared().map_err(SweepError::file(&path, "lock"))?;
+            if self.plan().ok().as_ref() == Some(plan) {
+                break lock;
+            }
+            // Somebody who only looked may have held the lock for a moment.
+            tries += 1;
+            if tries == 5 {
+                return Err(SweepError::OtherPlan { folder: self.path.clone() });
+            }
+            drop(lock);
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        if self.is_cancelled() {
+            let folder = self.path.display();
+            return Err(SweepError::Usage(format!(
+                "{folder}: is being cancelled; wait until its processes have ended"
+            )));
+        }
+        Ok(Membership { _lock: lock })
+    }
+
+    /// Becomes one of the processes that work on it, with the plan that is there.
+    pub fn enter(&self) -> Result<(Plan, Membership), SweepError> {
+        let path = self.path.join("workers.lock");
+        let plan = self.plan()?;
+        let lock = open_lock(&path)?;
+        lock.lock_shared().map_err(SweepError::file(&path, "lock"))?;
+        Ok((plan, Membership { _lock: lock }))
+    }
+
+    /// The right to submit the sweep's tasks to a batch system; `None` while another process has it.
+    pub fn lead(&self) -> Result<Option<Membership>, SweepError> {
+        let path = self.path.join("leader.lock");
+        let lock = open_lock(&path)?;
+        Ok(try_lock(&lock, &path)?.then_some(Membership { _lock: lock }))
+    }
+
+    fn write_plan(&self, plan: &Plan, text: &str) -> Result<(), SweepError> {
+        let path = self.path.join("sweep.toml");
+        files::write_atomically(&path, text.as_bytes()).map_err(SweepError::file(&path, "write"))?;
+        record::write(&self.path.join(PLAN), PLAN_FORMAT, plan)
+    }
+
+    /// What is to be done.
+    pub fn plan(&self) -> Result<Plan, SweepError> {
+        let found = record::read(&self.path.join(PLAN), PLAN_FORMAT)?;
+        found.ok_or_else(|| SweepError::NoSweep { folder: self.path.clone() })
+    }
+
+    /// The folder of a task.
+    pub fn task(&self, task: &Task) -> PathBuf {
+        self.path.join("tasks").join(task.folder_name())
+    }
+
+    /// How far a task is.
+    pub fn state(&self, task: &Task) -> Result<TaskState, SweepError> {
+        Ok(record::read(&self.task(task).join(STATE), STATE_FORMAT)?.unwrap_or_default())
+    }
+
+    /// The task, if nobody else works on it.
+    pub fn claim(&self, task: &Task) -> Result<Option<Claim>, SweepError> {
+        let folder = self.task(task);
+        fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "make"))?;
+        let path = folder.join("claim");
+        let file = open_lock(&path)?;
+        Ok(try_lock(&file, &path)?.then_some(Claim { file, folder }))
+    }
+
+    /// Whether somebody works on the task now.
+    pub fn is_claimed(&self, task: &Task) -> Result<bool, SweepError> {
+        let path = self.task(task).join("claim");
+        match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(SweepError::file(&path, "open")(error)),
+            Ok(file) => Ok(!try_lock(&file, &path)?),
+        }
+    }
+
+    /// Lets failed tasks begin again, as if they had never been tried; how many there were.
+    pub fn retry_failed(&self, plan: &Plan) -> Result<usize, SweepError> {
+        let mut count = 0;
+        for task in &plan.tasks {
+            let state = self.state(task)?;
+            let Some(claim) = (state.status == Status::Failed).then(|| self.claim(task)).transpose()?.flatten() else {
+                continue;
+            };
+            let seconds = state.seconds;
+            claim.write(&TaskState { seconds, ..TaskState::default() })?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Asks all processes that work on the sweep to stop.
+    pub fn cancel(&self) -> Result<(), SweepError> {
+        let path = self.path.join(CANCELLED);
+        files::write_atomically(&path, b"").map_err(SweepError::file(&path, "write"))
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.path.join(CANCELLED).exists()
+    }
+
+    /// Writes the table anew from the states of all tasks; one process after the other, so that none writes an older one.
+    pub fn write_table(&self, plan: &Plan) -> Result<(), SweepError> {
+        let path = self.path.join("table.lock");
+        let lock = open_lock(&path)?;
+        lock.lock().map_err(SweepError::file(&path, "lock"))?;
+        let rows = table::rows(self, plan)?;
+        let path = self.path.join(TABLE);
+        let failed = SweepError::file(&path, "write");
+        let bytes = table::csv(plan, &rows).map_err(|error| failed(io::Error::other(error)))?;
+        files::write_atomically(&path, &bytes).map_err(SweepError::file(&path, "write"))
+    }
+}
+
+impl Claim {
+    /// The task's folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes the task's state.
+    pub fn write(&self, state: &TaskState) -> Result<(), SweepError> {
+        record::write(&self.folder.join(STATE), STATE_FORMAT, state)
+    }
+
+    /// The claim as the standard input of a command, which holds it from then on as well.
+    pub fn to_stdin(&self) -> Result<Stdio, SweepError> {
+        let file = self.file.try_clone().map_err(SweepError::file(&self.folder, "share the claim of"))?;
+        Ok(file.into())
+    }
+}
+
+/// Whether a task is done, failed, or can never begin, given the states of those that it needs.
+pub fn settled(task: &Task, states: &impl Fn(&str) -> Status) -> Status {
+    let own = states(&task.id);
+    if own.is_settled() {
+        return own;
+    }
+    let blocked = task.needs.iter().any(|need| matches!(states(need), Status::Failed | Status::Blocked));
+    if blocked { Status::Blocked } else { own }
+}
+
+fn open_lock(path: &Path) -> Result<File, SweepError> {
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    opened.map_err(SweepError::file(path, "open"))
+}
+
+fn try_lock(file: &File, path: &Path) -> Result<bool, SweepError> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(SweepError::file(path, "lock")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sweep::plan::TaskKind;
+
+    #[test]
+    fn a_claim_lives_as_long_as_anyone_who_holds_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let task = Task::new(TaskKind::Store, "store", String::new(), Config::default(), Vec::new(), Vec::new());
+        let claim = folder.claim(&task).unwrap().unwrap();
+        assert!(folder.claim(&task).unwrap().is_none(), "claimed twice");
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("30").stdin(claim.to_stdin().unwrap()).spawn().unwrap();
+        drop(command);
+        drop(claim);
+        assert!(folder.is_claimed(&task).unwrap(), "the command no longer holds the claim");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!folder.is_claimed(&task).unwrap(), "the claim of a dead process holds");
+        assert!(folder.claim(&task).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_damaged_state_is_named() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let task = Task::new(TaskKind::Store, "store", String::new(), Config::default(), Vec::new(), Vec::new());
+        let claim = folder.claim(&task).unwrap().unwrap();
+        let state = TaskState { status: Status::Done, seconds: 1.5, ..TaskState::default() };
+        claim.write(&state).unwrap();
+        assert_eq!(folder.state(&task).unwrap(), state);
+        let path = folder.task(&task).join(STATE);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("1.5", "2.5")).unwrap();
+        assert!(folder.state(&task).unwrap_err().to_string().contains("damaged"));
+    }
+}

@@ -1,0 +1,11 @@
+//! A sweep on disk: its folder, claims, the state of each task, the table.
+
+mod folder;
+mod record;
+pub mod results;
+pub mod table;
+mod task_state;
+
+pub use folder::{Claim, Membership, SweepFolder, TABLE, settled};
+pub use table::Row;
+pub use task_state::{Status, TaskState, Worker};

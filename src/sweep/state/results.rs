@@ -1,0 +1,103 @@
+//! What came of a task, read from the files of its run.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::sweep::SweepError;
+
+/// Results of a training or an evaluation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    pub metrics: BTreeMap<String, f64>,
+    pub epochs: u64,
+    pub peak_memory_bytes: u64,
+}
+
+/// A row of `metrics.csv` by columns.
+pub type Epoch = BTreeMap<String, f64>;
+
+/// The epochs of a run; none before the first is done. A last row that is still being written is left out.
+pub fn epochs(run: &Path) -> Result<Vec<Epoch>, SweepError> {
+    let path = run.join("metrics.csv");
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(SweepError::file(&path, "read"))?,
+    };
+    let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(whole.as_bytes());
+    let damaged = |error: csv::Error| SweepError::Damaged { path: path.clone(), found: error.to_string() };
+    let header = reader.headers().map_err(damaged)?.clone();
+    let mut epochs = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(damaged)?;
+        let numbers = header.iter().zip(&record).filter_map(|(name, text)| Some((name.to_owned(), text.parse().ok()?)));
+        if record.len() == header.len() {
+            epochs.push(numbers.collect());
+        }
+    }
+    Ok(epochs)
+}
+
+/// What a training has come to: every column in the epoch of the lowest validation loss, whose weights are kept.
+pub fn of_training(run: &Path) -> Result<Results, SweepError> {
+    let epochs = epochs(run)?;
+    let loss = |epoch: &&Epoch| epoch.get("val_loss").copied().unwrap_or(f64::INFINITY);
+    // Of equals the first, as the training has it.
+    let best = epochs.iter().reduce(|best, epoch| if loss(&epoch) < loss(&best) { epoch } else { best });
+    let peak = epochs.iter().filter_map(|epoch| epoch.get("peak_memory_bytes")).fold(0.0f64, |a, &b| a.max(b));
+    let mut metrics = best.cloned().unwrap_or_default();
+    for speed in ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"] {
+        metrics.remove(speed);
+    }
+    if let Some(summary) = json(&run.join("summary.json"))? {
+        metrics.extend(summary["num_parameters"].as_f64().map(|count| ("parameters".to_owned(), count)));
+    }
+    Ok(Results { metrics, epochs: epochs.len() as u64, peak_memory_bytes: peak as u64 })
+}
+
+/// What an evaluation says of the model in `run`: the mean of every metric over the test folders, and each folder's own as
+/// `folder/metric`; its size and its speed.
+pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
+    let path = folder.join("metrics.json");
+    let damaged = |found: &str| SweepError::Damaged { path: path.clone(), found: found.to_owned() };
+    let report = json(&path)?.ok_or_else(|| damaged("not there, although the evaluation has ended well"))?;
+    let models = report["models"].as_array().ok_or_else(|| damaged("it has no models"))?;
+    let of_run = |model: &&Value| {
+        let paths: Vec<&str> = model["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        matches!(paths[..], [path] if Path::new(path).starts_with(run))
+    };
+    let model = models.iter().find(of_run).ok_or_else(|| damaged("the run's model is not in it"))?;
+    let mut metrics = BTreeMap::new();
+    let mut sums: BTreeMap<String, (f64, u32)> = BTreeMap::new();
+    for row in model["results"].as_array().into_iter().flatten() {
+        if row["scope"] != "folder" || row["calibration"] != "none" {
+            continue;
+        }
+        for (name, value) in row["metrics"].as_object().into_iter().flatten() {
+            let Some(value) = value["value"].as_f64() else { continue };
+            let sum = sums.entry(name.clone()).or_default();
+            *sum = (sum.0 + value, sum.1 + 1);
+            metrics.insert(format!("{}/{name}", row["folder"].as_str().unwrap_or_default()), value);
+        }
+    }
+    metrics.extend(sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))));
+    for name in ["parameters", "file_bytes"] {
+        metrics.extend(model[name].as_f64().map(|value| (name.to_owned(), value)));
+    }
+    for name in ["ms_per_graph_batch_1", "ms_per_graph_batch_512"] {
+        metrics.extend(model["speed"][name].as_f64().map(|value| (name.to_owned(), value)));
+    }
+    Ok(Results { metrics, ..Results::default() })
+}
+
+fn json(path: &Path) -> Result<Option<Value>, SweepError> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(SweepError::file(path, "read")(error)),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| SweepError::Damaged { path: path.to_owned(), found: error.to_string() }),
+    }
+}

@@ -1,0 +1,136 @@
+//! Sweep files: every shipped one expands, what cannot be meant is said with its place, digests are stable.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kdgat::sweep::plan::{Plan, SHIPPED, Surroundings, SweepFile, TaskKind, expand, find, override_field};
+use support::cli::Workplace;
+
+fn plan_of(text: &str, changes: &[&str]) -> Result<Plan, String> {
+    let mut file = SweepFile::parse("test.toml", text).map_err(|error| error.to_string())?;
+    for change in changes {
+        override_field(&mut file, change).map_err(|error| error.to_string())?;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let surroundings = Surroundings { working_folder: folder.path().to_owned(), variables: Vec::new() };
+    expand(&file, "test", "test.toml", &surroundings).map_err(|error| error.to_string())
+}
+
+fn shipped(name: &str, changes: &[&str]) -> Plan {
+    plan_of(&find(Path::new(name)).unwrap().text, changes).unwrap()
+}
+
+fn count(plan: &Plan, kind: TaskKind) -> usize {
+    plan.tasks.iter().filter(|task| task.kind == kind).count()
+}
+
+#[test]
+fn the_program_carries_every_sweep_of_the_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/sweeps");
+    let paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let names: BTreeSet<String> =
+        paths.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(names, SHIPPED.iter().map(|(name, _)| (*name).to_owned()).collect());
+    for path in paths {
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(SHIPPED.iter().any(|(_, shipped)| *shipped == text), "{} is out of date", path.display());
+    }
+}
+
+#[test]
+fn every_shipped_sweep_passes_a_dry_run() {
+    let workplace = Workplace::new();
+    for (name, _) in SHIPPED {
+        let output = workplace.command(&["sweep", name, "--dry-run"]).env_remove("KDGAT_DATA").output().unwrap();
+        let said = support::cli::said(&output);
+        assert!(output.status.success(), "kdgat sweep {name} --dry-run:\n{said}");
+        assert!(said.contains("trials") && said.contains("data build"), "{said}");
+        assert!(!workplace.path().join("sweeps").exists(), "a dry run of {name} wrote something");
+    }
+    let said = workplace.success(&["sweep", "list"]);
+    assert!(SHIPPED.iter().all(|(name, _)| said.contains(name)), "{said}");
+}
+
+#[test]
+fn what_trials_share_is_one_task() {
+    let plan = shipped("kd-alpha-temperature", &[]);
+    assert_eq!(plan.trials.len(), 4 * 4 * 3);
+    assert_eq!(count(&plan, TaskKind::Store), 1);
+    assert_eq!(count(&plan, TaskKind::Targets), 1);
+    assert_eq!(count(&plan, TaskKind::Normal), 1 + plan.trials.len(), "the teacher is one task");
+    let plan = shipped("all-datasets", &[]);
+    assert_eq!(plan.trials.len(), 6 * 3);
+    assert_eq!(count(&plan, TaskKind::Store), 6);
+    assert_eq!(count(&plan, TaskKind::Targets), 6 * 3 * 2, "each teacher has its own targets");
+    // Whatever a task needs comes before it.
+    for (at, task) in plan.tasks.iter().enumerate() {
+        assert!(task.needs.iter().all(|need| plan.tasks[..at].iter().any(|other| other.id == *need)), "{}", task.label);
+    }
+}
+
+#[test]
+fn values_are_replaced_from_the_command_line() {
+    let plan = shipped(
+        "kd-alpha-temperature",
+        &["kd_alpha=0.2,0.6", "student.kd_temperature=3", "student.seed=1,2", "max_epochs=7"],
+    );
+    assert_eq!(plan.trials.len(), 2 * 2);
+    let trained: Vec<_> = plan.tasks.iter().filter(|task| task.kind == TaskKind::Normal).collect();
+    assert!(trained.iter().all(|task| task.config.training.max_epochs == 7));
+    assert!(trained[1..].iter().all(|task| task.config.distillation.kd_temperature == 3.0));
+    let plan = shipped("all-datasets", &["data=sim", "seed=5"]);
+    assert_eq!((plan.trials.len(), plan.trials[0].labels.join(" ")), (1, "sim 5".to_owned()));
+    let plan = shipped("curriculum-ablation", &["stride=1000"]);
+    assert_eq!(count(&plan, TaskKind::Store), 1, "trained and judged on other windows");
+    let plan = shipped("offload-policies", &["hidden=8,8,4;16,8,4", "lr=0.001,0.002"]);
+    assert_eq!(plan.trials.len(), 7 * 2 * 2);
+}
+
+const SMALL: &str = "metric = \"val_loss\"\nseeds = [1, 2]\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\n\
+                     preset = \"vgae,student\"\n[[axis]]\nfield = \"lr\"\nvalues = [0.001, 0.002]\n";
+
+#[test]
+fn digests_change_with_what_matters_and_with_nothing_else() {
+    let ids = |changes: &[&str]| {
+        plan_of(SMALL, changes).unwrap().trials.into_iter().map(|trial| trial.id).collect::<Vec<_>>()
+    };
+    let first = ids(&[]);
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 4);
+    assert_eq!(first, ids(&[]));
+    // Known for good: a sweep that was begun with an earlier version goes on.
+    assert_eq!(first[0], "d07e050248ef");
+    assert_eq!(first, ids(&["threads=3"]), "where a trial runs is no part of it");
+    assert!(ids(&["kd_alpha=0.5"]).iter().all(|id| !first.contains(id)));
+    let more = ids(&["lr=0.001,0.002,0.004"]);
+    assert!(first.iter().all(|id| more.contains(id)), "another value changed the trials that were there");
+}
+
+#[test]
+fn mistakes_are_said_with_their_place() {
+    let wrong = |text: &str| plan_of(text, &[]).unwrap_err();
+    let said = wrong(&SMALL.replace("seeds", "sedes"));
+    assert!(said.contains("test.toml:2") && said.contains("sedes"), "{said}");
+    let said = wrong(&SMALL.replace("\"autoencoder\"", "\"autoencode\""));
+    assert!(said.contains("test.toml:5") && said.contains("autoencoder"), "{said}");
+    let said = wrong(&SMALL.replace("field = \"lr\"", "field = \"lrr\""));
+    assert!(said.contains("the nearest is `lr`"), "{said}");
+    let said = wrong(&SMALL.replace("vgae,student", "vgae,studnet"));
+    assert!(said.contains("step `student`") && said.contains("student"), "{said}");
+    let said =
+        wrong(&SMALL.replace("field = \"lr\"\nvalues = [0.001, 0.002]", "field = \"kd_temperature\"\nvalues = [1, 2]"));
+    assert!(said.contains("kd-temperature would be ignored") && said.contains("kd_temperature=1"), "{said}");
+    let said = wrong(&SMALL.replace("[[axis]]", "[step.from]\nteacher_path = \"teacher\"\n[[axis]]"));
+    assert!(said.contains("no step before it"), "{said}");
+    let said = wrong(&format!("measure = \"studnet\"\n{SMALL}"));
+    assert!(said.contains("the nearest is `student`"), "{said}");
+    let said = plan_of(SMALL, &["lrr=1"]).unwrap_err();
+    assert!(said.contains("--set lrr=1") && said.contains("`lr`"), "{said}");
+    let said = plan_of(SMALL, &["lr=fast"]).unwrap_err();
+    assert!(said.contains("lr=fast") && said.contains("no value of lr"), "{said}");
+
+    let workplace = Workplace::new();
+    assert!(workplace.refused(&["sweep", "student-size"]).contains("student-sizes"));
+    assert!(workplace.refused(&["sweep", "status", "nowhere"]).contains("no sweep has been started"));
+}

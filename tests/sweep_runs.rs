@@ -1,0 +1,315 @@
+//! `kdgat sweep` on this machine: killed and continued, by many processes at once, within its memory, with shared work
+//! done once.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::cli::{Workplace, said};
+
+/// 12 short trials: 3 values, 2 values, 2 seeds.
+const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
+                      [[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n";
+
+/// A sweep of small students with these lines in its file.
+fn write_file(workplace: &Workplace, epochs: u64, lines: &str) {
+    let text = format!(
+        "metric = \"val_task_loss\"\n{lines}\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
+         set = {{ hidden = [8, 8, 4], latent = 4, embedding = 2, max_epochs = {epochs}, threads = 1 }}\n"
+    );
+    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
+}
+
+fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["sweep", "small.toml"], more].concat()
+}
+
+fn spawn(workplace: &Workplace, arguments: &[&str]) -> Child {
+    workplace.command(arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+type Row = BTreeMap<String, String>;
+
+fn table(workplace: &Workplace, folder: &str) -> Vec<Row> {
+    let mut reader = csv::Reader::from_path(workplace.path().join(folder).join("sweep.csv")).unwrap();
+    reader.deserialize().map(Result::unwrap).collect()
+}
+
+/// Trial, state and metric of every row.
+fn metrics(workplace: &Workplace, folder: &str) -> Vec<[String; 3]> {
+    let row = |row: Row| ["trial", "state", "metric"].map(|name| row[name].clone());
+    table(workplace, folder).into_iter().map(row).collect()
+}
+
+/// The folders of a step's tasks.
+fn tasks(workplace: &Workplace, folder: &str, step: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(workplace.path().join(folder).join("tasks")).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with(step));
+    paths
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Processes whose parent is one of these.
+fn children(parents: &[u32]) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |process: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
+    };
+    processes.filter(|process| parent(process).is_some_and(|parent| parents.contains(&parent))).collect()
+}
+
+fn kill(signal: &str, process: u32) {
+    let _ = Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status();
+}
+
+#[test]
+fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 8, TWELVE);
+    let said_once = workplace.success(&sweep(&["--output", "whole"]));
+    assert!(said_once.contains("12 of 12 trials done") && said_once.contains("best: val_task_loss"), "{said_once}");
+    let whole = metrics(&workplace, "whole");
+    assert_eq!(whole.len(), 12);
+    assert!(whole.iter().all(|row| row[1] == "done" && !row[2].is_empty()), "{whole:?}");
+
+    let mut kills = 0;
+    for attempt in 0u64.. {
+        assert!(attempt < 40, "the sweep does not end");
+        let mut child = spawn(&workplace, &sweep(&["--output", "killed"]));
+        let delay = Duration::from_millis(150 + 150 * attempt + (attempt * 71) % 130);
+        let start = Instant::now();
+        let mut status = None;
+        while start.elapsed() < delay && status.is_none() {
+            status = child.try_wait().unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(status) = status {
+            let output = child.wait_with_output().unwrap();
+            assert!(status.success(), "attempt {attempt}: {}", said(&output));
+            break;
+        }
+        // Sometimes with what it runs, sometimes not: those go on alone then.
+        let tasks = children(&[child.id()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if attempt % 2 == 0 {
+            tasks.into_iter().for_each(|task| kill("-KILL", task));
+        }
+        kills += 1;
+    }
+    assert!(kills >= 3, "killed {kills} times only");
+    assert_eq!(metrics(&workplace, "killed"), whole, "after {kills} kills");
+    assert!(table(&workplace, "killed").iter().all(|row| row["memory_rung"] == "0"), "taken for want of memory");
+}
+
+#[test]
+fn eight_processes_do_no_trial_twice_and_lose_no_row() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 2, TWELVE);
+    let processes: Vec<Child> =
+        (0..8).map(|_| spawn(&workplace, &sweep(&["--output", "shared", "--jobs", "1"]))).collect();
+    for process in processes {
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    let rows = table(&workplace, "shared");
+    assert_eq!(rows.len(), 12);
+    assert!(rows.iter().all(|row| row["state"] == "done" && row["attempts"] == "1"), "{rows:?}");
+    for task in ["store", "targets", "student"].iter().flat_map(|step| tasks(&workplace, "shared", step)) {
+        let state = std::fs::read_to_string(task.join("state.json")).unwrap();
+        assert!(state.contains("\"attempts\": 1,"), "{}: {state}", task.display());
+    }
+    let students = tasks(&workplace, "shared", "student");
+    assert_eq!(students.len(), 12);
+    for student in students {
+        let log = std::fs::read_to_string(student.join("log.txt")).unwrap();
+        assert_eq!(log.matches("all epochs done").count(), 1, "{log}");
+    }
+}
+
+#[test]
+fn the_teacher_sees_the_dataset_once_in_a_whole_sweep() {
+    let workplace = Workplace::with_teacher();
+    write_file(
+        &workplace,
+        3,
+        "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.4, 0.5, 0.6, 0.7]\n[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n",
+    );
+    workplace.success(&sweep(&["--output", "kd"]));
+    let students = tasks(&workplace, "kd", "student");
+    assert_eq!(students.len(), 10);
+    for student in &students {
+        let teacher = &json(&student.join("run/summary.json"))["teacher"];
+        assert_eq!(teacher["forwards"], 0, "a student ran the teacher: {teacher}");
+        assert!(teacher["total"]["cache_hit_rows"].as_u64().unwrap() > 0);
+        assert_eq!(teacher["total"]["cache_miss_rows"], 0);
+    }
+    // One pass: every graph that training and validation have, each of them once.
+    let log = std::fs::read_to_string(students[0].join("log.txt")).unwrap();
+    let line = log.lines().find(|line| line.contains("training and")).unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let before = |word: &str| words[words.iter().position(|found| *found == word).unwrap() - 1].parse::<u64>().unwrap();
+    let graphs = before("training") + before("validation");
+    let targets = tasks(&workplace, "kd", "targets");
+    assert_eq!(targets.len(), 1);
+    let log = std::fs::read_to_string(targets[0].join("log.txt")).unwrap();
+    assert!(log.contains(&format!("targets of {graphs} of {graphs} graphs")), "{log}");
+    assert!(log.contains(&format!(" {graphs} computed now")), "{log}");
+}
+
+#[test]
+fn trials_at_once_stay_below_the_memory_limit() {
+    const LIMIT: u64 = 1300 << 20;
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 10, &format!("{TWELVE}[resources]\nmemory_per_trial = \"600MiB\"\nthreads = 1\n"));
+    let mut child = spawn(&workplace, &sweep(&["--output", "limited", "--memory", "1300MiB", "--jobs", "2"]));
+    let (mut most_bytes, mut most_at_once) = (0, 0);
+    while child.try_wait().unwrap().is_none() {
+        let resident = |process: u32| {
+            let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
+        };
+        let tasks: Vec<u64> = children(&[child.id()]).into_iter().filter_map(resident).collect();
+        most_bytes = most_bytes.max(tasks.iter().sum());
+        most_at_once = most_at_once.max(tasks.len());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(most_at_once, 2);
+    assert!(most_bytes > 100 << 20, "nothing was measured: {most_bytes} bytes");
+    assert!(most_bytes <= LIMIT, "{} MiB in use, {} allowed", most_bytes >> 20, LIMIT >> 20);
+}
+
+#[test]
+fn ctrl_c_saves_and_the_same_command_goes_on() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 80, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    workplace.success(&sweep(&["--output", "whole"]));
+    let child = spawn(&workplace, &sweep(&["--output", "stopped"]));
+    let start = Instant::now();
+    let begun =
+        || tasks(&workplace, "stopped", "student").iter().any(|task| task.join("run/last/state.safetensors").exists());
+    while !workplace.path().join("stopped/tasks").exists() || !begun() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill("-INT", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("the same command goes on"), "{}", said(&output));
+    let rows = table(&workplace, "stopped");
+    assert!(rows.iter().any(|row| row["state"] == "waiting"), "{rows:?}");
+    let shown = workplace.success(&["sweep", "status", "stopped"]);
+    assert!(shown.contains("waiting") && shown.contains("student"), "{shown}");
+    workplace.success(&sweep(&["--output", "stopped"]));
+    assert_eq!(metrics(&workplace, "stopped"), metrics(&workplace, "whole"));
+}
+
+#[test]
+fn cancelled_from_outside_it_saves_and_can_go_on() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 300, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    let child = spawn(&workplace, &sweep(&["--output", "cancelled", "--jobs", "1"]));
+    let start = Instant::now();
+    while !workplace.path().join("cancelled/tasks").exists() || tasks(&workplace, "cancelled", "student").is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    workplace.success(&["sweep", "cancel", "cancelled"]);
+    let output = child.wait_with_output().unwrap();
+    assert!(said(&output).contains("cancelled"), "{}", said(&output));
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert!(table(&workplace, "cancelled").iter().all(|row| row["state"] == "waiting"));
+    workplace.success(&sweep(&["--output", "cancelled", "--set", "max_epochs=2"]));
+    assert!(table(&workplace, "cancelled").iter().all(|row| row["state"] == "done"));
+}
+
+#[test]
+fn what_fails_is_told_and_what_needs_it_is_not_begun() {
+    let workplace = Workplace::new();
+    write_file(&workplace, 1, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    let output = workplace.run(&sweep(&["--output", "failed"]));
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let rows = table(&workplace, "failed");
+    // No teacher is registered: wrong input, which is not tried again.
+    assert!(rows.iter().all(|row| row["state"] == "blocked" && row["reason"].contains("vgae,teacher")), "{rows:?}");
+    let targets = tasks(&workplace, "failed", "targets");
+    assert!(std::fs::read_to_string(targets[0].join("state.json")).unwrap().contains("\"attempts\": 1,"));
+    assert!(tasks(&workplace, "failed", "student").is_empty());
+
+    // With a teacher it goes on, when it is told to.
+    let teacher = Workplace::with_teacher();
+    support::cli::copy_folder(&teacher.path().join("teachers"), &workplace.path().join("teachers"));
+    let output = workplace.run(&sweep(&["--output", "failed"]));
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    workplace.success(&sweep(&["--output", "failed", "--retry-failed"]));
+    assert!(table(&workplace, "failed").iter().all(|row| row["state"] == "done" && row["reason"].is_empty()));
+}
+
+#[test]
+fn out_of_memory_is_tried_again_down_the_ladder() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 2, "");
+    let set = ["--set", "memory_limit=200kB", "--set", "gradient_checkpointing=false", "--set", "teacher_cache=ram"];
+    let output = workplace.run(&sweep(&[&["--output", "small"], &set[..]].concat()));
+    let rows = table(&workplace, "small");
+    assert_eq!(rows[0]["state"], "failed", "{}", said(&output));
+    assert!(rows[0]["reason"].contains("nothing is left to change"), "{rows:?}");
+    assert!(rows[0]["memory_rung"].parse::<u32>().unwrap() >= 3, "{rows:?}");
+    for words in ["out of memory; next with teacher_cache=disk", "next with gradient_checkpointing=true", "batch_size="]
+    {
+        assert!(said(&output).contains(words), "nothing was said of {words}:\n{}", said(&output));
+    }
+}
+
+#[test]
+fn a_trial_that_promises_little_is_stopped_early() {
+    let workplace = Workplace::with_teacher();
+    let lines = "[early_stopping]\nrule = \"median\"\nmin_epochs = 3\nmin_trials = 2\n\
+                 [[axis]]\nfield = \"lr\"\nvalues = [0.004, 0.005, 0.006, 1e-9]\n";
+    write_file(&workplace, 40, lines);
+    workplace.success(&sweep(&["--output", "early", "--jobs", "1"]));
+    let rows = table(&workplace, "early");
+    let states: Vec<&str> = rows.iter().map(|row| row["state"].as_str()).collect();
+    assert_eq!(states[3], "stopped", "{rows:?}");
+    assert_eq!(states[0], "done");
+    assert!(rows[3]["epochs"].parse::<u32>().unwrap() < 40, "{rows:?}");
+    assert!(rows[3]["reason"].contains("median") && !rows[3]["metric"].is_empty(), "{rows:?}");
+}
+
+#[test]
+fn a_chain_trains_its_own_teacher_once_and_leaves_the_registry_alone() {
+    let workplace = Workplace::new();
+    let small = "hidden = [8, 8, 4], latent = 4, embedding = 2";
+    let text = format!(
+        "metric = \"roc_auc\"\ndirection = \"maximize\"\n[[step]]\nname = \"teacher\"\ncommand = \"autoencoder\"\n\
+         preset = \"vgae,teacher\"\nset = {{ {small}, max_epochs = 2 }}\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\n\
+         preset = \"vgae,student\"\nset = {{ {small}, max_epochs = 2 }}\nfrom = {{ teacher_path = \"teacher\" }}\n\
+         [[step]]\nname = \"evaluate\"\ncommand = \"evaluate\"\nfrom = {{ runs = \"student\" }}\n\
+         [[axis]]\nfield = \"kd_alpha\"\nvalues = [0.4, 0.8]\nsteps = [\"student\"]\n"
+    );
+    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
+    workplace.success(&sweep(&["--output", "chain"]));
+    let rows = table(&workplace, "chain");
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        assert_eq!(row["state"], "done", "{rows:?}");
+        assert!((0.0..=1.0).contains(&row["metric"].parse::<f64>().unwrap()));
+        assert!(Path::new(&row["run"]).join("best.safetensors").exists(), "{rows:?}");
+        assert_eq!(row["epochs"], "2");
+    }
+    assert_eq!(tasks(&workplace, "chain", "teacher").len(), 1);
+    assert!(!workplace.path().join("teachers").exists(), "the sweep registered its teacher for everyone");
+    assert_eq!(std::fs::read_dir(workplace.path().join("stores/targets")).unwrap().count(), 1);
+}
