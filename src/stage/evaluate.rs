@@ -187,11 +187,16 @@ fn score(
             chosen
         }
     };
+    let profiled = |file: &TestFile| match file.calibration.is_empty() {
+        true => Ok(Vec::new()),
+        false => scorer.profile_store(store, &file.graphs.clone().collect::<Vec<_>>()),
+    };
+    let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
     let mut all = scorer.score_store(store, &test)?.into_iter();
     let test_scores = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
     let speed = speed::measure(&scorer, store, &test)?;
-    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale };
+    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale, unknown };
     Ok(Scored { model, scores, recorded, speed })
 }
 
