@@ -23,8 +23,6 @@ pub const CALIBRATION: &str = "calibration.json";
 const FORMAT_VERSION: u32 = 2;
 /// Fewer windows say nothing about a car.
 pub const FEWEST_WINDOWS: usize = 10;
-/// Values of a profile: error and squared error of each continuous feature, and the error of the IDs.
-const PROFILE_VALUES: usize = 2 * crate::graph::NODE_FEATURES + 1;
 /// Interquartile range of a normal distribution, in standard deviations.
 const QUARTILES_APART: f64 = 1.348_979_500_392_163_4;
 
@@ -96,11 +94,6 @@ impl CarScale {
             (Some(usual), Some(profile)) => self.scale.deviations(unbounded_distance(usual.distance(profile))),
             _ => self.scale.standardise(self.kind, raw),
         }
-    }
-
-    /// Whether it is of profiles with so many values (a file may have been written by hand).
-    fn fits(&self, values: usize) -> bool {
-        self.profile.as_ref().is_none_or(|profile| profile.values() == values)
     }
 }
 
@@ -198,8 +191,8 @@ impl Calibration {
                 short(weights_digest)
             )));
         }
-        if !found.car.fits(PROFILE_VALUES) {
-            return Err(content(format!("has a profile that is not of {PROFILE_VALUES} values; {again}")));
+        if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
+            return Err(content(format!("has a profile whose parts do not fit each other; {again}")));
         }
         Ok(found)
     }
@@ -291,7 +284,7 @@ mod tests {
     fn an_autoencoder_is_calibrated_on_either_side() {
         let window = |index: u64, shift: f64| {
             let noise = |value: u64| crate::random::unit(1, crate::random::Purpose::Step, value, index) - 0.5;
-            let profile: Profile = (0..PROFILE_VALUES as u64).map(|value| noise(value) + shift).collect();
+            let profile: Profile = (0..21).map(|value| noise(value) + shift).collect();
             Profiled { raw: (1.0 + shift) as f32, profile: Some(profile) }
         };
         let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();

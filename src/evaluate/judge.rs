@@ -227,10 +227,7 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         };
         let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
         let scores = (0..file.labels.len()).map(of_graph).collect();
-        let threshold = at_false_positive_rate(
-            file.calibration.clone().enumerate().map(|(window, _)| usual(window)).collect(),
-            by?.rate,
-        )?;
+        let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rate)?;
         Some((scores, threshold))
     };
     files.iter().enumerate().map(of_file).collect()
