@@ -131,11 +131,11 @@ mod tests {
     fn a_solve_is_that_of_the_inverse() {
         let matrix = [[4.0, 2.0, 0.6], [2.0, 3.0, 0.4], [0.6, 0.4, 2.0]];
         let factor = lower_triangle(3, |row, column| matrix[row][column]).unwrap();
-        for row in 0..3 {
-            for column in 0..3 {
+        for (row, values) in matrix.iter().enumerate() {
+            for (column, value) in values.iter().enumerate() {
                 let entry = |row: usize, index: usize| factor[row].get(index).copied().unwrap_or(0.0);
                 let product: f64 = (0..3).map(|index| entry(row, index) * entry(column, index)).sum();
-                assert!((product - matrix[row][column]).abs() < 1e-12, "{row} {column}");
+                assert!((product - value).abs() < 1e-12, "{row} {column}");
             }
         }
         assert_eq!(lower_triangle(2, |_, _| 1.0), None, "singular");
