@@ -137,13 +137,15 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
     let output = bench.kdgat(&["detect", "--model", &model(&run), "benign.log"]);
     let detected = detections(&output);
-    assert_eq!(detected.iter().filter(|window| window["label"] == "attack").count(), 4, "one in ten of 40 windows");
-    let median = {
-        let mut deviations: Vec<f64> = detected.iter().map(|window| window["deviations"].as_f64().unwrap()).collect();
-        deviations.sort_by(f64::total_cmp);
-        (deviations[19] + deviations[20]) / 2.0
-    };
-    assert!(median.abs() < 1e-3, "the median of the car's own windows is {median} deviations from itself");
+    // The threshold is for windows that the calibration has not seen; those that it has are nearer to what is usual.
+    let called = detected.iter().filter(|window| window["label"] == "attack").count();
+    assert!(called <= 4, "{called} of 40 windows, one in ten is allowed");
+    for window in &detected {
+        let (deviations, threshold) = (window["deviations"].as_f64().unwrap(), file["threshold"].as_f64().unwrap());
+        assert_eq!(window["label"] == "attack", deviations > threshold, "{window}");
+    }
+    let by_score = bench.kdgat(&["detect", "--model", &model(&run), "--threshold", "0", "benign.log"]);
+    assert!(detections(&by_score).iter().all(|window| window["label"] == "attack"), "--threshold is a score");
     assert_eq!(file["windows"], 40);
 
     let other = bench.vgae("vgae_student_autoencoder", 2, 2);

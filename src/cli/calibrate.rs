@@ -11,7 +11,7 @@ use super::exit::UsageError;
 use super::output;
 use crate::can::Format;
 use crate::config::{Setting, Threshold};
-use crate::detect::{FrameStream, raw_scores};
+use crate::detect::{self, FrameStream};
 use crate::evaluate::calibration::CALIBRATION;
 use crate::evaluate::{Calibration, Scorer, TrainedModel};
 use crate::nn::attention::AttentionKernel;
@@ -49,7 +49,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto)?;
     let window = model.window()?;
     let mut stream = FrameStream::open(&args.benign, args.format)?;
-    let (raw, attacks) = raw_scores(&scorer, window, model.stride.unwrap_or(window), &mut stream)?;
+    let (windows, attacks) = detect::profiled(&scorer, window, model.stride.unwrap_or(window), &mut stream)?;
     let source = args.benign.display().to_string();
     let with_attack = attacks.iter().filter(|attack| **attack).count();
     if with_attack > 0 {
@@ -59,11 +59,11 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         ))
         .into());
     }
-    let calibration = Calibration::new(scorer.kind(), &raw, rate, &model.weights_digest, &source)?;
+    let calibration = Calibration::new(scorer.kind(), &windows, rate, &model.weights_digest, &source)?;
     let path = args.output.unwrap_or_else(|| model.folder.join(CALIBRATION));
     calibration.write(&path)?;
     let mut text = format!(
-        "{}: threshold {} ({}) from {} attack-free windows: {}\n",
+        "{}: attacks are above {:.3} deviations from what is usual ({}), from {} attack-free windows: {}\n",
         model.name,
         calibration.threshold,
         calibration.method,
@@ -72,7 +72,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     );
     if (calibration.windows as f64) < 1.0 / rate {
         text += &format!(
-            "{} windows are fewer than {:.0}: the threshold is their highest score; longer traffic makes it surer\n",
+            "{} windows are fewer than {:.0}: the threshold is their highest; longer traffic makes it surer\n",
             calibration.windows,
             (1.0 / rate).ceil()
         );

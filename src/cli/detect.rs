@@ -12,9 +12,9 @@ use tch::Device;
 use super::exit::UsageError;
 use crate::can::{Format, ReadReport};
 use crate::config::EvaluationConfig;
-use crate::detect::{DetectOptions, Detector, FrameStream};
+use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
 use crate::evaluate::calibration::CALIBRATION;
-use crate::evaluate::{Calibration, Scale, TrainedModel, records};
+use crate::evaluate::{Calibration, CarScale, TrainedModel, records};
 use crate::interrupt;
 use crate::nn::Architecture;
 
@@ -48,9 +48,9 @@ pub struct DetectArgs {
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
     let model = TrainedModel::read(&args.model)?;
-    let (threshold, scale) = threshold(&args, &model)?;
+    let (threshold, car) = threshold(&args, &model)?;
     let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
-    let mut detector = Detector::new(&model, DetectOptions { stride, threshold, scale }, Device::Cpu)?;
+    let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
     let mut stream = FrameStream::open(&args.file, args.format)?;
     interrupt::listen()?;
 
@@ -73,27 +73,26 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The score above which a window is an attack, and the car's own scale if there is one.
-fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(f64, Option<Scale>)> {
+/// What is called an attack, and the car's own scale if there is one.
+fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(AttackAbove, Option<CarScale>)> {
     let in_run = model.folder.join(CALIBRATION);
     let calibration = match &args.calibration {
         Some(path) => Some(Calibration::read(path, &model.weights_digest)?),
         None if in_run.exists() => Some(Calibration::read(&in_run, &model.weights_digest)?),
         None => None,
     };
-    let scale = calibration.as_ref().map(|calibration| calibration.scale);
     if let Some(threshold) = args.threshold {
-        return Ok((threshold, scale));
+        return Ok((AttackAbove::Score(threshold), calibration.map(|calibration| calibration.car)));
     }
     if let Some(calibration) = calibration {
-        return Ok((calibration.threshold, scale));
+        return Ok((AttackAbove::Deviations(calibration.threshold), Some(calibration.car)));
     }
     let data = &model.description.dataset.digest;
     if let Some(recorded) = records::find(model, EvaluationConfig::default().threshold, data)? {
-        return Ok((recorded.value, None));
+        return Ok((AttackAbove::Score(recorded.value), None));
     }
     if let Some(recorded) = records::read(model)?.pop() {
-        return Ok((recorded.value, None));
+        return Ok((AttackAbove::Score(recorded.value), None));
     }
     match model.description.architecture {
         Architecture::Gat(_) => {
@@ -102,7 +101,7 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(f64, Option<Sca
                 model.name,
                 args.model.display()
             );
-            Ok((0.5, None))
+            Ok((AttackAbove::Score(0.5), None))
         }
         Architecture::Vgae(_) => Err(UsageError(format!(
             "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {}` or \

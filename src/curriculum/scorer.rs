@@ -88,6 +88,7 @@ impl Scorer {
             let scores = by_halves(Meter::new(self.device), &batch, &mut |batch| self.score_batch(batch))?;
             done += scores.len();
             take(&scores)?;
+            store.release_pages()?;
             if self.device.is_cuda() {
                 // What a chunk took is free for whoever shares the card.
                 device::empty_cache()?;

@@ -10,7 +10,8 @@ use serde::Serialize;
 use tch::Device;
 
 use crate::can::Frame;
-use crate::evaluate::{EvaluateError, Scale, ScoreKind, Scorer, TrainedModel};
+use crate::evaluate::scores::Profiled;
+use crate::evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
 use crate::graph::assemble::Assembler;
 use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
 use crate::graph::window::Windows;
@@ -25,10 +26,19 @@ pub use source::FrameStream;
 pub struct DetectOptions {
     /// Frames from one window to the next.
     pub stride: usize,
-    /// Scores above it are called attacks.
-    pub threshold: f64,
+    /// What is called an attack.
+    pub threshold: AttackAbove,
     /// The car's own scale, if the model was calibrated for it.
-    pub scale: Option<Scale>,
+    pub car: Option<CarScale>,
+}
+
+/// What is called an attack.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AttackAbove {
+    /// Windows of a higher score.
+    Score(f64),
+    /// Windows of more deviations on the car's own scale; of a higher score where there is none.
+    Deviations(f64),
 }
 
 /// What is known of one window: a line of output.
@@ -112,16 +122,21 @@ impl Detector {
             let batch = patiently(Meter::new(Device::Cpu), assembled)?;
             let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch))?;
             let score = kind.score(explained.raw);
+            let deviations = options.car.as_ref().map(|car| car.deviations(explained.raw, explained.profile.as_ref()));
+            let is_attack = match options.threshold {
+                AttackAbove::Score(threshold) => score > threshold,
+                AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,
+            };
             *scored += 1;
             each(Detection {
                 window: *scored - 1,
                 first_frame,
                 time: window[0].timestamp,
                 score,
-                label: if score > options.threshold { "attack" } else { "normal" },
+                label: if is_attack { "attack" } else { "normal" },
                 id: format!("{:03X}", explained.can_id),
                 contribution: explained.contribution,
-                deviations: options.scale.map(|scale| scale.standardise(*kind, explained.raw)),
+                deviations,
             })
         })
     }
@@ -132,26 +147,26 @@ impl Detector {
     }
 }
 
-/// Raw scores of all windows of a stream, and whether each has an attack: what a calibration is made from.
+/// Scores and profiles of all windows of a stream, and whether each has an attack: what a calibration is made from.
 ///
 /// # Errors
 /// When the stream cannot be read, or libtorch fails.
-pub fn raw_scores(
+pub fn profiled(
     scorer: &Scorer,
     window: usize,
     stride: usize,
     stream: &mut FrameStream,
-) -> Result<(Vec<f32>, Vec<bool>), EvaluateError> {
+) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
     let mut windows = Windows::new(window, stride);
     let mut extractor = FeatureExtractor::new(window);
     let (mut columns, mut assembler) = (Columns::new(scorer.features()), Assembler::default());
     let options = scorer.assemble_options();
-    let (mut frames, mut raw, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut frames, mut scored, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
             let batch = patiently(Meter::new(Device::Cpu), assembled)?;
-            raw.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.raw_scores(batch))?);
+            scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
             attacks.extend(columns.labels.iter().map(|label| *label != 0));
             columns.clear();
         }
@@ -166,5 +181,5 @@ pub fn raw_scores(
         })?;
     }
     flush(&mut columns)?;
-    Ok((raw, attacks))
+    Ok((scored, attacks))
 }

@@ -2,13 +2,17 @@
 //!
 //! A model that is moved to another car ranks windows well and is wrong about what is usual: its scores are shifted and
 //! stretched. A few seconds of attack-free traffic of that car show by how much, without labels and without training.
-//! On this scale the scores of different models can also be averaged.
+//! A classifier keeps its log odds; of an autoencoder, whose errors on that car may be larger or smaller in an attack, it is
+//! the distance from the errors that are usual there ([`UsualProfile`]). On this scale the scores of different models can also
+//! be averaged.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::quantile;
+use super::profile::{Profile, UsualProfile, distances_among};
+use super::scores::Profiled;
 use super::threshold::at_false_positive_rate;
 use super::{EvaluateError, ScoreKind};
 use crate::files;
@@ -16,7 +20,7 @@ use crate::graph::{GraphView, Store, StoreError};
 
 /// A calibration file in a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 /// Fewer windows say nothing about a car.
 pub const FEWEST_WINDOWS: usize = 10;
 /// Interquartile range of a normal distribution, in standard deviations.
@@ -33,7 +37,11 @@ pub struct Scale {
 impl Scale {
     /// Of benign raw scores; `None` of none.
     pub fn of(kind: ScoreKind, raw: &[f32]) -> Option<Self> {
-        let mut values: Vec<f64> = raw.iter().map(|&raw| kind.unbounded(raw)).collect();
+        Self::of_values(raw.iter().map(|&raw| kind.unbounded(raw)).collect())
+    }
+
+    /// Of values on a scale without ends; `None` of none.
+    pub fn of_values(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (first, last) = (*values.first()?, *values.last()?);
         let apart = |low: f64| quantile(&values, 1.0 - low) - quantile(&values, low);
@@ -45,8 +53,53 @@ impl Scale {
 
     /// A raw score in spreads above the median.
     pub fn standardise(&self, kind: ScoreKind, raw: f32) -> f64 {
-        (kind.unbounded(raw) - self.median) / self.spread
+        self.deviations(kind.unbounded(raw))
     }
+
+    /// A value in spreads above the median.
+    pub fn deviations(&self, value: f64) -> f64 {
+        (value - self.median) / self.spread
+    }
+}
+
+/// A car's own scale.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CarScale {
+    kind: ScoreKind,
+    /// Of log odds; with a profile, of logarithms of distances from it.
+    scale: Scale,
+    /// Of an autoencoder: the errors that are usual.
+    profile: Option<UsualProfile>,
+}
+
+impl CarScale {
+    /// From the car's attack-free windows, with the deviations of these windows themselves; `None` of none.
+    pub fn of(kind: ScoreKind, windows: &[Profiled]) -> Option<(Self, Vec<f64>)> {
+        let profiles: Option<Vec<_>> = windows.iter().map(|window| window.profile.clone()).collect();
+        let (profile, values) = match profiles {
+            Some(profiles) if kind == ScoreKind::Difficulty => {
+                let usual = UsualProfile::of(&profiles.iter().collect::<Vec<_>>())?;
+                (Some(usual), distances_among(&profiles)?.into_iter().map(unbounded_distance).collect())
+            }
+            _ => (None, windows.iter().map(|window| kind.unbounded(window.raw)).collect::<Vec<_>>()),
+        };
+        let scale = Scale::of_values(values.clone())?;
+        let deviations = values.into_iter().map(|value| scale.deviations(value)).collect();
+        Some((Self { kind, scale, profile }, deviations))
+    }
+
+    /// How many robust deviations a window is above what is usual for the car.
+    pub fn deviations(&self, raw: f32, profile: Option<&Profile>) -> f64 {
+        match (&self.profile, profile) {
+            (Some(usual), Some(profile)) => self.scale.deviations(unbounded_distance(usual.distance(profile))),
+            _ => self.scale.standardise(self.kind, raw),
+        }
+    }
+}
+
+/// The logarithm: distances vary by factors, and a few attack-free windows are far away.
+fn unbounded_distance(distance: f64) -> f64 {
+    distance.max(f64::MIN_POSITIVE).ln()
 }
 
 /// What was found out about a car.
@@ -62,41 +115,46 @@ pub struct Calibration {
     pub source: String,
     /// How the threshold was chosen, `fpr:RATE`.
     pub method: String,
-    /// Scores above it are called attacks.
+    /// Windows of more deviations on the car's scale are called attacks.
     pub threshold: f64,
     /// Puts the car's scores on a scale of their own.
-    pub scale: Scale,
+    pub car: CarScale,
 }
 
 impl Calibration {
-    /// From the raw scores of attack-free windows. With fewer than `1 / rate` windows the threshold is their highest score.
+    /// From attack-free windows. With fewer than `1 / rate` of them the threshold is their highest deviation.
     ///
     /// # Errors
     /// When there are too few windows.
     pub fn new(
         kind: ScoreKind,
-        raw: &[f32],
+        windows: &[Profiled],
         rate: f64,
         weights_digest: &str,
         source: &str,
     ) -> Result<Self, EvaluateError> {
-        let scores = raw.iter().map(|&raw| kind.score(raw)).collect();
-        let found = (Scale::of(kind, raw), at_false_positive_rate(scores, rate));
-        let (Some(scale), Some(threshold), true) = (found.0, found.1, raw.len() >= FEWEST_WINDOWS) else {
-            return Err(EvaluateError::Input(format!(
+        let too_few = || {
+            EvaluateError::Input(format!(
                 "{source}: {} attack-free windows are too few to calibrate with; give at least {FEWEST_WINDOWS}",
-                raw.len()
-            )));
+                windows.len()
+            ))
         };
+        if windows.len() < FEWEST_WINDOWS {
+            return Err(too_few());
+        }
+        let (car, deviations) = CarScale::of(kind, windows).ok_or_else(|| {
+            EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"))
+        })?;
+        let threshold = at_false_positive_rate(deviations, rate).ok_or_else(too_few)?;
         Ok(Self {
             format_version: FORMAT_VERSION,
             weights_digest: weights_digest.to_owned(),
             kind,
-            windows: raw.len() as u64,
+            windows: windows.len() as u64,
             source: source.to_owned(),
             method: format!("fpr:{rate}"),
             threshold,
-            scale,
+            car,
         })
     }
 
@@ -132,6 +190,9 @@ impl Calibration {
                 short(&found.weights_digest),
                 short(weights_digest)
             )));
+        }
+        if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
+            return Err(content(format!("has a profile whose parts do not fit each other; {again}")));
         }
         Ok(found)
     }
@@ -207,13 +268,38 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(CALIBRATION);
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
-        let made = Calibration::new(ScoreKind::AttackProbability, &raw, 0.05, "abc", "drive.csv").unwrap();
-        let above = raw.iter().filter(|raw| made.kind.score(**raw) > made.threshold).count();
+        let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None }).collect();
+        let made = Calibration::new(ScoreKind::AttackProbability, &windows, 0.05, "abc", "drive.csv").unwrap();
+        let above = raw.iter().filter(|raw| made.car.deviations(**raw, None) > made.threshold).count();
         assert_eq!(above, 5);
         made.write(&path).unwrap();
         let read = Calibration::read(&path, "abc").unwrap();
-        assert_eq!((read.windows, &read.method), (100, &made.method));
+        assert_eq!((read.windows, &read.method, &read.car), (100, &made.method, &made.car));
         assert!(Calibration::read(&path, "other").unwrap_err().to_string().contains("calibration.json"));
-        assert!(Calibration::new(ScoreKind::Difficulty, &raw[..9], 0.05, "abc", "drive.csv").is_err());
+        assert!(Calibration::new(ScoreKind::Difficulty, &windows[..9], 0.05, "abc", "drive.csv").is_err());
+    }
+
+    /// An attack that makes an autoencoder less wrong is found as one that makes it more wrong.
+    #[test]
+    fn an_autoencoder_is_calibrated_on_either_side() {
+        let window = |index: u64, shift: f64| {
+            let noise = |value: u64| crate::random::unit(1, crate::random::Purpose::Step, value, index) - 0.5;
+            let profile: Profile = (0..21).map(|value| noise(value) + shift).collect();
+            Profiled { raw: (1.0 + shift) as f32, profile: Some(profile) }
+        };
+        let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();
+        let made = Calibration::new(ScoreKind::Difficulty, &usual, 0.001, "abc", "drive.csv").unwrap();
+        let called = |window: &Profiled| made.car.deviations(window.raw, window.profile.as_ref()) > made.threshold;
+        assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
+        let unseen = (200..1200).filter(|&index| called(&window(index, 0.0))).count();
+        assert!(unseen < 30, "{unseen} of 1000 usual windows");
+        for shift in [-0.6, 0.6] {
+            let found = (0..100).filter(|&index| called(&window(index, shift))).count();
+            assert!(found > 95, "{found} of 100 windows with a shift of {shift}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(CALIBRATION);
+        made.write(&path).unwrap();
+        assert_eq!(Calibration::read(&path, "abc").unwrap(), made, "nothing is lost on the way through a file");
     }
 }

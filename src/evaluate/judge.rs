@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use super::bootstrap::Bootstrap;
 use super::metrics::{Confusion, Decision, Sample};
+use super::scores::Profiled;
 use super::tables::Row;
 use super::threshold::at_false_positive_rate;
-use super::{EvaluateError, Scale, ScoreKind};
+use super::{CarScale, EvaluateError, Scale, ScoreKind};
 
 /// A test file's graphs.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +48,8 @@ pub struct ModelScores {
     pub test: Vec<Vec<f32>>,
     /// What is usual for benign validation graphs.
     pub scale: Scale,
+    /// Of each file of an unknown car, its graphs with their profiles; empty for the others.
+    pub unknown: Vec<Vec<Profiled>>,
 }
 
 /// How unknown cars are calibrated.
@@ -211,11 +214,20 @@ fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores)
 /// Scores on each unknown car's own scale, from the windows that calibrate.
 fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
     let of_file = |(index, file): (usize, &TestFile)| {
-        let range = file.calibration.clone();
-        let scale = |model: &&ModelScores| Scale::of(model.kind, &model.test[index][range.clone()]);
-        let scales = models.iter().map(scale).collect::<Option<Vec<_>>>()?;
-        let scores = mean_of(models, &scales, |model| &model.test[index]);
-        let threshold = at_false_positive_rate(scores[range].to_vec(), by?.rate)?;
+        let graphs = models.iter().map(|model| model.unknown[index].as_slice());
+        let windows = |graphs: &[Profiled]| graphs.get(file.calibration.clone()).map(<[_]>::to_vec);
+        let cars = models.iter().zip(graphs.clone());
+        let cars =
+            cars.map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?)).collect::<Option<Vec<_>>>()?;
+        let of_graph = |graph: usize| {
+            let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| {
+                car.deviations(graphs[graph].raw, graphs[graph].profile.as_ref())
+            };
+            cars.iter().zip(graphs.clone()).map(deviations).sum::<f64>() / models.len() as f64
+        };
+        let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
+        let scores = (0..file.labels.len()).map(of_graph).collect();
+        let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rate)?;
         Some((scores, threshold))
     };
     files.iter().enumerate().map(of_file).collect()
@@ -244,7 +256,9 @@ mod tests {
         let kind = ScoreKind::AttackProbability;
         let validation = raw(-10.0)[..150].to_vec();
         let scale = Scale::of(kind, &validation).unwrap();
-        let model = ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale };
+        let unknown = raw(10.0).into_iter().map(|raw| Profiled { raw, profile: None }).collect();
+        let unknown = vec![Vec::new(), unknown];
+        let model = ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale, unknown };
         let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
         let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });

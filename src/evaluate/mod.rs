@@ -11,6 +11,7 @@ pub mod error;
 pub mod judge;
 pub mod metrics;
 pub mod models;
+pub mod profile;
 pub mod ranking;
 pub mod records;
 pub mod scores;
@@ -18,7 +19,7 @@ pub mod speed;
 pub mod tables;
 pub mod threshold;
 
-pub use calibration::{Calibration, Scale};
+pub use calibration::{Calibration, CarScale, Scale};
 pub use error::EvaluateError;
 pub use metrics::{Decision, METRICS, Sample};
 pub use models::TrainedModel;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor};
 
+use super::profile::Profile;
 use super::{EvaluateError, TrainedModel};
 use crate::graph::{AssembleOptions, Batch, FeatureSet, Loader, LoaderOptions, Store};
 use crate::memory::{Meter, by_halves};
@@ -17,6 +18,8 @@ use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weight
 pub const BATCH_GRAPHS: usize = 512;
 /// Batches that are assembled ahead.
 const PREFETCH_BATCHES: usize = 2;
+/// Smaller errors are equal in a profile: far below what a trained model leaves of any feature that varies.
+const LEAST_ERROR: f64 = 1e-9;
 /// Weight of the ID's cross entropy in the difficulty.
 const ID_WEIGHT: f64 = 0.1;
 
@@ -74,8 +77,17 @@ enum Network {
     Vgae(Vgae),
 }
 
+/// What a calibration is made from, and what a calibrated model looks at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profiled {
+    /// As [`Scorer::raw_scores`] gives it.
+    pub raw: f32,
+    /// Of an autoencoder: the errors of the reconstruction.
+    pub profile: Option<Profile>,
+}
+
 /// A graph's raw score, and which node made most of it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Explained {
     /// As [`Scorer::raw_scores`] gives it.
     pub raw: f32,
@@ -83,6 +95,8 @@ pub struct Explained {
     pub can_id: u32,
     /// Autoencoder: that node's error. Classifier: by how much the log odds of an attack fall without that node.
     pub contribution: f32,
+    /// Of an autoencoder: the errors of the reconstruction.
+    pub profile: Option<Profile>,
 }
 
 impl Scorer {
@@ -143,15 +157,45 @@ impl Scorer {
         })
     }
 
+    /// The raw score of each graph of a batch with its profile.
+    pub fn profiled(&self, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
+        let Network::Vgae(model) = &self.network else {
+            let raw = self.raw_scores(batch)?;
+            return Ok(raw.into_iter().map(|raw| Profiled { raw, profile: None }).collect());
+        };
+        tch::no_grad(|| {
+            let batch = &batch.to_device(self.device);
+            let (errors, profiles) = model.error_profile(batch)?;
+            let raw = weights::floats(&model.difficulty_of(&errors, batch)?.total)?;
+            let with_profile = |(raw, profile)| Profiled { raw, profile: Some(profile) };
+            Ok(raw.into_iter().zip(profiles_of(&profiles)?).map(with_profile).collect())
+        })
+    }
+
     /// The raw scores of graphs of a store, in their order; memory does not grow with their number but for the result.
     pub fn score_store(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<f32>, EvaluateError> {
+        self.each_of_store(store, graphs, |batch| self.raw_scores(batch))
+    }
+
+    /// As [`Scorer::score_store`], with the profiles.
+    pub fn profile_store(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<Profiled>, EvaluateError> {
+        self.each_of_store(store, graphs, |batch| self.profiled(batch))
+    }
+
+    fn each_of_store<T>(
+        &self,
+        store: &Arc<Store>,
+        graphs: &[u64],
+        mut of_batch: impl FnMut(&Batch) -> Result<Vec<T>, EvaluateError>,
+    ) -> Result<Vec<T>, EvaluateError> {
         let options =
             LoaderOptions { assemble: self.assemble_options(), workers: 1, prefetch_batches: PREFETCH_BATCHES };
         let loader = Loader::start(Arc::clone(store), options);
         let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
         let mut scores = Vec::with_capacity(graphs.len());
         for batch in loader.epoch(batches, 0) {
-            scores.extend(by_halves(Meter::new(self.device), &batch?, &mut |batch| self.raw_scores(batch))?);
+            scores.extend(by_halves(Meter::new(self.device), &batch?, &mut of_batch)?);
+            store.release_pages()?;
         }
         Ok(scores)
     }
@@ -163,13 +207,13 @@ impl Scorer {
     pub fn explain(&self, batch: &Batch) -> Result<Explained, EvaluateError> {
         tch::no_grad(|| {
             let batch_on_device = &batch.to_device(self.device);
-            let (raw, by_node) = match &self.network {
+            let (raw, by_node, profile) = match &self.network {
                 Network::Gat(model) => explain_gat(model, batch_on_device)?,
                 Network::Vgae(model) => explain_vgae(model, batch_on_device)?,
             };
             let highest = (0..by_node.len()).max_by(|&a, &b| by_node[a].total_cmp(&by_node[b])).unwrap_or(0);
             let (can_ids, contribution) = (&batch.can_ids, by_node.get(highest).copied().unwrap_or(f32::NAN));
-            Ok(Explained { raw, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution })
+            Ok(Explained { raw, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution, profile })
         })
     }
 }
@@ -179,24 +223,39 @@ fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
     Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
 }
 
-fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
+/// A graph's raw score, what each node adds to it, and its profile.
+type Parts = (f32, Vec<f32>, Option<Profile>);
+
+fn explain_gat(model: &Gat, batch: &Batch) -> Result<Parts, ModelError> {
     let layers = model.layer_outputs(batch, Mode::Evaluation)?;
     let pooled = model.pool(&layers, batch)?;
     let whole = margin(&model.classify(&pooled, Mode::Evaluation)?)?;
     let raw = weights::floats(&whole)?.first().copied().unwrap_or(f32::NAN);
     let nodes = batch.num_nodes();
     if nodes < 2 {
-        return Ok((raw, vec![raw]));
+        return Ok((raw, vec![raw], None));
     }
     let others = pooled.f_mul_scalar(nodes as f64)?.f_sub(&Tensor::f_cat(&layers, 1)?)?;
     let others = others.f_div_scalar((nodes - 1) as f64)?;
     let without = margin(&model.classify(&others, Mode::Evaluation)?)?;
-    Ok((raw, weights::floats(&whole.f_sub(&without)?)?))
+    Ok((raw, weights::floats(&whole.f_sub(&without)?)?, None))
 }
 
-fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
-    let errors = model.node_errors(batch)?;
+fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<Parts, ModelError> {
+    let (errors, profile) = model.error_profile(batch)?;
     let raw = model.difficulty_of(&errors, batch)?.total;
     let raw = weights::floats(&raw)?.first().copied().unwrap_or(f32::NAN);
-    Ok((raw, weights::floats(&errors.reconstruction.f_add(&errors.id.f_mul_scalar(ID_WEIGHT)?)?)?))
+    let by_node = weights::floats(&errors.reconstruction.f_add(&errors.id.f_mul_scalar(ID_WEIGHT)?)?)?;
+    Ok((raw, by_node, profiles_of(&profile)?.pop()))
+}
+
+/// Each row of means as a profile: squares and cross entropy, which vary by factors, as their logarithms.
+fn profiles_of(means: &Tensor) -> Result<Vec<Profile>, ModelError> {
+    let values = usize::try_from(means.size2()?.1).unwrap_or(1).max(1);
+    let of_row = |row: &[f32]| {
+        let logarithm = |mean: &f32| (f64::from(*mean) + LEAST_ERROR).ln();
+        let (signed, positive) = row.split_at(values / 2);
+        signed.iter().map(|mean| f64::from(*mean)).chain(positive.iter().map(logarithm)).collect()
+    };
+    Ok(weights::floats(means)?.chunks_exact(values).map(of_row).collect())
 }

@@ -37,6 +37,8 @@ pub struct ModelReport {
     pub parameters: usize,
     pub file_bytes: u64,
     pub speed: Option<Speed>,
+    /// Of the scores of the validation graphs; not a number for two models together, or without both labels.
+    pub validation_roc_auc: f64,
     pub rows: Vec<Row>,
 }
 
@@ -85,6 +87,8 @@ const CSV_COLUMNS: [&str; 23] = [
 ];
 /// The last of them, behind the times.
 const FRAMES_PER_SECOND: &str = "frames_per_second";
+/// Behind the metrics.
+const VALIDATION_ROC_AUC: &str = "validation_roc_auc";
 
 impl Report {
     /// The content of `metrics.json`.
@@ -106,7 +110,8 @@ impl Report {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let with_ends = |name: &str| [name.to_owned(), format!("{name}_low"), format!("{name}_high")];
         let fixed = CSV_COLUMNS.into_iter().chain([FRAMES_PER_SECOND]).map(str::to_owned);
-        writer.write_record(fixed.chain(METRICS.iter().flat_map(|name| with_ends(name))))?;
+        let metrics = METRICS.iter().flat_map(|name| with_ends(name));
+        writer.write_record(fixed.chain(metrics).chain([VALIDATION_ROC_AUC.to_owned()]))?;
         for model in &self.models {
             for row in &model.rows {
                 writer.write_record(self.record(model, row))?;
@@ -142,6 +147,7 @@ impl Report {
         for (value, (low, high)) in row.values.iter().zip(&row.intervals) {
             record.extend([number(*value), number(*low), number(*high)]);
         }
+        record.push(number(model.validation_roc_auc));
         record
     }
 
@@ -162,7 +168,15 @@ impl Report {
     }
 
     fn table_of_models(&self) -> String {
-        let mut table = Table::new(&["model", "parameters", "kB", "ms/graph (1)", "ms/graph (512)", "frames/s"]);
+        let mut table = Table::new(&[
+            "model",
+            "parameters",
+            "kB",
+            "ms/graph (1)",
+            "ms/graph (512)",
+            "frames/s",
+            "validation ROC AUC",
+        ]);
         for model in &self.models {
             let speed = |value: fn(&Speed) -> f64, digits: usize| {
                 model.speed.as_ref().map_or(String::new(), |speed| format!("{:.digits$}", value(speed)))
@@ -174,6 +188,7 @@ impl Report {
                 speed(|speed| speed.ms_per_graph_batch_1, 3),
                 speed(|speed| speed.ms_per_graph_batch_512, 4),
                 speed(|speed| speed.frames_per_second, 0),
+                short(model.validation_roc_auc),
             ]);
         }
         format!("{} (windows of {} frames, one every {})\n\n{}", self.dataset, self.window, self.stride, table.text())
@@ -262,6 +277,7 @@ impl ModelReport {
             "parameters": self.parameters,
             "file_bytes": self.file_bytes,
             "speed": self.speed,
+            "validation_roc_auc": self.validation_roc_auc,
             "results": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
         })
     }

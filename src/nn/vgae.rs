@@ -258,6 +258,19 @@ impl Vgae {
         node_errors([&reconstruction, &continuous], &self.id_classifier.forward(&mean)?, batch, self.kernel)
     }
 
+    /// As [`Vgae::node_errors`], and the means over each graph's nodes of: the error x̂ − x of each continuous feature, its
+    /// square, and the cross entropy of the IDs, `[num_graphs, 2 * features + 1]`.
+    pub fn error_profile(&self, batch: &Batch) -> Result<(NodeErrors, Tensor), ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        let continuous = self.config.input.continuous(batch)?;
+        let logits = self.id_classifier.forward(&mean)?;
+        let errors = node_errors([&reconstruction, &continuous], &logits, batch, self.kernel)?;
+        let residual = reconstruction.f_sub(&continuous)?;
+        let columns = [&residual, &residual.f_square()?, &errors.id.f_unsqueeze(1)?];
+        let profile = pool_layers(&columns, batch, self.kernel)?;
+        Ok((errors, profile))
+    }
+
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
         EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }

@@ -12,6 +12,7 @@ use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{calibration_stretch, is_unknown_vehicle};
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
+use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report, number};
@@ -43,6 +44,7 @@ struct Scored {
     scores: ModelScores,
     recorded: RecordedThreshold,
     speed: Option<speed::Speed>,
+    validation_roc_auc: f64,
 }
 
 /// `kdgat evaluate`. Returns the report and the folder that it was written to.
@@ -196,12 +198,19 @@ fn score(
             chosen
         }
     };
+    let profiled = |file: &TestFile| match file.calibration.is_empty() {
+        true => Ok(Vec::new()),
+        false => scorer.profile_store(store, &file.graphs.clone().collect::<Vec<_>>()),
+    };
+    let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
     let mut all = scorer.score_store(store, &test)?.into_iter();
     let test_scores = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
     let speed = speed::measure(&scorer, store, &test)?;
-    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale };
-    Ok(Scored { model, scores, recorded, speed })
+    let validation_scores: Vec<f64> = validation.iter().map(|&raw| scorer.kind().score(raw)).collect();
+    let validation_roc_auc = Ranking::new(&validation_scores, &validation_labels).metrics().roc_auc;
+    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale, unknown };
+    Ok(Scored { model, scores, recorded, speed, validation_roc_auc })
 }
 
 /// The threshold for the mean of two models' scores, on validation data. A number, which is meant for one model's score,
@@ -264,6 +273,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
         parameters: members.iter().map(|one| one.model.num_parameters()).sum(),
         file_bytes: members.iter().map(|one| one.model.file_bytes).sum(),
         speed,
+        validation_roc_auc: if let [one] = members { one.validation_roc_auc } else { f64::NAN },
         rows: Vec::new(),
     }
 }

@@ -69,6 +69,15 @@ impl Store {
         &self.path
     }
 
+    /// Takes all of the store that has been read out of this process's memory, where mapped files count like any other
+    /// memory; what is read next comes back. For whoever reads once through a store of any size.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release_pages(&self) -> Result<(), StoreError> {
+        self.shards.iter().try_for_each(Shard::release_pages)
+    }
+
     /// Graphs of all files.
     pub fn num_graphs(&self) -> u64 {
         self.manifest.totals.graphs

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bytemuck::Pod;
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
@@ -205,6 +205,18 @@ impl Shard {
     /// `[graphs]`: 1 where any frame of the window is an attack frame.
     pub fn labels(&self) -> &[u8] {
         self.column(11, 0..self.graphs)
+    }
+
+    /// Takes the file's pages out of this process's memory; they are mapped again where they are read next.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release_pages(&self) -> Result<(), StoreError> {
+        // The map is shared with the file and never written to: the file has all that the pages hold, whoever reads
+        // them at this moment.
+        #[allow(unsafe_code)]
+        let released = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        released.map_err(StoreError::io("release the pages of", &self.path))
     }
 
     fn span(&self, column: usize, index: usize, length: usize) -> Result<std::ops::Range<usize>, StoreError> {

@@ -1,0 +1,166 @@
+//! What a car's windows look like to an autoencoder, and how far a window is from that.
+//!
+//! On a car that training has not seen, an autoencoder is wrong about most windows, and an attack may well make it less
+//! wrong: a flood of one frame leaves fewer of the foreign ones. So a window is compared with the errors that are usual for
+//! the car, on either side: its [profile] is the mean error and the mean squared error of each feature and the error of the
+//! IDs, and its distance is that of Mahalanobis (1936) from the car's attack-free windows.
+//!
+//! [profile]: Profile
+
+use serde::{Deserialize, Serialize};
+
+/// Parts that attack-free windows are split into: each is measured by what the others say.
+const PARTS: usize = 5;
+/// Share of its variance that is added to that of each value, so that values which depend on each other, or do not vary,
+/// have a distance too.
+const RIDGE: f64 = 1e-6;
+/// The least variance: of values that are all equal.
+const LEAST_VARIANCE: f64 = 1e-12;
+
+/// The errors of a window's reconstruction: `[2·features + 1]` values.
+pub type Profile = Vec<f64>;
+
+/// Mean and covariance of the profiles of a car's attack-free windows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsualProfile {
+    mean: Vec<f64>,
+    /// Rows of the lower triangle L of the covariance L·Lᵀ.
+    factor: Vec<Vec<f64>>,
+}
+
+impl UsualProfile {
+    /// Of the profiles of attack-free windows; `None` of none, or of profiles that are not finite.
+    ///
+    /// The covariance of few windows says little about how values vary together: it is drawn towards its own diagonal by
+    /// λ = √(values / (windows + values)).
+    pub fn of(profiles: &[&Profile]) -> Option<Self> {
+        let (windows, values) = (profiles.len() as f64, profiles.first()?.len());
+        let mean: Vec<f64> =
+            (0..values).map(|value| profiles.iter().map(|profile| profile[value]).sum::<f64>() / windows).collect();
+        let towards_diagonal = (values as f64 / (windows + values as f64)).sqrt();
+        let covariance = |row: usize, column: usize| {
+            let product = |profile: &&Profile| (profile[row] - mean[row]) * (profile[column] - mean[column]);
+            let covariance = profiles.iter().map(product).sum::<f64>() / (windows - 1.0).max(1.0);
+            match row == column {
+                true => covariance * (1.0 + RIDGE) + LEAST_VARIANCE,
+                false => covariance * (1.0 - towards_diagonal),
+            }
+        };
+        let factor = lower_triangle(values, covariance)?;
+        Some(Self { mean, factor })
+    }
+
+    /// Mahalanobis distance of a profile: √((p − m)ᵀ C⁻¹ (p − m)).
+    pub fn distance(&self, profile: &Profile) -> f64 {
+        let mut solved: Vec<f64> = Vec::with_capacity(profile.len());
+        for (row, (value, mean)) in self.factor.iter().zip(profile.iter().zip(&self.mean)) {
+            let known: f64 = row.iter().zip(&solved).map(|(factor, solved)| factor * solved).sum();
+            solved.push((value - mean - known) / row[row.len() - 1]);
+        }
+        solved.iter().map(|value| value * value).sum::<f64>().sqrt()
+    }
+
+    /// Whether the factor is a triangle of the mean's size (a file may have been changed by hand).
+    pub fn is_whole(&self) -> bool {
+        self.factor.len() == self.mean.len()
+            && self.factor.iter().enumerate().all(|(row, values)| values.len() == row + 1)
+    }
+}
+
+/// The distance of each attack-free window from the windows of the other parts of the same traffic: what distances are usual
+/// for windows that the mean and covariance have not seen. Parts are stretches of time.
+pub fn distances_among(profiles: &[Profile]) -> Option<Vec<f64>> {
+    let mut distances = Vec::with_capacity(profiles.len());
+    let ends = |part: usize| part * profiles.len() / PARTS;
+    for part in 0..PARTS {
+        let (begin, end) = (ends(part), ends(part + 1));
+        let others: Vec<&Profile> = profiles[..begin].iter().chain(&profiles[end..]).collect();
+        let usual = UsualProfile::of(&others)?;
+        distances.extend(profiles[begin..end].iter().map(|profile| usual.distance(profile)));
+    }
+    Some(distances)
+}
+
+/// Cholesky's factor of a symmetric positive matrix.
+fn lower_triangle(size: usize, matrix: impl Fn(usize, usize) -> f64) -> Option<Vec<Vec<f64>>> {
+    let mut factor: Vec<Vec<f64>> = Vec::with_capacity(size);
+    for row in 0..size {
+        let mut of_row: Vec<f64> = Vec::with_capacity(row + 1);
+        for (column, above) in factor.iter().enumerate() {
+            let known: f64 = of_row.iter().zip(above).map(|(a, b)| a * b).sum();
+            of_row.push((matrix(row, column) - known) / above[column]);
+        }
+        let rest = matrix(row, row) - of_row.iter().map(|value| value * value).sum::<f64>();
+        if !(rest.is_finite() && rest > 0.0) {
+            return None;
+        }
+        of_row.push(rest.sqrt());
+        factor.push(of_row);
+    }
+    Some(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{Purpose, unit};
+
+    /// Pairs that vary together: the second is twice the first, and as much noise again as the first.
+    fn profiles(count: u64) -> Vec<Profile> {
+        let centred = |index: u64| unit(3, Purpose::Step, 0, index) - 0.5;
+        (0..count).map(|index| vec![centred(2 * index), 2.0 * centred(2 * index) + centred(2 * index + 1)]).collect()
+    }
+
+    #[test]
+    fn the_distance_knows_what_varies_together() {
+        let profiles = profiles(2000);
+        let usual = UsualProfile::of(&profiles.iter().collect::<Vec<_>>()).unwrap();
+        let mean_square =
+            profiles.iter().map(|profile| usual.distance(profile).powi(2)).sum::<f64>() / profiles.len() as f64;
+        assert!(
+            (1.6..2.05).contains(&mean_square),
+            "{mean_square}: one for each value, less what is drawn to the diagonal"
+        );
+        // Both are as far from the mean; only one is as usual.
+        let (along, across) = (usual.distance(&vec![0.2, 0.4]), usual.distance(&vec![0.2, -0.4]));
+        assert!(along < 1.0 && across > 2.0, "{along} {across}");
+        assert_eq!(usual.distance(&usual.mean.clone()), 0.0);
+    }
+
+    #[test]
+    fn a_solve_is_that_of_the_inverse() {
+        let matrix = [[4.0, 2.0, 0.6], [2.0, 3.0, 0.4], [0.6, 0.4, 2.0]];
+        let factor = lower_triangle(3, |row, column| matrix[row][column]).unwrap();
+        for (row, values) in matrix.iter().enumerate() {
+            for (column, value) in values.iter().enumerate() {
+                let entry = |row: usize, index: usize| factor[row].get(index).copied().unwrap_or(0.0);
+                let product: f64 = (0..3).map(|index| entry(row, index) * entry(column, index)).sum();
+                assert!((product - value).abs() < 1e-12, "{row} {column}");
+            }
+        }
+        assert_eq!(lower_triangle(2, |_, _| 1.0), None, "singular");
+    }
+
+    #[test]
+    fn windows_are_measured_by_those_of_other_parts() {
+        let mut profiles = profiles(200);
+        profiles[100] = vec![30.0, -30.0];
+        let among = distances_among(&profiles).unwrap();
+        assert_eq!(among.len(), profiles.len());
+        let inside = UsualProfile::of(&profiles.iter().collect::<Vec<_>>()).unwrap().distance(&profiles[100]);
+        assert!(among[100] > 5.0 * inside, "an outlier hides behind its own variance: {inside}, {}", among[100]);
+        assert!(distances_among(&[]).is_none());
+    }
+
+    #[test]
+    fn equal_and_broken_profiles() {
+        let equal = vec![vec![1.0, 2.0]; 20];
+        let usual = UsualProfile::of(&equal.iter().collect::<Vec<_>>()).unwrap();
+        assert_eq!(usual.distance(&equal[0]), 0.0);
+        assert!(usual.distance(&vec![1.1, 2.0]) > 1e3);
+        assert_eq!(UsualProfile::of(&[&vec![f64::NAN, 1.0]]), None);
+        let mut broken = usual.clone();
+        broken.factor.pop();
+        assert!(usual.is_whole() && !broken.is_whole());
+    }
+}
