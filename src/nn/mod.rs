@@ -18,6 +18,7 @@ pub mod node_input;
 pub mod parameters;
 mod recompute;
 pub mod vgae;
+mod vgae_losses;
 pub mod weights;
 
 pub use class_loss::ClassLoss;

@@ -1,0 +1,124 @@
+//! What a VGAE is trained on and what its windows are scored by: the task loss, and the difficulty of a graph.
+
+use tch::Tensor;
+
+use super::ModelError;
+use super::attention::AttentionKernel;
+use super::fused::{self, score, vgae_loss};
+use super::layers::pool_layers;
+use super::vgae::VgaeOutput;
+use crate::graph::Batch;
+
+/// The task loss and its parts, each a scalar.
+#[derive(Debug)]
+pub struct VgaeLoss {
+    /// Mean squared error of the continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of the ID.
+    pub id: Tensor,
+    /// Binary cross entropy of the successor set.
+    pub successors: Tensor,
+    /// Kullback–Leibler divergence of the latent from the standard normal, mean over nodes and columns.
+    pub kl: Tensor,
+    /// reconstruction + 0.1·id + 0.05·successors + 0.01·kl
+    pub total: Tensor,
+}
+
+/// Weights of the parts of the task loss.
+const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
+
+/// The task loss of a forward.
+pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
+    let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
+    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, continuous];
+    if !fused::applies(output.kernel, &tensors) {
+        return composed_task_loss(output, batch);
+    }
+    let target = vgae_loss::Target {
+        continuous: continuous.f_contiguous()?,
+        id_index: batch.id_index.f_contiguous()?,
+        successors: batch.successors.f_contiguous()?,
+    };
+    let outputs = vgae_loss::Outputs { reconstruction, id_logits, successor_logits, mean, log_variance };
+    let [reconstruction, id, successors, kl, total] = vgae_loss::task_loss(&outputs, target, PART_WEIGHTS)?;
+    Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+}
+
+fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
+    let reconstruction = output.reconstruction.f_mse_loss(&output.continuous, tch::Reduction::Mean)?;
+    let id = output.id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
+    let successors = successor_loss(&output.successor_logits, batch)?;
+    let squared = output.mean.f_square()?;
+    let kl = (output.log_variance.f_add_scalar(1.0)?.f_sub(&squared)?.f_sub(&output.log_variance.f_exp()?)?)
+        .f_mean(None)?
+        .f_mul_scalar(-0.5)?;
+    let [_, of_id, of_successors, of_kl] = PART_WEIGHTS;
+    let total = reconstruction
+        .f_add(&id.f_mul_scalar(of_id)?)?
+        .f_add(&successors.f_mul_scalar(of_successors)?)?
+        .f_add(&kl.f_mul_scalar(of_kl)?)?;
+    Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+}
+
+/// Binary cross entropy against the multi-hot successor set, without making that `[num_nodes, vocabulary_size]` tensor:
+/// Σ softplus(logit) − Σ over the ones of their logits, divided by the number of elements.
+fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+    let elements = logits.numel() as f64;
+    let ones = logits.f_flatten(0, -1)?.f_index_select(0, &batch.successors)?.f_sum(None)?;
+    Ok(logits.f_softplus()?.f_sum(None)?.f_sub(&ones)?.f_div_scalar(elements)?)
+}
+
+/// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.
+pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, ModelError> {
+    let errors = node_errors([&output.reconstruction, &output.continuous], &output.id_logits, batch, output.kernel)?;
+    graph_difficulty(&errors, batch, output.kernel)
+}
+
+/// What each node adds to the difficulty of its graph, `[num_nodes]` each.
+#[derive(Debug)]
+pub struct NodeErrors {
+    /// Mean squared error of its continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of its ID.
+    pub id: Tensor,
+}
+
+pub(super) fn node_errors(
+    [reconstruction, continuous]: [&Tensor; 2],
+    id_logits: &Tensor,
+    batch: &Batch,
+    kernel: AttentionKernel,
+) -> Result<NodeErrors, ModelError> {
+    let without_gradient = !reconstruction.requires_grad() && !id_logits.requires_grad();
+    if without_gradient && fused::applies(kernel, &[reconstruction, id_logits, continuous]) {
+        let [reconstruction, id] = score::node_errors(reconstruction, continuous, id_logits, &batch.id_index)?;
+        return Ok(NodeErrors { reconstruction, id });
+    }
+    let squared = reconstruction.f_sub(continuous)?.f_square()?;
+    let log_probabilities = id_logits.f_log_softmax(-1, id_logits.kind())?;
+    let id = log_probabilities.f_gather(1, &batch.id_index.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?.f_neg()?;
+    Ok(NodeErrors { reconstruction: squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id })
+}
+
+pub(super) fn graph_difficulty(
+    errors: &NodeErrors,
+    batch: &Batch,
+    kernel: AttentionKernel,
+) -> Result<Difficulty, ModelError> {
+    let columns = [errors.reconstruction.f_unsqueeze(1)?, errors.id.f_unsqueeze(1)?];
+    let means = pool_layers(&columns.each_ref(), batch, kernel)?;
+    let (reconstruction, id) = (means.f_select(1, 0)?, means.f_select(1, 1)?);
+    let total = reconstruction.f_add(&id.f_mul_scalar(0.1)?)?;
+    Ok(Difficulty { reconstruction, id, total })
+}
+
+/// Difficulty and its two parts, `[num_graphs]` each.
+#[derive(Debug)]
+pub struct Difficulty {
+    /// Mean squared error of the continuous features.
+    pub reconstruction: Tensor,
+    /// Cross entropy of the IDs.
+    pub id: Tensor,
+    /// reconstruction + 0.1·id
+    pub total: Tensor,
+}
