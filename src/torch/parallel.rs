@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -39,6 +39,26 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
     }
     if let Err(error) = outcome {
         panic!("libtorch's threads could not run a loop: {error}");
+    }
+}
+
+/// Ends the threads that libtorch's loops keep for the calling thread; its next loop starts new ones.
+///
+/// libgomp counts the threads of all callers. Where they are more than the cores it lets idle ones sleep at once, and
+/// waking them for each of a step's hundred loops costs the student more than its teacher's targets do. Does nothing
+/// where the OpenMP library is another or older one (the call is of OpenMP 5.0).
+pub fn end_idle_threads() {
+    const SOFT: c_int = 1;
+    // SAFETY: a null-terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"omp_pause_resource_all".as_ptr()) };
+    if found.is_null() {
+        tracing::debug!("the OpenMP library cannot end its idle threads");
+        return;
+    }
+    // SAFETY: a function of that name is OpenMP's, of this signature. It ends idle threads only: outside a loop.
+    let refused = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(found)(SOFT) };
+    if refused != 0 {
+        tracing::debug!("the OpenMP library keeps its idle threads");
     }
 }
 

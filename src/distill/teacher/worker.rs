@@ -14,6 +14,7 @@ use crate::distill::shuttle::{Ready, Shuttle, VisitKind};
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
 use crate::torch::allocator::{self, Phase};
+use crate::torch::parallel::end_idle_threads;
 
 use super::answers::Answers;
 use super::policy::Policy;
@@ -150,6 +151,10 @@ impl<A: Accelerator> Worker<A> {
         answers.release()?;
         answers.keep()?;
         drop(cache);
+        if self.needed && self.shuttle.accelerator().is_host() {
+            // The student's loops have the cores to themselves again.
+            end_idle_threads();
+        }
         self.after_burst()
     }
 
