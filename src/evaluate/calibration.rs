@@ -291,6 +291,11 @@ mod tests {
         let made = Calibration::new(ScoreKind::Difficulty, &usual, 0.001, "abc", "drive.csv").unwrap();
         let called = |window: &Profiled| made.car.deviations(window.raw, window.profile.as_ref()) > made.threshold;
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
+        // One in ten of the windows, each measured by those of other parts: what the threshold was asked for.
+        let tenth = Calibration::new(ScoreKind::Difficulty, &usual, 0.1, "abc", "drive.csv").unwrap();
+        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual).unwrap();
+        let above = deviations.iter().filter(|&&deviation| deviation > tenth.threshold).count();
+        assert_eq!(above, 20, "one in ten of 200 windows");
         let unseen = (200..1200).filter(|&index| called(&window(index, 0.0))).count();
         assert!(unseen < 30, "{unseen} of 1000 usual windows");
         for shift in [-0.6, 0.6] {
