@@ -87,6 +87,13 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in ["slurmctld.log", "slurmd.log"] {
+                let log = std::fs::read_to_string(self.folder.path().join("log").join(name)).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                println!("the end of {name}:\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+            }
+        }
         let _ = Command::new(script()).arg("stop").arg(self.folder.path()).status();
     }
 }
@@ -202,5 +209,38 @@ fn a_dry_run_prints_the_scripts() {
         let mut shell = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
         std::io::Write::write_all(&mut shell.stdin.take().unwrap(), script.as_bytes()).unwrap();
         assert!(shell.wait().unwrap().success(), "{script}");
+    }
+}
+
+/// Whenever the signal comes, the task's own exit code decides: one that has saved is put into the queue again.
+#[test]
+fn a_signal_never_costs_the_exit_code() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 3, TWELVE);
+    let said = workplace.success(&["sweep", "small.toml", "--executor", "slurm", "--dry-run"]);
+    let script = said.split("#!/usr/bin/env bash").nth(1).unwrap();
+    // In the place of the program one that saves as soon as it is told to, and in that of Slurm one that notes it.
+    let (mut lines, mut replaced) = (String::from("scontrol() { echo requeued; }\n"), 0);
+    for line in script.lines() {
+        let is_task = line.contains(" sweep work ");
+        replaced += usize::from(is_task);
+        lines +=
+            if is_task { "bash -c 'trap \"exit 75\" TERM; echo began; while :; do sleep 0.002; done' &" } else { line };
+        lines.push('\n');
+    }
+    assert_eq!(replaced, 1, "{script}");
+    for round in 0..40 {
+        let mut command = Command::new("bash");
+        command.args(["-c", &lines]).envs([("SLURM_ARRAY_TASK_ID", "0"), ("SLURM_ARRAY_JOB_ID", "7")]);
+        let mut shell = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = std::io::BufReader::new(shell.stdout.take().unwrap());
+        let mut text = String::new();
+        std::io::BufRead::read_line(&mut output, &mut text).unwrap();
+        std::thread::sleep(Duration::from_micros(200 * round));
+        let pid = rustix::process::Pid::from_child(&shell);
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        std::io::Read::read_to_string(&mut output, &mut text).unwrap();
+        assert_eq!(shell.wait().unwrap().code(), Some(75), "round {round}: {text}");
+        assert_eq!(text, "began\nrequeued\n", "round {round}");
     }
 }

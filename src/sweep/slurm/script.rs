@@ -42,21 +42,26 @@ pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task]
         100.0 * settings.memory_margin
     );
     settings.setup.iter().for_each(|line| text += &format!("{line}\n"));
-    text += "tasks=(\n";
+    text += r#"# Before the time limit (USR1) the task saves and the job is put into the queue again; when the job is cancelled (TERM) it
+# only saves. The traps come first: without them a signal would end this script alone.
+task= told=no cancelled=no
+tell() { told=yes; [ -z "$task" ] || kill -TERM "$task" 2> /dev/null; }
+trap tell USR1
+trap 'cancelled=yes; tell' TERM
+tasks=(
+"#;
     tasks.iter().for_each(|task| text += &format!("  {}  # {}\n", task.id, task.label.replace('\n', " ")));
     text += &format!(
-        ")\n{program} sweep work {folder} \"${{tasks[$SLURM_ARRAY_TASK_ID]}}\" --threads {cpus} --memory {granted}B &\ntask=$!\n",
+        ")\n{program} sweep work {folder} \"${{tasks[$SLURM_ARRAY_TASK_ID]}}\" --threads {cpus} --memory {granted}B &\n",
         program = quoted(&program.display().to_string()),
         folder = quoted(&folder.path().display().to_string()),
         cpus = settings.cpus,
     );
     text += &format!(
-        r#"cancelled=no
-# Before the time limit the task saves and the job is put into the queue again; when it is cancelled it only saves.
-trap 'kill -TERM "$task" 2> /dev/null' USR1
-trap 'cancelled=yes; kill -TERM "$task" 2> /dev/null' TERM
-wait "$task"; code=$?
-while kill -0 "$task" 2> /dev/null; do wait "$task"; code=$?; done
+        r#"task=$!
+[ "$told" = no ] || kill -TERM "$task" 2> /dev/null
+# A signal ends `wait`, not the task: then it is waited for again.
+while told=no; wait "$task"; code=$?; [ "$told" = yes ]; do :; done
 if [ "$code" -eq {PUT_OFF} ] && [ "$cancelled" = no ]; then
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
 fi

@@ -95,38 +95,47 @@ impl<'a> Submitter<'a> {
     }
 
     fn work(&mut self) -> Result<Ended, SweepError> {
-        // The first time it has to answer: what is wrong then is not mended by waiting.
-        queue::jobs()?;
-        let mut answered = Instant::now();
+        let mut answered: Option<Instant> = None;
         loop {
             self.board.refresh()?;
             if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
                 return Ok(ended);
             }
             if self.folder.is_cancelled() {
-                // Jobs that run see the mark themselves and save; the others never begin.
-                let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
-                queue::cancel(&jobs)?;
-                for task in &self.plan.tasks {
-                    self.forget(task)?;
-                }
-                return Ok(Ended::Cancelled);
+                return self.cancel();
             }
             if interrupt::requested() {
                 return Ok(self.follower.leave());
             }
-            match queue::jobs() {
-                Ok(queued) => {
-                    answered = Instant::now();
-                    self.look_after(&queued)?;
-                    self.submit(&queued)?;
-                }
-                // It may be restarted; jobs run on meanwhile.
-                Err(error) if answered.elapsed() > PATIENCE => return Err(error),
-                Err(error) => tracing::warn!("{error}"),
+            match self.look() {
+                Ok(()) => answered = Some(Instant::now()),
+                // The controller may be restarted; jobs run on meanwhile. What is wrong from the start is not mended by
+                // waiting.
+                Err(error @ SweepError::Batch { .. }) => match answered {
+                    Some(answered) if answered.elapsed() <= PATIENCE => tracing::warn!("{error}"),
+                    _ => return Err(error),
+                },
+                Err(error) => return Err(error),
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// One look at the queue, and what follows from it.
+    fn look(&mut self) -> Result<(), SweepError> {
+        let queued = queue::jobs()?;
+        self.look_after(&queued)?;
+        self.submit(&queued)
+    }
+
+    fn cancel(&mut self) -> Result<Ended, SweepError> {
+        // Jobs that run see the mark themselves and save; the others never begin.
+        let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
+        queue::cancel(&jobs)?;
+        for task in &self.plan.tasks {
+            self.forget(task)?;
+        }
+        Ok(Ended::Cancelled)
     }
 
     /// Notices jobs that have ended without their task having come to an end.
