@@ -188,11 +188,13 @@ fn fill(
         link.announce(&[batch]);
         if waiting.len() > AHEAD {
             link.receive()?;
+            link.read()?;
             progress.add(waiting.pop_front().unwrap_or(0));
         }
     }
     for graphs in waiting {
         link.receive()?;
+        link.read()?;
         progress.add(graphs);
     }
     let interrupted = progress.done < total;

@@ -43,7 +43,7 @@ pub trait Objective {
     /// Announces the next batches, whose losses will be asked for in this order.
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError>;
 
-    /// Waits for what the losses of the next announced batch need besides itself, and keeps it until the next call.
+    /// Goes on to the next announced batch, and waits for what has to be computed for its losses by others.
     fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError>;
 
     /// Lets go of what the last call of [`Objective::receive`] has kept.

@@ -189,6 +189,11 @@ impl Teacher {
         }
     }
 
+    /// Whether the next targets were kept, and [`Self::targets`] reads them on the caller's threads.
+    pub fn next_is_kept(&self) -> bool {
+        matches!(self.awaited.front(), Some(Awaited::Cache(_)))
+    }
+
     /// Targets of the next submitted batch, in order; waits for them.
     ///
     /// After an error the thread has ended, and every later call fails with the same cause.

@@ -7,6 +7,10 @@ use crate::torch::simd::{Instructions, Kernel};
 /// Rows that are worked on together: their differences stay in the core's fastest cache.
 const ROWS: usize = 64;
 
+/// Rows, or inputs, that are worked on at once: their sums do not wait for one another, and a weight that was read
+/// serves all of them.
+const TOGETHER: usize = 4;
+
 /// A weight `[outputs, inputs]` and a bias `[outputs]`, copied so that rows of either direction fill whole vectors.
 pub(super) struct Padded {
     inputs: usize,
@@ -96,7 +100,7 @@ impl Kernel for Project<'_> {
         for (chunk, (latent, target)) in chunks.enumerate() {
             let differences = &mut room[..target.len() / outputs.max(1) * padded.wide_outputs()];
             project::<I>(padded, latent, differences);
-            sum += subtract(padded, target, differences);
+            sum += subtract::<I>(padded, target, differences);
             if let Some((of_latent, shares)) = &mut gradients {
                 let first = chunk * ROWS * inputs;
                 multiply_back::<I>(padded, differences, &mut of_latent[first..first + latent.len()]);
@@ -107,14 +111,13 @@ impl Kernel for Project<'_> {
     }
 }
 
-/// Calls `$function::<I, WIDTH>($column, ..)` for tiles that cover `$columns` columns, a multiple of [`LANES`]: wide
-/// tiles are several sums at once, none of which waits for another.
+/// Calls `$function::<I, WIDTH>($column, ..)` for tiles that cover `$columns` columns, a multiple of [`LANES`].
 macro_rules! for_each_tile {
     ($columns:expr, |$column:ident| $function:ident::<$i:ty>($($argument:expr),* $(,)?)) => {{
         let mut $column = 0;
-        while $column + 64 <= $columns {
-            $function::<$i, 64>($($argument),*);
-            $column += 64;
+        while $column + 48 <= $columns {
+            $function::<$i, 48>($($argument),*);
+            $column += 48;
         }
         if $column + 32 <= $columns {
             $function::<$i, 32>($($argument),*);
@@ -130,8 +133,8 @@ macro_rules! for_each_tile {
 #[inline(always)]
 fn project<I: Instructions>(padded: &Padded, latent: &[f32], projected: &mut [f32]) {
     let wide = padded.wide_outputs();
-    for (row, projected) in latent.chunks_exact(padded.inputs.max(1)).zip(projected.chunks_exact_mut(wide.max(1))) {
-        for_each_tile!(wide, |column| project_tile::<I>(padded, column, row, projected));
+    for first in (0..projected.len() / wide.max(1)).step_by(TOGETHER) {
+        for_each_tile!(wide, |column| project_tile::<I>(padded, column, first, latent, projected));
     }
 }
 
@@ -139,36 +142,72 @@ fn project<I: Instructions>(padded: &Padded, latent: &[f32], projected: &mut [f3
 fn project_tile<I: Instructions, const WIDTH: usize>(
     padded: &Padded,
     column: usize,
-    row: &[f32],
+    first: usize,
+    latent: &[f32],
     projected: &mut [f32],
 ) {
-    let mut sums = *tile::<WIDTH>(&padded.bias, column);
-    let weights = padded.transposed.chunks_exact(padded.bias.len());
-    for (&value, weights) in row.iter().zip(weights) {
-        add_scaled::<I, WIDTH>(&mut sums, value, tile(weights, column));
+    let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
+    let [row_a, row_b, row_c, row_d] = together(first, projected.len() / wide);
+    let [a, b, c, d] = [row_a, row_b, row_c, row_d].map(|row| &latent[row * inputs..][..inputs]);
+    let bias = *tile::<WIDTH>(&padded.bias, column);
+    let (mut sums_a, mut sums_b, mut sums_c, mut sums_d) = (bias, bias, bias, bias);
+    for ((((weights, &a), &b), &c), &d) in padded.transposed.chunks_exact(wide).zip(a).zip(b).zip(c).zip(d) {
+        let weights = tile(weights, column);
+        add_scaled::<I, WIDTH>(&mut sums_a, a, weights);
+        add_scaled::<I, WIDTH>(&mut sums_b, b, weights);
+        add_scaled::<I, WIDTH>(&mut sums_c, c, weights);
+        add_scaled::<I, WIDTH>(&mut sums_d, d, weights);
     }
-    projected[column..column + WIDTH].copy_from_slice(&sums);
+    projected[row_a * wide + column..][..WIDTH].copy_from_slice(&sums_a);
+    projected[row_b * wide + column..][..WIDTH].copy_from_slice(&sums_b);
+    projected[row_c * wide + column..][..WIDTH].copy_from_slice(&sums_c);
+    projected[row_d * wide + column..][..WIDTH].copy_from_slice(&sums_d);
 }
 
 /// Takes the targets `[rows, outputs]` off the projected rows; the sum of the squares.
 #[inline(always)]
-fn subtract(padded: &Padded, target: &[f32], projected: &mut [f32]) -> f64 {
+fn subtract<I: Instructions>(padded: &Padded, target: &[f32], projected: &mut [f32]) -> f64 {
     let (wide, outputs) = (padded.wide_outputs(), padded.outputs);
+    let mut sums = [0.0_f32; LANES];
     for (row, target) in projected.chunks_exact_mut(wide.max(1)).zip(target.chunks_exact(outputs.max(1))) {
-        for (value, &target) in row.iter_mut().zip(target) {
-            *value -= target;
+        let (vectors, rest) = target.as_chunks::<LANES>();
+        let (row, _) = row.as_chunks_mut::<LANES>();
+        let (whole, last) = row.split_at_mut(vectors.len());
+        for (values, target) in whole.iter_mut().zip(vectors) {
+            for lane in 0..LANES {
+                values[lane] -= target[lane];
+            }
+            add_squares::<I>(&mut sums, values);
         }
-        row[outputs..].fill(0.0);
+        // What fills the row up is nothing.
+        for values in last {
+            for lane in 0..LANES {
+                values[lane] = rest.get(lane).map_or(0.0, |target| values[lane] - target);
+            }
+            add_squares::<I>(&mut sums, values);
+        }
     }
-    math::sum(projected.len(), |index| projected[index] * projected[index])
+    sums.iter().map(|&sum| f64::from(sum)).sum()
+}
+
+#[inline(always)]
+fn add_squares<I: Instructions>(sums: &mut [f32; LANES], values: &[f32; LANES]) {
+    for lane in 0..LANES {
+        sums[lane] = math::fused::<I>(values[lane], values[lane], sums[lane]);
+    }
 }
 
 /// Differences times weight.
 #[inline(always)]
 fn multiply_back<I: Instructions>(padded: &Padded, differences: &[f32], of_latent: &mut [f32]) {
-    let (wide, inputs) = (padded.wide_outputs(), padded.inputs.max(1));
-    for (row, result) in differences.chunks_exact(wide.max(1)).zip(of_latent.chunks_exact_mut(inputs)) {
-        for_each_tile!(padded.wide_inputs(), |column| multiply_back_tile::<I>(padded, column, row, result));
+    for first in (0..differences.len() / padded.wide_outputs().max(1)).step_by(TOGETHER) {
+        for_each_tile!(padded.wide_inputs(), |column| multiply_back_tile::<I>(
+            padded,
+            column,
+            first,
+            differences,
+            of_latent
+        ));
     }
 }
 
@@ -176,17 +215,36 @@ fn multiply_back<I: Instructions>(padded: &Padded, differences: &[f32], of_laten
 fn multiply_back_tile<I: Instructions, const WIDTH: usize>(
     padded: &Padded,
     column: usize,
-    row: &[f32],
-    result: &mut [f32],
+    first: usize,
+    differences: &[f32],
+    of_latent: &mut [f32],
 ) {
-    let mut sums = [0.0; WIDTH];
-    for (&difference, weights) in row.iter().zip(padded.weight.chunks_exact(padded.wide_inputs())) {
-        add_scaled::<I, WIDTH>(&mut sums, difference, tile(weights, column));
+    let (wide, inputs, outputs) = (padded.wide_outputs(), padded.inputs, padded.outputs);
+    let rows = together(first, differences.len() / wide);
+    let [a, b, c, d] = rows.map(|row| &differences[row * wide..][..outputs]);
+    let (mut sums_a, mut sums_b, mut sums_c, mut sums_d) = ([0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH]);
+    let weights = padded.weight.chunks_exact(padded.wide_inputs());
+    for ((((weights, &a), &b), &c), &d) in weights.zip(a).zip(b).zip(c).zip(d) {
+        let weights = tile(weights, column);
+        add_scaled::<I, WIDTH>(&mut sums_a, a, weights);
+        add_scaled::<I, WIDTH>(&mut sums_b, b, weights);
+        add_scaled::<I, WIDTH>(&mut sums_c, c, weights);
+        add_scaled::<I, WIDTH>(&mut sums_d, d, weights);
     }
+    let [a, b, c, d] = rows;
+    store(&mut of_latent[a * inputs..][..inputs], column, &sums_a);
+    store(&mut of_latent[b * inputs..][..inputs], column, &sums_b);
+    store(&mut of_latent[c * inputs..][..inputs], column, &sums_c);
+    store(&mut of_latent[d * inputs..][..inputs], column, &sums_d);
+}
+
+/// Puts sums into a row that may end within them.
+#[inline(always)]
+fn store<const WIDTH: usize>(row: &mut [f32], column: usize, sums: &[f32; WIDTH]) {
     // Two ways, so that in the common one the sums never leave their vectors.
-    match result.get_mut(column..column + WIDTH) {
-        Some(result) => result.copy_from_slice(&sums),
-        None => result[column..].iter_mut().zip(sums).for_each(|(result, sum)| *result = sum),
+    match row.get_mut(column..column + WIDTH) {
+        Some(row) => row.copy_from_slice(sums),
+        None => row[column..].iter_mut().zip(sums).for_each(|(result, &sum)| *result = sum),
     }
 }
 
@@ -194,35 +252,55 @@ fn multiply_back_tile<I: Instructions, const WIDTH: usize>(
 #[inline(always)]
 fn add_to_shares<I: Instructions>(padded: &Padded, latent: &[f32], differences: &[f32], shares: &mut [f32]) {
     let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
-    for (input, share) in shares.chunks_exact_mut(wide.max(1)).enumerate() {
-        // The last share is the bias's, for which all inputs are one.
-        let values = if input < inputs { Some(&latent[input..]) } else { None };
-        for_each_tile!(wide, |column| add_to_share_tile::<I>(column, (values, inputs), differences, share));
+    let (of_weight, of_bias) = shares.split_at_mut(inputs * wide);
+    for first in (0..inputs).step_by(TOGETHER) {
+        for_each_tile!(wide, |column| add_products_tile::<I>(padded, column, first, latent, differences, of_weight));
     }
+    for_each_tile!(wide, |column| add_rows_tile::<I>(column, differences, of_bias));
 }
 
 #[inline(always)]
-fn add_to_share_tile<I: Instructions, const WIDTH: usize>(
+fn add_products_tile<I: Instructions, const WIDTH: usize>(
+    padded: &Padded,
     column: usize,
-    (values, stride): (Option<&[f32]>, usize),
+    first: usize,
+    latent: &[f32],
     differences: &[f32],
-    share: &mut [f32],
+    shares: &mut [f32],
 ) {
+    let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
+    let [a, b, c, d] = together(first, inputs);
+    let mut sums_a = *tile::<WIDTH>(shares, a * wide + column);
+    let mut sums_b = *tile::<WIDTH>(shares, b * wide + column);
+    let mut sums_c = *tile::<WIDTH>(shares, c * wide + column);
+    let mut sums_d = *tile::<WIDTH>(shares, d * wide + column);
+    for (values, row) in latent.chunks_exact(inputs).zip(differences.chunks_exact(wide)) {
+        let row = tile(row, column);
+        add_scaled::<I, WIDTH>(&mut sums_a, values[a], row);
+        add_scaled::<I, WIDTH>(&mut sums_b, values[b], row);
+        add_scaled::<I, WIDTH>(&mut sums_c, values[c], row);
+        add_scaled::<I, WIDTH>(&mut sums_d, values[d], row);
+    }
+    shares[a * wide + column..][..WIDTH].copy_from_slice(&sums_a);
+    shares[b * wide + column..][..WIDTH].copy_from_slice(&sums_b);
+    shares[c * wide + column..][..WIDTH].copy_from_slice(&sums_c);
+    shares[d * wide + column..][..WIDTH].copy_from_slice(&sums_d);
+}
+
+#[inline(always)]
+fn add_rows_tile<I: Instructions, const WIDTH: usize>(column: usize, differences: &[f32], share: &mut [f32]) {
     let mut sums = *tile::<WIDTH>(share, column);
-    let rows = differences.chunks_exact(share.len());
-    match values {
-        Some(values) => {
-            for (&value, row) in values.iter().step_by(stride).zip(rows) {
-                add_scaled::<I, WIDTH>(&mut sums, value, tile(row, column));
-            }
-        }
-        None => {
-            for row in rows {
-                add_scaled::<I, WIDTH>(&mut sums, 1.0, tile(row, column));
-            }
-        }
+    for row in differences.chunks_exact(share.len()) {
+        add_scaled::<I, WIDTH>(&mut sums, 1.0, tile(row, column));
     }
     share[column..column + WIDTH].copy_from_slice(&sums);
+}
+
+/// The numbers `first..first + 4`, the last of `count` in the place of those that are not there: what is worked out for
+/// it more than once is the same each time.
+#[inline(always)]
+fn together(first: usize, count: usize) -> [usize; TOGETHER] {
+    [first, first + 1, first + 2, first + 3].map(|number| number.min(count - 1))
 }
 
 /// `sums += factor * row`.

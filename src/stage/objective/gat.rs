@@ -30,10 +30,11 @@ pub struct GatDistillation {
 }
 
 impl GatObjective {
-    fn loss(&self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let targets = self.teacher.targets(part)?;
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let logits = self.model.forward(batch, mode)?;
         let task = self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?;
+        self.teacher.read()?;
+        let targets = self.teacher.targets(part)?;
         let called = logits.f_argmax(-1, false)?;
         let (total, kd, agreement) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {

@@ -26,15 +26,22 @@ pub struct TeacherLink {
     /// Batches that one visit of the teacher serves.
     burst: usize,
     /// Targets of the batch at hand.
-    received: Option<Targets>,
+    received: Received,
     /// What the teacher did up to the last row of the log.
     last_report: StepReport,
+}
+
+enum Received {
+    Nothing,
+    /// They are kept, and read when the loss asks for them: then they are in the processor's cache for it.
+    Kept,
+    Here(Targets),
 }
 
 impl TeacherLink {
     /// To a teacher that is asked for `burst` batches at a time.
     pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
-        Self { teacher, burst, received: None, last_report: StepReport::default() }
+        Self { teacher, burst, received: Received::Nothing, last_report: StepReport::default() }
     }
 
     /// Batches to announce at a time.
@@ -49,20 +56,35 @@ impl TeacherLink {
         }
     }
 
-    /// Waits for the targets of the next announced batch, and keeps them until the next call.
+    /// Goes on to the next announced batch: waits for its targets, unless they are kept and need only be read.
     pub fn receive(&mut self) -> Result<(), TeacherError> {
+        let Some(teacher) = &mut self.teacher else { return Ok(()) };
+        // Nobody asked for those of the batch before; they come in order.
+        if matches!(self.received, Received::Kept) {
+            teacher.targets()?;
+        }
         // Those of the batch before make room first.
-        self.received = None;
-        self.received = self.teacher.as_mut().map(Teacher::targets).transpose()?;
+        self.received = Received::Nothing;
+        self.received = if teacher.next_is_kept() { Received::Kept } else { Received::Here(teacher.targets()?) };
+        Ok(())
+    }
+
+    /// Reads the targets of the batch at hand, if they are not here yet.
+    pub fn read(&mut self) -> Result<(), TeacherError> {
+        if let (Received::Kept, Some(teacher)) = (&self.received, &mut self.teacher) {
+            self.received = Received::Here(teacher.targets()?);
+        }
         Ok(())
     }
 
     /// Lets go of the received targets.
     pub fn forget(&mut self) {
-        self.received = None;
+        if matches!(self.received, Received::Here(_)) {
+            self.received = Received::Nothing;
+        }
     }
 
-    /// The rows of the received targets that belong to `part`; `None` without a teacher.
+    /// The rows of the targets read that belong to `part`; `None` without a teacher.
     pub fn targets(&self, part: &Part) -> Result<Option<Targets>, TchError> {
         let rows = |per| match per {
             Per::Graph => (part.graphs.start as i64, part.graphs.len() as i64),
@@ -75,7 +97,10 @@ impl TeacherLink {
         let targets = |targets: &Targets| {
             Ok(Targets { tensors: targets.tensors.iter().map(select).collect::<Result<_, TchError>>()? })
         };
-        self.received.as_ref().map(targets).transpose()
+        match &self.received {
+            Received::Here(received) => targets(received).map(Some),
+            Received::Nothing | Received::Kept => Ok(None),
+        }
     }
 
     /// Columns of `steps.csv`.

@@ -47,10 +47,11 @@ impl Translation {
 }
 
 impl VgaeObjective {
-    fn loss(&self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let targets = self.teacher.targets(part)?;
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let output = self.model.forward(batch, mode)?;
         let task = task_loss(&output, batch)?;
+        self.teacher.read()?;
+        let targets = self.teacher.targets(part)?;
         let (total, kd) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => distil(distillation, &output, &task.total, &targets)?,
             _ => (task.total.shallow_clone(), [absent(&task.total), absent(&task.total), absent(&task.total)]),
