@@ -57,6 +57,7 @@ fn select_adjacency(adjacency: &Adjacency, nodes: &Runs, edges: &Runs) -> Result
         column_pointers: counts_to_pointers(&adjacency.column_pointers, nodes)?,
         // A graph's edges by source fill the same places as its edges by target.
         transposed: take(&adjacency.transposed)?.f_sub(&edges.shift_by_run(edges, &adjacency.transposed)?)?,
+        components: Arc::default(),
     })
 }
 

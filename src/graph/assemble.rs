@@ -336,6 +336,7 @@ impl Assembler {
             targets: tensor("targets", &self.targets, &[edges], Kind::Int)?,
             column_pointers: tensor("column_pointers", &self.column_pointers, &[nodes + 1], Kind::Int)?,
             transposed: tensor("transposed", &self.transposed, &[edges], Kind::Int)?,
+            components: Arc::default(),
         };
         let num_graphs = self.labels.len() as i64;
         Ok(Batch {

@@ -1,6 +1,6 @@
 //! A batch: several graphs side by side, as one disconnected graph of tensors.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tch::{Device, Tensor};
 
@@ -22,6 +22,8 @@ pub struct Adjacency {
     pub column_pointers: Tensor,
     /// `[num_edges]`, i32: for each edge in order of source, its position in order of target.
     pub transposed: Tensor,
+    /// First nodes of runs of nodes that no edge leaves, worked out by whoever wants them first.
+    pub components: Arc<OnceLock<Vec<u32>>>,
 }
 
 impl Adjacency {
@@ -33,6 +35,7 @@ impl Adjacency {
             targets: self.targets.shallow_clone(),
             column_pointers: self.column_pointers.shallow_clone(),
             transposed: self.transposed.shallow_clone(),
+            components: Arc::clone(&self.components),
         }
     }
 
@@ -44,6 +47,7 @@ impl Adjacency {
             targets: self.targets.to_device(device),
             column_pointers: self.column_pointers.to_device(device),
             transposed: self.transposed.to_device(device),
+            components: Arc::clone(&self.components),
         }
     }
 

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::fused::step_seed::{self, LayerId};
+use super::fused::{self, latent};
 pub use super::layers::Mode;
 use super::layers::{BatchNorm, InputConfig, Linear, Mlp, NodeInput, pool_layers, sigmoid};
 use super::parameters::Scope;
@@ -169,14 +171,27 @@ impl Vgae {
         &self.config
     }
 
-    /// Encodes and decodes a batch. In training z is drawn from torch's generator, which the caller seeds.
+    /// Encodes and decodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's
+    /// generator, which the caller seeds.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<VgaeOutput, ModelError> {
         let (mean, log_variance) = self.encode(batch, mode)?;
         let latent = match mode {
             Mode::Evaluation => mean.shallow_clone(),
-            Mode::Training => reparameterize(&mean, &log_variance, &mean.f_randn_like()?)?,
+            Mode::Training => self.draw(&mean, &log_variance)?,
         };
         self.decode(batch, mode, latent, mean, log_variance)
+    }
+
+    fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
+        let tensors = [mean, log_variance];
+        if !fused::applies(AttentionKernel::Auto, &tensors) {
+            return reparameterize(mean, log_variance, &mean.f_randn_like()?);
+        }
+        let seed = step_seed::of_layer(LayerId::new("latent"))?;
+        if fused::applies(self.kernel, &tensors) {
+            return Ok(latent::draw(mean, log_variance, seed)?);
+        }
+        reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
     }
 
     /// μ and log σ², `[num_nodes, latent]` each.

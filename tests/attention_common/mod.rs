@@ -27,6 +27,7 @@ pub fn adjacency(nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) 
         sources: indices(sources),
         targets: indices(targets),
         transposed: indices(transposed),
+        components: Default::default(),
     }
 }
 

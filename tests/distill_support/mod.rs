@@ -81,6 +81,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
             targets: Tensor::from_slice(&edge_targets),
             column_pointers: Tensor::from_slice(&column_pointers),
             transposed: Tensor::from_slice(&transposed),
+            components: Default::default(),
         },
         edge_attributes: Some(Tensor::from_slice(&values(77, edges * 11)).view([edges as i64, 11])),
         successors: Tensor::from_slice(&successors),

@@ -1,6 +1,7 @@
 //! Edges as slices, and how nodes are divided among threads.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use tch::TchError;
 
@@ -15,6 +16,7 @@ pub(super) struct Edges<'a> {
     targets: &'a [i32],
     column_pointers: &'a [i32],
     transposed: &'a [i32],
+    components: &'a OnceLock<Vec<u32>>,
 }
 
 impl<'a> Edges<'a> {
@@ -25,6 +27,7 @@ impl<'a> Edges<'a> {
             targets: view::read("targets", &adjacency.targets)?,
             column_pointers: view::read("column_pointers", &adjacency.column_pointers)?,
             transposed: view::read("transposed", &adjacency.transposed)?,
+            components: &adjacency.components,
         })
     }
 
@@ -109,8 +112,23 @@ impl Partition {
 
 /// Bounds of blocks of at least `target` nodes (but the last) that no edge crosses.
 fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
-    // Starts of components so far; an edge back to an earlier one merges all that lie between.
-    let mut starts: Vec<usize> = Vec::new();
+    let mut bounds = vec![0];
+    // All layers of a step ask the same of a batch.
+    for &start in edges.components.get_or_init(|| components(edges)) {
+        if start as usize >= bounds[bounds.len() - 1] + target {
+            bounds.push(start as usize);
+        }
+    }
+    if edges.num_nodes() > 0 {
+        bounds.push(edges.num_nodes());
+    }
+    bounds
+}
+
+/// First nodes of runs of nodes that no edge leaves.
+fn components(edges: &Edges<'_>) -> Vec<u32> {
+    // Starts so far; an edge back to an earlier one merges all that lie between.
+    let mut starts: Vec<u32> = Vec::new();
     let mut reach = 0;
     for node in 0..edges.num_nodes() {
         let sources = edges.sources(edges.incoming(node));
@@ -118,23 +136,15 @@ fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
         let first = sources.first().map_or(node, |&source| node.min(source as usize));
         let last = sources.last().map_or(node, |&source| node.max(source as usize));
         if node >= reach {
-            starts.push(node);
+            // Indices of nodes are 32 bits wide.
+            starts.push(node as u32);
         }
-        while starts.last().is_some_and(|&start| start > first) {
+        while starts.last().is_some_and(|&start| start as usize > first) {
             starts.pop();
         }
         reach = reach.max(last + 1);
     }
-    let mut bounds = vec![0];
-    for start in starts {
-        if start >= bounds[bounds.len() - 1] + target {
-            bounds.push(start);
-        }
-    }
-    if edges.num_nodes() > 0 {
-        bounds.push(edges.num_nodes());
-    }
-    bounds
+    starts
 }
 
 #[cfg(test)]
@@ -154,6 +164,7 @@ mod tests {
             targets: &[],
             column_pointers: &[],
             transposed: &[],
+            components: &OnceLock::new(),
         };
         closed_blocks(&edges, target)
     }

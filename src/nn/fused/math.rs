@@ -41,6 +41,54 @@ pub fn sigmoid<I: Instructions>(value: f32) -> f32 {
     numerator / (1.0 + small)
 }
 
+/// Natural logarithm of a normal positive number, within 2 units in the last place.
+///
+/// Cephes' polynomial (Moshier), around the power of two that is nearest by factors.
+#[inline(always)]
+pub fn ln<I: Instructions>(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let exponent = (bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits()) as i32) >> 23;
+    let rest = f32::from_bits(bits.wrapping_sub((exponent as u32) << 23)) - 1.0;
+    let exponent = exponent as f32;
+    let mut sum = 7.037_683_6e-2_f32;
+    for coefficient in [
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_5e-1,
+        -2.499_999_4e-1,
+        3.333_333e-1,
+    ] {
+        sum = fused::<I>(sum, rest, coefficient);
+    }
+    let squared = rest * rest;
+    let sum = fused::<I>(exponent, -2.121_944_4e-4, sum * rest * squared);
+    fused::<I>(exponent, 0.693_359_4, rest + fused::<I>(squared, -0.5, sum))
+}
+
+/// Cosine and sine of an angle in turns, from 0 to 1, within 1e-7.
+///
+/// Cephes' polynomials (Moshier) of the distance from the nearest quarter.
+#[inline(always)]
+pub fn cos_sin_of_turns<I: Instructions>(turns: f32) -> [f32; 2] {
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = fused::<I>(turns, 4.0, ROUND);
+    let quarter = shifted.to_bits();
+    let angle = fused::<I>(turns, 4.0, -(shifted - ROUND)) * std::f32::consts::FRAC_PI_2;
+    let squared = angle * angle;
+    let sine = fused::<I>(fused::<I>(-1.951_529_6e-4, squared, 8.332_161e-3), squared, -1.666_665_5e-1);
+    let sine = fused::<I>(sine * squared, angle, angle);
+    let cosine = fused::<I>(fused::<I>(2.443_315_7e-5, squared, -1.388_731_6e-3), squared, 4.166_664_6e-2);
+    let cosine = fused::<I>(cosine * squared, squared, fused::<I>(squared, -0.5, 1.0));
+    let odd = quarter & 1 != 0;
+    let (for_cosine, for_sine) = if odd { (sine, cosine) } else { (cosine, sine) };
+    // The cosine is negative in the second and third quarter, the sine in the third and fourth.
+    let sign = |value: f32, negative: u32| f32::from_bits(value.to_bits() ^ ((negative & 2) << 30));
+    [sign(for_cosine, quarter.wrapping_add(1)), sign(for_sine, quarter)]
+}
+
 /// Sum of `term` over all positions below `length`, side by side in [`LANES`] numbers.
 #[inline(always)]
 pub(super) fn sum(length: usize, term: impl Fn(usize) -> f32) -> f64 {
@@ -109,6 +157,39 @@ mod tests {
             let mut special = [f32::NAN, f32::INFINITY, 89.0, 0.0];
             dispatch_at(level, Apply(&mut special, true));
             assert!(special[0].is_nan() && special[1..] == [f32::INFINITY, f32::INFINITY, 1.0], "{special:?}");
+        }
+    }
+
+    struct Trigonometric<'a>(&'a mut [[f32; 3]]);
+
+    impl Kernel for Trigonometric<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<I: Instructions>(self) {
+            for [value, cosine, sine] in self.0 {
+                let logarithm = ln::<I>(*value);
+                [*cosine, *sine] = cos_sin_of_turns::<I>(*value);
+                *value = logarithm;
+            }
+        }
+    }
+
+    #[test]
+    fn logarithm_cosine_and_sine_are_accurate_at_every_level() {
+        let inputs: Vec<f32> =
+            (1..=(1 << 18)).map(|step| step as f32 / (1 << 18) as f32).chain([1e-7, 3e-38]).collect();
+        for level in Level::available() {
+            let mut values: Vec<[f32; 3]> = inputs.iter().map(|&input| [input, 0.0, 0.0]).collect();
+            dispatch_at(level, Trigonometric(&mut values));
+            for (&input, found) in inputs.iter().zip(&values) {
+                let exact = f64::from(input);
+                let (sine, cosine) = (2.0 * std::f64::consts::PI * exact).sin_cos();
+                let error = (f64::from(found[0]) - exact.ln()).abs() / exact.ln().abs().max(1e-6);
+                assert!(error < 3.5e-7, "{level:?}: ln({input}) = {}, relative error {error}", found[0]);
+                for (found, exact) in [(found[1], cosine), (found[2], sine)] {
+                    assert!((f64::from(found) - exact).abs() < 2e-7, "{level:?}: {input} turns: {found}, not {exact}");
+                }
+            }
         }
     }
 

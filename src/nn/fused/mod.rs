@@ -11,6 +11,7 @@ pub mod distillation;
 pub mod dropout;
 pub mod hashed_input;
 pub mod input;
+pub mod latent;
 pub mod math;
 pub mod norm;
 mod norm_backward;

@@ -181,8 +181,8 @@ fn subtract<I: Instructions>(padded: &Padded, target: &[f32], projected: &mut [f
         }
         // What fills the row up is nothing.
         for values in last {
-            for lane in 0..LANES {
-                values[lane] = rest.get(lane).map_or(0.0, |target| values[lane] - target);
+            for (lane, value) in values.iter_mut().enumerate() {
+                *value = rest.get(lane).map_or(0.0, |target| *value - target);
             }
             add_squares::<I>(&mut sums, values);
         }
