@@ -3,9 +3,12 @@
 mod distill_support;
 
 use distill_support::{Behaviour, Perceptron, batch, bits};
+use kdgat::distill::accelerator::{Accelerator, AcceleratorError, Cpu, HostBlock, MemoryState};
+use kdgat::distill::order::Stream;
 use kdgat::distill::{Residency, StoreShape, Targets, Teacher, TeacherError, TeacherOptions, Weights};
 use kdgat::graph::Batch;
-use tch::Device;
+use kdgat::torch::device::StreamGuard;
+use tch::{Device, Tensor};
 
 fn options(residency: Residency) -> TeacherOptions {
     TeacherOptions { residency, ..TeacherOptions::new(Device::Cpu) }
@@ -88,6 +91,77 @@ fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
         peaks.push(summary.peak_device_bytes_teacher);
     }
     assert!(peaks[0] < peaks[1] && peaks[1] == peaks[2], "layer holds less than the whole: {peaks:?}");
+}
+
+/// A processor whose system refuses to lock pages.
+struct Refusing(Cpu);
+
+impl Accelerator for Refusing {
+    type Event = <Cpu as Accelerator>::Event;
+
+    fn device(&self) -> Device {
+        self.0.device()
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
+        let block = self.0.host_block(bytes)?;
+        Ok(HostBlock { not_page_locked: Some("injected: no pages left to lock".to_owned()), ..block })
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {
+        self.0.allocate(bytes)
+    }
+
+    fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
+        self.0.copy(from, to)
+    }
+
+    fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
+        self.0.enter_thread()
+    }
+
+    fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError> {
+        self.0.record(stream)
+    }
+
+    fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), AcceleratorError> {
+        self.0.wait(stream, event)
+    }
+
+    fn elapsed_ms(&self, from: &Self::Event, to: &Self::Event) -> Option<f64> {
+        self.0.elapsed_ms(from, to)
+    }
+
+    fn student_takes(events: &[Self::Event], targets: &Targets) -> Result<(), AcceleratorError> {
+        Cpu::student_takes(events, targets)
+    }
+
+    fn memory(&self) -> MemoryState {
+        self.0.memory()
+    }
+}
+
+#[test]
+fn refused_page_locking_is_said_and_changes_no_number() {
+    let run = |refused: bool| {
+        let model = Perceptron::classifier();
+        let (weights, options) = (model.weights(3), options(Residency::Forward));
+        let mut teacher = match refused {
+            true => Teacher::start_on(Refusing(Cpu), model, weights, &options, &StoreShape::default()).unwrap(),
+            false => Teacher::start(model, weights, &options, &StoreShape::default()).unwrap(),
+        };
+        teacher.submit(vec![batch(&[1, 2, 3]), batch(&[4])]);
+        let targets = [bits(&teacher.targets().unwrap()), bits(&teacher.targets().unwrap())];
+        let said = teacher.decisions().join("\n");
+        assert_eq!(said.contains("ordinary memory (injected: no pages left to lock)"), refused, "{said}");
+        teacher.finish().unwrap();
+        targets
+    };
+    assert_eq!(run(true), run(false));
 }
 
 fn start(behaviour: Behaviour, residency: Residency) -> Teacher {

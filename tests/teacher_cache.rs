@@ -4,8 +4,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
-use support::cli::{SMALL_STUDENT, Workplace};
+use support::cli::{SMALL_STUDENT, Workplace, said};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
 
@@ -48,6 +50,38 @@ fn targets_are_computed_ahead_once_and_training_reads_them() {
     assert_eq!(column_sum(&run, "cache_miss_rows"), 0.0);
     assert!(column_sum(&run, "cache_hit_rows") > 0.0);
     assert_eq!(column_sum(&run, "copy_ms"), 0.0, "the weights were brought to the device for nothing");
+}
+
+/// Ctrl-C ends in order: what was computed is kept, and the same command goes on from there.
+#[test]
+fn an_interrupted_computation_goes_on() {
+    let workplace = Workplace::with_teacher();
+    let one_at_a_time = ["--batch-size", "1", "--optimize-batch-size", "false"];
+    let mut command = workplace.command(&cache(&one_at_a_time));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The file is made before the first target is computed.
+    let folder = workplace.path().join("stores/targets");
+    while !folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended already");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let first = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{first}");
+    assert!(first.contains("interrupted"), "{first}");
+    let second = workplace.success(&cache(&one_at_a_time));
+    // "targets of 12 of 345 graphs (...), 12 computed now"
+    let numbers = |text: &str| -> [u64; 3] {
+        let line = text.lines().find(|line| line.contains(" computed now")).unwrap_or_else(|| panic!("{text}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| words[at].parse().unwrap_or_else(|_| panic!("no number {at} in: {line}"));
+        let of = words.iter().position(|&word| word == "of").unwrap();
+        [number(of + 1), number(of + 3), number(words.iter().position(|&word| word == "computed").unwrap() - 1)]
+    };
+    let ([kept, wanted, computed], [complete, _, rest]) = (numbers(&first), numbers(&second));
+    assert!(kept == computed && kept < wanted, "{first}");
+    assert_eq!((complete, rest), (wanted, wanted - kept), "what was kept is computed again:\n{first}{second}");
 }
 
 #[test]

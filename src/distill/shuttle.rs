@@ -121,6 +121,12 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         Ok(Self { carrier, order: Order::new(rules), held: None, source, digest })
     }
 
+    /// What makes copies slower than they could be, for the user.
+    pub fn hindrance(&self) -> Option<String> {
+        let reason = self.carrier.host.as_ref()?.not_page_locked.as_ref()?;
+        Some(format!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap"))
+    }
+
     /// Lets the weights go for good: from the device, and from host memory if a file has them.
     ///
     /// Should they be needed once more after all (a damaged record of the cache), they are read again.
@@ -285,9 +291,6 @@ fn pack<A: Accelerator>(
     let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
     let meter = Meter::new(accelerator.device());
     let host = patiently(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))?;
-    if let Some(reason) = &host.not_page_locked {
-        tracing::warn!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap");
-    }
     block::pack(layers, weights, &host.tensor)?;
     Ok(host)
 }

@@ -103,7 +103,8 @@ impl Teacher {
         }
     }
 
-    fn start_on<A: Accelerator>(
+    /// As [`Self::start`], on a device that somebody else drives: a simulated one, or one that fails on purpose.
+    pub fn start_on<A: Accelerator>(
         accelerator: A,
         model: Box<dyn FrozenModel>,
         weights: Weights,
@@ -124,6 +125,7 @@ impl Teacher {
         let (policy, policy_lines) = Policy::new(options, known);
         let shared = Arc::new(Shared::new(shuttle.bytes() as u64, &digest));
         shared.note_lines(cache_lines);
+        shared.note_lines(shuttle.hindrance().into_iter().collect());
         if let Some(cache) = &cache {
             shared.note_cache(cache.summary());
         }
