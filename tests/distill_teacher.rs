@@ -54,6 +54,28 @@ fn residencies_give_the_same_bits() {
     }
 }
 
+/// Between layers no more batches wait than memory was saved for, so `layer` never takes more than `forward`; the layers
+/// come to the device again for the others.
+#[test]
+fn a_long_burst_goes_through_the_layers_in_parts() {
+    tch::set_num_threads(1);
+    let run = |residency| {
+        let model = Perceptron::wide(8, 6);
+        let weights = model.weights(4);
+        let mut teacher = Teacher::start(model, weights, &options(residency), &StoreShape::default()).unwrap();
+        let burst: Vec<Batch> = (0..16).map(|number| batch(&[number, number + 1, 40 - number])).collect();
+        teacher.submit(burst);
+        let targets: Vec<_> = (0..16).map(|_| bits(&teacher.targets().unwrap())).collect();
+        (targets, teacher.finish().unwrap())
+    };
+    let (expected, _) = run(Residency::Resident);
+    let (targets, summary) = run(Residency::Layer);
+    assert_eq!(targets, expected);
+    assert_eq!((summary.batches, summary.visits, summary.forwards), (16, 1, 16));
+    let rounds = summary.copied_bytes as f64 / summary.total.teacher_bytes as f64;
+    assert!(rounds.fract() == 0.0 && (2.0..16.0).contains(&rounds), "the layers were copied {rounds} times");
+}
+
 #[test]
 fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
     let mut peaks = Vec::new();

@@ -116,6 +116,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
             counted: Timings::default(),
             in_place: false,
             held_bytes: 0,
+            state_growth: 1.0,
             peak_bytes: 0,
         };
         Ok(Self { carrier, order: Order::new(rules), held: None, source, digest })
@@ -189,12 +190,17 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         self.carrier.in_place = false;
         let before = self.carrier.spans.len();
         let (layers, slot_bytes, batches) = (self.layers(), self.layer_bytes(), self.carrier.jobs.len());
-        let outputs = visit::through_layers(&mut self.carrier, &mut self.order, layers, slots, slot_bytes, batches)?;
-        self.expose_host_copies(before);
-        for (batch, output) in outputs.into_iter().enumerate() {
-            let finished = finish(&mut self.carrier, &mut self.order, batch, output)?;
-            ready(&mut self.carrier.accelerator, batch, finished)?;
+        let mut first = 0;
+        while first < batches {
+            let (carrier, order) = (&mut self.carrier, &mut self.order);
+            let outputs = visit::through_layers(carrier, order, layers, slots, slot_bytes, first..batches)?;
+            for (batch, output) in (first..).zip(&outputs) {
+                let finished = finish(carrier, order, batch, *output)?;
+                ready(&mut carrier.accelerator, batch, finished)?;
+            }
+            first += outputs.len().max(1);
         }
+        self.expose_host_copies(before);
         Ok(())
     }
 

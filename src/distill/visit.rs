@@ -2,6 +2,8 @@
 //!
 //! The flows are written once, over a [`Machine`]: the shuttle's real device, or the simulated one of the tests.
 
+use std::ops::Range;
+
 use super::order::{Buffer, Order, Rules, Stream, Streams};
 
 /// The part of the weights that one copy moves.
@@ -26,6 +28,9 @@ pub trait Machine: Streams {
 
     /// Queues the forward of batch number `batch` of this visit through `part` on [`Stream::Teacher`].
     fn forward(&mut self, part: Part, slot: &Self::Slot, batch: usize) -> Result<(), Self::Error>;
+
+    /// Whether another batch may wait between two layers beside the `waiting` ones.
+    fn has_room(&self, waiting: Range<usize>) -> bool;
 
     /// Drops memory. Its home stream already waits for whoever used it last.
     fn free(&mut self, slot: Self::Slot);
@@ -81,9 +86,10 @@ pub fn let_go<M: Machine, R: Rules>(
     waited
 }
 
-/// Runs `batches` batches through a model of `layers` layers with room for `slots` of them, each of `slot_bytes`.
+/// Runs the first of `batches` through a model of `layers` layers with room for `slots` of them, each of `slot_bytes`:
+/// as many as the machine has room for between two layers, at least one. Gives an output for each of those.
 ///
-/// Every layer is copied once a visit and serves all batches; the copies of the next layers are under way while one
+/// Every layer is copied once and serves all these batches; the copies of the next layers are under way while one
 /// computes.
 pub fn through_layers<M: Machine, R: Rules>(
     machine: &mut M,
@@ -91,7 +97,7 @@ pub fn through_layers<M: Machine, R: Rules>(
     layers: usize,
     slots: usize,
     slot_bytes: usize,
-    batches: usize,
+    batches: Range<usize>,
 ) -> Result<Vec<Output>, M::Error> {
     let mut ring = Vec::with_capacity(slots);
     let outcome = run_ring(machine, order, &mut ring, (layers, slots.clamp(1, layers.max(1)), slot_bytes), batches);
@@ -106,17 +112,29 @@ fn run_ring<M: Machine, R: Rules>(
     order: &mut Order<M::Event, R>,
     ring: &mut Vec<Held<M::Slot>>,
     (layers, slots, slot_bytes): (usize, usize, usize),
-    batches: usize,
+    batches: Range<usize>,
 ) -> Result<Vec<Output>, M::Error> {
     for layer in 0..slots {
         ring.push(allocate(machine, order, slot_bytes)?);
         copy(machine, order, Part::Layer(layer), &mut ring[layer])?;
     }
-    let outputs = (0..batches).map(|_| new_output(machine, order)).collect::<Result<Vec<_>, _>>()?;
+    let first = batches.start;
+    let mut outputs = Vec::new();
     for layer in 0..layers {
         let slot = layer % slots;
-        for (batch, output) in outputs.iter().enumerate() {
-            run_forward(machine, order, Part::Layer(layer), &ring[slot], batch, *output)?;
+        if layer == 0 {
+            for batch in batches.clone() {
+                if batch > first && !machine.has_room(first..batch) {
+                    break;
+                }
+                let output = new_output(machine, order)?;
+                run_forward(machine, order, Part::Layer(layer), &ring[slot], batch, output)?;
+                outputs.push(output);
+            }
+        } else {
+            for (batch, output) in (first..).zip(&outputs) {
+                run_forward(machine, order, Part::Layer(layer), &ring[slot], batch, *output)?;
+            }
         }
         // The slot that was just read takes the layer after those that are on their way.
         if layer + slots < layers {

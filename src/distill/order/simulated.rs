@@ -5,6 +5,7 @@
 //! caching allocator does. Afterwards every access is checked against every other one to the same address.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::{Order, Rule, Rules, Stream, Streams};
 use crate::distill::visit::{self, Machine, Output, Part};
@@ -149,6 +150,10 @@ impl Machine for Simulated {
         Ok(())
     }
 
+    fn has_room(&self, _waiting: Range<usize>) -> bool {
+        true
+    }
+
     fn free(&mut self, slot: usize) {
         self.give(Stream::Student, slot);
     }
@@ -205,7 +210,7 @@ fn train<R: Rules>(rules: R, flow: Flow, seed: u64, slow: Option<Stream>, shared
             }
             Flow::Layer { slots } => {
                 // The ring numbers batches from 0; the targets of the visit before have all been used by now.
-                visit::through_layers(&mut device, &mut order, 5, slots, 1, batches.len()).unwrap()
+                visit::through_layers(&mut device, &mut order, 5, slots, 1, 0..batches.len()).unwrap()
             }
         };
         let by_layer = matches!(flow, Flow::Layer { .. });

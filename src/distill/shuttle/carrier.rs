@@ -1,5 +1,7 @@
 //! Carries out the commands of a visit on a real device.
 
+use std::ops::Range;
+
 use tch::Tensor;
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError, HostBlock};
@@ -27,12 +29,14 @@ pub(super) struct Job {
     batch: Batch,
     on_device: bool,
     state: LayerState,
+    /// Bytes of the state after the first layer.
+    first_bytes: usize,
     targets: Option<Targets>,
 }
 
 impl Job {
     pub fn new(batch: Batch) -> Self {
-        Self { batch, on_device: false, state: LayerState::new(), targets: None }
+        Self { batch, on_device: false, state: LayerState::new(), first_bytes: 0, targets: None }
     }
 }
 
@@ -57,6 +61,8 @@ pub(super) struct Carrier<A: Accelerator> {
     /// Weights that stay on a device which is the host are used where they lie.
     pub in_place: bool,
     pub held_bytes: usize,
+    /// How many times as large as after its first layer a batch was seen to be after another one.
+    pub state_growth: f64,
     pub peak_bytes: usize,
 }
 
@@ -159,6 +165,11 @@ impl<A: Accelerator> Machine for Carrier<A> {
                 job.state = patiently(Meter::new(device), || {
                     Ok::<_, TeacherError>(model.forward_layer(layer, &slot.views, &job.batch, again())?)
                 })?;
+                let bytes = state_bytes(&job.state);
+                if layer == 0 {
+                    job.first_bytes = bytes;
+                }
+                self.state_growth = self.state_growth.max(bytes as f64 / job.first_bytes.max(1) as f64);
             }
         }
         let end = accelerator.record(Stream::Teacher)?;
@@ -169,9 +180,22 @@ impl<A: Accelerator> Machine for Carrier<A> {
         Ok(())
     }
 
+    /// What waits between two layers takes no more than the weights that are not on the device for it: so less is taken
+    /// than with all of them.
+    fn has_room(&self, waiting: Range<usize>) -> bool {
+        let count = waiting.len().max(1);
+        let bytes: usize = self.jobs[waiting].iter().map(|job| state_bytes(&job.state)).sum();
+        let with_another = bytes as f64 * self.state_growth * (count + 1) as f64 / count as f64;
+        with_another <= self.bytes().saturating_sub(self.held_bytes) as f64
+    }
+
     fn free(&mut self, slot: Slot) {
         self.held_bytes -= slot.bytes;
     }
+}
+
+fn state_bytes(state: &LayerState) -> usize {
+    state.iter().map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes()).sum()
 }
 
 /// A forward through all layers; when memory runs out in spite of freeing what is kept, of the graphs in two halves.
