@@ -24,7 +24,7 @@ fn expect(html: &str, expected: &[&str]) {
 }
 
 /// Charts of an evaluation of several models.
-const TEST_CHARTS: [&str; 5] = ["trade-off-", "roc-", "precision-and-recall-", "confusion-", "window-"];
+const TEST_CHARTS: [&str; 6] = ["trade-off-", "f1-tiny-", "roc-", "precision-and-recall-", "confusion-", "window-"];
 
 #[test]
 fn a_report_of_all_runs_has_every_chart() {

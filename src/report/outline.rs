@@ -86,6 +86,7 @@ fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
 
 fn of_run(run: &Run) -> Result<Section, ReportError> {
     let mut charts = vec![figures::losses::draw(run)?, figures::memory::draw(run)?];
+    charts.extend(figures::memory::draw_gpu(run)?);
     charts.extend(figures::difficulty::draw(run)?);
     charts.extend(figures::teacher::draw(run)?);
     Ok(Section { title: run.name.clone(), blocks: vec![Block::Charts(charts)] })
@@ -93,6 +94,7 @@ fn of_run(run: &Run) -> Result<Section, ReportError> {
 
 fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Section, ReportError> {
     let mut charts = vec![figures::trade_off::draw(evaluation)?];
+    charts.extend(figures::intervals::draw(evaluation)?);
     charts.extend(figures::curves::draw(evaluation)?);
     let mut blocks = vec![Block::Table(table::of_evaluation(evaluation)), Block::Charts(charts)];
     let open = evaluation.models.len() <= UNFOLDED;

@@ -1,12 +1,12 @@
 //! Scores trained models on the test folders of their dataset, and writes how good they are.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tch::Device;
 
+use super::predictions::{Predictions, write_predictions};
 use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
@@ -16,7 +16,7 @@ use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::speed;
-use crate::evaluate::tables::{ModelReport, Report, number};
+use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
@@ -323,90 +323,6 @@ fn write(report: &Report, all_curves: &[Vec<Curve>], scored: &[Scored], folder: 
     for (name, content) in contents {
         let path = folder.join(name);
         content.and_then(|content| files::write_atomically(&path, &content)).map_err(error(&path))?;
-    }
-    Ok(())
-}
-
-/// Rows of a predictions file, which gets its name when it is whole.
-struct Predictions {
-    path: PathBuf,
-    partial: tempfile::NamedTempFile,
-    rows: csv::Writer<fs::File>,
-}
-
-/// Columns of the predictions file.
-const PREDICTION_COLUMNS: [&str; 11] = [
-    "model",
-    "folder",
-    "file",
-    "graph",
-    "first_frame",
-    "time",
-    "label",
-    "calibration",
-    "score",
-    "threshold",
-    "predicted",
-];
-
-impl Predictions {
-    fn create(path: &Path) -> Result<Self, StageError> {
-        let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let partial = tempfile::Builder::new().suffix(".partial").tempfile_in(parent).map_err(error)?;
-        let rows = csv::Writer::from_writer(partial.reopen().map_err(error)?);
-        let mut predictions = Self { path: path.to_owned(), partial, rows };
-        predictions.row(&PREDICTION_COLUMNS.map(str::to_owned))?;
-        Ok(predictions)
-    }
-
-    fn row(&mut self, cells: &[String]) -> Result<(), StageError> {
-        let error = |error: csv::Error| StageError::File {
-            path: self.path.clone(),
-            action: "write",
-            source: std::io::Error::other(error),
-        };
-        self.rows.write_record(cells).map_err(error)
-    }
-
-    fn finish(self) -> Result<(), StageError> {
-        let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
-        let mut file = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
-        file.flush().and_then(|()| file.sync_all()).map_err(error)?;
-        self.partial.persist(&self.path).map_err(|failed| error(failed.error))?;
-        Ok(())
-    }
-}
-
-fn write_predictions(
-    predictions: &mut Option<Predictions>,
-    model: &str,
-    subject: &Subject,
-    files: &[TestFile],
-    store: &Store,
-    calibrate: Option<CalibrateBy>,
-) -> Result<(), StageError> {
-    let Some(predictions) = predictions else { return Ok(()) };
-    for (index, file) in files.iter().enumerate() {
-        let tested: Vec<usize> = (0..file.labels.len()).filter(|graph| !file.calibration.contains(graph)).collect();
-        for (calibration, scores, decision) in subject.judged(files, index, calibrate) {
-            for ((&graph, score), called) in tested.iter().zip(scores).zip(&decision.called) {
-                let view = store.try_graph(file.graphs.start + graph as u64)?;
-                predictions.row(&[
-                    model.to_owned(),
-                    file.folder.clone(),
-                    file.name.clone(),
-                    graph.to_string(),
-                    view.first_frame.to_string(),
-                    number(view.start_time),
-                    u8::from(view.attack).to_string(),
-                    calibration.clone(),
-                    number(score),
-                    decision.threshold.map_or(String::new(), number),
-                    u8::from(*called).to_string(),
-                ])?;
-            }
-        }
     }
     Ok(())
 }

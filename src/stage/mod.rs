@@ -12,6 +12,7 @@ mod export;
 mod memory_plan;
 pub mod objective;
 mod outcome;
+mod predictions;
 mod run;
 mod score_only;
 mod setup;

@@ -51,8 +51,9 @@ fn one(dataset: &str, model: &str, groups: &[Group]) -> Result<Option<Drawn>, Re
     let shown = groups.iter().take(palette::SERIES.len());
     let series = shown.enumerate().map(|(color, group)| {
         let name = group.label.split_once(' ').map_or(group.label, |(_, rest)| rest);
+        let name = name.replace("student, curriculum", "curriculum");
         let count = group.runs.len();
-        let name = if count > 1 { format!("{name} (mean of {count})") } else { name.to_owned() };
+        let name = if count > 1 { format!("{name} (mean of {count})") } else { name };
         Series::new(name, color, mean(&group.runs))
     });
     let chart = LineChart {

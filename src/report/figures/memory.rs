@@ -6,7 +6,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::{Drawn, Figure, bytes, thinned};
 use crate::report::ReportError;
 use crate::report::chart::palette::{self, AXIS, GRID, INK};
-use crate::report::chart::{HEIGHT, SMALL_TEXT, Svg, TEXT, WIDTH, px, short, spread, text_style, write};
+use crate::report::chart::{
+    HEIGHT, LineChart, SMALL_TEXT, Series, Svg, TEXT, WIDTH, px, short, spread, text_style, write,
+};
 use crate::report::files::{Columns, Run};
 use crate::report::html::slug;
 use crate::torch::allocator::Phase;
@@ -35,7 +37,8 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
     let Some(stack) = stack(table) else {
         return Ok(Drawn::missing(what, "memory.csv counts no bytes of tensors; was the allocator not in use?"));
     };
-    let limit = run.budget["limit_bytes"].as_f64();
+    // Of a run on a GPU the limit is the GPU's.
+    let limit = run.budget["limit_bytes"].as_f64().filter(|_| !is_on_gpu(table));
     // Steps are shorter than the time between two samples: the counted peak is what memory has to be there for.
     let peak = table.numbers("tensor_peak_bytes").into_iter().fold(0.0, f64::max).max(stack.highest());
     let limit_words = match (limit, run.budget["limit_source"].as_str()) {
@@ -45,15 +48,12 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
             source.unwrap_or("configured"),
             limit / peak.max(1.0)
         ),
+        (None, _) if is_on_gpu(table) => " on the host".to_owned(),
         (None, _) => "; this run has not recorded its limit".to_owned(),
     };
     let mut sources = vec![table.path.clone()];
     sources.extend(limit.map(|_| run.folder.join("memory_budget.json")));
-    let gpu = if run.config["config"]["training"]["device"].as_str().is_some_and(|device| device.starts_with("cuda")) {
-        " Host memory alone: the GPU's is in the columns gpu_* of memory.csv."
-    } else {
-        ""
-    };
+    let gpu = if is_on_gpu(table) { " Host memory alone; the GPU's has a chart of its own." } else { "" };
     Ok(Figure {
         slug: slug(&format!("memory {}", run.name)),
         title: format!("Memory of tensors: at most {}{limit_words}", bytes(peak)),
@@ -65,6 +65,49 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
         svg: svg(&stack, &peaks(table), limit.filter(|limit| *limit <= LIMIT_SHOWN * peak), peak)?,
     }
     .into())
+}
+
+/// Of a run on a GPU: its tensors, what the allocator has taken for them, and what all processes use there.
+pub fn draw_gpu(run: &Run) -> Result<Option<Drawn>, ReportError> {
+    let Some(table) = run.memory.as_ref().filter(|table| is_on_gpu(table)) else { return Ok(None) };
+    let line = |column: &str| -> Vec<(f64, f64)> {
+        let points = table.points("seconds", column).into_iter().map(|(second, bytes)| (second, bytes / 1e6));
+        thinned(&points.collect::<Vec<_>>(), MOST_SAMPLES)
+    };
+    let series = [
+        Series::new("tensors", 0, line("gpu_tensor_bytes")),
+        Series::new("taken for tensors", 1, line("gpu_reserved_bytes")),
+        Series::new("used by all", 3, line("gpu_used_bytes")),
+    ];
+    let highest = table.numbers("gpu_reserved_bytes").into_iter().fold(0.0, f64::max);
+    let limit = run.budget["limit_bytes"].as_f64();
+    let limit_words = limit.map_or(String::new(), |limit| {
+        format!("; the limit is {}, {:.1} times that", bytes(limit), limit / highest.max(1.0))
+    });
+    let shown = limit.filter(|limit| *limit <= LIMIT_SHOWN * highest);
+    let chart = LineChart {
+        x: "time (s)".to_owned(),
+        y: "GPU memory (MB)".to_owned(),
+        series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
+        y_range: shown.map(|limit| 0.0..1.06 * limit.max(highest) / 1e6),
+        level: shown.map(|limit| (limit / 1e6, "limit".to_owned())),
+        ..LineChart::default()
+    };
+    let Some(svg) = chart.draw()? else { return Ok(None) };
+    Ok(Some(
+        Figure {
+            slug: slug(&format!("memory gpu {}", run.name)),
+            title: format!("GPU memory: at most {} taken for tensors{limit_words}", bytes(highest)),
+            reading: "Sampled while the run went on; shorter peaks do not show.".to_owned(),
+            sources: vec![table.path.clone()],
+            svg,
+        }
+        .into(),
+    ))
+}
+
+fn is_on_gpu(table: &Columns) -> bool {
+    table.numbers("gpu_tensor_bytes").iter().any(|bytes| bytes.is_finite())
 }
 
 fn peaks(table: &Columns) -> Vec<(f64, f64)> {
@@ -204,6 +247,22 @@ fn color(index: usize) -> RGBColor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_on_a_gpu_has_a_chart_of_it_with_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("metrics.csv"), "epoch\n0\n").unwrap();
+        std::fs::write(folder.path().join("memory_budget.json"), r#"{"limit_bytes": 4e6}"#).unwrap();
+        let memory = |gpu: &str| {
+            let rows = format!("seconds,gpu_tensor_bytes,gpu_reserved_bytes,gpu_used_bytes\n0{gpu}\n1{gpu}\n");
+            std::fs::write(folder.path().join("memory.csv"), rows).unwrap();
+            draw_gpu(&Run::read(folder.path()).unwrap()).unwrap()
+        };
+        let Some(Drawn::Figure(figure)) = memory(",1e6,2e6,3e6") else { panic!("no chart") };
+        assert_eq!(figure.title, "GPU memory: at most 2.0 MB taken for tensors; the limit is 4.0 MB, 2.0 times that");
+        assert!(figure.svg.inline("x").contains("limit"), "the limit is drawn");
+        assert!(memory(",,,").is_none());
+    }
 
     #[test]
     fn layers_add_up_and_small_ones_are_the_rest() {

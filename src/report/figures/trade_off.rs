@@ -14,6 +14,9 @@ const HEIGHT: i32 = 340;
 const RIGHT: i32 = 176;
 const MOST_MODELS: usize = 18;
 
+/// What [`color`] means.
+pub const COLORS: &str = "Blue: learned from a teacher; green: without; orange: teachers; violet: two models together.";
+
 /// A model as a point.
 #[derive(Debug, Clone, PartialEq)]
 struct Point {
@@ -58,8 +61,7 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
         ),
         reading: format!(
             "Up is better, left is faster; the larger the disc, the more parameters. F1 is the mean over the test folders at the \
-             recorded threshold, the latency that of one graph at a time{threads}. Blue: learned from a teacher; green: without; \
-             orange: teachers; violet: two models together.{hidden}"
+             recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}"
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
         svg: svg(&points)?,
@@ -71,15 +73,19 @@ fn point(model: &Model) -> Option<Point> {
     let values: Vec<f64> = model.folders().map(|row| row.metric("f1")[0]).filter(|value| value.is_finite()).collect();
     let f1 = values.iter().sum::<f64>() / values.len() as f64;
     let latency = model.speed.as_ref()?.ms_per_graph_batch_1;
-    let color = match model {
+    let (parameters, file_bytes) = (model.parameters, model.file_bytes);
+    let point = Point { name: model.label(), latency, f1, parameters, file_bytes, color: color(model) };
+    (f1.is_finite() && latency > 0.0).then_some(point)
+}
+
+/// Number of the colour of a kind of models.
+pub fn color(model: &Model) -> usize {
+    match model {
         model if model.kind.contains('+') => 4,
         model if model.size.starts_with("teacher") => 3,
         model if model.distilled => 0,
         _ => 2,
-    };
-    let (parameters, file_bytes) = (model.parameters, model.file_bytes);
-    let point = Point { name: model.label(), latency, f1, parameters, file_bytes, color };
-    (f1.is_finite() && latency > 0.0).then_some(point)
+    }
 }
 
 fn svg(points: &[Point]) -> Result<Svg, ReportError> {

@@ -14,7 +14,7 @@ use crate::report::html::slug;
 
 const HEIGHT: i32 = 420;
 const RADIUS: f64 = 162.0;
-/// Edges that are drawn in ink, with an arrow.
+/// Edges that stand out, with an arrow.
 const STRONG: usize = 12;
 
 /// The windows of one model of an evaluation.
@@ -44,7 +44,7 @@ fn figure(evaluation: &Evaluation, model: &ModelWindows, window: &Window) -> Res
         title: format!("{name}: score {}, threshold {}{most}", decimal(window.score), decimal(window.threshold)),
         reading: format!(
             "{place}, from frame {}; {}. Discs are CAN IDs, larger the more they add to the score (grey: nothing). An edge goes \
-             from an ID to the one that follows it; the {STRONG} that attention weighs most are dark, with an arrow, the wider \
+             from an ID to the one that follows it; the {STRONG} that attention weighs most stand out, with an arrow, the wider \
              the more (mean over layers and heads).",
             window.first_frame,
             if window.attack { "there is an attack in it" } else { "there is no attack in it" },

@@ -114,11 +114,15 @@ impl Evaluation {
 }
 
 impl Model {
-    /// What it is, in words: `GAT student, KD`. With its run's number where that is not the first.
+    /// What it is, in few words: `GAT teacher`, `GAT, KD`, `GAT curriculum, KD`, `GAT+VGAE, no KD`. With its run's number where
+    /// that is not the first.
     pub fn label(&self) -> String {
-        let mut label = format!("{} {}", self.kind.to_uppercase(), self.size);
+        let mut label = self.kind.to_uppercase();
+        if self.size != "student" {
+            label += &format!(" {}", self.size);
+        }
         if self.model.contains("curriculum") {
-            label += ", curric.";
+            label += " curriculum";
         }
         if !self.size.starts_with("teacher") {
             label += if self.distilled { ", KD" } else { ", no KD" };
