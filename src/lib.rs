@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod memory;
 pub mod nn;
 pub mod random;
+pub mod report;
 pub mod stage;
 pub mod sweep;
 pub mod torch;

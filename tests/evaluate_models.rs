@@ -34,6 +34,31 @@ fn scores_do_not_depend_on_the_batch() {
     }
 }
 
+/// A window that is drawn has the score that is judged, and the attention that a node pays sums to one.
+#[test]
+fn a_dissected_graph_has_its_score_and_whole_attention() {
+    tch::set_num_threads(1);
+    let bench = Bench::new();
+    let graphs = bench.store.select(Split::Test, None);
+    for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
+        let model = TrainedModel::read(&run).unwrap();
+        let kernels = [AttentionKernel::Fused, AttentionKernel::Composed];
+        let [fused, composed] = kernels.map(|kernel| Scorer::new(&model, Device::Cpu, kernel).unwrap());
+        let batch = assemble(&bench.store, &graphs[..1], &fused.assemble_options()).unwrap();
+        let (found, other) = (fused.dissect(&batch).unwrap(), composed.dissect(&batch).unwrap());
+        assert_eq!(found.raw, fused.raw_scores(&batch).unwrap()[0], "{}", model.name);
+        assert_eq!(found.by_node.len() as i64, batch.num_nodes());
+        assert_eq!(found.edges.len() as i64, batch.adjacency.num_edges());
+        let mut paid = vec![0.0f64; batch.num_nodes() as usize];
+        for (edge, same) in found.edges.iter().zip(&other.edges) {
+            paid[edge.1] += f64::from(edge.2);
+            assert_eq!((edge.0, edge.1), (same.0, same.1));
+            assert!((edge.2 - same.2).abs() < 1e-5, "{}: {edge:?} fused, {same:?} composed", model.name);
+        }
+        assert!(paid.iter().all(|sum| (sum - 1.0).abs() < 1e-5), "{}: {paid:?}", model.name);
+    }
+}
+
 /// The autoencoder's score is the difficulty as the model defines it.
 #[test]
 fn an_autoencoder_scores_by_difficulty() {

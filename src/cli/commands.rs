@@ -9,7 +9,9 @@ use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;
 use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
+use super::export::ExportArgs;
 use super::memory::MemoryCommand;
+use super::report::ReportArgs;
 use super::settings::Settings;
 use super::sweep::SweepArgs;
 use crate::graph::Share;
@@ -34,10 +36,14 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
     Compare(CompareArgs),
+    /// Make one page of charts and tables of runs, evaluations and sweeps (report.html)
+    Report(ReportArgs),
     /// Set a model's threshold and score scale from attack-free traffic of another car
     Calibrate(CalibrateArgs),
     /// Score a log or a live stream window by window, a JSON line each
     Detect(DetectArgs),
+    /// Write a trained model as safetensors and JSON, for other programs
+    Export(ExportArgs),
     /// Simulate, build and describe datasets
     #[command(subcommand)]
     Data(DataCommand),

@@ -6,7 +6,10 @@ use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
-use super::{calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, sweep, teachers};
+use super::{
+    calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, report, sweep,
+    teachers,
+};
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
@@ -46,6 +49,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Memory(command) => memory_commands::run(command),
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Export(args) => {
+            start_devices();
+            export::run(args)
+        }
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),

@@ -10,6 +10,7 @@ use crate::can::CanError;
 use crate::config::ConfigError;
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
+use crate::report::ReportError;
 use crate::stage::StageError;
 use crate::sweep::SweepError;
 
@@ -36,6 +37,12 @@ impl ExitStatus for StageError {
 }
 
 impl ExitStatus for EvaluateError {
+    fn exit_code(&self) -> u8 {
+        if self.is_input() { INPUT } else { FAILURE }
+    }
+}
+
+impl ExitStatus for ReportError {
     fn exit_code(&self) -> u8 {
         if self.is_input() { INPUT } else { FAILURE }
     }
@@ -79,7 +86,7 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, SweepError)
+    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, ReportError, SweepError)
         .unwrap_or(FAILURE)
 }
 

@@ -11,6 +11,7 @@ use super::exit::UsageError;
 use super::output;
 use crate::config::ByteSize;
 use crate::interrupt;
+use crate::report::ReportOptions;
 use crate::sweep::plan::{self, Found, Plan, Surroundings};
 use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
 use crate::sweep::slurm;
@@ -266,7 +267,9 @@ fn report(folder: &Path, compare: &[String]) -> Result<ExitCode> {
     let pairs: Vec<(String, String)> = compare.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     let report = report::write(&folder, &folder.plan()?, &pairs)?;
     output::write(&report.markdown)?;
-    for file in report.files {
+    let options = ReportOptions { paths: vec![folder.path().to_owned()], pairs, ..ReportOptions::default() };
+    let page = crate::report::write(&options)?.page;
+    for file in report.files.into_iter().chain([page]) {
         eprintln!("written: {}", file.display());
     }
     Ok(ExitCode::SUCCESS)

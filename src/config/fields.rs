@@ -202,6 +202,10 @@ config_fields! {
         resume: bool = false;
         /// Folder of this run. none: the next free number below `runs_dir`.
         run_dir: Option<PathBuf> = None;
+        /// Write metrics.csv and steps.csv as TensorBoard event files, too.
+        tensorboard: bool = false;
+        /// Write metrics.csv and steps.csv as JSON lines, too: metrics.jsonl and steps.jsonl.
+        json_lines: bool = false;
     }
 
     /// How results are judged.

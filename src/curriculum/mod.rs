@@ -10,7 +10,7 @@ mod scorer;
 mod scores;
 
 pub use error::CurriculumError;
-pub use sampler::{Choice, Sampler, Selection};
+pub use sampler::{Bin, Choice, Sampler, Selection};
 pub use schedule::{Pace, Schedule};
 pub use scorer::Scorer;
 pub use scores::{GraphScore, Scores};

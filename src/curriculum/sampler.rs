@@ -45,6 +45,16 @@ pub struct Selection {
     pub mean_difficulty: Option<f64>,
 }
 
+/// Normals of a stretch of difficulties.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bin {
+    pub low: f64,
+    pub high: f64,
+    pub normals: u64,
+    /// Those that an epoch has.
+    pub chosen: u64,
+}
+
 impl Sampler {
     /// A sampler of `normals` (positions in the store) beside all of `attacks`. `difficulty` belongs to `normals` in
     /// order; [`Choice::Difficulty`] and [`Choice::Hardest`] without it take the order given for the order of difficulty.
@@ -113,6 +123,27 @@ impl Sampler {
         }
     }
 
+    /// How many normals there are by difficulty, and how many of them `selection` has: `bins` stretches of equal ratio from
+    /// the lowest difficulty to the highest. Empty where nothing is scored.
+    pub fn distribution(&self, selection: &Selection, bins: usize) -> Vec<Bin> {
+        let (Some(hardest), Some(easiest)) = (self.normals.first(), self.normals.last()) else { return Vec::new() };
+        if !self.scored || bins == 0 {
+            return Vec::new();
+        }
+        let low = f64::from(easiest.1.max(f32::MIN_POSITIVE));
+        let step = (f64::from(hardest.1).max(low) / low).ln() / bins as f64;
+        let edge = |bin: usize| low * (step * bin as f64).exp();
+        let mut found: Vec<Bin> =
+            (0..bins).map(|bin| Bin { low: edge(bin), high: edge(bin + 1), normals: 0, chosen: 0 }).collect();
+        for (graph, difficulty) in &self.normals {
+            let place = (f64::from(*difficulty).max(low) / low).ln() / step.max(f64::MIN_POSITIVE);
+            let bin = &mut found[(place as usize).min(bins - 1)];
+            bin.normals += 1;
+            bin.chosen += u64::from(selection.graphs.binary_search(graph).is_ok());
+        }
+        found
+    }
+
     /// Normals of an epoch: as many as the ratio asks for, or as there are.
     fn wanted(&self, epoch: u64) -> usize {
         if self.choice == Choice::All {
@@ -176,6 +207,20 @@ mod tests {
         let selection = sampler(Choice::Difficulty, 8, 101).select(5);
         assert_eq!((selection.normals, selection.topped_up), (44, 16));
         assert_eq!(normals(&selection), (1057..1101).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_distribution_counts_all_and_the_chosen() {
+        let sampler = sampler(Choice::Difficulty, 8, 101);
+        let selection = sampler.select(5);
+        let bins = sampler.distribution(&selection, 10);
+        assert_eq!(bins.iter().map(|bin| bin.normals).sum::<u64>(), 101);
+        assert_eq!(bins.iter().map(|bin| bin.chosen).sum::<u64>(), 44);
+        assert!((bins[0].low - 1.0).abs() < 1e-6 && (bins[9].high - 1.1).abs() < 1e-6, "{bins:?}");
+        assert_eq!(bins[0].chosen, 0, "the easiest are not chosen in epoch 5");
+        assert_eq!(bins[9].chosen, bins[9].normals);
+        let equal = Sampler::new(Choice::Random, SCHEDULE, 1, &[100], &[1, 2], Some(&[0.5; 2]));
+        assert_eq!(equal.distribution(&equal.select(0), 4).iter().map(|bin| bin.normals).sum::<u64>(), 2);
     }
 
     #[test]

@@ -9,10 +9,12 @@ mod block;
 mod carrier;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::graph::Batch;
 use crate::memory::{Meter, patiently};
 use crate::torch::allocator::{self, Phase};
+use crate::train::timeline::Span as TimelineSpan;
 
 use super::accelerator::{Accelerator, HostBlock};
 use super::model::FrozenModel;
@@ -85,6 +87,8 @@ pub struct Shuttle<A: Accelerator, R: Rules = AllRules> {
     /// Where the weights can be read again, and what they have to be then.
     source: Option<PathBuf>,
     digest: String,
+    /// A moment on the host's clock and on the device's.
+    zero: Option<(Instant, A::Event)>,
 }
 
 impl<A: Accelerator> Shuttle<A> {
@@ -119,7 +123,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
             state_growth: 1.0,
             peak_bytes: 0,
         };
-        Ok(Self { carrier, order: Order::new(rules), held: None, source, digest })
+        Ok(Self { carrier, order: Order::new(rules), held: None, source, digest, zero: None })
     }
 
     /// What makes copies slower than they could be, for the user.
@@ -242,12 +246,28 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         }
     }
 
-    /// Times of what the device has finished since the last call.
-    pub fn take_timings(&mut self) -> Timings {
+    /// Lets the times of [`Shuttle::take_timings`] be told by the host's clock: called when the device has nothing to do, so
+    /// that the point that it marks is now.
+    pub fn start_clock(&mut self) -> Result<(), TeacherError> {
+        let zero = self.carrier.accelerator.record(Stream::Teacher)?;
+        self.zero = Some((Instant::now(), zero));
+        Ok(())
+    }
+
+    /// Times of what the device has finished since the last call; each stretch is added to `recorded`, if asked for.
+    pub fn take_timings(&mut self, mut recorded: Option<&mut Vec<TimelineSpan>>) -> Timings {
         let Carrier { accelerator, spans, counted, .. } = &mut self.carrier;
+        let zero = self.zero.as_ref();
         let mut timings = std::mem::take(counted);
         spans.retain(|(span, from, to)| {
             let Some(milliseconds) = accelerator.elapsed_ms(from, to) else { return true };
+            if let (Some(recorded), Some((instant, event))) = (&mut recorded, zero)
+                && let Some(since) = accelerator.elapsed_ms(event, from)
+            {
+                let start = *instant + Duration::from_secs_f64(since.max(0.0) / 1e3);
+                let duration = Duration::from_secs_f64(milliseconds.max(0.0) / 1e3);
+                recorded.push(TimelineSpan { work: span.work(), start, duration });
+            }
             match span {
                 Span::Copy => timings.copy_ms += milliseconds,
                 Span::Exposed => timings.copy_exposed_ms += milliseconds,

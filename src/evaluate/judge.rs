@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use super::bootstrap::Bootstrap;
+use super::curves::Curve;
 use super::metrics::{Confusion, Decision, Sample};
+use super::ranking::Ranking;
 use super::scores::Profiled;
 use super::tables::Row;
 use super::threshold::at_false_positive_rate;
@@ -99,6 +101,25 @@ impl Subject {
             }
         }
         rows
+    }
+
+    /// The curve of each folder, before and after calibration.
+    pub fn curves(&self, files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Curve> {
+        let mut curves = Vec::new();
+        let mut begin = 0;
+        for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
+            let range = begin..begin + of_folder.len();
+            begin = range.end;
+            let labels: Vec<bool> = range.clone().flat_map(|file| tested(&files[file], &files[file].labels)).collect();
+            let has_calibrated = range.clone().any(|file| self.calibrated[file].is_some());
+            for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
+                let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
+                let calibration = if calibrated { name_of(by) } else { NOT_CALIBRATED.to_owned() };
+                let points = Ranking::new(&scores, &labels).curve();
+                curves.push(Curve { folder: of_folder[0].folder.clone(), calibration, points });
+            }
+        }
+        curves
     }
 
     /// What was decided on each tested graph of each file: (calibration, scores, decision at the recorded threshold).

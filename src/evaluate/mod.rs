@@ -7,6 +7,7 @@
 
 pub mod bootstrap;
 pub mod calibration;
+pub mod curves;
 pub mod error;
 pub mod judge;
 pub mod metrics;
@@ -18,6 +19,7 @@ pub mod scores;
 pub mod speed;
 pub mod tables;
 pub mod threshold;
+pub mod windows;
 
 pub use calibration::{Calibration, CarScale, Scale};
 pub use error::EvaluateError;

@@ -32,6 +32,25 @@ pub struct RankMetrics {
     pub detection: [f64; 3],
 }
 
+/// Points of curves that are closer than this are one: in sums of differences of rates.
+const LEAST_DISTANCE: f64 = 0.01;
+
+/// What one threshold gives.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CurvePoint {
+    pub false_positive_rate: f64,
+    pub true_positive_rate: f64,
+    pub precision: f64,
+}
+
+impl CurvePoint {
+    fn distance(self, other: Self) -> f64 {
+        (self.false_positive_rate - other.false_positive_rate).abs()
+            + (self.true_positive_rate - other.true_positive_rate).abs()
+            + (self.precision - other.precision).abs()
+    }
+}
+
 impl Ranking {
     /// Orders graphs by score.
     ///
@@ -49,6 +68,42 @@ impl Ranking {
             ends_tie: order.get(place + 1).is_none_or(|&next| score(next) < score(order[place])),
         };
         Self { order: (0..order.len()).map(ranked).collect() }
+    }
+
+    /// The points of the ROC and of the precision-recall curve, from the highest threshold to the lowest; points that lie
+    /// closer together than can be seen are left out. Empty where there are no attacks, or nothing else.
+    pub fn curve(&self) -> Vec<CurvePoint> {
+        let attacks = self.order.iter().filter(|ranked| ranked.attack).count();
+        let normals = self.order.len() - attacks;
+        if attacks == 0 || normals == 0 {
+            return Vec::new();
+        }
+        let mut points = vec![CurvePoint { false_positive_rate: 0.0, true_positive_rate: 0.0, precision: 1.0 }];
+        let (mut true_positives, mut false_positives, mut last) = (0usize, 0usize, points[0]);
+        for ranked in &self.order {
+            *(if ranked.attack { &mut true_positives } else { &mut false_positives }) += 1;
+            if !ranked.ends_tie {
+                continue;
+            }
+            let point = CurvePoint {
+                false_positive_rate: false_positives as f64 / normals as f64,
+                true_positive_rate: true_positives as f64 / attacks as f64,
+                precision: true_positives as f64 / (true_positives + false_positives) as f64,
+            };
+            let kept = points[points.len() - 1];
+            if point.distance(kept) > LEAST_DISTANCE {
+                // The point before the step belongs to it: a curve of steps does not cut corners.
+                if last != kept && point.distance(last) > LEAST_DISTANCE {
+                    points.push(last);
+                }
+                points.push(point);
+            }
+            last = point;
+        }
+        if points[points.len() - 1] != last {
+            points.push(last);
+        }
+        points
     }
 
     /// The metrics of all graphs, once each.
@@ -147,7 +202,29 @@ mod tests {
     }
 
     #[test]
+    fn curves_have_the_area_of_the_ranking_and_few_points() {
+        let mut scores: Vec<f64> = (0..5000).map(|index| f64::from(index * 7919 % 5000) / 5000.0).collect();
+        let labels: Vec<bool> = (0..5000).map(|index| index % 3 == 0).collect();
+        scores.iter_mut().zip(&labels).for_each(|(score, attack)| *score += if *attack { 0.4 } else { 0.0 });
+        let ranking = Ranking::new(&scores, &labels);
+        let curve = ranking.curve();
+        assert!(curve.len() < 400, "{} points", curve.len());
+        let area: f64 = curve
+            .windows(2)
+            .map(|pair| {
+                let width = pair[1].false_positive_rate - pair[0].false_positive_rate;
+                width * (pair[0].true_positive_rate + pair[1].true_positive_rate) / 2.0
+            })
+            .sum();
+        assert!((area - ranking.metrics().roc_auc).abs() < 2e-3, "{area} {}", ranking.metrics().roc_auc);
+        let last = curve[curve.len() - 1];
+        assert_eq!((last.false_positive_rate, last.true_positive_rate), (1.0, 1.0));
+        assert!((last.precision - 1667.0 / 5000.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn one_class_has_no_ranking() {
+        assert!(Ranking::new(&[0.5, 0.6], &[true, true]).curve().is_empty());
         assert!(metrics(&[0.5, 0.6], &[1, 1]).roc_auc.is_nan());
         assert!(metrics(&[], &[]).pr_auc.is_nan());
     }

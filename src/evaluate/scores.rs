@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::profile::Profile;
 use super::{EvaluateError, TrainedModel};
@@ -99,6 +99,17 @@ pub struct Explained {
     pub profile: Option<Profile>,
 }
 
+/// A graph's raw score, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dissected {
+    /// As [`Scorer::raw_scores`] gives it.
+    pub raw: f32,
+    /// Of each node. Autoencoder: its error. Classifier: by how much the log odds of an attack fall without it.
+    pub by_node: Vec<f32>,
+    /// Source, target, and the mean of the attention weight over layers and heads; self-loops included.
+    pub edges: Vec<(usize, usize, f32)>,
+}
+
 impl Scorer {
     /// Puts a model's weights to work on `device`.
     ///
@@ -157,6 +168,17 @@ impl Scorer {
         })
     }
 
+    /// What the model itself answers for each graph of a batch: logits `[num_graphs, 2]`, or difficulties `[num_graphs]`.
+    pub fn answers(&self, batch: &Batch) -> Result<Tensor, EvaluateError> {
+        tch::no_grad(|| {
+            let batch = &batch.to_device(self.device);
+            Ok(match &self.network {
+                Network::Gat(model) => model.forward(batch, Mode::Evaluation)?,
+                Network::Vgae(model) => model.difficulty(batch)?.total,
+            })
+        })
+    }
+
     /// The raw score of each graph of a batch with its profile.
     pub fn profiled(&self, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
         let Network::Vgae(model) = &self.network else {
@@ -200,6 +222,18 @@ impl Scorer {
         Ok(scores)
     }
 
+    /// The raw score of a batch of one graph, what each node adds to it, and the attention that its edges get.
+    pub fn dissect(&self, batch: &Batch) -> Result<Dissected, EvaluateError> {
+        tch::no_grad(|| {
+            let on_device = &batch.to_device(self.device);
+            let (weights, (raw, by_node, _)) = match &self.network {
+                Network::Gat(model) => (model.attention_weights(on_device)?, explain_gat(model, on_device)?),
+                Network::Vgae(model) => (model.attention_weights(on_device)?, explain_vgae(model, on_device)?),
+            };
+            Ok(Dissected { raw, by_node, edges: mean_attention(batch, &weights)? })
+        })
+    }
+
     /// The raw score of a batch of one graph, and the ID that contributes most to it.
     ///
     /// Autoencoder: the node with the largest error. Classifier: the node without which the pooled mean would give the
@@ -216,6 +250,17 @@ impl Scorer {
             Ok(Explained { raw, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution, profile })
         })
     }
+}
+
+/// Source, target and attention of each edge, self-loops included: means over layers and heads.
+fn mean_attention(batch: &Batch, layers: &[Tensor]) -> Result<Vec<(usize, usize, f32)>, ModelError> {
+    let means = layers.iter().map(|weights| Ok(weights.f_mean_dim([1i64].as_slice(), false, Kind::Float)?));
+    let means = means.collect::<Result<Vec<Tensor>, ModelError>>()?;
+    let mean = weights::floats(&Tensor::f_stack(&means, 0)?.f_mean_dim([0i64].as_slice(), false, Kind::Float)?)?;
+    let positions = |tensor: &Tensor| Vec::<i32>::try_from(tensor).map_err(ModelError::from);
+    let (sources, targets) = (positions(&batch.adjacency.sources)?, positions(&batch.adjacency.targets)?);
+    let edges = sources.into_iter().zip(targets).zip(mean);
+    Ok(edges.map(|((source, target), weight)| (source as usize, target as usize, weight)).collect())
 }
 
 /// Log odds of an attack: logit of attack − logit of normal.

@@ -71,6 +71,24 @@ impl Conv {
         }
     }
 
+    /// The weights that its attention gives to edges, `[num_edges, heads]` in the order of the adjacency.
+    pub fn attention_weights(
+        &self,
+        x: &Tensor,
+        edges: &EdgeInput,
+        kernel: AttentionKernel,
+    ) -> Result<Tensor, ModelError> {
+        let attended = match self {
+            Self::Gat(conv) => conv.attend(x, edges.adjacency, kernel, true)?,
+            Self::GatV2(conv) => {
+                let attributes = edges.attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+                conv.attend(x, attributes, edges.adjacency, kernel, true)?
+            }
+        };
+        // Every implementation gives them when asked; an empty answer has no edges to show.
+        Ok(attended.weights.unwrap_or_else(|| Tensor::zeros([edges.adjacency.num_edges(), 0], (x.kind(), x.device()))))
+    }
+
     /// Another handle to the same layer.
     pub fn shallow_clone(&self) -> Self {
         match self {

@@ -146,6 +146,19 @@ impl Gat {
         Ok(outputs)
     }
 
+    /// The weights that each layer's attention gives to edges in evaluation mode, `[num_edges, heads]` each, in the order
+    /// of the batch's adjacency.
+    pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
+        let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
+        let mut weights = Vec::with_capacity(self.convs.len());
+        for ((_, conv), output) in self.convs.iter().zip(self.layer_outputs(batch, Mode::Evaluation)?) {
+            weights.push(conv.attention_weights(&x, &edges, self.kernel)?);
+            x = output;
+        }
+        Ok(weights)
+    }
+
     /// Shows the output of each attention layer to `visit`.
     fn run_layers(
         &self,

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::attention::{self, AttentionKernel, AttentionOptions};
+use super::attention::{self, Attended, AttentionKernel, AttentionOptions};
 use super::parameters::{Init, Scope};
 use super::{ModelError, layers};
 use crate::graph::Adjacency;
@@ -54,6 +54,17 @@ impl GatConv {
 
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
     pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+        Ok(self.attend(x, adjacency, kernel, false)?.output)
+    }
+
+    /// As [`GatConv::forward`], with the attention weights of the edges where `return_weights` asks for them.
+    pub fn attend(
+        &self,
+        x: &Tensor,
+        adjacency: &Adjacency,
+        kernel: AttentionKernel,
+        return_weights: bool,
+    ) -> Result<Attended, ModelError> {
         let values = layers::matmul_transposed(x, &self.weight)?;
         let attended = attention::gat_conv(
             kernel,
@@ -62,8 +73,8 @@ impl GatConv {
             &self.attention_target,
             Some(&self.bias),
             adjacency,
-            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, ..AttentionOptions::default() },
+            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, return_weights, ..AttentionOptions::default() },
         )?;
-        Ok(attended.output)
+        Ok(attended)
     }
 }

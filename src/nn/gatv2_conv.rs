@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::ModelError;
-use super::attention::{self, AttentionKernel, AttentionOptions};
+use super::attention::{self, Attended, AttentionKernel, AttentionOptions};
 use super::gat_conv::NEGATIVE_SLOPE;
 use super::layers::{Linear, matmul_transposed};
 use super::parameters::{Init, Scope};
@@ -69,6 +69,18 @@ impl GatV2Conv {
         adjacency: &Adjacency,
         kernel: AttentionKernel,
     ) -> Result<Tensor, ModelError> {
+        Ok(self.attend(x, edge_attributes, adjacency, kernel, false)?.output)
+    }
+
+    /// As [`GatV2Conv::forward`], with the attention weights of the edges where `return_weights` asks for them.
+    pub fn attend(
+        &self,
+        x: &Tensor,
+        edge_attributes: &Tensor,
+        adjacency: &Adjacency,
+        kernel: AttentionKernel,
+        return_weights: bool,
+    ) -> Result<Attended, ModelError> {
         let edge_attributes = edge_attributes.f_to_kind(self.edge_weight.f_kind()?)?;
         let attended = attention::gatv2_attention(
             kernel,
@@ -78,8 +90,8 @@ impl GatV2Conv {
             &self.attention,
             Some(&self.bias),
             adjacency,
-            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, ..AttentionOptions::default() },
+            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, return_weights, ..AttentionOptions::default() },
         )?;
-        Ok(attended.output)
+        Ok(attended)
     }
 }

@@ -233,6 +233,19 @@ impl Vgae {
         graph_difficulty(errors, batch, self.kernel)
     }
 
+    /// The weights that the attention of each of the encoder's layers gives to edges in evaluation mode,
+    /// `[num_edges, heads]` each, in the order of the batch's adjacency.
+    pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
+        let edges = self.edges(batch)?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
+        let mut weights = Vec::with_capacity(self.encoder.len());
+        for layer in &self.encoder {
+            weights.push(layer.conv.attention_weights(&x, &edges, self.kernel)?);
+            x = self.hidden(layer, &x, &edges, Mode::Evaluation)?;
+        }
+        Ok(weights)
+    }
+
     fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;

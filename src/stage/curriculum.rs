@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tch::Device;
 
 use super::StageError;
+use super::curriculum_log::ChoiceLog;
 use super::setup::{self, Data};
 use super::teacher;
 use super::training::{self, Graphs, StagePlan};
@@ -20,12 +21,15 @@ use crate::train::run_directory::RunDirectory;
 
 /// The scores that a run is using: it goes on with the same.
 const RUN_SCORES: &str = "last/difficulty.safetensors";
+/// How difficult the graphs are, and which of them epochs chose.
+const CHOICES: &str = "curriculum.csv";
 
 /// Every epoch all attacks, and normal graphs as the curriculum chooses.
 pub struct CurriculumEpochs {
     graphs: Graphs,
     sampler: Sampler,
     scoring: Option<Scoring>,
+    choices: Option<ChoiceLog>,
 }
 
 /// Where the scores come from, and when they come again.
@@ -98,7 +102,7 @@ impl CurriculumEpochs {
         let last_epoch = schedule.max_epochs.saturating_sub(1);
         let smallest = sampler.epoch_graphs(0).min(sampler.epoch_graphs(last_epoch));
         graphs.batch_graphs = training::batch_graphs(config, smallest);
-        Self { graphs, sampler, scoring: None }
+        Self { graphs, sampler, scoring: None, choices: None }
     }
 
     /// Graphs of an epoch in the middle of the run.
@@ -134,6 +138,7 @@ impl CurriculumEpochs {
         scoring.keep()?;
         self.sampler.rescore(&scoring.normals, &scoring.scores.difficulty);
         self.scoring = Some(scoring);
+        self.choices = Some(ChoiceLog::new(run.file(CHOICES), config.training.max_epochs as u64));
         Ok(())
     }
 
@@ -197,6 +202,9 @@ impl BatchPlan for CurriculumEpochs {
             && scoring.update(epoch)?
         {
             self.sampler.rescore(&scoring.normals, &scoring.scores.difficulty);
+        }
+        if let Some(choices) = &mut self.choices {
+            choices.note(epoch, &self.sampler)?;
         }
         Ok(())
     }

@@ -1,21 +1,23 @@
 //! Scores trained models on the test folders of their dataset, and writes how good they are.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tch::Device;
 
+use super::predictions::{Predictions, write_predictions};
 use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{calibration_stretch, is_unknown_vehicle};
+use crate::evaluate::curves::{self, CURVES, Curve};
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::speed;
-use crate::evaluate::tables::{ModelReport, Report, number};
+use crate::evaluate::tables::{ModelReport, Report};
+use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
 use crate::graph::{Split, Store};
@@ -45,6 +47,7 @@ struct Scored {
     recorded: RecordedThreshold,
     speed: Option<speed::Speed>,
     validation_roc_auc: f64,
+    windows: Vec<Window>,
 }
 
 /// `kdgat evaluate`. Returns the report and the folder that it was written to.
@@ -70,11 +73,13 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let bootstrap = Bootstrap { resamples: options.resamples, seed: config.training.seed };
     let mut predictions = options.predictions.as_deref().map(Predictions::create).transpose()?;
     let mut reports = Vec::new();
+    let mut all_curves = Vec::new();
     for one in &scored {
         let recorded = (one.recorded.method.clone(), one.recorded.value);
         let subject = Subject::single(&one.scores, recorded, &files, calibrate);
         let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[one]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
+        all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
     }
     for [gat, vgae] in pairs(&scored) {
@@ -82,6 +87,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         let subject = Subject::mean([&gat.scores, &vgae.scores], choose, &files, calibrate)?;
         let report = ModelReport { rows: subject.judge(&files, calibrate, &bootstrap), ..describe(&[gat, vgae]) };
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
+        all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
     }
     predictions.map(Predictions::finish).transpose()?;
@@ -97,7 +103,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         models: reports,
     };
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    write(&report, &folder)?;
+    write(&report, &all_curves, &scored, &folder)?;
     Ok((report, folder))
 }
 
@@ -205,12 +211,31 @@ fn score(
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
     let mut all = scorer.score_store(store, &test)?.into_iter();
-    let test_scores = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
+    let test_scores: Vec<Vec<f32>> = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
     let speed = speed::measure(&scorer, store, &test)?;
     let validation_scores: Vec<f64> = validation.iter().map(|&raw| scorer.kind().score(raw)).collect();
     let validation_roc_auc = Ranking::new(&validation_scores, &validation_labels).metrics().roc_auc;
+    let windows = telling_windows(&scorer, store, files, &test_scores, recorded.value)?;
     let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale, unknown };
-    Ok(Scored { model, scores, recorded, speed, validation_roc_auc })
+    Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
+}
+
+/// The windows of the test that tell most about a model, as graphs.
+fn telling_windows(
+    scorer: &Scorer,
+    store: &Store,
+    files: &[TestFile],
+    raw: &[Vec<f32>],
+    threshold: f64,
+) -> Result<Vec<Window>, StageError> {
+    let graphs: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
+    let labels: Vec<bool> = files.iter().flat_map(|file| file.labels.iter().copied()).collect();
+    let scores: Vec<f64> = raw.iter().flatten().map(|&raw| scorer.kind().score(raw)).collect();
+    let chosen = windows::choose(&scores, &labels, threshold).into_iter();
+    let describe = |(graph, why): (usize, _)| {
+        patiently(Meter::new(scorer.device()), || windows::describe(scorer, store, graphs[graph], why, threshold))
+    };
+    Ok(chosen.map(describe).collect::<Result<_, EvaluateError>>()?)
 }
 
 /// The threshold for the mean of two models' scores, on validation data. A number, which is meant for one model's score,
@@ -278,100 +303,26 @@ fn describe(members: &[&Scored]) -> ModelReport {
     }
 }
 
-fn write(report: &Report, folder: &Path) -> Result<(), StageError> {
+fn write(report: &Report, all_curves: &[Vec<Curve>], scored: &[Scored], folder: &Path) -> Result<(), StageError> {
     let error = |path: &Path| {
         let path = path.to_owned();
         move |source| StageError::File { path, action: "write", source }
     };
     fs::create_dir_all(folder).map_err(error(folder))?;
-    let path = folder.join("metrics.json");
-    let json = serde_json::to_vec_pretty(&report.json()).map_err(std::io::Error::other).map_err(error(&path))?;
-    files::write_atomically(&path, &json).map_err(error(&path))?;
-    let path = folder.join("metrics.csv");
-    let csv = report.csv().map_err(std::io::Error::other).map_err(error(&path))?;
-    files::write_atomically(&path, &csv).map_err(error(&path))
-}
-
-/// Rows of a predictions file, which gets its name when it is whole.
-struct Predictions {
-    path: PathBuf,
-    partial: tempfile::NamedTempFile,
-    rows: csv::Writer<fs::File>,
-}
-
-/// Columns of the predictions file.
-const PREDICTION_COLUMNS: [&str; 11] = [
-    "model",
-    "folder",
-    "file",
-    "graph",
-    "first_frame",
-    "time",
-    "label",
-    "calibration",
-    "score",
-    "threshold",
-    "predicted",
-];
-
-impl Predictions {
-    fn create(path: &Path) -> Result<Self, StageError> {
-        let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let partial = tempfile::Builder::new().suffix(".partial").tempfile_in(parent).map_err(error)?;
-        let rows = csv::Writer::from_writer(partial.reopen().map_err(error)?);
-        let mut predictions = Self { path: path.to_owned(), partial, rows };
-        predictions.row(&PREDICTION_COLUMNS.map(str::to_owned))?;
-        Ok(predictions)
-    }
-
-    fn row(&mut self, cells: &[String]) -> Result<(), StageError> {
-        let error = |error: csv::Error| StageError::File {
-            path: self.path.clone(),
-            action: "write",
-            source: std::io::Error::other(error),
-        };
-        self.rows.write_record(cells).map_err(error)
-    }
-
-    fn finish(self) -> Result<(), StageError> {
-        let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
-        let mut file = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
-        file.flush().and_then(|()| file.sync_all()).map_err(error)?;
-        self.partial.persist(&self.path).map_err(|failed| error(failed.error))?;
-        Ok(())
-    }
-}
-
-fn write_predictions(
-    predictions: &mut Option<Predictions>,
-    model: &str,
-    subject: &Subject,
-    files: &[TestFile],
-    store: &Store,
-    calibrate: Option<CalibrateBy>,
-) -> Result<(), StageError> {
-    let Some(predictions) = predictions else { return Ok(()) };
-    for (index, file) in files.iter().enumerate() {
-        let tested: Vec<usize> = (0..file.labels.len()).filter(|graph| !file.calibration.contains(graph)).collect();
-        for (calibration, scores, decision) in subject.judged(files, index, calibrate) {
-            for ((&graph, score), called) in tested.iter().zip(scores).zip(&decision.called) {
-                let view = store.try_graph(file.graphs.start + graph as u64)?;
-                predictions.row(&[
-                    model.to_owned(),
-                    file.folder.clone(),
-                    file.name.clone(),
-                    graph.to_string(),
-                    view.first_frame.to_string(),
-                    number(view.start_time),
-                    u8::from(view.attack).to_string(),
-                    calibration.clone(),
-                    number(score),
-                    decision.threshold.map_or(String::new(), number),
-                    u8::from(*called).to_string(),
-                ])?;
-            }
-        }
+    let names = report.models.iter().map(|model| model.name.as_str());
+    let curves = curves::csv(names.zip(all_curves.iter().map(Vec::as_slice)));
+    let of_model = |one: &Scored| ModelWindows { model: one.model.name.clone(), windows: one.windows.clone() };
+    let windows = WindowsFile::new(scored.iter().map(of_model).collect());
+    let other = |error: csv::Error| std::io::Error::other(error);
+    let contents = [
+        ("metrics.json", serde_json::to_vec_pretty(&report.json()).map_err(std::io::Error::other)),
+        ("metrics.csv", report.csv().map_err(other)),
+        (CURVES, curves.map_err(other)),
+        (WINDOWS, serde_json::to_vec(&windows).map_err(std::io::Error::other)),
+    ];
+    for (name, content) in contents {
+        let path = folder.join(name);
+        content.and_then(|content| files::write_atomically(&path, &content)).map_err(error(&path))?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The size of batches and the limits of memory, before the first epoch.
 
+use serde::Serialize;
 use serde_json::Value;
 use tch::Device;
 
@@ -26,6 +27,20 @@ use crate::train::trainable::Trainable;
 const BUDGET: &str = "memory_budget.json";
 /// Host memory that is in use by others may become free, and the other way round: this share of it is planned for at most.
 const SHARE_OF_AVAILABLE: f64 = 0.9;
+
+/// The budget as a run keeps it: with what it was held against.
+#[derive(Serialize)]
+struct WrittenBudget<'a> {
+    #[serde(flatten)]
+    budget: &'a MemoryBudget,
+    /// Of tensors on the device that is trained on.
+    limit_bytes: u64,
+    limit_source: String,
+    /// The part of the limit that was planned for.
+    planned_bytes: u64,
+    /// Graphs that go through the model at a time.
+    batch_graphs: usize,
+}
 
 /// What batches are sized by.
 pub struct Sizing<'a> {
@@ -95,7 +110,14 @@ impl Sizing<'_> {
         }
         self.console.line(&budget.line(graphs, &worst, &limit, target));
         self.console.note(&budget.table(graphs, &worst));
-        Ok(self.directory.write_json(BUDGET, &budget)?)
+        let written = WrittenBudget {
+            budget: &budget,
+            limit_bytes: limit.bytes,
+            limit_source: limit.source.to_string(),
+            planned_bytes: target as u64,
+            batch_graphs: graphs,
+        };
+        Ok(self.directory.write_json(BUDGET, &written)?)
     }
 
     /// The limit of the device that is trained on. Host tensors are kept below theirs by the allocator.

@@ -101,6 +101,8 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             Precision::BrainFloat => Some(Kind::BFloat16),
         },
         clear_cache_every_n: config.memory.clear_cache_every_n as u64,
+        json_lines: config.output.json_lines,
+        tensorboard: config.output.tensorboard,
         memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
 }

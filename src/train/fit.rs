@@ -24,15 +24,17 @@ use super::checkpoint::CheckpointError;
 use super::console::Console;
 pub use super::error::FitError;
 use super::last_state;
-use super::logs::{CsvLog, number};
+use super::logs::number;
 use super::loss_scale::LossScale;
-use super::metrics::{EpochMetrics, metrics_header, metrics_row, steps_header};
+use super::metrics::{EpochMetrics, metrics_row};
 use super::objective::Objective;
 use super::optimizer::{Adam, AdamOptions};
 use super::run_directory::RunDirectory;
+use super::run_logs::RunLogs;
 use super::schedule::Schedule;
 use super::state::Position;
 use super::step::{StepOptions, StepRunner};
+use super::timeline::{TIMELINE, Timeline};
 use super::trainable::Trainable;
 use super::validation;
 use crate::graph::{Batch, Loader};
@@ -77,6 +79,10 @@ pub struct FitOptions {
     pub precision: Option<Kind>,
     /// Optimiser steps between two releases of a GPU's kept memory; 0 never releases.
     pub clear_cache_every_n: u64,
+    /// Write the logs as JSON lines, too.
+    pub json_lines: bool,
+    /// Write them as TensorBoard's events, too.
+    pub tensorboard: bool,
     /// Time between two rows of `memory.csv`.
     pub memory_sample_interval: Duration,
 }
@@ -164,8 +170,9 @@ struct LoopState {
     optimizer_steps: u64,
     /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
     sums: Tensor,
-    metrics: CsvLog,
-    steps: CsvLog,
+    logs: RunLogs,
+    /// Of a run with a teacher.
+    timeline: Option<Timeline>,
     last: Option<EpochMetrics>,
     best: Option<EpochMetrics>,
     peak_memory_bytes: u64,
@@ -197,14 +204,9 @@ impl LoopState {
             position = patiently(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
         let (epoch, step) = (position.epoch, position.step);
-        let mut metrics_header = metrics_header(parts);
-        metrics_header.extend(fit.plan.columns().iter().map(|&column| column.to_owned()));
-        let metrics_header: Vec<&str> = metrics_header.iter().map(String::as_str).collect();
-        let number_at = |row: &csv::StringRecord, column: usize| row[column].parse::<u64>().unwrap_or(u64::MAX);
-        let metrics = CsvLog::resume(&fit.run.file("metrics.csv"), &metrics_header, |row| number_at(row, 0) < epoch)?;
-        let steps = CsvLog::resume(&fit.run.file("steps.csv"), &steps_header(fit.objective), |row| {
-            (number_at(row, 0), number_at(row, 1)) < (epoch, step)
-        })?;
+        let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
+        let has_teacher = !fit.objective.step_columns().is_empty();
+        let timeline = has_teacher.then(|| Timeline::start(&fit.run.file(TIMELINE), epoch)).transpose()?;
         Ok(Self {
             position,
             optimizer,
@@ -212,8 +214,8 @@ impl LoopState {
             meter,
             optimizer_steps: 0,
             sums,
-            metrics,
-            steps,
+            logs,
+            timeline,
             last: None,
             best: None,
             peak_memory_bytes: 0,
@@ -226,6 +228,9 @@ impl LoopState {
         let epoch = self.position.epoch;
         let lr = options.lr * options.schedule.factor(epoch, &self.position.progress);
         fit.plan.prepare(epoch).map_err(FitError::Objective)?;
+        if let Some(timeline) = &self.timeline {
+            timeline.start_epoch(fit.objective, epoch);
+        }
         let batches = fit.plan.training(epoch);
         let total_steps = batches.len() as u64;
         memory::reset_peak(options.device);
@@ -275,6 +280,7 @@ impl LoopState {
         lr: f64,
         total_steps: u64,
     ) -> Result<(), FitError> {
+        let asked = Instant::now();
         fit.objective.receive(batch).map_err(FitError::Objective)?;
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
@@ -289,6 +295,7 @@ impl LoopState {
         self.sums = patiently(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
 
         let mut norm = None;
+        let computed = Instant::now();
         if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
             let optimizer_start = Instant::now();
             norm = self.optimizer_step(fit, lr)?;
@@ -296,11 +303,14 @@ impl LoopState {
         }
         self.position.step += 1;
         self.position.epoch_graphs += batch.num_graphs() as u64;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
+        }
         let seconds = start.elapsed().as_secs_f64();
         self.position.epoch_seconds += seconds;
         self.clock.steps += seconds;
         if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
-            self.log_step(fit, batch, lr, norm, seconds)?;
+            self.log_step(fit, batch, (lr, norm, seconds), total_steps)?;
         }
         self.optimizer_steps += 1;
         if options.clear_cache_every_n > 0
@@ -333,9 +343,8 @@ impl LoopState {
         &mut self,
         fit: &mut Fit,
         batch: &Batch,
-        lr: f64,
-        norm: Option<Tensor>,
-        seconds: f64,
+        (lr, norm, seconds): (f64, Option<Tensor>, f64),
+        total_steps: u64,
     ) -> Result<(), FitError> {
         let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
         if !mean.is_finite() {
@@ -360,7 +369,7 @@ impl LoopState {
             format!("{:.3}", seconds * 1e3),
         ];
         row.extend(fit.objective.step_values());
-        self.steps.write(&row)?;
+        self.logs.step(&row, self.position.epoch * total_steps + self.position.step - 1)?;
         fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status());
         Ok(())
     }
@@ -385,7 +394,7 @@ impl LoopState {
         self.peak_memory_bytes = self.peak_memory_bytes.max(peak);
         let mut row = metrics_row(&metrics);
         row.extend(fit.plan.values(metrics.epoch));
-        self.metrics.write(&row)?;
+        self.logs.epoch(&row, metrics.epoch)?;
         let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
         if improved {
             patiently(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;

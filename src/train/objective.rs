@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tch::Tensor;
 
+use super::timeline::Span;
 use crate::graph::Batch;
 
 /// The error of an objective, of whatever module it comes from.
@@ -64,6 +65,14 @@ pub trait Objective {
 
     /// Their values since the last call.
     fn step_values(&mut self) -> Vec<String>;
+
+    /// Whether the teacher's work is to be recorded for the time line.
+    fn record_spans(&mut self, _on: bool) {}
+
+    /// What was recorded since the last call.
+    fn take_spans(&mut self) -> Vec<Span> {
+        Vec::new()
+    }
 
     /// A few words for the progress bar.
     fn status(&self) -> String;

@@ -12,6 +12,7 @@ use crate::distill::teacher::TeacherError;
 use crate::distill::visit::{Machine, Part};
 use crate::graph::Batch;
 use crate::memory::{Meter, is_out_of_memory, patiently};
+use crate::train::timeline::Work;
 
 use super::Timings;
 use super::block::{self, Layer};
@@ -45,6 +46,17 @@ pub(super) enum Span {
     Copy,
     Exposed,
     Forward,
+}
+
+impl Span {
+    /// As a time line calls it.
+    pub fn work(self) -> Work {
+        match self {
+            Self::Copy => Work::Copy,
+            Self::Exposed => Work::WeightWait,
+            Self::Forward => Work::Forward,
+        }
+    }
 }
 
 /// The device with the host block, the model and the batches of the present visit.

@@ -35,6 +35,7 @@ use tch::Device;
 use crate::graph::Batch;
 use crate::memory::{Meter, patiently};
 use crate::torch::allocator::{self, Phase};
+use crate::train::timeline::Span;
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
 use super::cache::{CacheSummary, StoreShape};
@@ -255,6 +256,16 @@ impl Teacher {
     /// What happened since the last report.
     pub fn report(&self) -> StepReport {
         self.shared.take_report()
+    }
+
+    /// Whether the thread's copies and forwards are kept with their times, for [`Teacher::take_spans`].
+    pub fn record_spans(&self, on: bool) {
+        self.shared.record_spans(on);
+    }
+
+    /// What was recorded since the last call.
+    pub fn take_spans(&self) -> Vec<Span> {
+        self.shared.take_spans()
     }
 
     /// Lets the thread finish what was submitted and ends it.

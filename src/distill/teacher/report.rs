@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distill::cache::CacheSummary;
 use crate::distill::shuttle::Timings;
+use crate::train::timeline::Span;
 
 /// What happened since the report before: the teacher's columns of `steps.csv`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     /// The targets of every graph that will be asked for are kept.
     all_kept: AtomicBool,
     device_bytes: AtomicU64,
+    records_spans: AtomicBool,
+    spans: Mutex<Vec<Span>>,
     counts: Mutex<Counts>,
 }
 
@@ -84,6 +87,8 @@ impl Shared {
             stop: AtomicBool::new(false),
             all_kept: AtomicBool::new(false),
             device_bytes: AtomicU64::new(0),
+            records_spans: AtomicBool::new(false),
+            spans: Mutex::new(Vec::new()),
             counts: Mutex::new(counts),
         }
     }
@@ -98,6 +103,22 @@ impl Shared {
 
     pub fn are_all_kept(&self) -> bool {
         self.all_kept.load(Ordering::Relaxed)
+    }
+
+    pub fn record_spans(&self, on: bool) {
+        self.records_spans.store(on, Ordering::Relaxed);
+    }
+
+    pub fn are_spans_recorded(&self) -> bool {
+        self.records_spans.load(Ordering::Relaxed)
+    }
+
+    pub fn note_spans(&self, spans: Vec<Span>) {
+        self.spans.lock().extend(spans);
+    }
+
+    pub fn take_spans(&self) -> Vec<Span> {
+        std::mem::take(&mut self.spans.lock())
     }
 
     /// The training loop's time between taking targets and asking for the next.

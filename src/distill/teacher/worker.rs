@@ -98,6 +98,7 @@ impl<A: Accelerator> Worker<A> {
     fn run(mut self, requests: &Receiver<Request>) -> Result<Summary, TeacherError> {
         let _current_stream = self.shuttle.accelerator().enter_thread()?;
         let _phase = allocator::enter_phase(Phase::Teacher);
+        self.shuttle.start_clock()?;
         if self.shared.are_all_kept() {
             // Targets of an earlier run: nobody needs the weights, unless a record is damaged.
             self.shuttle.park()?;
@@ -182,7 +183,9 @@ impl<A: Accelerator> Worker<A> {
     }
 
     fn note_timings(&mut self) {
-        let timings = self.shuttle.take_timings();
+        let mut spans = self.shared.are_spans_recorded().then(Vec::new);
+        let timings = self.shuttle.take_timings(spans.as_mut());
+        self.shared.note_spans(spans.unwrap_or_default());
         self.shared.note_timings(timings, self.shuttle.device_bytes(), self.shuttle.peak_device_bytes());
         if self.needed {
             let memory = self.shuttle.accelerator().memory();

@@ -9,6 +9,7 @@ use crate::graph::Batch;
 use crate::nn::vgae::Mode;
 use crate::nn::{ClassLoss, Gat, ModelError};
 use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
+use crate::train::timeline::Span;
 
 /// A classifier that is trained, perhaps by a teacher.
 pub struct GatObjective {
@@ -104,6 +105,14 @@ impl Objective for GatObjective {
 
     fn step_values(&mut self) -> Vec<String> {
         self.teacher.step_values()
+    }
+
+    fn record_spans(&mut self, on: bool) {
+        self.teacher.record_spans(on);
+    }
+
+    fn take_spans(&mut self) -> Vec<Span> {
+        self.teacher.take_spans()
     }
 
     fn status(&self) -> String {

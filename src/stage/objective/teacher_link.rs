@@ -6,6 +6,7 @@ use crate::distill::targets::Per;
 use crate::distill::{StepReport, TargetName, Targets, Teacher, TeacherError};
 use crate::graph::Batch;
 use crate::train::objective::Part;
+use crate::train::timeline::Span;
 
 /// Columns that a teacher adds to `steps.csv`.
 const COLUMNS: &[&str] = &[
@@ -125,6 +126,18 @@ impl TeacherLink {
         ];
         self.last_report = report;
         values
+    }
+
+    /// Whether the teacher's work is to be recorded.
+    pub fn record_spans(&self, on: bool) {
+        if let Some(teacher) = &self.teacher {
+            teacher.record_spans(on);
+        }
+    }
+
+    /// What was recorded since the last call.
+    pub fn take_spans(&self) -> Vec<Span> {
+        self.teacher.as_ref().map(Teacher::take_spans).unwrap_or_default()
     }
 
     /// What the progress bar says of it.

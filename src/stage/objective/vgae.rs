@@ -9,6 +9,7 @@ use crate::graph::Batch;
 use crate::nn::vgae::{Mode, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
+use crate::train::timeline::Span;
 
 /// A VGAE that is trained, perhaps by a teacher.
 pub struct VgaeObjective {
@@ -119,6 +120,14 @@ impl Objective for VgaeObjective {
 
     fn step_values(&mut self) -> Vec<String> {
         self.teacher.step_values()
+    }
+
+    fn record_spans(&mut self, on: bool) {
+        self.teacher.record_spans(on);
+    }
+
+    fn take_spans(&mut self) -> Vec<Span> {
+        self.teacher.take_spans()
     }
 
     fn status(&self) -> String {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 pub use analysis::{Comparison, Effect, Group, compare};
 pub use statistics::{Summary, permutation_test, summarize};
+pub use tables::Table;
 
 use super::SweepError;
 use super::plan::Plan;
@@ -22,21 +23,22 @@ pub struct Report {
     pub files: Vec<PathBuf>,
 }
 
-/// Writes `report.md`, `report.html` and `report.csv` into the sweep's folder. `pairs` are settings to compare.
+/// All tables of a sweep. `pairs` are settings to compare.
+pub fn tables(plan: &Plan, rows: &[Row], pairs: &[(String, String)]) -> Result<Vec<Table>, SweepError> {
+    let compared = pairs.iter().map(|(first, second)| compare(plan, rows, first, second));
+    let compared = compared.collect::<Result<Vec<Comparison>, String>>().map_err(SweepError::Usage)?;
+    Ok(tables::tables(plan, rows, &compared))
+}
+
+/// Writes `report.md` and `report.csv` into the sweep's folder. `pairs` are settings to compare.
 pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> Result<Report, SweepError> {
     let rows = table::rows(folder, plan)?;
-    let compared = pairs.iter().map(|(first, second)| compare(plan, &rows, first, second));
-    let compared = compared.collect::<Result<Vec<Comparison>, String>>().map_err(SweepError::Usage)?;
-    let tables = tables::tables(plan, &rows, &compared);
+    let tables = tables(plan, &rows, pairs)?;
     let title = format!("Sweep {}", plan.name);
     let markdown = tables::markdown(&title, &tables);
     let groups =
         csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
-    let contents = [
-        ("report.md", markdown.clone().into_bytes()),
-        ("report.html", tables::html(&title, &tables).into_bytes()),
-        ("report.csv", groups),
-    ];
+    let contents = [("report.md", markdown.clone().into_bytes()), ("report.csv", groups)];
     let mut written = Vec::new();
     for (name, content) in contents {
         let path = folder.path().join(name);

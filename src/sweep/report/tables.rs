@@ -1,4 +1,4 @@
-//! The report as tables: one form for Markdown, HTML and CSV.
+//! The report as tables: for Markdown, and for a page.
 
 use super::analysis::{Comparison, Effect, Group, best, effects, groups};
 use super::statistics::Summary;
@@ -137,30 +137,4 @@ pub fn markdown(title: &str, tables: &[Table]) -> String {
         text.extend(table.rows.iter().map(|row| line(row)));
     }
     text
-}
-
-/// All tables as one page without anything from elsewhere.
-pub fn html(title: &str, tables: &[Table]) -> String {
-    let mut text = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\n\
-         body {{ font: 15px sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em }}\n\
-         table {{ border-collapse: collapse }}\ntd, th {{ padding: .2em .8em; border-bottom: 1px solid #ccc; text-align: left }}\n\
-         </style>\n<h1>{title}</h1>\n",
-        title = escaped(title)
-    );
-    for table in tables {
-        text += &format!("<h2>{}</h2>\n<p>{}</p>\n<table>\n", escaped(&table.title), escaped(&table.note));
-        let line = |cells: &[String], kind: &str| {
-            let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escaped(cell))).collect();
-            format!("<tr>{cells}</tr>\n")
-        };
-        text += &line(&table.header, "th");
-        text.extend(table.rows.iter().map(|row| line(row, "td")));
-        text += "</table>\n";
-    }
-    text + "</html>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

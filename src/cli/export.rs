@@ -1,0 +1,36 @@
+//! `kdgat export`: a trained model for other programs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::output;
+use super::settings::Settings;
+use crate::stage::{self, ExportOptions};
+
+/// What `kdgat export` takes beside the configuration.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// The model: a run's folder or a weight file
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Folder of the files; without, `export` in the run's folder
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Write so many test graphs of the dataset, too, with what the model answers: to check a reader by
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub examples: usize,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Reads, writes, says where.
+pub fn run(args: ExportArgs) -> Result<ExitCode> {
+    let loaded = args.settings.load()?;
+    let options = ExportOptions { run: args.run, output: args.output, examples: args.examples };
+    let (folder, names) = stage::export(&loaded.config, &options)?;
+    output::write(&format!("written: {} in {}\n", names.join(", "), folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

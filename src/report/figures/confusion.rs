@@ -1,0 +1,146 @@
+//! What a model called the windows of each attack: a row an attack, shares and counts.
+
+use super::{Drawn, Figure, folder_words};
+use crate::report::ReportError;
+use crate::report::chart::palette::{self, AXIS, INK};
+use crate::report::chart::{SMALL_TEXT, Svg, TEXT, WIDTH, fill, fitted, write, write_centered, write_right};
+use crate::report::files::{Evaluation, Model};
+use crate::report::html::slug;
+
+const ROW: i32 = 26;
+const TOP: i32 = 44;
+const LEFT: i32 = 150;
+/// More rows are put together by folder.
+const MOST_ROWS: usize = 24;
+
+/// Counts of one attack in one test folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attack {
+    pub name: String,
+    pub folder: String,
+    pub found: u64,
+    pub missed: u64,
+    pub false_alarms: u64,
+    pub quiet: u64,
+}
+
+pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError> {
+    let attacks = attacks(model);
+    if attacks.is_empty() {
+        let why = "the evaluation has no counts by file; `kdgat evaluate` of this version writes them.";
+        return Ok(Drawn::missing(format!("confusion per attack of {}", model.model), why));
+    }
+    let found: u64 = attacks.iter().map(|attack| attack.found).sum();
+    let all: u64 = found + attacks.iter().map(|attack| attack.missed).sum::<u64>();
+    let alarms: u64 = attacks.iter().map(|attack| attack.false_alarms).sum();
+    let normals: u64 = alarms + attacks.iter().map(|attack| attack.quiet).sum::<u64>();
+    let method = model.results.first().map_or("", |row| row.threshold_method.as_str());
+    Ok(Figure {
+        slug: slug(&format!("confusion {} {}", evaluation.dataset, model.model)),
+        title: format!(
+            "{} finds {found} of {all} attack windows and raises {alarms} false alarms on {normals} normal ones",
+            model.model
+        ),
+        reading: format!(
+            "A row an attack (test files of the same name together), at the threshold {method}. Found and missed are shares of \
+             the windows with an attack, false alarm and quiet of those without."
+        ),
+        sources: vec![evaluation.folder.join("metrics.json")],
+        svg: svg(&attacks)?,
+    }
+    .into())
+}
+
+/// Test files of the same name but for a number are one attack.
+pub fn attacks(model: &Model) -> Vec<Attack> {
+    let mut attacks = gathered(model, attack_of);
+    if attacks.len() > MOST_ROWS {
+        attacks = gathered(model, |_| "all files".to_owned());
+    }
+    attacks
+}
+
+fn gathered(model: &Model, name_of: impl Fn(&str) -> String) -> Vec<Attack> {
+    let mut attacks: Vec<Attack> = Vec::new();
+    for row in model.files() {
+        let (name, folder) = (name_of(row.file.as_deref().unwrap_or("")), &row.folder);
+        let place = attacks.iter().position(|attack| attack.name == name && attack.folder == *folder);
+        let place = place.unwrap_or_else(|| {
+            let folder = folder.clone();
+            attacks.push(Attack { name, folder, found: 0, missed: 0, false_alarms: 0, quiet: 0 });
+            attacks.len() - 1
+        });
+        let attack = &mut attacks[place];
+        attack.found += row.confusion.true_positives;
+        attack.missed += row.confusion.false_negatives;
+        attack.false_alarms += row.confusion.false_positives;
+        attack.quiet += row.confusion.true_negatives;
+    }
+    attacks
+}
+
+/// `flooding-2.csv.gz` is "flooding".
+fn attack_of(file: &str) -> String {
+    let stem = file.split('.').next().unwrap_or(file);
+    let name = stem.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches(['-', '_']);
+    if name.is_empty() { stem.to_owned() } else { name.replace(['-', '_'], " ") }
+}
+
+fn svg(attacks: &[Attack]) -> Result<Svg, ReportError> {
+    let folders = attacks.chunk_by(|left, right| left.folder == right.folder).count() as i32;
+    let height = TOP + ROW * (attacks.len() as i32 + folders) + 6;
+    let column = (WIDTH - LEFT - 8) / 4;
+    Ok(Svg::draw(WIDTH, height, |area| {
+        let middle = |index: i32| LEFT + column * index + column / 2;
+        for (place, head) in ["windows with an attack", "windows without"].into_iter().enumerate() {
+            write_centered(area, head, (LEFT + column * (1 + 2 * place as i32), 12), SMALL_TEXT, AXIS)?;
+        }
+        for (index, head) in ["found", "missed", "false alarm", "quiet"].into_iter().enumerate() {
+            write_centered(area, head, (middle(index as i32), 30), SMALL_TEXT, INK)?;
+        }
+        let mut y = TOP;
+        for of_folder in attacks.chunk_by(|left, right| left.folder == right.folder) {
+            write(
+                area,
+                &fitted(&folder_words(&of_folder[0].folder), WIDTH - 8, SMALL_TEXT),
+                (4, y + ROW / 2),
+                SMALL_TEXT,
+                AXIS,
+            )?;
+            y += ROW;
+            for attack in of_folder {
+                write_right(area, &fitted(&attack.name, LEFT - 12, TEXT), (LEFT - 8, y + ROW / 2), TEXT, INK)?;
+                let (attacks, normals) = (attack.found + attack.missed, attack.false_alarms + attack.quiet);
+                let cells = [
+                    (attack.found, attacks),
+                    (attack.missed, attacks),
+                    (attack.false_alarms, normals),
+                    (attack.quiet, normals),
+                ];
+                for (index, (count, of)) in cells.into_iter().enumerate() {
+                    let left = LEFT + column * index as i32;
+                    let share = if of == 0 { 0.0 } else { count as f64 / of as f64 };
+                    fill(area, (left, y), (left + column - 2, y + ROW - 2), palette::heat(share))?;
+                    let text = if of == 0 { "none".to_owned() } else { format!("{:.0} % ({count})", 100.0 * share) };
+                    let place = (middle(index as i32) - 1, y + ROW / 2 - 1);
+                    write_centered(area, &text, place, SMALL_TEXT, palette::ink_on_heat(share))?;
+                }
+                y += ROW;
+            }
+        }
+        Ok(())
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_one_attack_are_one() {
+        assert_eq!(attack_of("flooding-2.csv.gz"), "flooding");
+        assert_eq!(attack_of("gear_spoofing_01.log"), "gear spoofing");
+        assert_eq!(attack_of("DoS.csv"), "DoS");
+        assert_eq!(attack_of("17.csv"), "17");
+    }
+}

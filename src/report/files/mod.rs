@@ -1,0 +1,11 @@
+//! What runs, evaluations and sweeps leave on disk, as a report reads it.
+
+mod columns;
+mod evaluation;
+mod find;
+mod run;
+
+pub use columns::Columns;
+pub use evaluation::{Evaluation, Judged, Model};
+pub use find::{Found, find};
+pub use run::Run;

@@ -1,0 +1,122 @@
+//! The files of one training run.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Columns;
+use crate::report::ReportError;
+use crate::train::timeline::TIMELINE;
+
+/// A training run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub folder: PathBuf,
+    /// Name with number (`gat_student_normal_kd/1`), as evaluations have it too.
+    pub name: String,
+    /// What it trained, in words.
+    pub label: String,
+    /// The frozen configuration with what identifies the inputs.
+    pub config: Value,
+    /// How it ended; null while it has not.
+    pub summary: Value,
+    /// Where its memory was planned; null where it was not.
+    pub budget: Value,
+    pub metrics: Columns,
+    pub memory: Option<Columns>,
+    pub timeline: Option<Columns>,
+    pub choices: Option<Columns>,
+}
+
+impl Run {
+    /// Whether a folder is that of a training run.
+    pub fn is_at(folder: &Path) -> bool {
+        folder.join("metrics.csv").is_file()
+            && read_json(&folder.join("config.json"))["format"] == "kdgat configuration"
+    }
+
+    /// Reads a run that [is there](Run::is_at).
+    pub fn read(folder: &Path) -> Result<Self, ReportError> {
+        let path = folder.join("metrics.csv");
+        let metrics = Columns::read(&path)?.ok_or_else(|| ReportError::input(&path, "is not there"))?;
+        let config = read_json(&folder.join("config.json"));
+        Ok(Self {
+            folder: folder.to_owned(),
+            name: name(folder),
+            label: label(&config),
+            summary: read_json(&folder.join("summary.json")),
+            budget: read_json(&folder.join("memory_budget.json")),
+            metrics,
+            memory: Columns::read(&folder.join("memory.csv"))?,
+            timeline: Columns::read(&folder.join(TIMELINE))?,
+            choices: Columns::read(&folder.join("curriculum.csv"))?,
+            config,
+        })
+    }
+
+    /// `vgae` or `gat`.
+    pub fn model(&self) -> &str {
+        self.config["config"]["model"]["model"].as_str().unwrap_or("model")
+    }
+
+    /// Whether it learned from a teacher.
+    pub fn is_distilled(&self) -> bool {
+        self.config["config"]["distillation"]["use_kd"] == true
+    }
+
+    /// The stage that trained it.
+    pub fn stage(&self) -> &str {
+        self.config["command"].as_str().unwrap_or("")
+    }
+
+    /// The dataset's name.
+    pub fn dataset(&self) -> &str {
+        self.config["inputs"]["dataset"]["name"].as_str().unwrap_or("")
+    }
+
+    /// Epoch (from 1) and value of a column of `metrics.csv`.
+    pub fn by_epoch(&self, column: &str) -> Vec<(f64, f64)> {
+        self.metrics.points("epoch", column).into_iter().map(|(epoch, value)| (epoch + 1.0, value)).collect()
+    }
+
+    /// Epoch (from 1) of the lowest validation loss, and that loss.
+    pub fn best(&self) -> Option<(f64, f64)> {
+        self.by_epoch("val_loss").into_iter().min_by(|left, right| left.1.total_cmp(&right.1))
+    }
+
+    /// A value at the epoch of the lowest validation loss.
+    pub fn at_best(&self, column: &str) -> Option<f64> {
+        let (best, _) = self.best()?;
+        self.by_epoch(column).into_iter().find(|(epoch, _)| *epoch == best).map(|(_, value)| value)
+    }
+}
+
+/// A JSON file's content; null where there is none that can be read: what depends on it is then left out.
+pub fn read_json(path: &Path) -> Value {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or(Value::Null)
+}
+
+fn label(config: &Value) -> String {
+    let model = &config["config"]["model"];
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let mut label = format!("{} {}", text(&model["model"]).to_uppercase(), text(&model["size"]));
+    if config["command"] == "curriculum" {
+        label += ", curriculum";
+    }
+    if !text(&model["size"]).starts_with("teacher") {
+        label += if config["config"]["distillation"]["use_kd"] == true { ", KD" } else { ", no KD" };
+    }
+    label
+}
+
+/// The folder's name; with that of the folder above, where it is a number or says nothing.
+fn name(folder: &Path) -> String {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let part = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (own, parent) = (part(&folder), folder.parent().map(part).unwrap_or_default());
+    match own.parse::<u64>().is_ok() || own == "run" {
+        true => format!("{parent}/{own}"),
+        false => own,
+    }
+}

@@ -1,0 +1,44 @@
+//! Text as HTML.
+
+/// Text that is safe between tags and in attributes.
+pub fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // Control characters have no place in a page.
+            letter if letter.is_control() && letter != '\n' => safe.push('\u{FFFD}'),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// Text as a name of a file or of a place in a page: lower-case letters, digits and hyphens.
+pub fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for letter in text.chars() {
+        match letter {
+            letter if letter.is_ascii_alphanumeric() => slug.push(letter.to_ascii_lowercase()),
+            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+    }
+    slug.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_gets_out_of_its_place() {
+        assert_eq!(escaped("<script>\"a\" & 'b'\u{7}"), "&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;\u{FFFD}");
+        assert_eq!(slug("../GAT student (KD)/1"), "gat-student-kd-1");
+        assert_eq!(slug("\"><x"), "x");
+    }
+}

@@ -1,0 +1,129 @@
+//! Which sections, tables and figures a report has.
+
+use std::path::Path;
+
+use super::ReportError;
+use super::figures::{self, Drawn};
+use super::files::{Evaluation, Found, Run};
+use super::page::{Block, Page, Section};
+use super::table;
+use crate::sweep::report as sweep_report;
+use crate::sweep::state::{SweepFolder, TABLE};
+
+/// More runs than these are in tables and comparisons only: a page of hundreds of charts opens slowly, and nobody looks.
+const MOST_RUNS: usize = 24;
+/// As many evaluations are shown: trials of a sweep may have one each.
+const MOST_EVALUATIONS: usize = 6;
+/// Up to so many runs or models, nothing is folded.
+const UNFOLDED: usize = 3;
+
+/// The whole report.
+pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<Page, ReportError> {
+    let mut sections = Vec::new();
+    for sweep in &found.sweeps {
+        sections.push(of_sweep(sweep, pairs)?);
+    }
+    if !found.runs.is_empty() {
+        sections.push(of_runs(&found.runs)?);
+    }
+    for evaluation in found.evaluations.iter().take(MOST_EVALUATIONS) {
+        sections.push(of_evaluation(evaluation, found.evaluations.len() > 1)?);
+    }
+    if found.evaluations.is_empty() && !found.runs.is_empty() {
+        let why = "none of these runs is evaluated; `kdgat evaluate RUN` scores it on the test folders of its dataset, and the \
+                   next report shows ROC and precision\u{2013}recall curves, confusion per attack, the trade-off of size, latency \
+                   and F1, and drawn windows.";
+        let charts = vec![Drawn::missing("test results", why)];
+        sections.push(Section { title: "Test results".to_owned(), blocks: vec![Block::Charts(charts)] });
+    }
+    for run in found.runs.iter().take(MOST_RUNS) {
+        sections.push(of_run(run)?);
+    }
+    let mut page = Page { title: title(found), findings: Vec::new(), sections, folder: folder.to_owned() };
+    let telling = |slug: &str| ["comparison-", "trade-off-", "sweep-"].iter().any(|kind| slug.starts_with(kind));
+    page.findings = page.figures().filter(|figure| telling(&figure.slug)).map(|figure| figure.title.clone()).collect();
+    let hidden = found.runs.len().saturating_sub(MOST_RUNS);
+    if hidden > 0 {
+        page.findings.push(format!(
+            "{hidden} of {} runs are in tables and comparisons only; name one of them to see its charts.",
+            found.runs.len()
+        ));
+    }
+    let hidden = found.evaluations.len().saturating_sub(MOST_EVALUATIONS);
+    if hidden > 0 {
+        let all = found.evaluations.len();
+        page.findings.push(format!("{hidden} of {all} evaluations are not shown; name the folder of one to see it."));
+    }
+    Ok(page)
+}
+
+fn title(found: &Found) -> String {
+    if let [sweep] = found.sweeps.as_slice()
+        && let Ok(plan) = sweep.plan()
+    {
+        return format!("Sweep {}", plan.name);
+    }
+    if let ([run], []) = (found.runs.as_slice(), found.sweeps.as_slice()) {
+        return format!("{} on {}", run.name, run.dataset());
+    }
+    let mut datasets: Vec<&str> = found.runs.iter().map(Run::dataset).collect();
+    datasets.extend(found.evaluations.iter().map(|evaluation| evaluation.dataset.as_str()));
+    datasets.sort_unstable();
+    datasets.dedup();
+    match found.runs.len() {
+        0 => format!("Evaluation on {}", datasets.join(", ")),
+        runs => format!("{runs} runs on {}", datasets.join(", ")),
+    }
+}
+
+fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
+    let mut blocks = vec![Block::Table(table::of_runs(runs))];
+    if runs.len() > 1 {
+        blocks.push(Block::Charts(figures::comparison::draw(runs)?));
+    }
+    Ok(Section { title: "Training".to_owned(), blocks })
+}
+
+fn of_run(run: &Run) -> Result<Section, ReportError> {
+    let mut charts = vec![figures::losses::draw(run)?, figures::memory::draw(run)?];
+    charts.extend(figures::memory::draw_gpu(run)?);
+    charts.extend(figures::difficulty::draw(run)?);
+    charts.extend(figures::teacher::draw(run)?);
+    Ok(Section { title: run.name.clone(), blocks: vec![Block::Charts(charts)] })
+}
+
+fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Section, ReportError> {
+    let mut charts = vec![figures::trade_off::draw(evaluation)?];
+    charts.extend(figures::intervals::draw(evaluation)?);
+    charts.extend(figures::curves::draw(evaluation)?);
+    let mut blocks = vec![Block::Table(table::of_evaluation(evaluation)), Block::Charts(charts)];
+    let open = evaluation.models.len() <= UNFOLDED;
+    for model in &evaluation.models {
+        let mut charts = vec![figures::confusion::draw(evaluation, model)?];
+        // Two models together have no attention of their own.
+        if !model.kind.contains('+') {
+            charts.extend(figures::windows::draw(evaluation, &model.model)?);
+        }
+        let title = format!("{}: confusion per attack, and windows as graphs", model.model);
+        blocks.push(Block::Folded { title, charts, open });
+    }
+    let title = match is_one_of_several {
+        true => {
+            let folder = evaluation.folder.file_name().unwrap_or_default().to_string_lossy();
+            format!("Test results on {} ({folder})", evaluation.dataset)
+        }
+        false => "Test results".to_owned(),
+    };
+    Ok(Section { title, blocks })
+}
+
+fn of_sweep(folder: &SweepFolder, pairs: &[(String, String)]) -> Result<Section, ReportError> {
+    let plan = folder.plan()?;
+    let rows = crate::sweep::state::table::rows(folder, &plan)?;
+    let charts = figures::sweep::draw(folder, &plan, &rows)?;
+    let mut blocks = vec![Block::Charts(charts)];
+    let tables = sweep_report::tables(&plan, &rows, pairs)?;
+    let source = folder.path().join(TABLE);
+    blocks.extend(tables.into_iter().map(|table| Block::Table(table::of_sweep(table, source.clone()))));
+    Ok(Section { title: format!("Sweep {}", plan.name), blocks })
+}

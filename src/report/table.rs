@@ -1,0 +1,166 @@
+//! Tables of a report: of runs, of evaluations, of sweeps.
+
+use std::path::PathBuf;
+
+use super::figures::{bytes, folder_words};
+use super::files::{Evaluation, Run};
+use crate::sweep::report::Table as SweepTable;
+
+/// A table that a reader can sort.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    pub title: String,
+    /// What a reader should know.
+    pub note: String,
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+    pub sources: Vec<PathBuf>,
+}
+
+/// A field: what is shown, and what it is sorted by if that is a number.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cell {
+    pub text: String,
+    pub number: Option<f64>,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: None }
+    }
+
+    /// A number with so many decimals; an empty field for one that is not known.
+    pub fn number(value: Option<f64>, decimals: usize) -> Self {
+        match value.filter(|value| value.is_finite()) {
+            Some(value) => Self { text: format!("{value:.decimals$}"), number: Some(value) },
+            None => Self::default(),
+        }
+    }
+
+    fn bytes(value: Option<f64>) -> Self {
+        value.map_or_else(Self::default, |value| Self { text: bytes(value), number: Some(value) })
+    }
+}
+
+fn header(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// A row a run.
+pub fn of_runs(runs: &[Run]) -> Table {
+    let row = |run: &Run| {
+        let summary = |name: &str| run.summary[name].as_f64();
+        let teacher = &run.summary["teacher"]["total"];
+        let ending = match run.summary["ending"].as_str() {
+            Some("max_epochs") => "all epochs",
+            Some("early_stopping") => "stopped early",
+            Some(other) => other,
+            None => "not finished",
+        };
+        vec![
+            Cell::text(&run.name),
+            Cell::text(&run.label),
+            Cell::text(run.dataset()),
+            Cell::text(ending),
+            Cell::number(Some(run.metrics.len() as f64), 0),
+            Cell::number(run.best().map(|best| best.0), 0),
+            Cell::number(run.best().map(|best| best.1), 5),
+            Cell::number(run.at_best("val_task_loss"), 5),
+            Cell::number(run.at_best("val_accuracy"), 4),
+            Cell::number(summary("num_parameters"), 0),
+            Cell::number(run.at_best("graphs_per_second"), 0),
+            Cell::bytes(summary("peak_memory_bytes")),
+            Cell::number(teacher["student_wait_ms"].as_f64().map(|wait| wait / 1e3), 1),
+        ]
+    };
+    Table {
+        title: "Runs".to_owned(),
+        note: "Losses are those of the validation graphs in the best epoch, the one whose model was kept.".to_owned(),
+        header: header(&[
+            "run",
+            "what",
+            "dataset",
+            "ended",
+            "epochs",
+            "best epoch",
+            "loss",
+            "task loss",
+            "accuracy",
+            "parameters",
+            "graphs/s",
+            "peak memory",
+            "waited for teacher (s)",
+        ]),
+        rows: runs.iter().map(row).collect(),
+        sources: runs.iter().map(|run| run.metrics.path.clone()).collect(),
+    }
+}
+
+/// A row a model and test folder.
+pub fn of_evaluation(evaluation: &Evaluation) -> Table {
+    let mut rows = Vec::new();
+    for model in &evaluation.models {
+        for judged in model.results.iter().filter(|judged| judged.file.is_none()) {
+            let metric = |name: &str| Cell::number(Some(judged.metric(name)[0]), 4);
+            let [_, low, high] = judged.metric("f1");
+            let interval = match low.is_finite() && high.is_finite() {
+                true => Cell { text: format!("{low:.4}\u{2013}{high:.4}"), number: Some(low) },
+                false => Cell::default(),
+            };
+            let calibration = if judged.calibration == "none" { "" } else { &judged.calibration };
+            rows.push(vec![
+                Cell::text(&model.model),
+                Cell::text(folder_words(&judged.folder)),
+                Cell::text(format!("{} {calibration}", judged.threshold_method).trim()),
+                metric("f1"),
+                interval,
+                metric("precision"),
+                metric("recall"),
+                metric("mcc"),
+                metric("roc_auc"),
+                metric("pr_auc"),
+                metric("detection_at_fpr_1"),
+                Cell::number(Some(model.parameters), 0),
+                Cell::number(model.speed.as_ref().map(|speed| speed.ms_per_graph_batch_1), 3),
+            ]);
+        }
+    }
+    Table {
+        title: format!("Test results on {}", evaluation.dataset),
+        note: "With 95 % bootstrap intervals where resamples were asked for; thresholds come from validation data."
+            .to_owned(),
+        header: header(&[
+            "model",
+            "test",
+            "threshold",
+            "F1",
+            "95 %",
+            "precision",
+            "recall",
+            "MCC",
+            "ROC AUC",
+            "PR AUC",
+            "found at 1 % false alarms",
+            "parameters",
+            "ms a graph",
+        ]),
+        rows,
+        sources: vec![evaluation.folder.join("metrics.json")],
+    }
+}
+
+/// A table of a sweep's report.
+pub fn of_sweep(table: SweepTable, source: PathBuf) -> Table {
+    let cell = |text: String| {
+        // "0.93 ± 0.01" is sorted by its first number.
+        let number = text.split(' ').next().and_then(|first| first.parse().ok());
+        Cell { text, number }
+    };
+    Table {
+        title: table.title,
+        note: table.note,
+        header: table.header,
+        rows: table.rows.into_iter().map(|row| row.into_iter().map(cell).collect()).collect(),
+        sources: vec![source],
+    }
+}

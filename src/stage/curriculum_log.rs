@@ -1,0 +1,45 @@
+//! `curriculum.csv`: how difficult the normal graphs are, and which of them some epochs chose.
+
+use std::path::PathBuf;
+
+use crate::curriculum::Sampler;
+use crate::train::logs::{CsvLog, LogError};
+
+/// Stretches of difficulty.
+const BINS: usize = 32;
+/// Epochs that are written at most, evenly over the run, and the last.
+const EPOCHS: u64 = 40;
+
+const HEADER: [&str; 5] = ["epoch", "difficulty_low", "difficulty_high", "normals", "chosen"];
+
+/// Writes the choice of epochs.
+pub struct ChoiceLog {
+    path: PathBuf,
+    max_epochs: u64,
+    log: Option<CsvLog>,
+}
+
+impl ChoiceLog {
+    /// Writes nothing before the first epoch.
+    pub fn new(path: PathBuf, max_epochs: u64) -> Self {
+        Self { path, max_epochs, log: None }
+    }
+
+    /// Writes what the epoch chooses, if it is one of those that are shown. A run that is resumed writes it again.
+    pub fn note(&mut self, epoch: u64, sampler: &Sampler) -> Result<(), LogError> {
+        if !epoch.is_multiple_of(self.max_epochs.div_ceil(EPOCHS).max(1)) && epoch + 1 != self.max_epochs {
+            return Ok(());
+        }
+        let before = |row: &csv::StringRecord| row[0].parse::<u64>().is_ok_and(|found| found < epoch);
+        let log = match &mut self.log {
+            Some(log) => log,
+            none => none.insert(CsvLog::resume(&self.path, &HEADER, before)?),
+        };
+        for bin in sampler.distribution(&sampler.select(epoch), BINS) {
+            let difficulties = [bin.low, bin.high].map(|difficulty| difficulty.to_string());
+            let [low, high] = difficulties;
+            log.write(&[epoch.to_string(), low, high, bin.normals.to_string(), bin.chosen.to_string()])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! `kdgat export`: a trained model as files that other programs read without kdgat.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tch::{Device, Kind, Tensor};
+
+use super::{StageError, setup, training};
+use crate::config::Config;
+use crate::evaluate::{Scorer, TrainedModel, records};
+use crate::files;
+use crate::graph::{Batch, Split, assemble};
+use crate::memory::{Meter, patiently};
+use crate::nn::Architecture;
+use crate::nn::weights::StateDict;
+use crate::train::checkpoint;
+
+const FORMAT: &str = "kdgat model";
+const FORMAT_VERSION: u32 = 1;
+/// Files of the export.
+const WEIGHTS: &str = "model.safetensors";
+const CONFIG: &str = "config.json";
+const EXAMPLES: &str = "examples.safetensors";
+
+/// What is exported beside the configuration.
+#[derive(Debug, Clone)]
+pub struct ExportOptions {
+    /// A run's folder or a weight file.
+    pub run: PathBuf,
+    /// Folder of the files; none: `export` in the run's folder.
+    pub output: Option<PathBuf>,
+    /// Test graphs to write with what the model answers.
+    pub examples: usize,
+}
+
+/// Writes the files. Returns their folder and their names.
+pub fn export(config: &Config, options: &ExportOptions) -> Result<(PathBuf, Vec<&'static str>), StageError> {
+    setup::use_threads(config.training.threads);
+    let model = TrainedModel::read(&options.run)?;
+    let folder = options.output.clone().unwrap_or_else(|| model.folder.join("export"));
+    fs::create_dir_all(&folder).map_err(|source| file_error(&folder, "make", source))?;
+    checkpoint::write(&folder.join(WEIGHTS), &model.state, &model.description)?;
+    let path = folder.join(CONFIG);
+    let text = serde_json::to_vec_pretty(&description(&model)?).map_err(io::Error::other);
+    let written = text.and_then(|text| files::write_atomically(&path, &text));
+    written.map_err(|source| file_error(&path, "write", source))?;
+    let mut names = vec![WEIGHTS, CONFIG];
+    if options.examples > 0 {
+        let examples = patiently(Meter::new(Device::Cpu), || examples(config, &model, options.examples))?;
+        checkpoint::write(&folder.join(EXAMPLES), &examples, &json!({ "weights_digest": model.weights_digest }))?;
+        names.push(EXAMPLES);
+    }
+    Ok((folder, names))
+}
+
+fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
+    StageError::File { path: path.to_owned(), action, source }
+}
+
+/// Everything that a reader has to know: `config.json`.
+fn description(model: &TrainedModel) -> Result<Value, StageError> {
+    let known = &model.description;
+    let input = known.architecture.input();
+    let thresholds: Vec<Value> = records::read(model)?
+        .iter()
+        .map(|recorded| json!({ "method": recorded.method, "value": recorded.value, "dataset": recorded.dataset }))
+        .collect();
+    Ok(json!({
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "kdgat_version": env!("CARGO_PKG_VERSION"),
+        "model": known.architecture.model_name(),
+        "architecture": known.architecture.to_json(),
+        "vocabulary": known.vocabulary.ids(),
+        "features": input.features().to_string(),
+        "window": known.window,
+        "stride": model.stride,
+        "dataset": known.dataset,
+        "thresholds": thresholds,
+        "weights_digest": model.weights_digest,
+        "teacher_digest": known.teacher_digest,
+    }))
+}
+
+/// The first test graphs as the model reads them, and what it answers: logits, or difficulties.
+fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<StateDict, StageError> {
+    let store = setup::open_store(config)?;
+    let (found, expected) = (setup::feature_set(config), model.description.architecture.input().features());
+    if found != expected {
+        return Err(StageError::Input(format!(
+            "{} reads {expected} features, the store has {found} ones; use --features {expected}",
+            model.name
+        )));
+    }
+    let graphs: Vec<u64> = store.select(Split::Test, None).into_iter().take(count).collect();
+    if graphs.is_empty() {
+        let dataset = &store.manifest().dataset;
+        return Err(StageError::Input(format!("dataset {dataset} has no test graph to write as an example")));
+    }
+    let scorer = Scorer::new(model, Device::Cpu, training::attention_kernel(config))?;
+    let batch = assemble(&store, &graphs, &scorer.assemble_options())?;
+    let name = match model.description.architecture {
+        Architecture::Gat(_) => "logits",
+        Architecture::Vgae(_) => "difficulty",
+    };
+    let mut examples = inputs(&batch)?;
+    examples.insert(name.to_owned(), scorer.answers(&batch)?);
+    Ok(examples)
+}
+
+/// A batch in the names of the documentation.
+fn inputs(batch: &Batch) -> Result<StateDict, StageError> {
+    let long = |tensor: &Tensor| tensor.f_to_kind(Kind::Int64);
+    let mut inputs = StateDict::from([
+        ("id".to_owned(), batch.id_input.shallow_clone()),
+        ("continuous".to_owned(), batch.continuous.shallow_clone()),
+        ("source".to_owned(), long(&batch.adjacency.sources)?),
+        ("target".to_owned(), long(&batch.adjacency.targets)?),
+        ("graph".to_owned(), batch.graph_of_node.shallow_clone()),
+        ("label".to_owned(), batch.labels.shallow_clone()),
+    ]);
+    if let Some(attributes) = &batch.edge_attributes {
+        inputs.insert("edge_attributes".to_owned(), attributes.shallow_clone());
+    }
+    Ok(inputs)
+}

@@ -1,0 +1,192 @@
+//! `kdgat report` on runs of every stage: which charts a page has, that they show something in a real browser, and what is
+//! said where there is nothing to show.
+
+mod report_support;
+
+use std::fs;
+use std::process::Command;
+
+use report_support::stage_support::Workplace;
+use report_support::{AUTOENCODER, CURRICULUM, EVALUATION, NORMAL, RUNS, TEACHER, look, report, trained};
+
+/// Beginnings of the names of all charts of a page.
+fn charts(html: &str) -> Vec<String> {
+    let names = html.split("<figure id=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
+    names.collect()
+}
+
+fn expect(html: &str, expected: &[&str]) {
+    let found = charts(html);
+    for name in expected {
+        assert!(found.iter().any(|chart| chart.starts_with(name)), "no chart {name}: {found:?}");
+    }
+    assert!(!html.contains("Not shown:"), "{}", html.split("Not shown:").nth(1).unwrap().split('<').next().unwrap());
+}
+
+/// Charts of an evaluation of several models.
+const TEST_CHARTS: [&str; 6] = ["trade-off-", "f1-tiny-", "roc-", "precision-and-recall-", "confusion-", "window-"];
+
+#[test]
+fn a_report_of_all_runs_has_every_chart() {
+    let html = report(trained(), &[RUNS], "all.html");
+    expect(&html, &["losses-", "memory-", "difficulty-", "choice-", "teacher-", "comparison-tiny-gat"]);
+    expect(&html, &["comparison-tiny-vgae"]);
+    expect(&html, &TEST_CHARTS);
+    for why in ["clearestattack", "usual"] {
+        assert!(charts(&html).iter().any(|chart| chart.ends_with(why)), "no window {why}");
+    }
+    assert!(html.contains(&format!("Source: <code>{CURRICULUM}/metrics.csv</code>")), "sources are named");
+    assert!(!html.contains(&trained().path("").display().to_string()), "the page says where its files lie");
+}
+
+#[test]
+fn a_run_of_each_stage_has_the_charts_of_its_stage() {
+    let shared = ["losses-", "memory-", "teacher-", "roc-", "precision-and-recall-", "confusion-", "window-"];
+    for (run, own) in [(AUTOENCODER, &[][..]), (NORMAL, &[]), (CURRICULUM, &["difficulty-", "choice-"])] {
+        let page = format!("{}.html", run.replace('/', "-"));
+        let html = report(trained(), &[run], &page);
+        // One model alone has no trade-off.
+        let html = html.replace("Not shown: size, latency and F1", "");
+        expect(&html, &shared);
+        expect(&html, own);
+        let others = charts(&html).iter().filter(|chart| chart.starts_with("losses-")).count();
+        assert_eq!(others, 1, "only the named run is shown");
+    }
+    expect(&report(trained(), &[EVALUATION], "evaluation.html"), &TEST_CHARTS);
+}
+
+#[test]
+fn a_browser_sees_every_chart_and_says_nothing() {
+    let place = trained();
+    let pages = [
+        ("browser-all", vec![RUNS]),
+        ("browser-autoencoder", vec![AUTOENCODER]),
+        ("browser-normal", vec![NORMAL]),
+        ("browser-curriculum", vec![CURRICULUM]),
+        ("browser-two", vec![TEACHER, NORMAL]),
+        ("browser-evaluation", vec![EVALUATION]),
+    ];
+    for (name, paths) in pages {
+        let page = format!("{name}.html");
+        let html = report(place, &paths, &page);
+        for width in [1280, 500] {
+            let Some(looked) = look(&place.path(&page), width) else { return };
+            assert!(looked.console.is_empty(), "{name}: {:?}", looked.console);
+            let seen = looked.found["charts"].as_array().unwrap();
+            assert_eq!(seen.len(), charts(&html).len(), "{name}");
+            for chart in seen {
+                let number = |name: &str| chart[name].as_f64().unwrap();
+                assert!(number("width") > 200.0 && number("height") > 100.0, "{name}: {chart} is too small");
+                assert!(number("shapes") >= 2.0, "{name}: {chart} is empty");
+                assert!(chart["cut"].as_array().unwrap().is_empty(), "{name}: texts are cut off in {chart}");
+            }
+            assert!(
+                looked.found["page"].as_f64() <= looked.found["window"].as_f64(),
+                "{name}: the page is wider than its window of {width}: {}",
+                looked.found["page"]
+            );
+            for table in looked.found["sorted"].as_array().unwrap() {
+                let values = |name: &str| -> Vec<f64> {
+                    table[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+                };
+                assert!(values("rising").is_sorted(), "{name}: {table}");
+                assert!(values("falling").iter().rev().is_sorted(), "{name}: {table}");
+                assert_eq!(table["state"], "descending");
+            }
+        }
+    }
+}
+
+#[test]
+fn figures_are_written_as_files() {
+    let place = trained();
+    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
+        .current_dir(place.path(""))
+        .args(["report", NORMAL, "--figures", "figures"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(place.path(NORMAL).join("report.html").exists(), "a run's report lies in its folder");
+    let mut vectors = 0;
+    for entry in fs::read_dir(place.path("figures")).unwrap() {
+        let path = entry.unwrap().path();
+        let content = fs::read(&path).unwrap();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("svg") => {
+                let text = String::from_utf8(content).unwrap();
+                let parsed = roxmltree::Document::parse(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+                assert!(parsed.root_element().has_tag_name(("http://www.w3.org/2000/svg", "svg")));
+                vectors += 1;
+            }
+            Some("png") => assert_eq!(content[..8], *b"\x89PNG\r\n\x1a\n"),
+            other => panic!("a file of the kind {other:?}"),
+        }
+    }
+    assert_eq!(vectors, charts(&fs::read_to_string(place.path(NORMAL).join("report.html")).unwrap()).len());
+    if said.contains(" 0 PNG") {
+        println!("skipped: pictures: the system has no font");
+    }
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
+    let place = Workplace::new();
+    let run = place.path("copied");
+    for file in ["metrics.csv", "config.json"] {
+        fs::create_dir_all(&run).unwrap();
+        fs::copy(trained().path(CURRICULUM).join(file), run.join(file)).unwrap();
+    }
+    let html = report(&place, &["copied"], "report.html");
+    assert_eq!(charts(&html).len(), 1, "{:?}", charts(&html));
+    for words in ["memory-sample-seconds", "curriculum.csv", "timeline.csv", "kdgat evaluate RUN"] {
+        assert!(html.contains(words), "nothing says {words}");
+    }
+    // A name that is none of ours, in every place that it comes to.
+    let evil = place.path("<img src=x onerror=alert(1)>");
+    fs::rename(&run, &evil).unwrap();
+    let html = report(&place, &["<img src=x onerror=alert(1)>"], "evil.html");
+    assert!(!html.contains("<img") && html.contains("&lt;img"));
+
+    let refused = |path: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .current_dir(place.path(""))
+            .args(["report", path])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused("absent").contains("does not exist"));
+    fs::create_dir(place.path("empty")).unwrap();
+    assert!(refused("empty").contains("holds no run"));
+}
+
+#[test]
+fn a_sweep_has_its_axes_drawn_and_its_tables() {
+    let place = Workplace::new();
+    let text = "metric = \"val_task_loss\"\nseeds = [1, 2]\n[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n[[step]]\n\
+                name = \"vgae\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
+                set = { hidden = [8, 4], latent = 4, max_epochs = 2, threads = 1, use_kd = false }\n";
+    fs::write(place.path("small.toml"), text).unwrap();
+    let kdgat = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
+            .current_dir(place.path(""))
+            .args(arguments)
+            .env("KDGAT_DATA", report_support::stage_support::dataset())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    kdgat(&["sweep", "small.toml"]);
+    kdgat(&["sweep", "report", "sweeps/small", "--compare", "lr=0.002", "lr=0.004"]);
+    let html = fs::read_to_string(place.path("sweeps/small/report.html")).unwrap();
+    let drawn = charts(&html);
+    assert!(drawn.iter().any(|chart| chart == "sweep-small-lr"), "{drawn:?}");
+    assert_eq!(drawn.iter().filter(|chart| chart.starts_with("losses-")).count(), 4);
+    for title in ["All settings", "Pareto front", "Pairs"] {
+        assert!(html.contains(&format!("<h3>{title}</h3>")), "no table {title}");
+    }
+    let Some(looked) = look(&place.path("sweeps/small/report.html"), 1280) else { return };
+    assert!(looked.console.is_empty(), "{:?}", looked.console);
+}

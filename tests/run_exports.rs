@@ -1,0 +1,139 @@
+//! What runs leave for other programs: JSON lines and TensorBoard events beside the CSV files, and exported models that
+//! PyTorch alone can read.
+
+mod stage_support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use stage_support::Workplace;
+
+const SMALL: [&str; 12] = [
+    "normal",
+    "--preset",
+    "gat,teacher",
+    "--hidden",
+    "8",
+    "--layers",
+    "2",
+    "--heads",
+    "2",
+    "--max-epochs",
+    "2",
+    "--log-every-n-steps=2",
+];
+const RUN: &str = "runs/tiny/gat_teacher_normal/1";
+
+/// The rows of a CSV file, and of its mirror.
+fn rows(place: &Workplace, name: &str) -> (Vec<Vec<String>>, Vec<Value>) {
+    let mut reader = csv::Reader::from_path(place.path(RUN).join(format!("{name}.csv"))).unwrap();
+    let rows = reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+    let lines = fs::read_to_string(place.path(RUN).join(format!("{name}.jsonl"))).unwrap();
+    (rows, lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[test]
+fn logs_are_mirrored_where_that_is_asked_for() {
+    let place = Workplace::new();
+    place.run(&[&SMALL[..], &["--tensorboard", "--json-lines"]].concat());
+    for name in ["metrics", "steps"] {
+        let (rows, lines) = rows(&place, name);
+        assert!(rows.len() >= 2 && rows.len() == lines.len(), "{name}: {} rows, {} lines", rows.len(), lines.len());
+        for (row, line) in rows.iter().zip(&lines) {
+            let fields = line.as_object().unwrap();
+            assert_eq!(fields.len(), row.len(), "{name}");
+            for (field, value) in row.iter().zip(fields.values()) {
+                match value {
+                    Value::Null => assert_eq!(field, ""),
+                    Value::Number(number) => assert_eq!(number.as_f64(), field.parse().ok(), "{name}"),
+                    other => assert_eq!(other.as_str(), Some(field.as_str())),
+                }
+            }
+        }
+    }
+    let events = |run: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(place.path(run)).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("events.out.tfevents.")).collect()
+    };
+    let [file] = events(RUN).try_into().unwrap();
+    let content = fs::read(file).unwrap();
+    for tag in ["epoch/val_loss", "step/train_loss"] {
+        assert!(content.windows(tag.len()).any(|part| part == tag.as_bytes()), "no {tag} in the events");
+    }
+    place.run(&SMALL);
+    let second = RUN.replace("/1", "/2");
+    assert!(events(&second).is_empty() && !place.path(&second).join("metrics.jsonl").exists());
+}
+
+#[test]
+fn an_exported_classifier_answers_the_same_in_pytorch() {
+    let place = Workplace::new();
+    place.run(&SMALL);
+    let said = place.run(&["export", RUN, "--output", "exported", "--examples", "200"]);
+    assert!(said.contains("model.safetensors, config.json, examples.safetensors in exported"), "{said}");
+    let config = place.json("exported/config.json");
+    assert_eq!((&config["format"], &config["model"]), (&"kdgat model".into(), &"gat".into()));
+    assert_eq!(config["architecture"]["vocabulary_size"], config["vocabulary"].as_array().unwrap().len() + 1);
+    // What was exported is a model that this program reads, too.
+    place.run(&["evaluate", "exported/model.safetensors", "--resamples", "0", "--output", "again"]);
+
+    let Some(python) = python() else { return };
+    let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_student.py");
+    let output = Command::new(python)
+        .arg(reader)
+        .args([place.path("exported"), place.path("exported/examples.safetensors")])
+        .output()
+        .unwrap();
+    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{complaint}");
+    assert_eq!(said.lines().count(), 201, "a line for each graph, and one for the difference");
+    let difference: f64 = said.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(difference < 1e-5, "{}", said.lines().last().unwrap());
+}
+
+#[test]
+fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
+    let place = Workplace::new();
+    place.run(&[
+        "autoencoder",
+        "--preset",
+        "vgae,student",
+        "--use-kd",
+        "false",
+        "--hidden",
+        "8,4",
+        "--max-epochs",
+        "1",
+    ]);
+    let run = "runs/tiny/vgae_student_autoencoder/1";
+    place.run(&["export", run, "--examples", "3"]);
+    let exported = place.path(run).join("export");
+    let bytes = fs::read(exported.join("examples.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(tensors.tensor("difficulty").unwrap().shape(), [3]);
+    let nodes = tensors.tensor("id").unwrap().shape()[0];
+    assert_eq!(tensors.tensor("continuous").unwrap().shape(), [nodes, 10]);
+    let refusal = place.refused(&["export", "absent"]);
+    assert!(refusal.contains("absent"), "{refusal}");
+}
+
+/// A Python that has PyTorch.
+fn python() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    // The environment that `scripts/bench step` compares with has it, too.
+    let shared = cache.map(|cache| cache.join("kdgat/peer/bin/python"));
+    let has_torch = |python: &PathBuf| {
+        let tried = Command::new(python).args(["-c", "import torch"]).output();
+        tried.is_ok_and(|output| output.status.success())
+    };
+    let found = [PathBuf::from("python3")].into_iter().chain(shared).find(has_torch);
+    if found.is_none() {
+        println!(
+            "skipped: the logits in Python: there is no PyTorch for it (pip install torch, or scripts/bench step)"
+        );
+    }
+    found
+}
