@@ -14,6 +14,7 @@ pub enum Stage {
     Autoencoder,
     Normal,
     Curriculum,
+    Fusion,
 }
 
 impl Stage {
@@ -23,6 +24,7 @@ impl Stage {
             Stage::Autoencoder => "autoencoder",
             Stage::Normal => "normal",
             Stage::Curriculum => "curriculum",
+            Stage::Fusion => "fusion",
         }
     }
 
@@ -31,6 +33,7 @@ impl Stage {
         match self {
             Stage::Autoencoder => ModelKind::Vgae,
             Stage::Normal | Stage::Curriculum => ModelKind::Gat,
+            Stage::Fusion => ModelKind::Dqn,
         }
     }
 }
@@ -111,6 +114,17 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "kd_vgae_latent_weight and kd_vgae_recon_weight are both 0, so that nothing is distilled",
         "raise --kd-vgae-latent-weight or --kd-vgae-recon-weight, or use --use-kd false",
     );
+    let fusion = &config.fusion;
+    refuse(
+        [fusion.reward_correctness, fusion.reward_agreement, fusion.reward_confidence].iter().all(|part| *part == 0.0),
+        "reward_correctness, reward_agreement and reward_confidence are all 0, so that no label counts",
+        "raise --reward-correctness",
+    );
+    refuse(
+        fusion.epsilon_end > fusion.epsilon_start,
+        &format!("epsilon_end = {} is above epsilon_start = {}", fusion.epsilon_end, fusion.epsilon_start),
+        "lower --epsilon-end, or raise --epsilon-start",
+    );
     problems
 }
 
@@ -149,8 +163,95 @@ const CURRICULUM_FIELDS: &[&str] = &[
     "difficulty_model",
 ];
 
+/// What `kdgat fusion` reads of no model and no teacher of its kind.
+const GRAPH_MODEL_FIELDS: &[&str] = &[
+    "latent",
+    "heads",
+    "embedding",
+    "id_encoding",
+    "id_buckets",
+    "id_probes",
+    "dropout",
+    "layers",
+    "fc_layers",
+    "conv",
+    "unknown_drop",
+    "accumulate_grad_batches",
+    "batch_nodes",
+    "optimize_batch_size",
+    "min_steps_per_epoch",
+    "num_workers",
+    "prefetch_batches",
+    "shuffle_block",
+    "shuffle_buffer",
+    "precision",
+    "log_every_n_steps",
+    "task_loss",
+    "focal_gamma",
+    "kd_temperature",
+    "kd_vgae_latent_weight",
+    "kd_vgae_recon_weight",
+    "kd_loss",
+    "offload_teacher",
+    "teacher_residency",
+    "teacher_burst",
+    "teacher_layer_slots",
+    "use_teacher_cache",
+    "teacher_cache",
+    "teacher_cache_precision",
+    "teacher_cache_dir",
+    "gradient_checkpointing",
+    "memory_estimation",
+    "safety_factor",
+    "gpu_memory_limit",
+    "clear_cache_every_n",
+    "memory_sample_seconds",
+];
+
+const FUSION_FIELDS: &[&str] = &[
+    "fusion",
+    "fusion_vgae",
+    "fusion_gat",
+    "fusion_gamma",
+    "replay_capacity",
+    "target_update_steps",
+    "epsilon_start",
+    "epsilon_end",
+    "epsilon_epochs",
+    "bandit_exploration",
+    "bandit_ridge",
+    "reward_correctness",
+    "reward_agreement",
+    "reward_confidence",
+    "reward_balance",
+];
+
 /// The first rule that fails tells the reason.
 const RULES: &[Rule] = &[
+    Rule {
+        fields: FUSION_FIELDS,
+        is_read: |_, stage| stage == Stage::Fusion,
+        because: "this command fuses no models",
+        remedy: "use `kdgat fusion` or drop it",
+    },
+    Rule {
+        fields: GRAPH_MODEL_FIELDS,
+        is_read: |_, stage| stage != Stage::Fusion,
+        because: "the agent of `kdgat fusion` reads states, not graphs",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["fusion_gamma", "target_update_steps", "epsilon_start", "epsilon_end", "epsilon_epochs"],
+        is_read: |config, _| config.fusion.fusion == FusionKind::Dqn,
+        because: "it belongs to the Q-network, and fusion is bandit",
+        remedy: "drop it, or use --fusion dqn",
+    },
+    Rule {
+        fields: &["bandit_exploration", "bandit_ridge"],
+        is_read: |config, _| config.fusion.fusion == FusionKind::Bandit,
+        because: "it belongs to the bandit, and fusion is dqn",
+        remedy: "add --fusion bandit or drop it",
+    },
     Rule {
         fields: DISTILLATION_FIELDS,
         is_read: |config, _| config.distillation.use_kd,
