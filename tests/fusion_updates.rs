@@ -126,13 +126,13 @@ impl Batch {
         let mut gradient = online.clone();
         let mut moved = online.clone();
         for (name, values) in online {
-            for index in 0..values.len() {
+            for (index, &value) in values.iter().enumerate() {
                 let mut at = |value: f64| {
                     moved.get_mut(name).unwrap()[index] = value;
                     self.loss(&moved, targets)[0]
                 };
-                let slope = (at(values[index] + STEP) - at(values[index] - STEP)) / (2.0 * STEP);
-                at(values[index]);
+                let slope = (at(value + STEP) - at(value - STEP)) / (2.0 * STEP);
+                at(value);
                 gradient.get_mut(name).unwrap()[index] = slope;
             }
         }
@@ -171,7 +171,7 @@ fn double_dqn_with_a_teacher_equals_the_reference() {
         }
         // Adam (Kingma & Ba 2015).
         for (name, values) in &mut online {
-            for index in 0..values.len() {
+            for (index, value) in values.iter_mut().enumerate() {
                 let slope = gradient[name][index];
                 let (first, second) =
                     (&mut mean.get_mut(name).unwrap()[index], &mut square.get_mut(name).unwrap()[index]);
@@ -179,7 +179,7 @@ fn double_dqn_with_a_teacher_equals_the_reference() {
                 *second = 0.999 * *second + 0.001 * slope * slope;
                 let (first, second) =
                     (*first / (1.0 - 0.9f64.powi(update as i32)), *second / (1.0 - 0.999f64.powi(update as i32)));
-                values[index] -= LR * first / (second.sqrt() + 1e-8);
+                *value -= LR * first / (second.sqrt() + 1e-8);
             }
         }
         if update % RENEWED_AFTER == 0 {
@@ -226,9 +226,8 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut vector: Vec<f64>) -> Vec<f64> {
         vector.swap(pivot, best);
         for row in pivot + 1..count {
             let factor = matrix[row][pivot] / matrix[pivot][pivot];
-            for column in pivot..count {
-                matrix[row][column] -= factor * matrix[pivot][column];
-            }
+            let above = matrix[pivot].clone();
+            matrix[row].iter_mut().zip(above).skip(pivot).for_each(|(value, above)| *value -= factor * above);
             vector[row] -= factor * vector[pivot];
         }
     }

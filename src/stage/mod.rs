@@ -9,6 +9,7 @@ mod error;
 mod evaluate;
 mod fusion;
 mod fusion_models;
+mod fusion_report;
 mod memory_plan;
 pub mod objective;
 mod outcome;
