@@ -13,6 +13,7 @@ pub mod distill;
 pub mod doctor;
 pub mod evaluate;
 pub mod files;
+pub mod fusion;
 pub mod graph;
 pub mod interrupt;
 pub mod memory;

@@ -21,6 +21,10 @@ pub enum Purpose {
     Bootstrap = 6,
     /// Combinations of a sweep that are drawn.
     Sweep = 7,
+    /// Actions that an agent of the fusion tries.
+    Exploration = 8,
+    /// Transitions that it learns from again.
+    Replay = 9,
 }
 
 /// Odd, with bits that look random: the golden ratio's.

@@ -10,7 +10,9 @@ use super::compare::CompareArgs;
 use super::detect::DetectArgs;
 use super::evaluate::EvaluateArgs;
 use super::export::ExportArgs;
+use super::fusion::FusionArgs;
 use super::memory::MemoryCommand;
+use super::pipeline::PipelineArgs;
 use super::report::ReportArgs;
 use super::settings::Settings;
 use super::sweep::SweepArgs;
@@ -32,6 +34,8 @@ pub enum Command {
     Normal(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
     Curriculum(CurriculumArgs),
+    /// Learn to fuse a VGAE and a GAT, and compare with fixed weights and other baselines (--preset dqn,teacher or dqn,student)
+    Fusion(FusionArgs),
     /// Score trained models on the test folders of their dataset
     Evaluate(EvaluateArgs),
     /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
@@ -50,6 +54,8 @@ pub enum Command {
     /// List, show and check registered teachers, or compute their outputs ahead of time
     #[command(subcommand)]
     Teachers(TeachersCommand),
+    /// Train teachers, students and their fusion, one step after the other, skipping what is done
+    Pipeline(PipelineArgs),
     /// Run many trainings from one file and put them into one table
     Sweep(SweepArgs),
     /// Predict what a training takes, and what to set for a memory size

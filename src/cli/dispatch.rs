@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
 use super::{
-    calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, report, sweep,
-    teachers,
+    calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion, pipeline,
+    report, sweep, teachers,
 };
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
@@ -42,11 +42,17 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start()?;
             Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
+        Command::Fusion(args) => {
+            let loaded = args.settings.load_for(Stage::Fusion)?;
+            start()?;
+            fusion::run(&loaded.config, args.resamples)
+        }
         Command::Evaluate(args) => {
             start_devices();
             evaluate::run(args)
         }
         Command::Memory(command) => memory_commands::run(command),
+        Command::Pipeline(args) => pipeline::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),

@@ -101,7 +101,7 @@ pub enum SweepCommand {
     },
 }
 
-fn size(text: &str) -> Result<ByteSize, String> {
+pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
 }
 

@@ -174,6 +174,40 @@ config_fields! {
         difficulty_model: Option<PathBuf> = None;
     }
 
+    /// How `kdgat fusion` learns to weigh the classifier against the autoencoder: see docs/fusion.md.
+    fusion: FusionConfig {
+        /// Who learns: a double deep Q-network, or Neural-LinUCB.
+        fusion: FusionKind = FusionKind::Dqn;
+        /// The autoencoder: a run's folder or a weight file. none: the registered teacher for the size `teacher`, else the newest finished run of the size.
+        fusion_vgae: Option<PathBuf> = None;
+        /// The classifier, found in the same way.
+        fusion_gat: Option<PathBuf> = None;
+        /// Discount of the next window's value; 0: each window is an episode of its own (dqn).
+        fusion_gamma: f64 = 0.0, Below(0.0, 1.0);
+        /// Tried weights that are remembered.
+        replay_capacity: usize = 100_000, Between(1.0, 4e9);
+        /// Updates between two renewals of the target network (dqn).
+        target_update_steps: usize = 100, AtLeast(1.0);
+        /// Share of random weights at the first epoch (dqn).
+        epsilon_start: f64 = 1.0, Between(0.0, 1.0);
+        /// Share of random weights at the end (dqn).
+        epsilon_end: f64 = 0.05, Between(0.0, 1.0);
+        /// Epochs from the one to the other (dqn).
+        epsilon_epochs: usize = 20;
+        /// Width of the confidence bounds that weights are tried by (bandit).
+        bandit_exploration: f64 = 1.0, AtLeast(0.0);
+        /// Penalty of the regressions (bandit).
+        bandit_ridge: f64 = 1.0, Above(0.0);
+        /// Reward of a fused score on the right side of one half, and price of one on the wrong side.
+        reward_correctness: f64 = 1.0, AtLeast(0.0);
+        /// The same, times the agreement of the two models.
+        reward_agreement: f64 = 0.25, AtLeast(0.0);
+        /// The same, times the sureness of the fused score.
+        reward_confidence: f64 = 0.5, AtLeast(0.0);
+        /// Price of listening to one model alone.
+        reward_balance: f64 = 0.05, AtLeast(0.0);
+    }
+
     /// How much memory is used, and what is done to use less.
     memory: MemoryConfig {
         /// Recompute activations in the backward pass: less memory, the same gradients.

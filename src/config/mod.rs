@@ -12,6 +12,7 @@ mod origin;
 mod presets;
 mod print;
 mod reference;
+mod rules;
 mod table;
 mod text;
 mod values;

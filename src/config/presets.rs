@@ -10,6 +10,7 @@ use super::text::{Entry, Node, Table, parse_toml};
 
 /// The presets that the binary carries. A test compares the list with the folder.
 pub const BUILT_IN: &[(&str, &str)] = &[
+    ("dqn", include_str!("../../presets/dqn.toml")),
     ("gat", include_str!("../../presets/gat.toml")),
     ("gpu-12gb", include_str!("../../presets/gpu-12gb.toml")),
     ("gpu-141gb", include_str!("../../presets/gpu-141gb.toml")),

@@ -389,7 +389,19 @@ choices! {
         /// Rows of a small table that hash functions choose (Svenstrup et al. 2017).
         Hash = "hash",
     }
-    ModelKind { Vgae = "vgae", Gat = "gat" }
+    ModelKind {
+        Vgae = "vgae",
+        Gat = "gat",
+        /// The network of an agent that fuses the two (`kdgat fusion`).
+        Dqn = "dqn",
+    }
+    /// How an agent learns which weight to fuse with.
+    FusionKind {
+        /// Double deep Q-learning (van Hasselt et al. 2016).
+        Dqn = "dqn",
+        /// Neural-LinUCB (Xu et al. 2022).
+        Bandit = "bandit",
+    }
     /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).
     Convolution { Gat = "gat", GatV2 = "gatv2" }
     AttentionChoice {

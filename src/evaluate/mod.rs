@@ -25,4 +25,4 @@ pub use calibration::{Calibration, CarScale, Scale};
 pub use error::EvaluateError;
 pub use metrics::{Decision, METRICS, Sample};
 pub use models::TrainedModel;
-pub use scores::{ScoreKind, Scorer};
+pub use scores::{Network, ScoreKind, Scorer};

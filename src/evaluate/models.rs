@@ -174,8 +174,24 @@ fn names(folder: &Path, architecture: &Architecture) -> (String, String) {
     }
 }
 
-/// The folders of all finished runs of a dataset, by name and number.
+/// The command that trains agents, as frozen configurations name it.
+const FUSION: &str = "fusion";
+
+/// The folders of all finished runs of models of a dataset, by name and number.
 pub fn finished_runs(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
+    let mut runs = finished(runs_dir, dataset)?;
+    runs.retain(|run| frozen_config(run)["command"] != FUSION);
+    Ok(runs)
+}
+
+/// The folders of all finished runs of agents that fuse models of a dataset.
+pub fn finished_agents(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
+    let mut runs = finished(runs_dir, dataset)?;
+    runs.retain(|run| frozen_config(run)["command"] == FUSION);
+    Ok(runs)
+}
+
+fn finished(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
     let mut runs = Vec::new();
     for group in subfolders(&runs_dir.join(dataset))? {
         let numbered = |path: PathBuf| Some((path.file_name()?.to_str()?.parse::<u64>().ok()?, path));

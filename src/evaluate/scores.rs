@@ -71,8 +71,9 @@ pub struct Scorer {
     device: Device,
 }
 
+/// The model itself.
 #[derive(Debug)]
-enum Network {
+pub enum Network {
     Gat(Gat),
     Vgae(Vgae),
 }
@@ -141,6 +142,11 @@ impl Scorer {
         }
     }
 
+    /// The model itself, in evaluation mode only.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// Where it computes.
     pub fn device(&self) -> Device {
         self.device
@@ -204,7 +210,9 @@ impl Scorer {
         self.each_of_store(store, graphs, |batch| self.profiled(batch))
     }
 
-    fn each_of_store<T>(
+    /// What `of_batch` gives for each graph of a batch, for graphs of a store, in their order. Batches are assembled ahead, and
+    /// halved where memory runs out.
+    pub fn each_of_store<T>(
         &self,
         store: &Arc<Store>,
         graphs: &[u64],

@@ -35,6 +35,8 @@ pub enum StageError {
     Fit(#[from] FitError),
     #[error(transparent)]
     Evaluate(#[from] crate::evaluate::EvaluateError),
+    #[error(transparent)]
+    Fusion(#[from] crate::fusion::FusionError),
     /// A file of the run cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -58,6 +60,7 @@ impl StageError {
                     && !crate::memory::is_out_of_memory(error)
             }
             Self::Evaluate(error) => error.is_input(),
+            Self::Fusion(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),
             Self::Teacher(error) => error.is_input(),
             Self::Memory(_) | Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::File { .. } => false,

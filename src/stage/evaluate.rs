@@ -154,7 +154,7 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
 }
 
 /// The files of the test folders, with the graphs of unknown cars that calibrate.
-fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
+pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
     let mut files = Vec::new();
     for entry in store.manifest().files.iter().filter(|file| file.role == crate::can::Role::Test && file.graphs > 0) {
         let graphs = entry.first_graph..entry.first_graph + entry.graphs;

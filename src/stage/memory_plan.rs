@@ -30,13 +30,14 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
+        ModelKind::Dqn => return Err(no_plan()),
     };
     let (student, taught, sizes, on_gpu) = match size {
         Some(size) => {
             let each = (size.nodes_per_graph as u64, (size.edges_per_graph + size.nodes_per_graph) as u64);
             let on_gpu =
                 matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some();
-            (assumed(config), None, vec![each; size.graphs], on_gpu)
+            (assumed(config)?, None, vec![each; size.graphs], on_gpu)
         }
         None => of_dataset(config, stage)?,
     };
@@ -75,6 +76,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     let student = match stage {
         Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
         Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
+        Stage::Fusion => return Err(no_plan()),
     };
     // A teacher that is not there is an error that names the command that trains it.
     let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
@@ -94,10 +96,15 @@ fn assumed_input(config: &Config) -> InputConfig {
     InputConfig { node_scaling, id_hash: training::id_hash(config) }
 }
 
+fn no_plan() -> StageError {
+    let text = "an agent of `kdgat fusion` trains on states, whatever the graphs take; use --preset vgae,student or gat,student";
+    StageError::Input(text.into())
+}
+
 /// The configured model for IDs that are not known.
-fn assumed(config: &Config) -> Architecture {
+fn assumed(config: &Config) -> Result<Architecture, StageError> {
     let model = &config.model;
-    match model.model {
+    Ok(match model.model {
         ModelKind::Vgae => Architecture::Vgae(VgaeConfig {
             hidden: model.hidden.iter().map(|&width| width as i64).collect(),
             latent: model.latent as i64,
@@ -119,5 +126,6 @@ fn assumed(config: &Config) -> Architecture {
             edge_scaling: None,
             input: assumed_input(config),
         }),
-    }
+        ModelKind::Dqn => return Err(no_plan()),
+    })
 }

@@ -9,7 +9,7 @@ use tch::Device;
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
-use crate::graph::store::duplicates::Duplicates;
+use crate::graph::store::{self, duplicates::Duplicates};
 use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
@@ -73,6 +73,17 @@ pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
     Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
 }
 
+/// That store, if it is there and its source has not changed; builds and simulates nothing.
+pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
+    let simulated = simulated_folder(&config.data.stores_dir);
+    let dataset = match &config.data.data {
+        None if !simulated.exists() => return Ok(None),
+        None => Dataset::open(&simulated)?,
+        Some(_) => dataset(config)?,
+    };
+    Ok(store::build::find(&dataset, &build_options(config), &config.data.stores_dir)?)
+}
+
 /// Builds one part of that store; its folder.
 pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
@@ -116,9 +127,13 @@ pub fn feature_set(config: &Config) -> FeatureSet {
     }
 }
 
+fn simulated_folder(stores_dir: &Path) -> PathBuf {
+    stores_dir.join("simulated").join(SIMULATED)
+}
+
 /// The simulated dataset, made on first use.
 fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
-    let folder: PathBuf = stores_dir.join("simulated").join(SIMULATED);
+    let folder = simulated_folder(stores_dir);
     let start = Instant::now();
     if can::ensure_simulated(&can::SimulationOptions::default(), &folder)? {
         eprintln!(

@@ -55,6 +55,10 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
+        ModelKind::Dqn => {
+            let text = "an agent of `kdgat fusion` has no targets to keep; use --preset vgae,student or gat,student";
+            return Err(StageError::Input(text.into()));
+        }
     };
     let data = setup::open(config)?;
     let graphs = graphs(&data, stage)?;

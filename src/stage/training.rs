@@ -24,7 +24,11 @@ use crate::train::schedule::Schedule;
 /// The folder of the run: a new one, the one that the user named, or the one to go on with.
 pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<RunDirectory, StageError> {
     let suffix = if config.distillation.use_kd { "_kd" } else { "" };
-    let name = format!("{}_{}_{}{suffix}", config.model.model, config.model.size, stage.as_str());
+    let model = match stage {
+        Stage::Fusion => config.fusion.fusion.as_str(),
+        _ => config.model.model.as_str(),
+    };
+    let name = format!("{model}_{}_{}{suffix}", config.model.size, stage.as_str());
     let parent: PathBuf = config.output.runs_dir.join(dataset).join(name);
     Ok(match (&config.output.run_dir, config.output.resume) {
         (Some(path), _) => RunDirectory::at(path)?,

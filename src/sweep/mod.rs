@@ -6,6 +6,7 @@
 
 pub mod early;
 mod error;
+pub mod pipeline;
 pub mod plan;
 pub mod ray;
 pub mod report;

@@ -50,6 +50,18 @@ pub fn open_or_build(
     finish(&plan, records, &place, building, progress)
 }
 
+/// The store of `dataset` under `stores_dir`, if it is there and was made from the logs as they are now.
+///
+/// # Errors
+/// A log that has vanished, or a damaged store.
+pub fn find(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Result<Option<Store>, StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    Ok(match Place::new(stores_dir, plan.store_name()).state(dataset, &plan)? {
+        State::Fits(store) => Some(*store),
+        State::Missing | State::Unfit(_) => None,
+    })
+}
+
 /// The plan of a build that can be.
 pub(super) fn checked_plan(dataset: &Dataset, options: &BuildOptions) -> Result<Plan, StoreError> {
     options.check()?;

@@ -28,7 +28,7 @@ impl Surroundings {
 }
 
 /// Fields that may take what another step made.
-const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model"];
+const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model", "fusion_vgae", "fusion_gat"];
 /// Sections whose fields mean something to `kdgat evaluate`.
 pub const EVALUATED_SECTIONS: [&str; 2] = ["data", "evaluation"];
 /// What `kdgat evaluate` takes: the runs.
@@ -203,9 +203,10 @@ impl Expansion<'_> {
             StepCommand::Autoencoder => TaskKind::Autoencoder,
             StepCommand::Normal => TaskKind::Normal,
             StepCommand::Curriculum => TaskKind::Curriculum,
+            StepCommand::Fusion => TaskKind::Fusion,
             StepCommand::Evaluate => TaskKind::Evaluate,
         };
-        if kind.stage().is_some() && shared::shares_targets(&mut config) {
+        if kind.trains_on_graphs() && shared::shares_targets(&mut config) {
             let teacher = inputs.iter().find(|input| input.field == "teacher_path");
             let targets = shared::targets(&config, &needs[0], teacher);
             needs.push(targets.id.clone());
@@ -261,6 +262,12 @@ impl Expansion<'_> {
         }
         if step.from.contains_key("difficulty_model") {
             config.curriculum.difficulty_model = None;
+        }
+        if step.from.contains_key("fusion_vgae") {
+            config.fusion.fusion_vgae = None;
+        }
+        if step.from.contains_key("fusion_gat") {
+            config.fusion.fusion_gat = None;
         }
         Ok(config)
     }

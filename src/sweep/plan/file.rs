@@ -85,6 +85,7 @@ pub enum StepCommand {
     Autoencoder,
     Normal,
     Curriculum,
+    Fusion,
     Evaluate,
 }
 
@@ -95,6 +96,7 @@ impl StepCommand {
             Self::Autoencoder => Some(Stage::Autoencoder),
             Self::Normal => Some(Stage::Normal),
             Self::Curriculum => Some(Stage::Curriculum),
+            Self::Fusion => Some(Stage::Fusion),
             Self::Evaluate => None,
         }
     }

@@ -12,6 +12,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("curriculum-ablation", include_str!("../../../presets/sweeps/curriculum-ablation.toml")),
     ("kd-alpha-temperature", include_str!("../../../presets/sweeps/kd-alpha-temperature.toml")),
     ("offload-policies", include_str!("../../../presets/sweeps/offload-policies.toml")),
+    ("pipeline", include_str!("../../../presets/sweeps/pipeline.toml")),
     ("student-sizes", include_str!("../../../presets/sweeps/student-sizes.toml")),
 ];
 

@@ -59,6 +59,7 @@ pub enum TaskKind {
     Autoencoder,
     Normal,
     Curriculum,
+    Fusion,
     Evaluate,
 }
 
@@ -69,8 +70,14 @@ impl TaskKind {
             Self::Autoencoder => Some(Stage::Autoencoder),
             Self::Normal => Some(Stage::Normal),
             Self::Curriculum => Some(Stage::Curriculum),
+            Self::Fusion => Some(Stage::Fusion),
             Self::Store | Self::Targets | Self::Evaluate => None,
         }
+    }
+
+    /// Whether it trains a model that reads graphs, and not an agent that reads states.
+    pub fn trains_on_graphs(self) -> bool {
+        self.stage().is_some_and(|stage| stage != Stage::Fusion)
     }
 
     /// The command's words.
@@ -81,6 +88,7 @@ impl TaskKind {
             Self::Autoencoder => &["autoencoder"],
             Self::Normal => &["normal"],
             Self::Curriculum => &["curriculum"],
+            Self::Fusion => &["fusion"],
             Self::Evaluate => &["evaluate"],
         }
     }
@@ -137,7 +145,9 @@ impl Task {
 
     /// Whether `kdgat` would make what this task trains a teacher of its dataset.
     pub fn registers(&self) -> bool {
-        self.kind.stage().is_some() && self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd
+        self.kind.trains_on_graphs()
+            && self.config.model.size.starts_with("teacher")
+            && !self.config.distillation.use_kd
     }
 }
 

@@ -175,7 +175,7 @@ impl Attempt {
     fn climb(&mut self, said: &str) {
         let state = &mut self.state;
         let rungs = ladder::ladder(&self.task.config, state.batch_graphs);
-        let next = rungs.get(state.rung as usize).filter(|_| self.task.kind.stage().is_some());
+        let next = rungs.get(state.rung as usize).filter(|_| self.task.kind.trains_on_graphs());
         match next {
             Some(rung) => {
                 if rung.restarts && state.batch_graphs.is_none() {
@@ -269,7 +269,7 @@ fn arguments(
         let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
         flag("memory_limit", format!("{}B", tensors.min(configured)));
     }
-    if let Some(bytes) = grant.gpu_memory_bytes {
+    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| task.kind != TaskKind::Fusion) {
         let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
         flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
     }

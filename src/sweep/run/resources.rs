@@ -1,5 +1,7 @@
 //! How many trials run at once on this machine, and what each of them may use.
 
+use std::collections::BTreeMap;
+
 use nvml_wrapper::Nvml;
 
 use super::attempt::Grant;
@@ -62,7 +64,7 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
     let mut limits = vec![
         (cores / wanted_threads.unwrap_or(1).max(1), format!("{cores} cores")),
         (usize::try_from(memory / needed).unwrap_or(usize::MAX), format!("{} MiB of memory", memory >> 20)),
-        (plan.trials.len(), format!("{} trials", plan.trials.len())),
+        widest(plan),
     ];
     if !gpus.is_empty() {
         limits.push((gpus.len() * per_gpu, format!("{} GPUs", gpus.len())));
@@ -83,6 +85,23 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
     let reason =
         format!("{count} at once ({reason}), {threads} threads and {} MiB each", (memory / count as u64) >> 20);
     Ok(Slots { grants: (0..count).map(grant).collect(), reason })
+}
+
+/// As many tasks as there are trials, or as a chain of steps has side by side.
+fn widest(plan: &Plan) -> (usize, String) {
+    let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut counts: Vec<usize> = Vec::new();
+    for task in &plan.tasks {
+        let level = task.needs.iter().filter_map(|need| levels.get(need.as_str())).max().map_or(0, |level| level + 1);
+        levels.insert(&task.id, level);
+        counts.resize(counts.len().max(level + 1), 0);
+        counts[level] += 1;
+    }
+    let (trials, side_by_side) = (plan.trials.len(), counts.into_iter().max().unwrap_or(0));
+    match side_by_side > trials {
+        true => (side_by_side, format!("{side_by_side} steps side by side")),
+        false => (trials, format!("{trials} trials")),
+    }
 }
 
 /// The GPUs that may be used; none where the driver does not tell.

@@ -1,0 +1,85 @@
+//! `kdgat pipeline`: from logs to a fused student, step by step.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::output;
+use crate::config::ByteSize;
+use crate::sweep::pipeline::{self, PipelineOptions};
+use crate::sweep::plan::{self, Surroundings};
+use crate::sweep::run::{self, Ended, Wish};
+use crate::sweep::state::SweepFolder;
+use crate::{interrupt, stage};
+
+/// What `kdgat pipeline` takes.
+#[derive(Args, Debug)]
+pub struct PipelineArgs {
+    /// Folder of a dataset, or the name of one in the folder KDGAT_DATA; without, the simulated dataset `sim`
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Presets that are laid over those of each step, such as quick
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub preset: Vec<String>,
+    /// One value for all steps that train, or STEP.FIELD=VALUE for one step; values of lists are separated by semicolons
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub set: Vec<String>,
+    /// Print the steps and what is left to do, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Folder of pipelines; each dataset's content has one of its own in it
+    #[arg(long, value_name = "FOLDER", default_value = pipeline::FOLDER)]
+    pub output: PathBuf,
+    /// Steps at once; without, as many as memory, GPUs and cores allow
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Host memory of all steps together, such as 12GiB; without, what the machine grants
+    #[arg(long, value_name = "SIZE", value_parser = super::sweep::size)]
+    pub memory: Option<ByteSize>,
+}
+
+/// Prints the plan, does what is left of it, prints what came of it.
+pub fn run(args: PipelineArgs) -> Result<ExitCode> {
+    let options = PipelineOptions { data: args.data, overlays: args.preset, changes: args.set };
+    let found = pipeline::file(&options)?;
+    let plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
+    let config = &pipeline::store(&plan)?.config;
+    let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
+    if args.dry_run {
+        let store = stage::find_store(config)?;
+        let place = store.map(|store| pipeline::folder(&args.output, &store.manifest().dataset, store.digest()));
+        let folder = place.as_deref().map(SweepFolder::at).transpose()?;
+        let shown = folder.as_ref().map_or_else(
+            || "its folder is known when the graph store is built".to_owned(),
+            |folder| folder.path().display().to_string(),
+        );
+        output::write(&format!("pipeline: {shown}; {}\n", slots.reason))?;
+        output::write(&pipeline::describe(&plan, folder.as_ref())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    // The data's content is part of what every step follows from.
+    interrupt::listen()?;
+    let store = stage::open_store(config)?;
+    let folder = pipeline::folder(&args.output, &store.manifest().dataset, store.digest());
+    drop(store);
+    let folder = SweepFolder::at(&folder)?;
+    let _membership = folder.join(&plan, &found.text)?;
+    folder.retry_failed(&plan)?;
+    eprint!("pipeline: {}; {}\n{}", folder.path().display(), slots.reason, pipeline::describe(&plan, Some(&folder))?);
+    let ended = run::run_here(&folder, &plan, &slots)?;
+    output::write(&pipeline::results(&plan, &folder)?)?;
+    Ok(match ended {
+        Ended::Done => ExitCode::SUCCESS,
+        Ended::Failed => {
+            eprintln!("a step has failed; its reason stands above, and the same command tries it again");
+            ExitCode::FAILURE
+        }
+        Ended::Interrupted | Ended::Cancelled => {
+            eprintln!("interrupted; the same command goes on");
+            ExitCode::FAILURE
+        }
+    })
+}

@@ -1,0 +1,241 @@
+//! Which fields a stage reads, and when: a flag that would be ignored is refused with its reason.
+
+use super::check::Stage;
+use super::fields::Config;
+use super::values::*;
+
+/// When a field is read at all. Fields without a rule always are.
+pub struct Rule {
+    pub fields: &'static [&'static str],
+    pub is_read: fn(&Config, Stage) -> bool,
+    pub because: &'static str,
+    pub remedy: &'static str,
+}
+
+const DISTILLATION_FIELDS: &[&str] = &[
+    "teacher_path",
+    "kd_temperature",
+    "kd_alpha",
+    "kd_vgae_latent_weight",
+    "kd_vgae_recon_weight",
+    "kd_loss",
+    "offload_teacher",
+    "teacher_residency",
+    "teacher_burst",
+    "teacher_layer_slots",
+    "use_teacher_cache",
+    "teacher_cache",
+    "teacher_cache_precision",
+    "teacher_cache_dir",
+];
+
+const CURRICULUM_FIELDS: &[&str] = &[
+    "curriculum",
+    "curriculum_start_ratio",
+    "curriculum_end_ratio",
+    "difficulty_percentile",
+    "difficulty_cache_update",
+    "difficulty_chunk",
+    "difficulty_model",
+];
+
+/// What `kdgat fusion` reads of no model and no teacher of its kind.
+const GRAPH_MODEL_FIELDS: &[&str] = &[
+    "latent",
+    "heads",
+    "embedding",
+    "id_encoding",
+    "id_buckets",
+    "id_probes",
+    "dropout",
+    "layers",
+    "fc_layers",
+    "conv",
+    "unknown_drop",
+    "accumulate_grad_batches",
+    "batch_nodes",
+    "optimize_batch_size",
+    "min_steps_per_epoch",
+    "num_workers",
+    "prefetch_batches",
+    "shuffle_block",
+    "shuffle_buffer",
+    "precision",
+    "log_every_n_steps",
+    "task_loss",
+    "focal_gamma",
+    "kd_temperature",
+    "kd_vgae_latent_weight",
+    "kd_vgae_recon_weight",
+    "kd_loss",
+    "offload_teacher",
+    "teacher_residency",
+    "teacher_burst",
+    "teacher_layer_slots",
+    "use_teacher_cache",
+    "teacher_cache",
+    "teacher_cache_precision",
+    "teacher_cache_dir",
+    "gradient_checkpointing",
+    "memory_estimation",
+    "safety_factor",
+    "gpu_memory_limit",
+    "clear_cache_every_n",
+    "memory_sample_seconds",
+];
+
+const FUSION_FIELDS: &[&str] = &[
+    "fusion",
+    "fusion_vgae",
+    "fusion_gat",
+    "fusion_gamma",
+    "replay_capacity",
+    "target_update_steps",
+    "epsilon_start",
+    "epsilon_end",
+    "epsilon_epochs",
+    "bandit_exploration",
+    "bandit_ridge",
+    "reward_correctness",
+    "reward_agreement",
+    "reward_confidence",
+    "reward_balance",
+];
+
+/// The first rule that fails tells the reason.
+pub const RULES: &[Rule] = &[
+    Rule {
+        fields: FUSION_FIELDS,
+        is_read: |_, stage| stage == Stage::Fusion,
+        because: "this command fuses no models",
+        remedy: "use `kdgat fusion` or drop it",
+    },
+    Rule {
+        fields: GRAPH_MODEL_FIELDS,
+        is_read: |_, stage| stage != Stage::Fusion,
+        because: "the agent of `kdgat fusion` reads states, not graphs",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["fusion_gamma", "target_update_steps", "epsilon_start", "epsilon_end", "epsilon_epochs"],
+        is_read: |config, _| config.fusion.fusion == FusionKind::Dqn,
+        because: "it belongs to the Q-network, and fusion is bandit",
+        remedy: "drop it, or use --fusion dqn",
+    },
+    Rule {
+        fields: &["bandit_exploration", "bandit_ridge"],
+        is_read: |config, _| config.fusion.fusion == FusionKind::Bandit,
+        because: "it belongs to the bandit, and fusion is dqn",
+        remedy: "add --fusion bandit or drop it",
+    },
+    Rule {
+        fields: DISTILLATION_FIELDS,
+        is_read: |config, _| config.distillation.use_kd,
+        because: "nothing is distilled while use_kd is false",
+        remedy: "add --use-kd or drop it",
+    },
+    Rule {
+        fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers"],
+        is_read: |config, _| config.model.model == ModelKind::Gat,
+        because: "it belongs to the classifier, and a vgae is trained",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["kd_vgae_latent_weight", "kd_vgae_recon_weight", "latent"],
+        is_read: |config, _| config.model.model == ModelKind::Vgae,
+        because: "it belongs to the autoencoder, and a gat is trained",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["kd_temperature"],
+        is_read: |config, _| config.distillation.kd_loss != KdLoss::Mse,
+        because: "kd_loss = \"mse\" compares logits as they are",
+        remedy: "use --kd-loss kl or drop it",
+    },
+    Rule {
+        fields: &["teacher_burst"],
+        is_read: |config, _| config.distillation.residency() != Residency::Resident,
+        because: "a resident teacher makes no visits",
+        remedy: "add --offload-teacher or drop it",
+    },
+    Rule {
+        fields: &["teacher_layer_slots"],
+        is_read: |config, _| matches!(config.distillation.residency(), Residency::Layer | Residency::Auto),
+        because: "the teacher is not brought in layer by layer",
+        remedy: "add --teacher-residency layer or drop it",
+    },
+    Rule {
+        fields: &["teacher_cache_precision", "teacher_cache_dir"],
+        is_read: |config, _| config.distillation.cache() != TeacherCache::Off,
+        because: "the teacher's outputs are not kept",
+        remedy: "add --teacher-cache auto or drop it",
+    },
+    Rule {
+        fields: &["teacher_cache_dir"],
+        is_read: |config, _| config.distillation.cache() != TeacherCache::Ram,
+        because: "the teacher's outputs are kept in memory",
+        remedy: "use --teacher-cache disk or drop it",
+    },
+    Rule {
+        fields: &["focal_gamma"],
+        is_read: |config, _| config.training.task_loss == TaskLoss::Focal,
+        because: "the task loss is not the focal one",
+        remedy: "add --task-loss focal or drop it",
+    },
+    Rule {
+        fields: &["id_buckets", "id_probes"],
+        is_read: |config, _| config.model.id_encoding == IdEncoding::Hash,
+        because: "IDs are looked up in the vocabulary",
+        remedy: "add --id-encoding hash or drop it",
+    },
+    Rule {
+        fields: &["lr_step_epochs"],
+        is_read: |config, _| config.training.schedule == Schedule::Step,
+        because: "only the schedule `step` reads it",
+        remedy: "add --schedule step or drop it",
+    },
+    Rule {
+        fields: &["lr_gamma"],
+        is_read: |config, _| matches!(config.training.schedule, Schedule::Step | Schedule::Plateau),
+        because: "only the schedules `step` and `plateau` read it",
+        remedy: "add --schedule step or drop it",
+    },
+    Rule {
+        fields: &["min_steps_per_epoch", "memory_estimation"],
+        is_read: |config, _| config.training.optimize_batch_size,
+        because: "the batch size is not found automatically",
+        remedy: "add --optimize-batch-size true or drop it",
+    },
+    Rule {
+        fields: &["gpu_memory_limit", "offload_optimizer", "clear_cache_every_n"],
+        is_read: |config, _| config.training.device != DeviceChoice::Cpu,
+        because: "it concerns GPUs, and device is cpu",
+        remedy: "drop it, or use --device cuda",
+    },
+    Rule {
+        fields: CURRICULUM_FIELDS,
+        is_read: |_, stage| stage == Stage::Curriculum,
+        because: "this command has no curriculum",
+        remedy: "use `kdgat curriculum` or drop it",
+    },
+    Rule {
+        fields: &["curriculum_start_ratio", "curriculum_end_ratio"],
+        is_read: |config, _| config.curriculum.curriculum != CurriculumKind::Off,
+        because: "curriculum is none",
+        remedy: "use another --curriculum or drop it",
+    },
+    Rule {
+        fields: &["difficulty_percentile"],
+        is_read: |config, _| config.curriculum.curriculum == CurriculumKind::Difficulty,
+        because: "only the curriculum `difficulty` reads it",
+        remedy: "add --curriculum difficulty or drop it",
+    },
+    Rule {
+        fields: &["difficulty_cache_update", "difficulty_chunk", "difficulty_model"],
+        is_read: |config, _| {
+            matches!(config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static)
+        },
+        because: "the curriculum does not look at difficulty",
+        remedy: "add --curriculum difficulty or drop it",
+    },
+];

@@ -1,0 +1,145 @@
+//! A trained agent: its network, what it reads, and the scale of the anomaly, in one file.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tch::{Device, Tensor};
+
+use super::learner::greedy;
+use super::world::scaled;
+use super::{AnomalyScale, FusionError, Observations, Reward, StateFile, StateScaling, weight};
+use crate::memory::{Meter, patiently};
+use crate::nn::weights::{self, StateDict};
+use crate::nn::{DatasetIdentity, GivenTensors, QNetwork, QNetworkConfig, Scope};
+use crate::train::checkpoint::{self, CheckpointError};
+
+/// Graphs that go through a network at a time.
+pub const BATCH_GRAPHS: usize = 4096;
+
+/// A model whose outputs are fused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FusedModel {
+    /// Name of its run.
+    pub name: String,
+    /// Its weight file.
+    pub path: PathBuf,
+    /// Content digest of its weights.
+    pub digest: String,
+}
+
+/// Everything about an agent but its weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentDescription {
+    /// `dqn` or `bandit`.
+    pub fusion: String,
+    pub network: QNetworkConfig,
+    pub scaling: StateScaling,
+    /// What it was trained for.
+    pub reward: Reward,
+    pub vgae: FusedModel,
+    pub gat: FusedModel,
+    pub dataset: DatasetIdentity,
+    /// Frames in a window of its graphs.
+    pub window: usize,
+    pub size: String,
+    /// Epoch that the weights are from, and its validation loss (regret).
+    pub epoch: u64,
+    pub val_loss: Option<f64>,
+    /// Digest of the weights of the agent that it learned from.
+    pub teacher_digest: Option<String>,
+    pub created_by_version: String,
+}
+
+/// An agent that only answers.
+#[derive(Debug)]
+pub struct Agent {
+    pub description: AgentDescription,
+    pub anomaly: AnomalyScale,
+    /// Content digest of the network's weights.
+    pub digest: String,
+    network: QNetwork,
+    device: Device,
+}
+
+/// Writes an agent, whole or not at all.
+pub fn write(
+    path: &Path,
+    network: &StateDict,
+    anomaly: &AnomalyScale,
+    description: &AgentDescription,
+) -> Result<(), FusionError> {
+    let mut tensors = anomaly.tensors();
+    tensors.extend(network.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
+    Ok(checkpoint::write(path, &tensors, description)?)
+}
+
+impl Agent {
+    /// Reads what [`write`] wrote: the file, or the run's folder that holds it.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, or no agent.
+    pub fn read(path: &Path, device: Device) -> Result<Self, FusionError> {
+        let file = if path.is_dir() { path.join(crate::train::fit::BEST) } else { path.to_owned() };
+        patiently(Meter::new(device), || Self::read_once(&file, device))
+    }
+
+    fn read_once(path: &Path, device: Device) -> Result<Self, FusionError> {
+        let (tensors, description): (StateDict, AgentDescription) = checkpoint::read(path)?;
+        let anomaly = AnomalyScale::from_tensors(&tensors)?;
+        if !description.scaling.is_whole() {
+            let reason = "its scaling has not a mean and a deviation for each value of a state".to_owned();
+            return Err(CheckpointError::Damaged { path: path.to_owned(), reason }.into());
+        }
+        let of_network = || tensors.iter().filter(|(name, _)| !AnomalyScale::owns(name));
+        let digest = weights::digest(of_network().map(|(name, tensor)| (name.as_str(), tensor)))?;
+        let on_device = of_network().map(|(name, tensor)| Ok((name.clone(), tensor.f_to_device(device)?)));
+        let mut given = GivenTensors::new(on_device.collect::<Result<Vec<_>, tch::TchError>>()?);
+        let network = QNetwork::new(Scope::root(&mut given), &description.network)?;
+        given.check_all_used(|_| false)?;
+        Ok(Self { description, anomaly, digest, network, device })
+    }
+
+    /// Trained values.
+    pub fn num_parameters(&self) -> usize {
+        let QNetworkConfig { inputs, hidden, actions } = &self.description.network;
+        let widths: Vec<i64> = std::iter::once(*inputs).chain(hidden.iter().copied()).collect();
+        let of_hidden: i64 = widths.windows(2).map(|pair| pair[0] * pair[1] + 3 * pair[1]).sum();
+        let last = widths.last().copied().unwrap_or(0);
+        (of_hidden + (last + 1) * actions) as usize
+    }
+
+    /// Q-values of graphs with these states, `[graphs, actions]`, on the CPU.
+    pub fn values(&self, states: &StateFile, graphs: &[u64]) -> Result<Tensor, FusionError> {
+        let mut parts = Vec::new();
+        for chunk in graphs.chunks(BATCH_GRAPHS) {
+            parts.push(patiently(Meter::new(self.device), || {
+                let states = scaled(states, &self.description.scaling, chunk.iter().copied(), self.device)?;
+                Ok::<_, FusionError>(tch::no_grad(|| self.network.forward(&states))?.f_to_device(Device::Cpu)?)
+            })?);
+        }
+        if parts.is_empty() {
+            let shape = [0, self.description.network.actions];
+            return Ok(Tensor::f_zeros(shape, (tch::Kind::Float, Device::Cpu))?);
+        }
+        Ok(Tensor::f_cat(&parts, 0)?)
+    }
+
+    /// The fusion weight that it chooses for each graph.
+    pub fn weights(&self, states: &StateFile, graphs: &[u64]) -> Result<Vec<f64>, FusionError> {
+        let mut chosen = Vec::with_capacity(graphs.len());
+        for chunk in graphs.chunks(BATCH_GRAPHS) {
+            let actions = patiently(Meter::new(self.device), || {
+                let states = scaled(states, &self.description.scaling, chunk.iter().copied(), self.device)?;
+                greedy(&self.network, &states)
+            })?;
+            chosen.extend(actions.into_iter().map(weight));
+        }
+        Ok(chosen)
+    }
+
+    /// The fused score of each graph: what decides.
+    pub fn scores(&self, states: &StateFile, graphs: &Observations) -> Result<Vec<f64>, FusionError> {
+        let weights = self.weights(states, &graphs.graphs)?;
+        Ok(weights.into_iter().enumerate().map(|(position, weight)| graphs.fused(position, weight)).collect())
+    }
+}

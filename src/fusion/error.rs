@@ -1,0 +1,68 @@
+//! What can go wrong while fusion is learned.
+
+use std::path::PathBuf;
+
+use crate::evaluate::EvaluateError;
+use crate::graph::StoreError;
+use crate::nn::ModelError;
+use crate::train::checkpoint::CheckpointError;
+use crate::train::logs::LogError;
+use crate::train::run_directory::RunError;
+
+/// An error of module `fusion`.
+#[derive(Debug, thiserror::Error)]
+pub enum FusionError {
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The file system refused.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// A file of states is not what was written, or not whole.
+    #[error("{path}: {reason}; delete it, and the states are computed again", path = path.display())]
+    Damaged { path: PathBuf, reason: String },
+    /// The computation of the states was interrupted; what is there is kept.
+    #[error("interrupted with the states of {done} of {total} graphs; the same command goes on from there")]
+    Interrupted { done: u64, total: u64 },
+    /// The run on disk was made from other data or settings.
+    #[error(
+        "{path}: the run was started with other settings, models or data (identity {found}, now {expected}); \
+         resume with its own config.json, or start a new run",
+        path = path.display()
+    )]
+    OtherIdentity { path: PathBuf, found: String, expected: String },
+    /// The loss became infinite or not a number.
+    #[error("the loss is {loss} in epoch {epoch}; lower --lr, or look at the states of the graphs")]
+    NotFinite { loss: f64, epoch: u64 },
+    /// What was asked for cannot be done with this data.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl FusionError {
+    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Evaluate(error) => error.is_input(),
+            Self::Store(error) => error.is_input(),
+            Self::Checkpoint(_) | Self::Input(_) | Self::OtherIdentity { .. } => true,
+            Self::Run(error) => !matches!(error, RunError::File { .. }),
+            _ => false,
+        }
+    }
+}
+
+impl From<tch::TchError> for FusionError {
+    fn from(error: tch::TchError) -> Self {
+        Self::Model(error.into())
+    }
+}

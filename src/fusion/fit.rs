@@ -1,0 +1,235 @@
+//! The epoch loop of an agent.
+//!
+//!     for epoch:                     from the checkpoint on, if there is one
+//!         act on every training graph, learn
+//!         act greedily on every validation graph
+//!         a row of metrics.csv; the best weights; a checkpoint
+//!         stop when the regret no longer falls
+//!
+//! The validation loss is the *regret*: how much less the weights that are chosen bring than the best weight of each
+//! graph would. A checkpoint is written after every epoch: an interrupted epoch is done again, with the same numbers.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tch::Reduction;
+
+use super::agent::BATCH_GRAPHS;
+use super::dqn::HUBER_DELTA;
+use super::learner::{Learned, Learner, greedy};
+use super::{FusionError, World, weight};
+use crate::memory::{self, Meter, patiently};
+use crate::nn::weights::StateDict;
+use crate::train::checkpoint;
+use crate::train::console::Console;
+use crate::train::fit::{Ending, LAST};
+use crate::train::logs::CsvLog;
+use crate::train::metrics::{EpochMetrics, metrics_header, metrics_row};
+use crate::train::run_directory::{RunDirectory, RunError};
+use crate::train::schedule::{Progress, Schedule};
+
+/// What is logged of an epoch beside its losses.
+const PARTS: [&str; 4] = ["td_loss", "kd_loss", "reward", "weight"];
+
+/// Settings of the loop.
+#[derive(Debug, Clone)]
+pub struct FitOptions {
+    pub max_epochs: u64,
+    /// Epochs without less regret after which it stops.
+    pub patience: u64,
+    pub lr: f64,
+    pub schedule: Schedule,
+    /// Digest of everything that the result depends on.
+    pub identity: String,
+}
+
+/// How it ended.
+#[derive(Debug, Clone)]
+pub struct FitSummary {
+    pub ending: Ending,
+    pub epochs: u64,
+    pub progress: Progress,
+    /// Metrics of the best epoch.
+    pub best: Value,
+    pub peak_memory_bytes: u64,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct AgentPosition {
+    /// Epochs that are done.
+    epoch: u64,
+    progress: Progress,
+    best: Value,
+    peak_memory_bytes: u64,
+    identity: String,
+}
+
+/// Means over the validation graphs, acting greedily.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Validated {
+    /// Of all actions' values against their rewards.
+    td_loss: f64,
+    reward: f64,
+    regret: f64,
+    weight: f64,
+}
+
+/// Trains. `save_best` is given the weights whenever they are the best so far, with epoch and regret.
+pub fn fit(
+    learner: &mut dyn Learner,
+    world: &World,
+    run: &RunDirectory,
+    console: &mut Console,
+    options: &FitOptions,
+    resumes: bool,
+    save_best: &mut dyn FnMut(&StateDict, u64, f64) -> Result<(), FusionError>,
+) -> Result<FitSummary, FusionError> {
+    let mut position = AgentPosition { identity: options.identity.clone(), ..AgentPosition::default() };
+    if resumes {
+        position = restore(learner, world, run, options)?;
+    }
+    let first = position.epoch;
+    let header = metrics_header(&PARTS);
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let is_done = |row: &csv::StringRecord| row[0].parse::<u64>().is_ok_and(|epoch| epoch < first);
+    let mut log = CsvLog::resume(&run.file("metrics.csv"), &header, is_done)?;
+
+    let ending = loop {
+        if position.epoch >= options.max_epochs {
+            break Ending::MaxEpochs;
+        }
+        if position.progress.epochs_since_best >= options.patience {
+            break Ending::EarlyStopping;
+        }
+        let epoch = position.epoch;
+        let start = Instant::now();
+        memory::reset_peak(world.device);
+        let lr = options.lr * options.schedule.factor(epoch, &position.progress);
+        console.start_epoch(epoch, options.max_epochs, 1, 0);
+        let Some(learned) = learner.epoch(world, epoch, lr)? else { break Ending::Interrupted };
+        if !learned.loss.is_finite() {
+            return Err(FusionError::NotFinite { loss: learned.loss, epoch });
+        }
+        let validated = validate(learner, world)?;
+        let metrics = epoch_metrics(epoch, lr, &learned, &validated, world, start.elapsed().as_secs_f64());
+        log.write(&metrics_row(&metrics))?;
+
+        position.epoch += 1;
+        position.peak_memory_bytes = position.peak_memory_bytes.max(metrics.peak_memory_bytes);
+        let improved = position.progress.record(epoch, validated.regret, options.schedule);
+        if improved {
+            save_best(&learner.deployed()?, epoch, validated.regret)?;
+            position.best = best_json(&metrics);
+        }
+        write_checkpoint(learner, run, &position)?;
+        console.finish_epoch(&metrics, options.max_epochs, improved, &format!("val reward {:.4}", validated.reward));
+    };
+    Ok(FitSummary {
+        ending,
+        epochs: position.epoch,
+        progress: position.progress,
+        best: position.best,
+        peak_memory_bytes: position.peak_memory_bytes,
+    })
+}
+
+fn validate(learner: &dyn Learner, world: &World) -> Result<Validated, FusionError> {
+    let of = &world.validation;
+    let positions: Vec<usize> = (0..of.len()).collect();
+    let (mut td_loss, mut reward, mut regret, mut weight_sum) = (0.0, 0.0, 0.0, 0.0);
+    for chunk in positions.chunks(BATCH_GRAPHS) {
+        let (loss, actions) = patiently(Meter::new(world.device), || {
+            let states = world.states_at(of, chunk)?;
+            let values = tch::no_grad(|| learner.network().forward(&states))?;
+            let loss = values.f_huber_loss(&world.rewards(of, chunk)?, Reduction::Mean, HUBER_DELTA)?;
+            Ok::<_, FusionError>((f64::try_from(loss)?, greedy(learner.network(), &states)?))
+        })?;
+        td_loss += loss * chunk.len() as f64;
+        for (&position, action) in chunk.iter().zip(actions) {
+            let brought = world.reward(of, position, action);
+            let best = (0..super::ACTIONS).map(|other| world.reward(of, position, other)).fold(brought, f64::max);
+            (reward, regret) = (reward + brought, regret + best - brought);
+            weight_sum += weight(action);
+        }
+    }
+    let count = of.len() as f64;
+    Ok(Validated {
+        td_loss: td_loss / count,
+        reward: reward / count,
+        regret: regret / count,
+        weight: weight_sum / count,
+    })
+}
+
+fn epoch_metrics(
+    epoch: u64,
+    lr: f64,
+    learned: &Learned,
+    validated: &Validated,
+    world: &World,
+    seconds: f64,
+) -> EpochMetrics {
+    EpochMetrics {
+        epoch,
+        train_loss: learned.loss,
+        val_loss: validated.regret,
+        parts: vec![
+            (PARTS[0], learned.td_loss, validated.td_loss),
+            (PARTS[1], learned.kd_loss, f64::NAN),
+            (PARTS[2], learned.reward, validated.reward),
+            (PARTS[3], learned.weight, validated.weight),
+        ],
+        lr,
+        graphs_per_second: world.training.len() as f64 / seconds,
+        peak_memory_bytes: memory::peak_bytes(world.device),
+        seconds,
+        steps: learned.steps,
+    }
+}
+
+fn best_json(metrics: &EpochMetrics) -> Value {
+    let mut parts = serde_json::Map::new();
+    for (name, training, validation) in &metrics.parts {
+        if training.is_finite() {
+            parts.insert((*name).to_owned(), json!(training));
+        }
+        if validation.is_finite() {
+            parts.insert(format!("val_{name}"), json!(validation));
+        }
+    }
+    json!({
+        "epoch": metrics.epoch,
+        "train_loss": metrics.train_loss,
+        "val_loss": metrics.val_loss,
+        "parts": parts,
+        "graphs_per_second": metrics.graphs_per_second,
+        "peak_memory_bytes": metrics.peak_memory_bytes,
+    })
+}
+
+fn write_checkpoint(learner: &dyn Learner, run: &RunDirectory, position: &AgentPosition) -> Result<(), FusionError> {
+    let path = run.file(LAST);
+    if let Some(folder) = path.parent() {
+        let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
+    Ok(checkpoint::write(&path, &learner.state()?, position)?)
+}
+
+fn restore(
+    learner: &mut dyn Learner,
+    world: &World,
+    run: &RunDirectory,
+    options: &FitOptions,
+) -> Result<AgentPosition, FusionError> {
+    let path = run.file(LAST);
+    let (state, position): (StateDict, AgentPosition) =
+        patiently(Meter::new(tch::Device::Cpu), || Ok::<_, FusionError>(checkpoint::read(&path)?))?;
+    if position.identity != options.identity {
+        return Err(FusionError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
+    }
+    learner.load(&state, world)?;
+    Ok(position)
+}

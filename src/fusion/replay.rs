@@ -1,0 +1,133 @@
+//! What an agent has tried, to learn from it again (Lin 1992): a ring of transitions, drawn from evenly.
+//!
+//! A transition refers to a training graph by its position, so that it takes twelve bytes and its states are read anew.
+
+use tch::Tensor;
+
+use crate::nn::ModelError;
+use crate::nn::weights::StateDict;
+use crate::random::{self, Purpose};
+
+/// An action on a graph and what it brought.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Transition {
+    /// Of the graph among the training graphs.
+    pub position: u32,
+    pub action: u32,
+    pub reward: f32,
+}
+
+/// The last `capacity` transitions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    transitions: Vec<Transition>,
+    capacity: usize,
+    /// Where the next one goes.
+    next: usize,
+}
+
+impl Replay {
+    /// An empty one.
+    pub fn new(capacity: usize) -> Self {
+        Self { transitions: Vec::new(), capacity: capacity.max(1), next: 0 }
+    }
+
+    /// Transitions in it.
+    pub fn len(&self) -> usize {
+        self.transitions.len()
+    }
+
+    /// Whether nothing was tried yet.
+    pub fn is_empty(&self) -> bool {
+        self.transitions.is_empty()
+    }
+
+    /// All of them.
+    pub fn transitions(&self) -> &[Transition] {
+        &self.transitions
+    }
+
+    /// Adds one, in place of the oldest when it is full.
+    pub fn push(&mut self, transition: Transition) {
+        if self.transitions.len() < self.capacity {
+            self.transitions.push(transition);
+        } else {
+            self.transitions[self.next] = transition;
+        }
+        self.next = (self.next + 1) % self.capacity;
+    }
+
+    /// `count` draws with replacement: a function of (seed, epoch, step).
+    pub fn sample(&self, count: usize, seed: u64, epoch: u64, step: u64) -> Vec<Transition> {
+        let key = random::bits(seed, Purpose::Replay, epoch, step);
+        let draw = |index: u64| random::to_below(random::mix(key ^ index), self.transitions.len() as u64) as usize;
+        (0..count as u64).map(|index| self.transitions[draw(index)]).collect()
+    }
+
+    /// As tensors of a checkpoint.
+    pub fn tensors(&self) -> StateDict {
+        let whole = |value: fn(&Transition) -> u32| {
+            Tensor::from_slice(&self.transitions.iter().map(|one| i64::from(value(one))).collect::<Vec<_>>())
+        };
+        let rewards: Vec<f32> = self.transitions.iter().map(|one| one.reward).collect();
+        StateDict::from([
+            ("replay.positions".to_owned(), whole(|one| one.position)),
+            ("replay.actions".to_owned(), whole(|one| one.action)),
+            ("replay.rewards".to_owned(), Tensor::from_slice(&rewards)),
+            ("replay.next".to_owned(), Tensor::from_slice(&[self.next as i64])),
+        ])
+    }
+
+    /// Puts back what [`Replay::tensors`] gave.
+    pub fn load(&mut self, tensors: &StateDict) -> Result<(), ModelError> {
+        let find = |name: &str| {
+            tensors.get(name).ok_or(ModelError::MissingTensor { name: name.to_owned(), expected: vec![-1] })
+        };
+        let positions = Vec::<i64>::try_from(find("replay.positions")?)?;
+        let actions = Vec::<i64>::try_from(find("replay.actions")?)?;
+        let rewards = Vec::<f32>::try_from(find("replay.rewards")?)?;
+        let next = Vec::<i64>::try_from(find("replay.next")?)?;
+        let transition = |((position, action), reward): ((i64, i64), f32)| Transition {
+            position: position as u32,
+            action: action as u32,
+            reward,
+        };
+        self.transitions = positions.into_iter().zip(actions).zip(rewards).map(transition).collect();
+        self.next = next.first().map_or(0, |&next| next as usize) % self.capacity;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transition(number: u32) -> Transition {
+        Transition { position: number, action: number % 21, reward: number as f32 / 2.0 }
+    }
+
+    #[test]
+    fn the_oldest_makes_room_and_a_checkpoint_brings_all_back() {
+        let mut replay = Replay::new(4);
+        (0..6).for_each(|number| replay.push(transition(number)));
+        let positions: Vec<u32> = replay.transitions().iter().map(|one| one.position).collect();
+        assert_eq!(positions, [4, 5, 2, 3]);
+        let mut again = Replay::new(4);
+        again.load(&replay.tensors()).unwrap();
+        assert_eq!(again, replay);
+        replay.push(transition(6));
+        again.push(transition(6));
+        assert_eq!((again.transitions()[2].position, &again), (6, &replay));
+    }
+
+    #[test]
+    fn draws_are_even_and_a_function_of_their_place() {
+        let mut replay = Replay::new(10);
+        (0..10).for_each(|number| replay.push(transition(number)));
+        assert_eq!(replay.sample(5, 1, 2, 3), replay.sample(5, 1, 2, 3));
+        assert_ne!(replay.sample(5, 1, 2, 3), replay.sample(5, 1, 2, 4));
+        let mut counts = [0; 10];
+        replay.sample(10_000, 1, 0, 0).iter().for_each(|one| counts[one.position as usize] += 1);
+        assert!(counts.iter().all(|&count| (850..1150).contains(&count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Learns how to fuse a VGAE and a GAT, and shows beside what else would have done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tch::Tensor;
+
+use super::evaluate::test_files;
+use super::fusion_models::{self, Pair};
+use super::fusion_report::{Judged, summary_json, write_results};
+use super::setup::{self, Data};
+use super::{StageError, training};
+use crate::config::{self, Config, FusionKind, Stage};
+use crate::evaluate::judge::TestFile;
+use crate::fusion::agent::{self, Agent, AgentDescription};
+use crate::fusion::bandit_learner::{BanditLearner, BanditOptions};
+use crate::fusion::baselines;
+use crate::fusion::dqn::DqnOptions;
+use crate::fusion::dqn_learner::{DqnLearner, DqnLearnerOptions, Exploration};
+use crate::fusion::fit::{FitOptions, fit};
+use crate::fusion::learner::Learner;
+use crate::fusion::report::FusionReport;
+use crate::fusion::states::difficulty;
+use crate::fusion::{ACTIONS, AnomalyScale, FusionError, Observations, Reward, STATE, StateScaling, World};
+use crate::graph::Split;
+use crate::nn::QNetworkConfig;
+use crate::train::console::Console;
+use crate::train::fit::{BEST, Ending, LAST};
+
+/// How `kdgat fusion` ended.
+#[derive(Debug)]
+pub struct FusionOutcome {
+    pub run: PathBuf,
+    /// None: interrupted; `--resume` goes on.
+    pub report: Option<FusionReport>,
+}
+
+/// The teacher of an agent: its Q-values for the training graphs, and its digest.
+struct QTeacher {
+    values: Tensor,
+    digest: String,
+}
+
+/// `kdgat fusion`. `resamples` are those of the intervals.
+pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageError> {
+    // Data, frozen models, and the states of all graphs.
+    let data = setup::open(config)?;
+    let files = test_files(&data.store, None)?;
+    let pair = fusion_models::find(config, &data)?;
+    let (world, anomaly) = world(config, &data, &pair)?;
+    let fixed = baselines::best_fixed_weight(&world.validation)?;
+    let teacher = teacher(config, &data, &world)?;
+
+    // The agent.
+    let directory = training::run_directory(config, &data.dataset.name, Stage::Fusion)?;
+    let path = directory.path().to_owned();
+    let resumes = config.output.resume && directory.file(LAST).exists();
+    let log = directory.file("log.txt");
+    let console = Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source });
+    let mut console = console?;
+    let teacher_digest = teacher.as_ref().map(|teacher| teacher.digest.clone());
+    let identity = identity(config, &data, &pair, teacher_digest.as_deref());
+    let inputs = inputs(&data, &pair, teacher_digest.as_deref(), &identity);
+    if !resumes {
+        directory.write_json("config.json", &config::freeze(config, Stage::Fusion.as_str(), &inputs))?;
+    }
+    let network = network_config(config);
+    let mut learner = learner(config, &network, teacher, &world)?;
+    console.line(&describe(config, &data, &pair, learner.num_parameters(), &world, teacher_digest.as_deref()));
+
+    // Fit.
+    let mut description = AgentDescription {
+        fusion: config.fusion.fusion.as_str().to_owned(),
+        network,
+        scaling: world.scaling.clone(),
+        reward: world.reward,
+        vgae: pair.vgae.fused(),
+        gat: pair.gat.fused(),
+        dataset: data.dataset.clone(),
+        window: config.data.window,
+        size: config.model.size.clone(),
+        epoch: 0,
+        val_loss: None,
+        teacher_digest,
+        created_by_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let best_path = directory.file(BEST);
+    let mut save_best = |weights: &_, epoch, regret| {
+        (description.epoch, description.val_loss) = (epoch, Some(regret));
+        agent::write(&best_path, weights, &anomaly, &description)
+    };
+    let options = fit_options(config, &data, identity);
+    let summary = fit(learner.as_mut(), &world, &directory, &mut console, &options, resumes, &mut save_best)?;
+    console.finish();
+    if summary.ending == Ending::Interrupted {
+        console.line(&format!("interrupted after {} epochs; go on with --resume", summary.epochs));
+        return Ok(FusionOutcome { run: path, report: None });
+    }
+
+    // Baselines, and the verdict.
+    let agent = Agent::read(&best_path, data.device)?;
+    let tests = observations_of_tests(&data, &world, &anomaly, &files)?;
+    let Some(contenders) = baselines::all(&world, &tests, fixed, config.training.seed)? else {
+        console.line("interrupted before the baselines; go on with --resume");
+        return Ok(FusionOutcome { run: path, report: None });
+    };
+    let judged = Judged { config, data: &data, pair: &pair, world: &world, files: &files, tests: &tests, resamples };
+    let report = judged.report(&directory, &agent, contenders, fixed)?;
+    write_results(&directory, &report)?;
+    directory.write_json("summary.json", &summary_json(&path, &summary, &agent, &report, &inputs))?;
+    console.note(&report.verdict.text());
+    Ok(FusionOutcome { run: path, report: Some(report) })
+}
+
+/// Graphs with their states, rewards and scales.
+fn world(config: &Config, data: &Data, pair: &Pair) -> Result<(World, AnomalyScale), StageError> {
+    let store = &data.store;
+    let states = Arc::new(pair.states(config, data)?);
+    let benign = store.select(Split::Train, Some(false));
+    let anomaly = AnomalyScale::of(benign.iter().map(|&graph| difficulty(states.row(graph))).collect())?;
+    let observations = |split| Observations::new(store, &states, &anomaly, store.select(split, None));
+    let (training, validation) = (observations(Split::Train)?, observations(Split::Validation)?);
+    let scaling = StateScaling::of(&states, &training.graphs)?;
+    let settings = &config.fusion;
+    let reward = Reward {
+        correctness: settings.reward_correctness,
+        agreement: settings.reward_agreement,
+        confidence: settings.reward_confidence,
+        balance: settings.reward_balance,
+    };
+    Ok((World { training, validation, states, scaling, reward, device: data.device }, anomaly))
+}
+
+/// The agent that is learned from, if any: by path, or the dataset's newest finished one of size teacher. It sees each graph
+/// through the models that it was trained with.
+fn teacher(config: &Config, data: &Data, world: &World) -> Result<Option<QTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let path = match &config.distillation.teacher_path {
+        Some(path) => path.clone(),
+        None => fusion_models::newest_teacher(config, &data.dataset.name)?,
+    };
+    let agent = Agent::read(&path, data.device)?;
+    if agent.description.network.actions != ACTIONS as i64 {
+        let found = agent.description.network.actions;
+        let text = format!("{}: an agent of {found} weights, {ACTIONS} are expected", path.display());
+        return Err(StageError::Input(text));
+    }
+    let states = fusion_models::teacher_pair(config, data, &agent.description)?.states(config, data)?;
+    let values = agent.values(&states, &world.training.graphs)?;
+    Ok(Some(QTeacher { values, digest: agent.digest }))
+}
+
+fn network_config(config: &Config) -> QNetworkConfig {
+    let hidden = config.model.hidden.iter().map(|&width| width as i64).collect();
+    QNetworkConfig { inputs: STATE.len() as i64, hidden, actions: ACTIONS as i64 }
+}
+
+fn learner(
+    config: &Config,
+    network: &QNetworkConfig,
+    teacher: Option<QTeacher>,
+    world: &World,
+) -> Result<Box<dyn Learner>, StageError> {
+    let (settings, training_settings) = (&config.fusion, &config.training);
+    let adam = training::fit_options(config, world.device).adam;
+    let (kd_alpha, seed) = (config.distillation.kd_alpha, training_settings.seed);
+    let (batch, replay_capacity) = (training_settings.batch_size, settings.replay_capacity);
+    let values = teacher.map(|teacher| teacher.values);
+    Ok(match settings.fusion {
+        FusionKind::Dqn => {
+            let target_update_steps = settings.target_update_steps as u64;
+            let dqn = DqnOptions { gamma: settings.fusion_gamma, target_update_steps, kd_alpha, adam };
+            let exploration = Exploration {
+                start: settings.epsilon_start,
+                end: settings.epsilon_end,
+                epochs: settings.epsilon_epochs as u64,
+            };
+            let options = DqnLearnerOptions { dqn, batch, replay_capacity, exploration, seed };
+            Box::new(DqnLearner::new(network, options, values, world)?)
+        }
+        FusionKind::Bandit => {
+            let (ridge, exploration) = (settings.bandit_ridge, settings.bandit_exploration);
+            let options = BanditOptions { ridge, exploration, replay_capacity, batch, kd_alpha, adam, seed };
+            Box::new(BanditLearner::new(network, options, values, world)?)
+        }
+    })
+}
+
+fn fit_options(config: &Config, data: &Data, identity: String) -> FitOptions {
+    let shared = training::fit_options(config, data.device);
+    FitOptions {
+        max_epochs: shared.max_epochs,
+        patience: shared.patience,
+        lr: shared.lr,
+        schedule: shared.schedule,
+        identity,
+    }
+}
+
+/// Digest of everything that the result depends on: a run is resumed only with the same.
+fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) -> String {
+    let training = &config.training;
+    let content = json!({
+        "data": data.dataset.digest,
+        "models": [pair.vgae.digest, pair.gat.digest],
+        "teacher": teacher,
+        "kd_alpha": config.distillation.kd_alpha,
+        "hidden": config.model.hidden,
+        "fusion": config.fusion,
+        "training": [training.max_epochs as f64, training.patience as f64, training.lr, training.weight_decay,
+            training.lr_step_epochs as f64, training.lr_gamma, training.gradient_clip, training.batch_size as f64],
+        "schedule": training.schedule,
+        "seed": training.seed,
+    });
+    blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
+}
+
+fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Map<String, Value> {
+    let mut inputs = Map::new();
+    inputs.insert("dataset".into(), json!(data.dataset));
+    inputs.insert("teacher_digest".into(), json!(teacher));
+    inputs.insert("vgae".into(), json!(pair.vgae.fused()));
+    inputs.insert("gat".into(), json!(pair.gat.fused()));
+    inputs.insert("identity".into(), json!(identity));
+    inputs
+}
+
+fn describe(
+    config: &Config,
+    data: &Data,
+    pair: &Pair,
+    parameters: i64,
+    world: &World,
+    teacher: Option<&str>,
+) -> String {
+    let short = |digest: &str| digest.get(..12).unwrap_or(digest).to_owned();
+    let teacher = teacher.map_or(String::new(), |digest| format!("; teacher {}", short(digest)));
+    format!(
+        "{} {}: {parameters} parameters, fuses {} and {}, {} training and {} validation graphs of {}{teacher}",
+        config.fusion.fusion,
+        config.model.size,
+        pair.vgae.name,
+        pair.gat.name,
+        world.training.len(),
+        world.validation.len(),
+        data.dataset.name,
+    )
+}
+
+fn observations_of_tests(
+    data: &Data,
+    world: &World,
+    anomaly: &AnomalyScale,
+    files: &[TestFile],
+) -> Result<Vec<Observations>, FusionError> {
+    let of_file =
+        |file: &TestFile| Observations::new(&data.store, &world.states, anomaly, file.graphs.clone().collect());
+    files.iter().map(of_file).collect()
+}

@@ -1,0 +1,201 @@
+//! The two models that are fused, and their states: given by path, or found for the dataset and the size.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::setup::{self, Data};
+use super::{StageError, training};
+use crate::config::{Config, ModelKind};
+use crate::distill::registry::Registry;
+use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models};
+use crate::fusion::agent::{AgentDescription, FusedModel};
+use crate::fusion::states::StateModels;
+use crate::fusion::{FusionError, StateFile, StateKey, state_cache};
+use crate::memory::{Meter, patiently};
+use crate::train::fit::BEST;
+
+/// What is known of a model without its weights, which are let go until states have to be computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundModel {
+    pub name: String,
+    pub path: PathBuf,
+    pub digest: String,
+    pub parameters: usize,
+    pub file_bytes: u64,
+}
+
+impl FoundModel {
+    /// As an agent remembers it.
+    pub fn fused(&self) -> FusedModel {
+        FusedModel { name: self.name.clone(), path: self.path.clone(), digest: self.digest.clone() }
+    }
+}
+
+/// The models that are fused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pair {
+    pub vgae: FoundModel,
+    pub gat: FoundModel,
+}
+
+impl Pair {
+    /// Whose states they are, and where they are kept.
+    fn place(&self, config: &Config, data: &Data) -> (StateKey, PathBuf) {
+        let key = StateKey {
+            vgae_digest: self.vgae.digest.clone(),
+            gat_digest: self.gat.digest.clone(),
+            data_digest: data.dataset.digest.clone(),
+            graphs: data.store.num_graphs(),
+        };
+        let path = state_cache::path(&config.data.stores_dir, &data.dataset.name, &key);
+        (key, path)
+    }
+
+    /// The states of all graphs: found, or computed and kept.
+    pub fn states(&self, config: &Config, data: &Data) -> Result<StateFile, FusionError> {
+        let (key, path) = self.place(config, data);
+        let scorer = |model: &FoundModel| {
+            let trained = TrainedModel::read(&model.path)?;
+            if trained.weights_digest != model.digest {
+                return Err(FusionError::Input(format!(
+                    "{}: the weights have changed (digest {}, {} is expected)",
+                    model.path.display(),
+                    trained.weights_digest,
+                    model.digest
+                )));
+            }
+            let kernel = training::attention_kernel(config);
+            Ok(patiently(Meter::new(data.device), || Scorer::new(&trained, data.device, kernel))?)
+        };
+        state_cache::find_or_compute(&path, &key, &data.store, || {
+            StateModels::new(scorer(&self.vgae)?, scorer(&self.gat)?)
+        })
+    }
+}
+
+/// The models that the configuration names; else, for a size `teacher…`, the dataset's registered teachers, and for any other
+/// size its newest finished runs of that size.
+pub fn find(config: &Config, data: &Data) -> Result<Pair, StageError> {
+    let (vgae, gat) = (&config.fusion.fusion_vgae, &config.fusion.fusion_gat);
+    Ok(Pair {
+        vgae: one(config, data, ModelKind::Vgae, vgae.as_deref())?,
+        gat: one(config, data, ModelKind::Gat, gat.as_deref())?,
+    })
+}
+
+fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> Result<FoundModel, StageError> {
+    let flag = if kind == ModelKind::Vgae { "--fusion-vgae" } else { "--fusion-gat" };
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => of_dataset(config, &data.dataset.name, kind, flag)?,
+    };
+    let model = TrainedModel::read(&path)?;
+    let found = model.description.architecture.model_name();
+    if found != kind.as_str() {
+        return Err(StageError::Input(format!("{flag} {}: this is a {found}; name a {kind}", path.display())));
+    }
+    let features = setup::feature_set(config);
+    let reads = model.description.architecture.input().features();
+    if reads != features {
+        return Err(StageError::Input(format!(
+            "{} reads {reads} features, the store has {features} ones; use --features {reads}, or name another with {flag}",
+            model.name
+        )));
+    }
+    let (window, trained_on) = (config.data.window, model.description.window);
+    if trained_on != window && trained_on != 0 {
+        return Err(StageError::Input(format!(
+            "{} was trained on windows of {trained_on} frames, the store has windows of {window}; use --window {trained_on}",
+            model.name
+        )));
+    }
+    Ok(FoundModel {
+        name: model.name.clone(),
+        parameters: model.num_parameters(),
+        digest: model.weights_digest,
+        path: model.path,
+        file_bytes: model.file_bytes,
+    })
+}
+
+fn of_dataset(config: &Config, dataset: &str, kind: ModelKind, flag: &str) -> Result<PathBuf, StageError> {
+    let size = &config.model.size;
+    if size.starts_with("teacher")
+        && let Ok(registered) = Registry::new(&config.distillation.teachers_dir).find(dataset, kind.as_str())
+    {
+        return Ok(registered.weights_path);
+    }
+    if let Some(run) = newest(&models::finished_runs(&config.output.runs_dir, dataset)?, kind.as_str(), size) {
+        return Ok(run);
+    }
+    let command = if kind == ModelKind::Vgae { "autoencoder" } else { "normal" };
+    let data = config.data.data.as_ref().map_or(String::new(), |path| format!(" --data {}", path.display()));
+    Err(StageError::Input(format!(
+        "no finished {kind} of size {size} for dataset {dataset} below {}; train one with `kdgat {command} --preset \
+         {kind},{size}{data}`, or name one with {flag}",
+        config.output.runs_dir.display()
+    )))
+}
+
+/// Of these runs, the one of this model and size that was finished last.
+fn newest(runs: &[PathBuf], model: &str, size: &str) -> Option<PathBuf> {
+    let fits = |run: &&PathBuf| {
+        let config = frozen(run);
+        config["config"]["model"]["model"] == model && config["config"]["model"]["size"] == size
+    };
+    let finished = |run: &Path| {
+        run.join("summary.json").metadata().and_then(|summary| summary.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    runs.iter().filter(fits).max_by_key(|run| finished(run)).cloned()
+}
+
+fn frozen(run: &Path) -> Value {
+    let text = std::fs::read(run.join("config.json")).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or(Value::Null)
+}
+
+/// The dataset's newest finished agent of size teacher.
+pub fn newest_teacher(config: &Config, dataset: &str) -> Result<PathBuf, StageError> {
+    let runs = models::finished_agents(&config.output.runs_dir, dataset)?;
+    newest(&runs, ModelKind::Dqn.as_str(), "teacher").map(|run| run.join(BEST)).ok_or_else(|| {
+        let data = config.data.data.as_ref().map_or(String::new(), |path| format!(" --data {}", path.display()));
+        StageError::Input(format!(
+            "no finished fusion agent of size teacher for dataset {dataset} below {}; train one with `kdgat fusion --preset \
+             dqn,teacher{data}`, name one with --teacher-path, or use --use-kd false",
+            config.output.runs_dir.display()
+        ))
+    })
+}
+
+/// The models that an agent was trained with. Where its states are already kept, the models need not be there any more.
+pub fn teacher_pair(config: &Config, data: &Data, agent: &AgentDescription) -> Result<Pair, StageError> {
+    let pair = Pair { vgae: remembered(&agent.vgae), gat: remembered(&agent.gat) };
+    if agent.window != config.data.window {
+        return Err(StageError::Input(format!(
+            "the teacher of the fusion saw windows of {} frames, the store has windows of {}",
+            agent.window, config.data.window
+        )));
+    }
+    let missing = [&pair.vgae, &pair.gat].into_iter().find(|model| !model.path.exists());
+    if let Some(model) = missing {
+        let (_, path) = pair.place(config, data);
+        if !path.exists() {
+            let text = format!(
+                "the teacher of the fusion reads states of {} ({}), which is gone, and its states are not kept ({}); train \
+                 the teacher again, or use --use-kd false",
+                model.name,
+                model.path.display(),
+                path.display()
+            );
+            return Err(EvaluateError::Input(text).into());
+        }
+    }
+    Ok(pair)
+}
+
+fn remembered(model: &FusedModel) -> FoundModel {
+    let FusedModel { name, path, digest } = model.clone();
+    FoundModel { name, path, digest, parameters: 0, file_bytes: 0 }
+}

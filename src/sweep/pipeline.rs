@@ -1,0 +1,122 @@
+//! `kdgat pipeline`: the shipped sweep `pipeline` on one dataset, in a folder that belongs to the content of its data.
+//!
+//! Steps are tasks of a sweep, known by digests of their settings and of the tasks that they take something from. With the digest of
+//! the data in the folder's name, a step is done again when anything that it follows from has changed, and skipped when
+//! nothing has.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::SweepError;
+use super::plan::{self, Found, Plan, Task, TaskKind, override_field};
+use super::state::{Status, SweepFolder};
+
+/// The sweep that it runs.
+const SHIPPED: &str = "pipeline";
+/// Folder of all pipelines.
+pub const FOLDER: &str = "pipelines";
+
+/// What a user asks for.
+#[derive(Clone, Debug, Default)]
+pub struct PipelineOptions {
+    /// The dataset; none: as configured, else the simulated one.
+    pub data: Option<PathBuf>,
+    /// Presets that are laid over those of each step.
+    pub overlays: Vec<String>,
+    /// As after `--set` of a sweep: `FIELD=VALUE` or `STEP.FIELD=VALUE`.
+    pub changes: Vec<String>,
+}
+
+/// The sweep file with the user's changes.
+pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
+    let mut found = plan::find(Path::new(SHIPPED))?;
+    for step in found.file.step.iter_mut().filter(|step| !step.preset.is_empty()) {
+        for overlay in &options.overlays {
+            step.preset += &format!(",{overlay}");
+        }
+    }
+    if !options.overlays.is_empty() {
+        found.text += &format!("\n# --preset {}\n", options.overlays.join(","));
+    }
+    let data = options.data.as_ref().map(|data| format!("data={}", data.display()));
+    for change in data.iter().chain(&options.changes) {
+        override_field(&mut found.file, change)?;
+        // The copy in the pipeline's folder tells what was asked for.
+        found.text += &format!("\n# --set {change}\n");
+    }
+    Ok(found)
+}
+
+/// The task that makes the graph store.
+///
+/// # Errors
+/// If there are several: a pipeline has one dataset.
+pub fn store(plan: &Plan) -> Result<&Task, SweepError> {
+    let mut stores = plan.tasks.iter().filter(|task| task.kind == TaskKind::Store);
+    match (stores.next(), stores.next()) {
+        (Some(store), None) => Ok(store),
+        _ => {
+            let text = "a pipeline has one dataset, cut in one way; use `kdgat sweep pipeline` for several";
+            Err(SweepError::Usage(text.to_owned()))
+        }
+    }
+}
+
+/// Where the pipeline of a dataset with this content is kept.
+pub fn folder(parent: &Path, dataset: &str, data_digest: &str) -> PathBuf {
+    parent.join(format!("{dataset}-{}", data_digest.get(..12).unwrap_or(data_digest)))
+}
+
+/// The steps, in an order in which they can be done, with how far each is.
+pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, SweepError> {
+    let mut lines = String::new();
+    let mut left = 0;
+    for (at, task) in plan.tasks.iter().enumerate() {
+        let state = folder.map(|folder| folder.state(task)).transpose()?.unwrap_or_default();
+        let what = match state.status {
+            Status::Done | Status::Stopped => "done",
+            Status::Failed | Status::Blocked => "failed, again",
+            _ if state.attempts > 0 => "goes on",
+            _ => "to do",
+        };
+        left += usize::from(!state.status.is_done());
+        let needs: Vec<&str> =
+            task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
+        let after = if needs.is_empty() { String::new() } else { format!("  after {}", needs.join(", ")) };
+        let (number, name, command) = (at + 1, task.folder_name(), task.kind.words().join(" "));
+        // Writing into a String cannot fail.
+        let _ = writeln!(lines, "  {number:>2}  {what:<13}  {name:<36}  kdgat {command:<14}{after}");
+    }
+    Ok(format!("{} steps, {left} to do\n{lines}", plan.tasks.len()))
+}
+
+/// What came of it: the verdicts of the fusion, and where the results lie.
+pub fn results(plan: &Plan, folder: &SweepFolder) -> Result<String, SweepError> {
+    let mut text = String::new();
+    for task in &plan.tasks {
+        let state = folder.state(task)?;
+        let run = folder.task(task).join(state.run.as_deref().unwrap_or("run"));
+        // Writing into a String cannot fail.
+        let _ = match task.kind {
+            TaskKind::Fusion if state.status.is_done() => {
+                writeln!(text, "{}: {}  {}\n", task.step, verdict(&run)?, run.join("fusion.{json,csv}").display())
+            }
+            TaskKind::Evaluate if state.status.is_done() => {
+                writeln!(text, "{}: {}", task.step, run.join("metrics.{json,csv}").display())
+            }
+            _ => Ok(()),
+        };
+    }
+    Ok(text)
+}
+
+fn verdict(run: &Path) -> Result<String, SweepError> {
+    let path = run.join("fusion.json");
+    let bytes = std::fs::read(&path).map_err(SweepError::file(&path, "read"))?;
+    let damaged = |found: String| SweepError::Damaged { path: path.clone(), found };
+    let report: Value = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let text = report["verdict"]["text"].as_str();
+    text.map(str::to_owned).ok_or_else(|| damaged("it has no verdict".to_owned()))
+}

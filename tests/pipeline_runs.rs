@@ -1,0 +1,151 @@
+//! `kdgat pipeline` on a small dataset: planned, killed and continued, skipped when nothing has changed.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::cli::Workplace;
+
+/// Networks and trainings small enough for a test.
+const SMALL: &[&str] = &[
+    "vgae-teacher.hidden=24,12,8",
+    "vgae-teacher.latent=8",
+    "vgae-teacher.embedding=4",
+    "vgae-student.hidden=8,8,4",
+    "vgae-student.latent=4",
+    "vgae-student.embedding=2",
+    "gat-teacher.hidden=12",
+    "gat-teacher.heads=2",
+    "gat-student.hidden=8",
+    "gat-student.heads=2",
+    "fusion-teacher.hidden=32,32",
+    "fusion-student.hidden=16",
+    "max_epochs=6",
+    "threads=1",
+];
+
+fn pipeline(more: &[&'static str]) -> Vec<&'static str> {
+    let changes = SMALL.iter().flat_map(|change| ["--set", *change]);
+    ["pipeline"].into_iter().chain(changes).chain(more.iter().copied()).collect()
+}
+
+/// The only folder in there.
+fn only_folder(parent: &Path) -> PathBuf {
+    let entries: Vec<PathBuf> = std::fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    entries[0].clone()
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Digest of the weights of every step that trains, and F1 of all rows of the evaluation and of the fusions.
+fn results(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder.join("tasks")).unwrap() {
+        let task = entry.unwrap().path();
+        let name = task.file_name().unwrap().to_string_lossy().into_owned();
+        let run = task.join("run");
+        if run.join("summary.json").exists() {
+            found.insert(name.clone(), json(&run.join("summary.json"))["weights_digest"].to_string());
+        }
+        for (file, models) in [("metrics.json", "/models"), ("fusion.json", "/evaluation/models")] {
+            if !run.join(file).exists() {
+                continue;
+            }
+            for model in json(&run.join(file)).pointer(models).unwrap().as_array().unwrap() {
+                let rows = model["results"].as_array().unwrap().iter();
+                let f1: Vec<String> = rows.map(|row| row["metrics"]["f1"].to_string()).collect();
+                // The folder of the run is the name of its task.
+                found.insert(format!("{name} {} {}", model["kind"], model["weights_digests"]), f1.join(" "));
+            }
+        }
+    }
+    found
+}
+
+/// Processes whose parent is one of these.
+fn children(parent: u32) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let parent_of = |process: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok()
+    };
+    processes.filter(|&process| parent_of(process) == Some(parent)).collect()
+}
+
+#[test]
+fn a_pipeline_is_planned_killed_continued_and_skipped() {
+    let workplace = Workplace::new();
+    // Planned: nothing is written.
+    let planned = workplace.success(&pipeline(&["--dry-run"]));
+    for step in
+        ["vgae-teacher", "vgae-student", "gat-teacher", "gat-student", "fusion-teacher", "fusion-student", "evaluate"]
+    {
+        assert!(planned.lines().any(|line| line.contains("to do") && line.contains(step)), "{step}: {planned}");
+    }
+    assert!(planned.contains("known when the graph store is built"), "{planned}");
+    assert!(!workplace.path().join("pipelines").exists() && !workplace.path().join("stores").exists());
+
+    // Whole.
+    let said = workplace.success(&pipeline(&["--output", "whole"]));
+    assert!(said.contains("fusion-student: Learned fusion") && said.contains("evaluate: "), "{said}");
+    let whole = results(&only_folder(&workplace.path().join("whole")));
+    assert_eq!(whole.keys().filter(|name| !name.contains(' ')).count(), 6, "{whole:?}");
+
+    // Killed again and again, with what it ran.
+    let mut kills = 0;
+    for attempt in 0u64.. {
+        assert!(attempt < 60, "the pipeline does not end");
+        let mut child = workplace
+            .command(&pipeline(&["--output", "killed"]))
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (start, delay) = (Instant::now(), Duration::from_millis(250 + 150 * attempt));
+        let mut status = None;
+        while start.elapsed() < delay && status.is_none() {
+            status = child.try_wait().unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(status) = status {
+            assert!(status.success(), "attempt {attempt}");
+            break;
+        }
+        let tasks = children(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for task in tasks {
+            let _ = Command::new("kill").args(["-KILL", &task.to_string()]).stderr(Stdio::null()).status();
+        }
+        kills += 1;
+    }
+    assert!(kills >= 3, "killed {kills} times only");
+    assert_eq!(results(&only_folder(&workplace.path().join("killed"))), whole, "after {kills} kills");
+
+    // Again: nothing to do, and soon.
+    let start = Instant::now();
+    let said = workplace.success(&pipeline(&["--output", "whole"]));
+    assert!(said.contains(" 0 to do") && !said.contains("started "), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+
+    // A setting of one step: what follows from it is done again, what does not is kept.
+    let said = workplace.success(&pipeline(&["--output", "whole", "--set", "gat-student.lr=0.002"]));
+    let started = |step: &str| said.lines().any(|line| line.starts_with("started ") && line.contains(step));
+    assert!(started("gat-student") && started("fusion-student") && started("evaluate"), "{said}");
+    assert!(!started("vgae-") && !started("gat-teacher") && !started("fusion-teacher"), "{said}");
+
+    // Other data: all of it.
+    let other = workplace.path().join("small");
+    support::cli::copy_folder(support::cli::small_dataset(), &other);
+    let log = std::fs::read_dir(other.join("train_01_attack_free")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(log).unwrap();
+    let planned = workplace.success(&pipeline(&["--data", "small", "--output", "whole", "--dry-run"]));
+    assert!(!planned.contains("done") && planned.contains("to do"), "{planned}");
+}
