@@ -95,6 +95,10 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     // Whole.
     let said = workplace.success(&pipeline(&["--output", "whole"]));
     assert!(said.contains("fusion-student: Learned fusion") && said.contains("evaluate: "), "{said}");
+    let page = std::fs::read_to_string(only_folder(&workplace.path().join("whole")).join("report.html")).unwrap();
+    for words in ["vgae-teacher", "gat-student", "fusion-student", "ROC"] {
+        assert!(page.contains(words), "the report says nothing of {words}");
+    }
     let whole = results(&only_folder(&workplace.path().join("whole")));
     assert_eq!(whole.keys().filter(|name| !name.contains(' ')).count(), 6, "{whole:?}");
 

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::output;
 use crate::config::ByteSize;
+use crate::report::{self, ReportOptions};
 use crate::sweep::pipeline::{self, PipelineOptions};
 use crate::sweep::plan::{self, Surroundings};
 use crate::sweep::run::{self, Ended, Wish};
@@ -69,10 +70,20 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
     let _membership = folder.join(&plan, &found.text)?;
     folder.retry_failed(&plan)?;
     eprint!("pipeline: {}; {}\n{}", folder.path().display(), slots.reason, pipeline::describe(&plan, Some(&folder))?);
+    let had_all = pipeline::is_done(&plan, &folder)?;
     let ended = run::run_here(&folder, &plan, &slots)?;
     output::write(&pipeline::results(&plan, &folder)?)?;
     Ok(match ended {
-        Ended::Done => ExitCode::SUCCESS,
+        Ended::Done => {
+            let page = folder.path().join(report::PAGE);
+            // Of the same results the page is the same.
+            if !had_all || !page.exists() {
+                let paths = vec![folder.path().to_owned()];
+                report::write(&ReportOptions { paths, output: Some(page.clone()), ..ReportOptions::default() })?;
+            }
+            output::write(&format!("report: {}\n", page.display()))?;
+            ExitCode::SUCCESS
+        }
         Ended::Failed => {
             eprintln!("a step has failed; its reason stands above, and the same command tries it again");
             ExitCode::FAILURE

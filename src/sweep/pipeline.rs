@@ -92,6 +92,16 @@ pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, Swe
     Ok(format!("{} steps, {left} to do\n{lines}", plan.tasks.len()))
 }
 
+/// Whether nothing is left to do.
+pub fn is_done(plan: &Plan, folder: &SweepFolder) -> Result<bool, SweepError> {
+    for task in &plan.tasks {
+        if !folder.state(task)?.status.is_done() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// What came of it: the verdicts of the fusion, and where the results lie.
 pub fn results(plan: &Plan, folder: &SweepFolder) -> Result<String, SweepError> {
     let mut text = String::new();
