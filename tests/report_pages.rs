@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use report_support::stage_support::Workplace;
-use report_support::{AUTOENCODER, CURRICULUM, EVALUATION, NORMAL, RUNS, TEACHER, look, report, trained};
+use report_support::{AUTOENCODER, CURRICULUM, EVALUATION, FUSION, NORMAL, RUNS, TEACHER, look, report, trained};
 
 /// Beginnings of the names of all charts of a page.
 fn charts(html: &str) -> Vec<String> {
@@ -53,6 +53,9 @@ fn a_run_of_each_stage_has_the_charts_of_its_stage() {
         assert_eq!(others, 1, "only the named run is shown");
     }
     expect(&report(trained(), &[EVALUATION], "evaluation.html"), &TEST_CHARTS);
+    let html = report(trained(), &[FUSION], "fusion.html");
+    expect(&html, &["regret-", "weight-", "f1-tiny-dqn-student-fusion-1-", "memory-"]);
+    assert!(html.contains("small MLP") && !html.contains("kdgat evaluate RUN"), "{html}");
 }
 
 #[test]
@@ -63,6 +66,7 @@ fn a_browser_sees_every_chart_and_says_nothing() {
         ("browser-autoencoder", vec![AUTOENCODER]),
         ("browser-normal", vec![NORMAL]),
         ("browser-curriculum", vec![CURRICULUM]),
+        ("browser-fusion", vec![FUSION]),
         ("browser-two", vec![TEACHER, NORMAL]),
         ("browser-evaluation", vec![EVALUATION]),
     ];

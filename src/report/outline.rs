@@ -29,7 +29,8 @@ pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<
     for evaluation in found.evaluations.iter().take(MOST_EVALUATIONS) {
         sections.push(of_evaluation(evaluation, found.evaluations.len() > 1)?);
     }
-    if found.evaluations.is_empty() && !found.runs.is_empty() {
+    // An agent that fuses two models is judged by its own run.
+    if found.evaluations.is_empty() && found.runs.iter().any(|run| run.stage() != "fusion") {
         let why = "none of these runs is evaluated; `kdgat evaluate RUN` scores it on the test folders of its dataset, and the \
                    next report shows ROC and precision\u{2013}recall curves, confusion per attack, the trade-off of size, latency \
                    and F1, and drawn windows.";
@@ -85,7 +86,11 @@ fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
 }
 
 fn of_run(run: &Run) -> Result<Section, ReportError> {
-    let mut charts = vec![figures::losses::draw(run)?, figures::memory::draw(run)?];
+    let mut charts = match run.stage() {
+        "fusion" => figures::fusion::draw(run)?,
+        _ => vec![figures::losses::draw(run)?],
+    };
+    charts.push(figures::memory::draw(run)?);
     charts.extend(figures::memory::draw_gpu(run)?);
     charts.extend(figures::difficulty::draw(run)?);
     charts.extend(figures::teacher::draw(run)?);

@@ -42,6 +42,9 @@ pub enum SweepError {
     /// A program of the batch system failed.
     #[error("`{command}` failed: {said}")]
     Batch { command: String, said: String },
+    /// A task's jobs end again and again without having done anything.
+    #[error("{task}: its last {jobs} jobs ended without a result; see the log of {last} (`ray job logs {last}`)")]
+    Lost { task: String, jobs: u32, last: String },
 }
 
 impl SweepError {
@@ -52,7 +55,7 @@ impl SweepError {
 
     /// Whether the user can mend it by another command line or file.
     pub fn is_input(&self) -> bool {
-        !matches!(self, Self::File { .. } | Self::Batch { .. })
+        !matches!(self, Self::File { .. } | Self::Batch { .. } | Self::Lost { .. })
     }
 }
 

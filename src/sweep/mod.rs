@@ -4,6 +4,7 @@
 //! digest, so that what several trials need is one task. A folder ([`state::SweepFolder`]) holds how far each task is; any
 //! number of processes may work on it. [`run`] does the work here, [`slurm`] and [`ray`] hand it to a cluster.
 
+mod cluster;
 pub mod early;
 mod error;
 pub mod pipeline;

@@ -18,6 +18,7 @@ pub const AUTOENCODER: &str = "runs/tiny/vgae_student_autoencoder_kd/1";
 pub const NORMAL: &str = "runs/tiny/gat_student_normal_kd/1";
 pub const CURRICULUM: &str = "runs/tiny/gat_student_curriculum_kd/1";
 pub const TEACHER: &str = "runs/tiny/gat_teacher_normal/1";
+pub const FUSION: &str = "runs/tiny/dqn_student_fusion/1";
 pub const EVALUATION: &str = "runs/tiny/evaluation";
 
 /// A run of each stage, with teachers, and their evaluation; made once for all tests of a file.
@@ -38,6 +39,9 @@ pub fn trained() -> &'static Workplace {
         train("normal", "gat,student", &gat, &["--use-kd", "false"]);
         train("curriculum", "gat,student", &gat, &[]);
         place.run(&["evaluate", "--resamples", "20"]);
+        let models = ["--fusion-vgae", AUTOENCODER, "--fusion-gat", NORMAL];
+        let agent = ["--preset", "dqn,student", "--use-kd", "false", "--hidden", "16", "--resamples", "20"];
+        place.run(&[&["fusion"], &agent[..], &models, &quick[..2]].concat());
         place
     })
 }

@@ -15,11 +15,13 @@ struct Group<'a> {
 /// A figure for each model and dataset of which there are several kinds of runs.
 pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn = Vec::new();
-    let mut kinds: Vec<(&str, &str)> = runs.iter().map(|run| (run.dataset(), run.model())).collect();
+    // An agent that fuses two models has no task loss.
+    let trained = || runs.iter().filter(|run| run.stage() != "fusion");
+    let mut kinds: Vec<(&str, &str)> = trained().map(|run| (run.dataset(), run.model())).collect();
     kinds.sort_unstable();
     kinds.dedup();
     for (dataset, model) in kinds {
-        let groups = groups(runs.iter().filter(|run| (run.dataset(), run.model()) == (dataset, model)));
+        let groups = groups(trained().filter(|run| (run.dataset(), run.model()) == (dataset, model)));
         if groups.len() > 1 {
             drawn.extend(one(dataset, model, &groups)?);
         }

@@ -1,5 +1,7 @@
 //! F1 of all models on a test folder, with their intervals.
 
+use std::path::Path;
+
 use plotters::prelude::*;
 
 use super::{Drawn, Figure, folder_words, trade_off};
@@ -8,7 +10,7 @@ use crate::report::chart::palette::{self, AXIS, GRID, INK};
 use crate::report::chart::{
     SMALL_TEXT, Svg, TEXT, WIDTH, fitted, px, short, stroke, text_width, ticks, write, write_centered, write_right,
 };
-use crate::report::files::Evaluation;
+use crate::report::files::{Evaluation, Model};
 use crate::report::html::slug;
 
 const ROW: i32 = 24;
@@ -28,6 +30,27 @@ struct Dot {
 
 /// A figure for each test folder on which two models or more have an F1.
 pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
+    let source = evaluation.folder.join("metrics.json");
+    each_folder(evaluation, &source, trade_off::COLORS, |model| (model.label(), trade_off::color(model)))
+}
+
+/// The same of an agent that fuses two models, and of its baselines.
+pub fn of_contenders(evaluation: &Evaluation, source: &Path) -> Result<Vec<Drawn>, ReportError> {
+    let agent = evaluation.models.first().map_or("", |model| model.model.as_str());
+    each_folder(evaluation, source, "Blue: the agent; green: what it has to beat.", |model| {
+        match model.model == agent {
+            true => (format!("agent ({})", model.kind), 0),
+            false => (model.model.clone(), 2),
+        }
+    })
+}
+
+fn each_folder(
+    evaluation: &Evaluation,
+    source: &Path,
+    colors: &str,
+    look: impl Fn(&Model) -> (String, usize),
+) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn = Vec::new();
     for folder in evaluation.folders() {
         let mut dots: Vec<Dot> = evaluation
@@ -35,7 +58,7 @@ pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
             .iter()
             .filter_map(|model| {
                 let [value, low, high] = model.folders().find(|row| row.folder == folder)?.metric("f1");
-                let (name, color) = (model.label(), trade_off::color(model));
+                let (name, color) = look(model);
                 value.is_finite().then_some(Dot { name, value, low, high, color })
             })
             .collect();
@@ -54,7 +77,7 @@ pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
         };
         drawn.push(
             Figure {
-                slug: slug(&format!("f1 {} {folder}", evaluation.dataset)),
+                slug: slug(&format!("f1 {} {folder}", evaluation.name())),
                 title: format!(
                     "F1, {}: {:.3} ({}) down to {:.3} ({})",
                     folder_words(folder),
@@ -63,11 +86,8 @@ pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
                     dots[dots.len() - 1].value,
                     dots[dots.len() - 1].name
                 ),
-                reading: format!(
-                    "At the recorded threshold; further right is better. {intervals} {}{hidden}",
-                    trade_off::COLORS
-                ),
-                sources: vec![evaluation.folder.join("metrics.json")],
+                reading: format!("At the recorded threshold; further right is better. {intervals} {colors}{hidden}"),
+                sources: vec![source.to_owned()],
                 svg: svg(&dots)?,
             }
             .into(),

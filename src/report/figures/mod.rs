@@ -4,6 +4,7 @@ pub mod comparison;
 pub mod confusion;
 pub mod curves;
 pub mod difficulty;
+pub mod fusion;
 pub mod intervals;
 pub mod losses;
 pub mod memory;

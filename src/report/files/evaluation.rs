@@ -95,6 +95,33 @@ impl Evaluation {
         })
     }
 
+    /// The agent that fuses two models and its baselines, from the file of its results; `None` where there is none yet.
+    pub fn of_fusion(path: &Path) -> Result<Option<Self>, ReportError> {
+        let mut content = read_json(path);
+        if content.is_null() {
+            return Ok(None);
+        }
+        let models = serde_json::from_value(content["evaluation"]["models"].take())
+            .map_err(|error| ReportError::input(path, format!("holds no results: {error}; run the fusion again")))?;
+        Ok(Some(Self {
+            folder: path.parent().unwrap_or(Path::new(".")).to_owned(),
+            dataset: content["evaluation"]["dataset"].as_str().unwrap_or("").to_owned(),
+            models,
+            curves: None,
+            windows: Vec::new(),
+        }))
+    }
+
+    /// Tells its figures from those of others: the dataset, for a fusion with its agent.
+    pub fn name(&self) -> String {
+        match self.models.first() {
+            Some(model) if matches!(model.kind.as_str(), "dqn" | "bandit") => {
+                format!("{} {}", self.dataset, model.model)
+            }
+            _ => self.dataset.clone(),
+        }
+    }
+
     /// Keeps the models of these names, alone and in pairs with each other.
     pub fn keep(&mut self, names: &[&str]) {
         self.models.retain(|model| model.model.split(" + ").all(|part| names.contains(&part)));

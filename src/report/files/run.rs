@@ -100,7 +100,11 @@ pub fn read_json(path: &Path) -> Value {
 fn label(config: &Value) -> String {
     let model = &config["config"]["model"];
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    let mut label = format!("{} {}", text(&model["model"]).to_uppercase(), text(&model["size"]));
+    let what = match config["command"] == "fusion" {
+        true => format!("fusion ({})", text(&config["config"]["fusion"]["fusion"])),
+        false => text(&model["model"]).to_uppercase(),
+    };
+    let mut label = format!("{what} {}", text(&model["size"]));
     if config["command"] == "curriculum" {
         label += ", curriculum";
     }

@@ -6,24 +6,16 @@
 mod http;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::SweepError;
+use super::cluster::{Cluster, LOST, attend};
 use super::plan::{Plan, Task};
 use super::run::{Board, Ended, Follower};
 use super::state::{Status, SweepFolder};
 use crate::config::DeviceChoice;
-use crate::interrupt;
 use http::Server;
-
-/// Between two looks at the jobs.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A head node that does not answer is waited for so long.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Times that a task is submitted again after its job went without a trace.
-const LOST: u32 = 5;
 
 /// What Ray is asked to run for a task, as `--dry-run` prints it.
 pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepError> {
@@ -47,9 +39,11 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
         follower: Follower::new(plan),
         jobs: BTreeMap::new(),
         submissions: BTreeMap::new(),
+        begun: BTreeMap::new(),
     };
     submitter.find_jobs()?;
-    submitter.work()
+    submitter.begun = submitter.submissions.clone();
+    attend(&mut submitter)
 }
 
 /// The body of a submission. Its number keeps the names of a task's jobs apart.
@@ -94,6 +88,27 @@ struct Submitter<'a> {
     /// The job of each task that has one.
     jobs: BTreeMap<&'a str, String>,
     submissions: BTreeMap<&'a str, u32>,
+    /// Submissions before this process.
+    begun: BTreeMap<&'a str, u32>,
+}
+
+impl<'a> Cluster<'a> for Submitter<'a> {
+    fn parts(&mut self) -> (&'a SweepFolder, &mut Board<'a>, &mut Follower<'a>) {
+        (self.folder, &mut self.board, &mut self.follower)
+    }
+
+    fn look(&mut self) -> Result<(), SweepError> {
+        let known = self.statuses()?;
+        self.look_after(&known)?;
+        self.submit()
+    }
+
+    fn cancel(&mut self) -> Result<(), SweepError> {
+        for job in self.jobs.values() {
+            self.call("POST", &format!("/api/jobs/{job}/stop"), None)?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Submitter<'a> {
@@ -124,37 +139,6 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<Ended, SweepError> {
-        let begun: BTreeMap<&str, u32> = self.submissions.clone();
-        let mut answered = Instant::now();
-        loop {
-            self.board.refresh()?;
-            if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
-                return Ok(ended);
-            }
-            if self.folder.is_cancelled() {
-                for job in self.jobs.values() {
-                    self.call("POST", &format!("/api/jobs/{job}/stop"), None)?;
-                }
-                return Ok(Ended::Cancelled);
-            }
-            if interrupt::requested() {
-                return Ok(self.follower.leave());
-            }
-            match self.statuses() {
-                Ok(known) => {
-                    answered = Instant::now();
-                    self.look_after(&known)?;
-                    self.submit(&begun)?;
-                }
-                // It may be restarted; jobs run on meanwhile.
-                Err(error) if answered.elapsed() > PATIENCE => return Err(error),
-                Err(error) => tracing::warn!("{error}"),
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
     /// Lets go of jobs that have ended: what came of their tasks stands in the folder. A job that somebody stopped fails.
     fn look_after(&mut self, known: &BTreeMap<String, String>) -> Result<(), SweepError> {
         for task in &self.plan.tasks {
@@ -179,23 +163,17 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    /// Submits every task that can begin and has no job. `begun`: submissions before this process.
-    fn submit(&mut self, begun: &BTreeMap<&str, u32>) -> Result<(), SweepError> {
+    /// Submits every task that can begin and has no job.
+    fn submit(&mut self) -> Result<(), SweepError> {
         for task in self.board.ready() {
             if self.jobs.contains_key(task.id.as_str()) || self.folder.is_claimed(task)? {
                 continue;
             }
             let number = self.submissions.get(task.id.as_str()).copied().unwrap_or(0) + 1;
             let rungs = self.board.state(&task.id).map_or(0, |state| state.rung + state.failures);
-            if number - begun.get(task.id.as_str()).copied().unwrap_or(0) > LOST + rungs {
-                return Err(SweepError::Batch {
-                    command: format!("{} {}", task.step, task.label),
-                    said: format!(
-                        "its last {LOST} jobs ended without a result; see `ray job logs` of {}-{}",
-                        prefix(self.folder, task),
-                        number - 1
-                    ),
-                });
+            if number - self.begun.get(task.id.as_str()).copied().unwrap_or(0) > LOST + rungs {
+                let last = format!("{}-{}", prefix(self.folder, task), number - 1);
+                return Err(SweepError::Lost { task: format!("{} {}", task.step, task.label), jobs: LOST, last });
             }
             let body = request(self.folder, self.plan, task, number)?;
             self.call("POST", "/api/jobs/", Some(&body))?;

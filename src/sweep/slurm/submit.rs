@@ -10,20 +10,14 @@ use std::time::{Duration, Instant};
 use super::queue::{self, JobId};
 use super::script::script;
 use crate::files;
-use crate::interrupt;
 use crate::sweep::SweepError;
+use crate::sweep::cluster::{Cluster, LOST, attend};
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::run::{Board, Ended, Follower};
 use crate::sweep::state::{Status, SweepFolder};
 
-/// Between two looks at the queue.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A job that has left the queue may not have written its state yet, as file systems go.
 const GRACE: Duration = Duration::from_secs(5);
-/// A controller that does not answer is waited for so long.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Times that a task is submitted again after its job went without a trace.
-const LOST: u32 = 5;
 
 /// The scripts in the order of their submission, as `--dry-run` prints them.
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
@@ -51,7 +45,7 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     };
     folder.write_table(plan)?;
     submitter.find_jobs()?;
-    submitter.work()
+    attend(&mut submitter)
 }
 
 struct Submitter<'a> {
@@ -64,6 +58,28 @@ struct Submitter<'a> {
     /// Since when a task's job is no longer there.
     gone: BTreeMap<&'a str, Instant>,
     lost: BTreeMap<&'a str, u32>,
+}
+
+impl<'a> Cluster<'a> for Submitter<'a> {
+    fn parts(&mut self) -> (&'a SweepFolder, &mut Board<'a>, &mut Follower<'a>) {
+        (self.folder, &mut self.board, &mut self.follower)
+    }
+
+    fn look(&mut self) -> Result<(), SweepError> {
+        let queued = queue::jobs()?;
+        self.look_after(&queued)?;
+        self.submit(&queued)
+    }
+
+    fn cancel(&mut self) -> Result<(), SweepError> {
+        // Jobs that run see the mark themselves and save; the others never begin.
+        let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
+        queue::cancel(&jobs)?;
+        for task in &self.plan.tasks {
+            self.forget(task)?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Submitter<'a> {
@@ -92,50 +108,6 @@ impl<'a> Submitter<'a> {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SweepError::file(&path, "remove")(error)),
             _ => Ok(()),
         }
-    }
-
-    fn work(&mut self) -> Result<Ended, SweepError> {
-        let mut answered: Option<Instant> = None;
-        loop {
-            self.board.refresh()?;
-            if let Some(ended) = self.follower.follow(self.folder, &self.board)? {
-                return Ok(ended);
-            }
-            if self.folder.is_cancelled() {
-                return self.cancel();
-            }
-            if interrupt::requested() {
-                return Ok(self.follower.leave());
-            }
-            match self.look() {
-                Ok(()) => answered = Some(Instant::now()),
-                // The controller may be restarted; jobs run on meanwhile. What is wrong from the start is not mended by
-                // waiting.
-                Err(error @ SweepError::Batch { .. }) => match answered {
-                    Some(answered) if answered.elapsed() <= PATIENCE => tracing::warn!("{error}"),
-                    _ => return Err(error),
-                },
-                Err(error) => return Err(error),
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// One look at the queue, and what follows from it.
-    fn look(&mut self) -> Result<(), SweepError> {
-        let queued = queue::jobs()?;
-        self.look_after(&queued)?;
-        self.submit(&queued)
-    }
-
-    fn cancel(&mut self) -> Result<Ended, SweepError> {
-        // Jobs that run see the mark themselves and save; the others never begin.
-        let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
-        queue::cancel(&jobs)?;
-        for task in &self.plan.tasks {
-            self.forget(task)?;
-        }
-        Ok(Ended::Cancelled)
     }
 
     /// Notices jobs that have ended without their task having come to an end.
