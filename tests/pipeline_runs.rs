@@ -112,7 +112,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let (start, delay) = (Instant::now(), Duration::from_millis(250 + 150 * attempt));
+        let (start, delay) = (Instant::now(), Duration::from_millis(400 + 450 * attempt));
         let mut status = None;
         while start.elapsed() < delay && status.is_none() {
             status = child.try_wait().unwrap();

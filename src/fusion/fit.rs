@@ -1,10 +1,12 @@
 //! The epoch loop of an agent.
 //!
-//!     for epoch:                     from the checkpoint on, if there is one
-//!         act on every training graph, learn
-//!         act greedily on every validation graph
-//!         a row of metrics.csv; the best weights; a checkpoint
-//!         stop when the regret no longer falls
+//! ```text
+//! for epoch:                     from the checkpoint on, if there is one
+//!     act on every training graph, learn
+//!     act greedily on every validation graph
+//!     a row of metrics.csv; the best weights; a checkpoint
+//!     stop when the regret no longer falls
+//! ```
 //!
 //! The validation loss is the *regret*: how much less the weights that are chosen bring than the best weight of each
 //! graph would. A checkpoint is written after every epoch: an interrupted epoch is done again, with the same numbers.

@@ -4,7 +4,9 @@
 //! A_k = λI + Σ x xᵀ, b_k = Σ r x, θ_k = A_k⁻¹ b_k, and is chosen where θ_kᵀx + α·√(xᵀ A_k⁻¹ x) is largest. The inverses are
 //! kept, and changed by one observation as Sherman & Morrison (1950) say, in O(d²):
 //!
-//!     u = A⁻¹x,  A⁻¹ ← A⁻¹ − u uᵀ / (1 + xᵀu),  θ ← θ + u·(r − θᵀx) / (1 + xᵀu).
+//! ```text
+//! u = A⁻¹x,  A⁻¹ ← A⁻¹ − u uᵀ / (1 + xᵀu),  θ ← θ + u·(r − θᵀx) / (1 + xᵀu).
+//! ```
 //!
 //! In double precision, on the CPU.
 

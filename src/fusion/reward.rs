@@ -2,7 +2,9 @@
 //!
 //! With the fused score f of weight a, P = P(attack), A = the anomaly, and c = +1 if (f > ½) is the label, else −1:
 //!
-//!     r = w₁·c + w₂·c·(1 − |P − A|) + w₃·c·|2f − 1| − w₄·|2a − 1|
+//! ```text
+//! r = w₁·c + w₂·c·(1 − |P − A|) + w₃·c·|2f − 1| − w₄·|2a − 1|
+//! ```
 //!
 //! *Correctness*; *agreement*: right or wrong counts more where both models say the same; *confidence*: a sure score counts
 //! more, for and against; *balance*: a small price of listening to one model alone.

@@ -41,7 +41,8 @@ pub fn trained() -> &'static Workplace {
         place.run(&["evaluate", "--resamples", "20"]);
         let models = ["--fusion-vgae", AUTOENCODER, "--fusion-gat", NORMAL];
         let agent = ["--preset", "dqn,student", "--use-kd", "false", "--hidden", "16", "--resamples", "20"];
-        place.run(&[&["fusion"], &agent[..], &models, &quick[..2]].concat());
+        let fusion = place.plain_command(&[&["fusion"], &agent[..], &models, &quick[..2]].concat()).output().unwrap();
+        assert!(fusion.status.success(), "{}", String::from_utf8_lossy(&fusion.stderr));
         place
     })
 }

@@ -19,14 +19,21 @@ impl Workplace {
         self.0.path().join(name)
     }
 
-    /// A command of the program on the small dataset, with one thread so that sums are in one order.
+    /// A command of the program on the small dataset, with one thread so that sums are in one order, and small epochs.
     pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.plain_command(arguments);
+        command.args(["--min-steps-per-epoch", "4"]);
+        command
+    }
+
+    /// The same for a command that takes no graphs.
+    pub fn plain_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KDGAT_")) {
             command.env_remove(name);
         }
         command.current_dir(self.0.path()).args(arguments);
-        command.args(["--data", &dataset().to_string_lossy(), "--threads", "1", "--min-steps-per-epoch", "4"]);
+        command.args(["--data", &dataset().to_string_lossy(), "--threads", "1"]);
         command
     }
 
