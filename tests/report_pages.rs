@@ -54,7 +54,7 @@ fn a_run_of_each_stage_has_the_charts_of_its_stage() {
     }
     expect(&report(trained(), &[EVALUATION], "evaluation.html"), &TEST_CHARTS);
     let html = report(trained(), &[FUSION], "fusion.html");
-    expect(&html, &["regret-", "weight-", "f1-tiny-dqn-student-fusion-1-", "memory-"]);
+    expect(&html, &["regret-", "weight-", "f1-tiny-dqn-student-fusion-1-"]);
     assert!(html.contains("small MLP") && !html.contains("kdgat evaluate RUN"), "{html}");
 }
 

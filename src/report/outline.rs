@@ -87,10 +87,10 @@ fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
 
 fn of_run(run: &Run) -> Result<Section, ReportError> {
     let mut charts = match run.stage() {
+        // It works on the states of graphs, in little memory that nobody watches.
         "fusion" => figures::fusion::draw(run)?,
-        _ => vec![figures::losses::draw(run)?],
+        _ => vec![figures::losses::draw(run)?, figures::memory::draw(run)?],
     };
-    charts.push(figures::memory::draw(run)?);
     charts.extend(figures::memory::draw_gpu(run)?);
     charts.extend(figures::difficulty::draw(run)?);
     charts.extend(figures::teacher::draw(run)?);
