@@ -8,11 +8,12 @@ use kdgat::can::Dataset;
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
 use kdgat::memory::Meter;
 use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::fused::step_seed::{self, LayerId};
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
 use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
 use kdgat::torch::allocator;
 use kdgat::train::console::Console;
-use kdgat::train::objective::Objective;
+use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
 use kdgat::train::step::{StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Tensor};
@@ -159,6 +160,69 @@ fn parts_add_up_to_the_whole_batch() {
             assert!(peak < whole_peak, "{name}, {graphs}: {peak} of {whole_peak}");
         }
     }
+}
+
+/// An objective that notes what a layer's masks are drawn by, whenever a loss is asked for.
+struct Seeds(GatObjective, Vec<u64>);
+
+impl Objective for Seeds {
+    fn parts(&self) -> &'static [&'static str] {
+        self.0.parts()
+    }
+
+    fn burst(&self) -> usize {
+        self.0.burst()
+    }
+
+    fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
+        self.0.announce(batches)
+    }
+
+    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError> {
+        self.0.receive(batch)
+    }
+
+    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.1.push(step_seed::of_layer(LayerId::new("latent")).unwrap());
+        self.0.training_loss(batch, part)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.0.validation_loss(batch, part)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        self.0.share(part, whole)
+    }
+
+    fn step_columns(&self) -> &'static [&'static str] {
+        self.0.step_columns()
+    }
+
+    fn step_values(&mut self) -> Vec<String> {
+        self.0.step_values()
+    }
+
+    fn status(&self) -> String {
+        self.0.status()
+    }
+}
+
+#[test]
+fn each_part_draws_masks_and_noise_of_its_own() {
+    let _turn = turn();
+    let batch = batch(23);
+    let (objective, mut trainable) = gat(&batch, ClassLoss::CrossEntropy);
+    let mut objective = Seeds(objective, Vec::new());
+    let mut seeds = |parts_of: Option<usize>| {
+        drop(step(&mut objective, &mut trainable, &batch, parts_of));
+        std::mem::take(&mut objective.1)
+    };
+    let parts = seeds(Some(5));
+    assert_eq!(parts.len(), 5);
+    assert_eq!(parts.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "two parts draw the same: {parts:?}");
+    assert_eq!(seeds(Some(5)), parts, "the same step draws the same again");
+    assert_eq!(seeds(None).len(), 1);
 }
 
 /// Batch norm sees a part at a time: losses are near those of the whole batch, running means equal, counted once.

@@ -14,7 +14,7 @@
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tch::Reduction;
 
 use super::agent::BATCH_GRAPHS;
@@ -123,7 +123,7 @@ pub fn fit(
         let improved = position.progress.record(epoch, validated.regret, options.schedule);
         if improved {
             save_best(&learner.deployed()?, epoch, validated.regret)?;
-            position.best = best_json(&metrics);
+            position.best = metrics.json();
         }
         write_checkpoint(learner, run, &position)?;
         console.finish_epoch(&metrics, options.max_epochs, improved, &format!("val reward {:.4}", validated.reward));
@@ -189,26 +189,6 @@ fn epoch_metrics(
         seconds,
         steps: learned.steps,
     }
-}
-
-fn best_json(metrics: &EpochMetrics) -> Value {
-    let mut parts = serde_json::Map::new();
-    for (name, training, validation) in &metrics.parts {
-        if training.is_finite() {
-            parts.insert((*name).to_owned(), json!(training));
-        }
-        if validation.is_finite() {
-            parts.insert(format!("val_{name}"), json!(validation));
-        }
-    }
-    json!({
-        "epoch": metrics.epoch,
-        "train_loss": metrics.train_loss,
-        "val_loss": metrics.val_loss,
-        "parts": parts,
-        "graphs_per_second": metrics.graphs_per_second,
-        "peak_memory_bytes": metrics.peak_memory_bytes,
-    })
 }
 
 fn write_checkpoint(learner: &dyn Learner, run: &RunDirectory, position: &AgentPosition) -> Result<(), FusionError> {

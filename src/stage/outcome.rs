@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::distill::Summary as TeacherSummary;
 use crate::train::console::{Console, mebibytes};
@@ -46,8 +46,8 @@ impl Outcome {
             epochs: summary.position.epoch,
             best_epoch: summary.position.progress.best_epoch + 1,
             best_val_loss: summary.position.progress.best_loss,
-            best: summary.best.as_ref().map(metrics_json),
-            last: summary.last.as_ref().map(metrics_json),
+            best: summary.best.as_ref().map(EpochMetrics::json),
+            last: summary.last.as_ref().map(EpochMetrics::json),
             peak_memory_bytes: summary.peak_memory_bytes,
             data_wait_share: summary.data_wait_share,
             optimizer_share: summary.optimizer_share,
@@ -103,23 +103,4 @@ fn describe_parts(metrics: &EpochMetrics) -> String {
     let parts = metrics.parts.iter().filter(|(_, training, _)| training.is_finite());
     let texts = parts.map(|(name, training, validation)| format!("{name} {training:.5} {validation:.5}"));
     texts.collect::<Vec<_>>().join(", ")
-}
-
-fn metrics_json(metrics: &EpochMetrics) -> Value {
-    let parts: Map<String, Value> = metrics
-        .parts
-        .iter()
-        .filter(|(_, training, _)| training.is_finite())
-        .flat_map(|(name, training, validation)| {
-            [((*name).to_owned(), json!(training)), (format!("val_{name}"), json!(validation))]
-        })
-        .collect();
-    json!({
-        "epoch": metrics.epoch,
-        "train_loss": metrics.train_loss,
-        "val_loss": metrics.val_loss,
-        "parts": parts,
-        "graphs_per_second": metrics.graphs_per_second,
-        "peak_memory_bytes": metrics.peak_memory_bytes,
-    })
 }

@@ -1,5 +1,7 @@
 //! Rows of `metrics.csv` and the header of `steps.csv`.
 
+use serde_json::{Map, Value, json};
+
 use super::logs::number;
 use super::objective::Objective;
 
@@ -16,6 +18,25 @@ pub struct EpochMetrics {
     pub peak_memory_bytes: u64,
     pub seconds: f64,
     pub steps: u64,
+}
+
+impl EpochMetrics {
+    /// As it stands in `summary.json`; means that there are none of are left out.
+    pub fn json(&self) -> Value {
+        let parts = self.parts.iter().flat_map(|(name, training, validation)| {
+            [((*name).to_owned(), *training), (format!("val_{name}"), *validation)]
+        });
+        let parts: Map<String, Value> =
+            parts.filter(|(_, mean)| mean.is_finite()).map(|(name, mean)| (name, json!(mean))).collect();
+        json!({
+            "epoch": self.epoch,
+            "train_loss": self.train_loss,
+            "val_loss": self.val_loss,
+            "parts": parts,
+            "graphs_per_second": self.graphs_per_second,
+            "peak_memory_bytes": self.peak_memory_bytes,
+        })
+    }
 }
 
 /// Columns of `metrics.csv` for an objective with these parts.

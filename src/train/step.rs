@@ -3,7 +3,8 @@
 //! Nothing of a failed attempt is left: running statistics and gradients are put back, and the generator is seeded anew,
 //! so that an attempt that succeeds gives what the first would have given. In parts, each part's losses count by its
 //! share, so that the gradients are those of the whole batch; only batch norm sees the nodes of one part at a time, and
-//! dropout draws other masks. The running statistics move once a step, towards the mean of the parts' statistics.
+//! dropout and the noise of the latent are drawn anew for each part. The running statistics move once a step, towards
+//! the mean of the parts' statistics.
 
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -15,6 +16,7 @@ use crate::graph::Batch;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
 use crate::nn::fused::step_seed;
 use crate::nn::parameters::Role;
+use crate::random;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::autocast::Autocast;
 use crate::torch::{self};
@@ -155,6 +157,9 @@ impl StepRunner {
         }
         let (mut sums, mut statistics): (Option<Tensor>, Option<Vec<Tensor>>) = (None, None);
         for part in &parts {
+            // Masks and noise follow from the seed and an element's place, which begins at zero in each part: with one
+            // seed all parts would draw the same.
+            step_seed::set(random::mix(options.seed as u64 ^ random::mix(part.graphs.start as u64)));
             self.restore_buffers(trainable)?;
             let share = objective.share(part, &whole);
             let graphs = batch.select_graphs(&part.graphs.clone().collect::<Vec<_>>())?;
