@@ -9,9 +9,12 @@ const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC
 /// What is set when the user sets nothing: segments that grow do not fragment as batches of different sizes come.
 const DEFAULT_SETTINGS: &str = "expandable_segments:True";
 
-/// Lets the counting allocator make all host tensors from now on. Call it first in `main`.
+/// Lets the counting allocator make all host tensors from now on, and libtorch choose its elementwise code while there
+/// is one thread. Call it first in `main`.
 pub fn install() -> Result<(), TchError> {
-    allocator::install()
+    allocator::install()?;
+    torch::resolve_vector_math();
+    Ok(())
 }
 
 /// What [`start_devices`] found and set.

@@ -12,6 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::ModelError;
 use super::fused::step_seed::LayerId;
 use crate::random;
+use crate::torch::resolve_vector_math;
 
 /// How a new parameter is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,6 +54,7 @@ pub struct Scope<'a> {
 impl<'a> Scope<'a> {
     /// The root of the names.
     pub fn root(source: &'a mut dyn TensorSource) -> Self {
+        resolve_vector_math();
         Self { source, path: String::new() }
     }
 

@@ -18,8 +18,10 @@ pub mod parallel;
 pub mod philox;
 mod recover;
 pub mod simd;
+mod vector_math;
 pub mod version;
 pub mod view;
 
 pub use cuda::{CudaLibrary, load_cuda};
 pub use recover::recover;
+pub use vector_math::resolve_vector_math;

@@ -35,6 +35,7 @@ use tch::Device;
 use crate::graph::Batch;
 use crate::memory::{Meter, patiently};
 use crate::torch::allocator::{self, Phase};
+use crate::torch::resolve_vector_math;
 use crate::train::timeline::Span;
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
@@ -112,6 +113,7 @@ impl Teacher {
         options: &TeacherOptions,
         shape: &StoreShape,
     ) -> Result<Self, TeacherError> {
+        resolve_vector_math();
         let digest = weights.digest().to_string();
         let (cache, cache_lines) = store_targets::open(&options.cache, model.target_layout(), &digest, shape)?;
         let mut shuttle = Shuttle::new(accelerator, model, weights)?;
