@@ -235,6 +235,46 @@ fn batches_of_a_store_equal_the_reference() {
     assert!(matches!(error, StoreError::NoSuchGraph { .. }), "{error}");
 }
 
+/// Graphs side by side in a shard are not copied, those across shards are; both are the same batches.
+#[test]
+fn graphs_side_by_side_are_read_in_place() {
+    let store = store();
+    let options = options(&store);
+    let index_of = |id| i64::from(options.vocabulary.index_of(id));
+    let (mut in_place, mut across) = (0, 0);
+    for first in 0..store.num_graphs() - 8 {
+        let picked: Vec<u64> = (first..first + 8).collect();
+        let graphs: Vec<AnyGraph> = picked.iter().map(|&graph| graph_of(&store, graph)).collect();
+        assert_equals_reference(&assemble(&store, &picked, &options).unwrap(), &graphs, &index_of);
+        match store.node_features_in_place(&picked).unwrap() {
+            Some(tensor) => {
+                in_place += 1;
+                let begins = store.graph(first).node_features.as_ptr();
+                assert_eq!(tensor.data_ptr().cast_const().cast(), begins, "a copy of graph {first}");
+            }
+            None => across += 1,
+        }
+    }
+    assert!(in_place > 10 && across > 10, "{in_place} in place, {across} across shards");
+    for apart in [vec![], vec![0, 2], vec![1, 0], vec![2, 2], vec![store.num_graphs(), store.num_graphs() + 1]] {
+        assert!(store.node_features_in_place(&apart).unwrap().is_none(), "{apart:?}");
+    }
+}
+
+/// A batch holds on to the file that its features lie in.
+#[test]
+fn a_batch_outlives_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = write_dataset(&folder.path().join("car"), 500);
+    let store = open_or_build(&dataset, &BuildOptions::default(), &folder.path().join("stores"), &()).unwrap();
+    let batch = assemble(&store, &[0, 1], &options(&store)).unwrap();
+    let expected = [store.graph(0).node_features, store.graph(1).node_features].concat();
+    assert!(store.node_features_in_place(&[0, 1]).unwrap().is_some());
+    drop(store);
+    folder.close().unwrap();
+    assert_eq!(floats(&batch.continuous), expected);
+}
+
 #[test]
 fn unknown_drop_depends_on_seed_epoch_and_place_only() {
     let store = store();
@@ -387,8 +427,11 @@ fn assembling_is_fast() {
     let dataset = Dataset::open(&data).unwrap();
     let store = open_or_build(&dataset, &BuildOptions::default(), stores.path(), &()).unwrap();
     let graphs = store.select(kdgat::graph::Split::Train, Some(false));
-    let batches = shuffled_batches(&graphs, 512, 1, 1);
-    for edge_attributes in [false, true] {
+    let shuffled = shuffled_batches(&graphs, 512, 1, 1);
+    let in_order: Vec<Vec<u64>> = graphs.chunks(512).map(<[u64]>::to_vec).collect();
+    for (order, batches, edge_attributes) in
+        [("shuffled", &shuffled, false), ("in order", &in_order, false), ("shuffled", &shuffled, true)]
+    {
         let options = AssembleOptions { edge_attributes, ..options(&store) };
         let mut assembler = Assembler::default();
         let mut seconds = Vec::new();
@@ -403,7 +446,7 @@ fn assembling_is_fast() {
         let median = seconds[seconds.len() / 2] * 1e3;
         let best = seconds[0] * 1e3;
         println!(
-            "512 graphs, up to {size:?} nodes and edges, attributes {edge_attributes}: {median:.2} ms, best {best:.2} ms"
+            "512 graphs {order}, up to {size:?} nodes and edges, attributes {edge_attributes}: {median:.2} ms, best {best:.2} ms"
         );
         assert!(median < 100.0, "{median} ms a batch");
     }

@@ -1,4 +1,5 @@
-//! Batches from graphs: one pass over the mapped columns, and one copy into each tensor.
+//! Batches from graphs: one pass over the mapped columns, and one copy into each tensor. Node features, most of the bytes,
+//! are not copied where the graphs lie side by side, as in validation, scoring and evaluation: their tensor lies over the file.
 //!
 //! The rows of a graph in the store are sorted by target already, so a batch's rows are those of its graphs, shifted;
 //! the transpose comes from counting the edges of each source. Nothing is sorted and nothing is hashed.
@@ -80,11 +81,13 @@ pub(super) struct Shape {
     vocabulary_size: i64,
     node_features: usize,
     edge_attributes: bool,
+    /// Whether the node features are collected; else they come as a tensor.
+    copies_node_features: bool,
 }
 
 impl Shape {
     pub(super) fn new(vocabulary_size: i64, features: FeatureSet, edge_attributes: bool) -> Self {
-        Self { vocabulary_size, node_features: features.node_features(), edge_attributes }
+        Self { vocabulary_size, node_features: features.node_features(), edge_attributes, copies_node_features: true }
     }
 }
 
@@ -98,7 +101,8 @@ impl Assembler {
     /// As [`assemble`].
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
-        self.assemble_with(&views, graphs, store.features(), options)
+        let in_place = store.node_features_in_place(graphs)?;
+        self.assemble_with(&views, graphs, in_place, store.features(), options)
     }
 
     /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…
@@ -109,18 +113,20 @@ impl Assembler {
         let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
         let options = AssembleOptions { unknown_drop: None, ..options.clone() };
-        self.assemble_with(&views, &graphs, columns.features, &options)
+        self.assemble_with(&views, &graphs, None, columns.features, &options)
     }
 
     fn assemble_with(
         &mut self,
         views: &[GraphView<'_>],
         graphs: &[u64],
+        node_features: Option<Tensor>,
         features: FeatureSet,
         options: &AssembleOptions,
     ) -> Result<Batch, StoreError> {
         let vocabulary = &options.vocabulary;
-        let shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
+        let mut shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
+        shape.copies_node_features = node_features.is_none();
         self.fill(views, graphs, &shape, &|id| Ok(vocabulary.index_of(id)))?;
         let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
         self.id_input.clear();
@@ -132,7 +138,7 @@ impl Assembler {
         if let Some(drop) = &dropped {
             self.drop_ids(graphs, drop, options.hashed_ids);
         }
-        self.tensors(graphs.to_vec(), &shape)
+        self.tensors(graphs.to_vec(), node_features, &shape)
     }
 
     /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
@@ -145,7 +151,7 @@ impl Assembler {
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
         self.fill(views, &graphs, shape, row_of)?;
         self.id_input.clear();
-        self.tensors(graphs, shape)
+        self.tensors(graphs, None, shape)
     }
 
     fn fill(
@@ -163,7 +169,7 @@ impl Assembler {
                 return Err(error(detail));
             }
             let first_node = self.can_ids.len();
-            self.append_nodes(view, row_of).map_err(error)?;
+            self.append_nodes(view, shape, row_of).map_err(error)?;
             self.append_rows(view, first_node, edge_attributes);
             self.append_columns(view, first_node);
             self.append_successors(view, first_node, shape.vocabulary_size);
@@ -180,7 +186,7 @@ impl Assembler {
         }
         emptied(&mut self.can_ids, nodes);
         emptied(&mut self.id_index, nodes);
-        emptied(&mut self.continuous, nodes * shape.node_features);
+        emptied(&mut self.continuous, if shape.copies_node_features { nodes * shape.node_features } else { 0 });
         emptied(&mut self.row_pointers, nodes + 1).push(0);
         emptied(&mut self.sources, edges + nodes);
         emptied(&mut self.targets, edges + nodes);
@@ -195,13 +201,15 @@ impl Assembler {
         Ok(())
     }
 
-    fn append_nodes(&mut self, view: &GraphView<'_>, row_of: RowOf<'_>) -> Result<(), String> {
+    fn append_nodes(&mut self, view: &GraphView<'_>, shape: &Shape, row_of: RowOf<'_>) -> Result<(), String> {
         let graph = self.labels.len() as i64;
         for &id in view.can_ids {
             self.id_index.push(i64::from(row_of(id)?));
         }
         self.can_ids.extend_from_slice(view.can_ids);
-        self.continuous.extend_from_slice(view.node_features);
+        if shape.copies_node_features {
+            self.continuous.extend_from_slice(view.node_features);
+        }
         self.graph_of_node.resize(self.can_ids.len(), graph);
         self.node_pointers.push(self.can_ids.len() as i64);
         self.labels.push(view.attack.into());
@@ -317,7 +325,7 @@ impl Assembler {
     }
 
     /// The tensors of what was filled in; the input is as the indices where there is no other.
-    fn tensors(&self, graphs: Vec<u64>, shape: &Shape) -> Result<Batch, StoreError> {
+    fn tensors(&self, graphs: Vec<u64>, node_features: Option<Tensor>, shape: &Shape) -> Result<Batch, StoreError> {
         let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
         let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
         let id_input = match self.id_input.is_empty() {
@@ -338,13 +346,17 @@ impl Assembler {
             transposed: tensor("transposed", &self.transposed, &[edges], Kind::Int)?,
             components: Arc::default(),
         };
+        let continuous = match node_features {
+            Some(tensor) => tensor,
+            None => tensor("continuous", &self.continuous, &[nodes, shape.node_features as i64], Kind::Float)?,
+        };
         let num_graphs = self.labels.len() as i64;
         Ok(Batch {
             graph_index: Arc::new(graphs),
             can_ids: Arc::new(self.can_ids.clone()),
             id_index,
             id_input,
-            continuous: tensor("continuous", &self.continuous, &[nodes, shape.node_features as i64], Kind::Float)?,
+            continuous,
             adjacency,
             edge_attributes,
             successors: tensor("successors", &self.successors, &[self.successors.len() as i64], Kind::Int64)?,

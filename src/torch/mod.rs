@@ -1,7 +1,7 @@
 //! What libtorch has and `tch` does not expose. The only `unsafe` code of the crate, and the only C++.
 //!
 //! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
-//! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices.
+//! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices, `mapped` lays them over files.
 //! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
 //! [`load_cuda`] lets one binary serve machines with and without a GPU.
 #![allow(unsafe_code)]
@@ -14,6 +14,7 @@ mod cuda;
 pub mod device;
 mod ffi;
 pub mod grad;
+pub(crate) mod mapped;
 pub mod parallel;
 pub mod philox;
 mod recover;

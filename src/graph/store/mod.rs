@@ -25,6 +25,8 @@ pub use progress::{Event, Progress, StageTimes};
 
 use std::path::{Path, PathBuf};
 
+use tch::Tensor;
+
 use crate::can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
@@ -115,6 +117,24 @@ impl Store {
         let entries = &self.manifest.shards;
         let shard = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
         self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
+    }
+
+    /// Features of the nodes of `graphs`, `[num_nodes, node_features]`, as a tensor over the mapped file, where they lie
+    /// side by side in one shard; it is for reading only.
+    ///
+    /// # Errors
+    /// As [`Store::try_graph`].
+    pub fn node_features_in_place(&self, graphs: &[u64]) -> Result<Option<Tensor>, StoreError> {
+        let (Some(&first), Some(&last)) = (graphs.first(), graphs.last()) else { return Ok(None) };
+        let entries = &self.manifest.shards;
+        let shard = entries.partition_point(|entry| entry.first_graph <= first).saturating_sub(1);
+        let Some(entry) = entries.get(shard) else { return Ok(None) };
+        let ascending = graphs.iter().zip(first..).all(|(&graph, expected)| graph == expected);
+        if !ascending || last >= entry.first_graph + entry.graphs {
+            return Ok(None);
+        }
+        let places = (first - entry.first_graph) as usize..(last - entry.first_graph) as usize + 1;
+        self.shards[shard].node_features(places).map(Some)
     }
 
     /// As [`Store::try_graph`].

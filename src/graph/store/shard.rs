@@ -3,19 +3,26 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
+use tch::Tensor;
 
 use super::manifest::ShardEntry;
 use crate::graph::columns::Columns;
 use crate::graph::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
+use crate::torch::mapped;
 
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");
+
+/// The smallest page that a system maps.
+const PAGE_BYTES: usize = 4096;
 
 /// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
 type Layout = [(&'static str, Dtype, usize); COLUMNS];
@@ -125,7 +132,7 @@ impl<W: Write> Write for HashingWriter<W> {
 #[derive(Debug)]
 pub struct Shard {
     path: PathBuf,
-    map: Mmap,
+    map: Arc<Mmap>,
     graphs: usize,
     nodes: usize,
     edges: usize,
@@ -159,7 +166,7 @@ impl Shard {
         // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
-        Ok(Self { path, map, graphs, nodes, edges, offsets, node_features: features.node_features() })
+        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, node_features: features.node_features() })
     }
 
     /// The shard's file.
@@ -172,7 +179,7 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Damaged`].
     pub fn verify(&self, entry: &ShardEntry) -> Result<(), StoreError> {
-        let found = blake3::hash(&self.map).to_hex();
+        let found = blake3::hash(&self.map[..]).to_hex();
         match found.as_str() == entry.blake3 {
             true => Ok(()),
             false => Err(self.damaged(format!("its checksum is {found}, the manifest says {}", entry.blake3))),
@@ -202,6 +209,24 @@ impl Shard {
         })
     }
 
+    /// Features of the nodes of these graphs, `[num_nodes, node_features]`, as a tensor over the file: for reading only.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when pointers leave the shard, [`StoreError::Tensor`].
+    pub fn node_features(&self, graphs: Range<usize>) -> Result<Tensor, StoreError> {
+        let (first, last) = (self.span(0, graphs.start, self.nodes)?, self.span(0, graphs.end - 1, self.nodes)?);
+        if last.end < first.start {
+            return Err(self.damaged(format!("node_ptr of graphs {graphs:?} descends")));
+        }
+        let size = [(last.end - first.start) as i64, self.node_features as i64];
+        let row_bytes = self.node_features * size_of::<f32>();
+        let bytes = self.offsets[6] + first.start * row_bytes..self.offsets[6] + last.end * row_bytes;
+        // Whoever reads the tensor shall not wait for the disk: that is for the thread that puts batches together.
+        self.map[bytes.clone()].iter().step_by(PAGE_BYTES).for_each(|byte| _ = std::hint::black_box(*byte));
+        mapped::tensor_over::<f32>(&self.map, bytes, &size)
+            .map_err(|source| StoreError::Tensor { tensor: "continuous", source })
+    }
+
     /// `[graphs]`: 1 where any frame of the window is an attack frame.
     pub fn labels(&self) -> &[u8] {
         self.column(11, 0..self.graphs)
@@ -219,7 +244,7 @@ impl Shard {
         released.map_err(StoreError::io("release the pages of", &self.path))
     }
 
-    fn span(&self, column: usize, index: usize, length: usize) -> Result<std::ops::Range<usize>, StoreError> {
+    fn span(&self, column: usize, index: usize, length: usize) -> Result<Range<usize>, StoreError> {
         let ends: &[u64] = self.column(column, index..index + 2);
         let (begin, end) = (ends[0] as usize, ends[1] as usize);
         match begin <= end && end <= length {
@@ -232,7 +257,7 @@ impl Shard {
     }
 
     /// Values of a column; the caller stays within its length, which `open` has checked.
-    fn column<T: Pod>(&self, column: usize, values: std::ops::Range<usize>) -> &[T] {
+    fn column<T: Pod>(&self, column: usize, values: Range<usize>) -> &[T] {
         let size = size_of::<T>();
         let begin = self.offsets[column];
         bytemuck::cast_slice(&self.map[begin + values.start * size..begin + values.end * size])
