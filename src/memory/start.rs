@@ -9,12 +9,9 @@ const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC
 /// What is set when the user sets nothing: segments that grow do not fragment as batches of different sizes come.
 const DEFAULT_SETTINGS: &str = "expandable_segments:True";
 
-/// Lets the counting allocator make all host tensors from now on, and libtorch choose its elementwise code while there
-/// is one thread. Call it first in `main`.
+/// Lets the counting allocator make all host tensors from now on. Call it first in `main`.
 pub fn install() -> Result<(), TchError> {
-    allocator::install()?;
-    torch::resolve_vector_math();
-    Ok(())
+    allocator::install()
 }
 
 /// What [`start_devices`] found and set.
@@ -31,6 +28,8 @@ pub struct Started {
 /// Loads CUDA if this libtorch has it, and sets its allocator up. Call it before torch is used and threads start.
 pub fn start_devices() -> Started {
     let cuda = torch::load_cuda();
+    // Not before: libtorch looks for CUDA once, when it is first used.
+    torch::resolve_vector_math();
     let (mut settings, mut warnings) = (String::new(), Vec::new());
     if let CudaLibrary::Failed { reason } = &cuda {
         warnings.push(format!("libtorch's CUDA part could not be loaded ({reason}); the CPU is used"));

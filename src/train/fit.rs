@@ -15,9 +15,9 @@
 //!
 //! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 pub use super::batch_plan::BatchPlan;
 use super::checkpoint::CheckpointError;
@@ -28,12 +28,13 @@ use super::logs::number;
 use super::loss_scale::LossScale;
 use super::metrics::{EpochMetrics, metrics_row};
 use super::objective::Objective;
-use super::optimizer::{Adam, AdamOptions};
+use super::optimizer::Adam;
+pub use super::options::FitOptions;
 use super::run_directory::RunDirectory;
 use super::run_logs::RunLogs;
-use super::schedule::Schedule;
 use super::state::Position;
 use super::step::{StepOptions, StepRunner};
+pub use super::summary::{Ending, FitSummary};
 use super::timeline::{TIMELINE, Timeline};
 use super::trainable::Trainable;
 use super::validation;
@@ -49,43 +50,6 @@ pub const BEST: &str = "best.safetensors";
 
 /// File of the memory over time.
 pub const MEMORY: &str = "memory.csv";
-
-/// Settings of the loop.
-#[derive(Debug, Clone)]
-pub struct FitOptions {
-    /// Epochs at most.
-    pub max_epochs: u64,
-    /// Epochs without an improvement of the validation loss before stopping.
-    pub patience: u64,
-    /// Initial learning rate.
-    pub lr: f64,
-    /// How it changes.
-    pub schedule: Schedule,
-    /// Of the optimiser.
-    pub adam: AdamOptions,
-    /// Batches whose gradients make one step.
-    pub accumulate_grad_batches: u64,
-    /// Steps between two rows of `steps.csv`, and two reads of the loss.
-    pub log_every_n_steps: u64,
-    /// Seed of the run.
-    pub seed: u64,
-    /// Where the model computes.
-    pub device: Device,
-    /// Digest of configuration and data.
-    pub identity: String,
-    /// Graphs that go through the model at a time at first; `None`: whole batches.
-    pub micro_batch_graphs: Option<usize>,
-    /// Type of mixed precision; `None` computes in f32.
-    pub precision: Option<Kind>,
-    /// Optimiser steps between two releases of a GPU's kept memory; 0 never releases.
-    pub clear_cache_every_n: u64,
-    /// Write the logs as JSON lines, too.
-    pub json_lines: bool,
-    /// Write them as TensorBoard's events, too.
-    pub tensorboard: bool,
-    /// Time between two rows of `memory.csv`.
-    pub memory_sample_interval: Duration,
-}
 
 /// Writes the deployed model: called when an epoch is the best so far.
 pub type SaveBest<'a> = dyn FnMut(&Trainable, &Position) -> Result<(), CheckpointError> + 'a;
@@ -108,37 +72,6 @@ pub struct Fit<'a> {
     pub console: &'a mut Console,
     /// Writes the deployed model.
     pub save_best: &'a mut SaveBest<'a>,
-}
-
-/// Why the loop ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ending {
-    /// All epochs are done.
-    MaxEpochs,
-    /// The validation loss had not improved for `patience` epochs.
-    EarlyStopping,
-    /// Ctrl-C or a termination signal; the run can be resumed.
-    Interrupted,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone)]
-pub struct FitSummary {
-    pub ending: Ending,
-    pub position: Position,
-    /// The last epoch that was completed in this process.
-    pub last: Option<EpochMetrics>,
-    /// The best epoch, if it was completed in this process.
-    pub best: Option<EpochMetrics>,
-    /// Highest counted memory of all epochs of this process.
-    pub peak_memory_bytes: u64,
-    /// Times that memory ran out and the work was done all the same.
-    pub recoveries: u64,
-    /// Share of the time of the steps that the loop waited for data.
-    pub data_wait_share: f64,
-    /// Share that went into the optimiser.
-    pub optimizer_share: f64,
 }
 
 /// Trains until the epochs are done, the patience is spent, or a stop is asked for.
