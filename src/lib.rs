@@ -18,6 +18,7 @@ pub mod graph;
 pub mod interrupt;
 pub mod memory;
 pub mod nn;
+pub mod onnx;
 pub mod random;
 pub mod report;
 pub mod stage;

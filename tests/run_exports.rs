@@ -79,7 +79,8 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     // What was exported is a model that this program reads, too.
     place.run(&["evaluate", "exported/model.safetensors", "--resamples", "0", "--output", "again"]);
 
-    let Some(python) = python() else { return };
+    // The environment that `scripts/bench step` compares with has it, too.
+    let Some(python) = python_with("torch", "peer", "pip install torch, or scripts/bench step") else { return };
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_student.py");
     let output = Command::new(python)
         .arg(reader)
@@ -91,6 +92,48 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     assert_eq!(said.lines().count(), 201, "a line for each graph, and one for the difference");
     let difference: f64 = said.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(difference < 1e-5, "{}", said.lines().last().unwrap());
+}
+
+/// Reads `model.onnx` and the examples of a folder, once as they are and once without the last graph, so that the numbers of
+/// nodes, edges and graphs are others; prints the largest difference.
+const COMPARE_ONNX: &str = r#"
+import sys, onnx, onnxruntime, numpy as np
+from safetensors.numpy import load_file
+onnx.checker.check_model(onnx.load(sys.argv[1] + "/model.onnx"), full_check=True)
+session = onnxruntime.InferenceSession(sys.argv[1] + "/model.onnx", providers=["CPUExecutionProvider"])
+names = [value.name for value in session.get_inputs()]
+examples = load_file(sys.argv[1] + "/examples.safetensors")
+nodes = examples["graph"] < examples["graph"].max()
+edges = nodes[examples["target"]]
+fewer = {name: examples[name][edges if name in ("source", "target", "edge_attributes") else nodes] for name in names}
+for inputs in ({name: examples[name] for name in names}, fewer):
+    found = session.run(["logits"], inputs)[0]
+    expected = examples["logits"][:len(found)]
+    print(len(found), np.abs(found - expected).max() if found.shape == expected.shape else "shape")
+"#;
+
+#[test]
+fn an_exported_classifier_answers_the_same_in_onnx_runtime() {
+    let python = python_with("onnxruntime, onnx, safetensors", "onnx", "scripts/test --all installs it");
+    let plain: &[&str] = &[];
+    let rich = &["--features", "rich", "--conv", "gatv2"][..];
+    for settings in [plain, rich] {
+        let place = Workplace::new();
+        place.run(&[&SMALL[..], settings].concat());
+        let arguments = ["export", RUN, "--output", "exported", "--examples", "50", "--onnx"];
+        let features = &settings[..settings.len().min(2)];
+        let said = place.run(&[&arguments[..], features].concat());
+        assert!(said.contains("model.onnx"), "{said}");
+        let Some(python) = &python else { continue };
+        let output = Command::new(python).args(["-c", COMPARE_ONNX]).arg(place.path("exported")).output().unwrap();
+        let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{settings:?}: {complaint}");
+        let lines: Vec<(&str, &str)> = said.lines().map(|line| line.split_once(' ').unwrap()).collect();
+        assert_eq!(lines.iter().map(|line| line.0).collect::<Vec<_>>(), ["50", "49"], "{settings:?}");
+        for (_, difference) in lines {
+            assert!(difference.parse::<f64>().unwrap() < 1e-5, "{settings:?}: differs by {difference}");
+        }
+    }
 }
 
 #[test]
@@ -115,25 +158,24 @@ fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
     assert_eq!(tensors.tensor("difficulty").unwrap().shape(), [3]);
     let nodes = tensors.tensor("id").unwrap().shape()[0];
     assert_eq!(tensors.tensor("continuous").unwrap().shape(), [nodes, 10]);
+    let refusal = place.refused(&["export", run, "--onnx"]);
+    assert!(refusal.contains("only classifiers (gat) can be written as ONNX"), "{refusal}");
     let refusal = place.refused(&["export", "absent"]);
     assert!(refusal.contains("absent"), "{refusal}");
 }
 
-/// A Python that has PyTorch.
-fn python() -> Option<PathBuf> {
+/// A Python that has `modules`: the system's, or that of the environment `name` which clones share.
+fn python_with(modules: &str, name: &str, remedy: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    // The environment that `scripts/bench step` compares with has it, too.
-    let shared = cache.map(|cache| cache.join("kdgat/peer/bin/python"));
-    let has_torch = |python: &PathBuf| {
-        let tried = Command::new(python).args(["-c", "import torch"]).output();
+    let shared = cache.map(|cache| cache.join("kdgat").join(name).join("bin/python"));
+    let has_modules = |python: &PathBuf| {
+        let tried = Command::new(python).args(["-c", &format!("import {modules}")]).output();
         tried.is_ok_and(|output| output.status.success())
     };
-    let found = [PathBuf::from("python3")].into_iter().chain(shared).find(has_torch);
+    let found = [PathBuf::from("python3")].into_iter().chain(shared).find(has_modules);
     if found.is_none() {
-        println!(
-            "skipped: the logits in Python: there is no PyTorch for it (pip install torch, or scripts/bench step)"
-        );
+        println!("skipped: what Python makes of the exported model: no Python has {modules} ({remedy})");
     }
     found
 }

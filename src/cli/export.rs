@@ -19,6 +19,9 @@ pub struct ExportArgs {
     /// Folder of the files; without, `export` in the run's folder
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+    /// Write a classifier as an ONNX model, too
+    #[arg(long)]
+    pub onnx: bool,
     /// Write so many test graphs of the dataset, too, with what the model answers: to check a reader by
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub examples: usize,
@@ -29,7 +32,7 @@ pub struct ExportArgs {
 /// Reads, writes, says where.
 pub fn run(args: ExportArgs) -> Result<ExitCode> {
     let loaded = args.settings.load()?;
-    let options = ExportOptions { run: args.run, output: args.output, examples: args.examples };
+    let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
     let (folder, names) = stage::export(&loaded.config, &options)?;
     output::write(&format!("written: {} in {}\n", names.join(", "), folder.display()))?;
     Ok(ExitCode::SUCCESS)

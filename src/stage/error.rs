@@ -6,6 +6,7 @@ use crate::can::CanError;
 use crate::distill::TeacherError;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
+use crate::onnx::OnnxError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::fit::FitError;
 use crate::train::run_directory::RunError;
@@ -37,6 +38,8 @@ pub enum StageError {
     Evaluate(#[from] crate::evaluate::EvaluateError),
     #[error(transparent)]
     Fusion(#[from] crate::fusion::FusionError),
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     /// A file of the run cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
@@ -63,7 +66,11 @@ impl StageError {
             Self::Fusion(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),
             Self::Teacher(error) => error.is_input(),
-            Self::Memory(_) | Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::File { .. } => false,
+            Self::Memory(_)
+            | Self::Torch(_)
+            | Self::Model(ModelError::Torch(_))
+            | Self::Onnx(OnnxError::Torch(_))
+            | Self::File { .. } => false,
             _ => true,
         }
     }

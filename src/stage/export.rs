@@ -15,6 +15,7 @@ use crate::graph::{Batch, Split, assemble};
 use crate::memory::{Meter, patiently};
 use crate::nn::Architecture;
 use crate::nn::weights::StateDict;
+use crate::onnx;
 use crate::train::checkpoint;
 
 const FORMAT: &str = "kdgat model";
@@ -23,6 +24,7 @@ const FORMAT_VERSION: u32 = 1;
 const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 const EXAMPLES: &str = "examples.safetensors";
+const ONNX: &str = "model.onnx";
 
 /// What is exported beside the configuration.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub struct ExportOptions {
     pub run: PathBuf,
     /// Folder of the files; none: `export` in the run's folder.
     pub output: Option<PathBuf>,
+    /// Write a classifier as an ONNX model, too.
+    pub onnx: bool,
     /// Test graphs to write with what the model answers.
     pub examples: usize,
 }
@@ -42,11 +46,24 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<(PathBuf, Vec<
     let folder = options.output.clone().unwrap_or_else(|| model.folder.join("export"));
     fs::create_dir_all(&folder).map_err(|source| file_error(&folder, "make", source))?;
     checkpoint::write(&folder.join(WEIGHTS), &model.state, &model.description)?;
-    let path = folder.join(CONFIG);
-    let text = serde_json::to_vec_pretty(&description(&model)?).map_err(io::Error::other);
-    let written = text.and_then(|text| files::write_atomically(&path, &text));
-    written.map_err(|source| file_error(&path, "write", source))?;
+    let description = description(&model)?;
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        files::write_atomically(&path, bytes).map_err(|source| file_error(&path, "write", source))
+    };
+    write(CONFIG, format!("{description:#}").as_bytes())?;
     let mut names = vec![WEIGHTS, CONFIG];
+    if options.onnx {
+        let Architecture::Gat(architecture) = &model.description.architecture else {
+            return Err(StageError::Input(format!(
+                "{} is an autoencoder; only classifiers (gat) can be written as ONNX",
+                model.name
+            )));
+        };
+        let metadata = [("kdgat", description.to_string())];
+        write(ONNX, &onnx::classifier(architecture, &model.state, &metadata)?)?;
+        names.push(ONNX);
+    }
     if options.examples > 0 {
         let examples = patiently(Meter::new(Device::Cpu), || examples(config, &model, options.examples))?;
         checkpoint::write(&folder.join(EXAMPLES), &examples, &json!({ "weights_digest": model.weights_digest }))?;

@@ -1,0 +1,7 @@
+//! Classifiers as ONNX models, for run times that know nothing of kdgat.
+
+mod builder;
+mod classifier;
+mod message;
+
+pub use classifier::{OnnxError, classifier};
