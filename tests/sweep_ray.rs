@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::cli::{Workplace, said};
+use support::cli::{Workplace, contents, only_store, said};
 
 const START_SECONDS: u64 = 120;
 
@@ -133,6 +133,13 @@ fn ray_gives_the_metrics_of_this_machine() {
     let output = on_ray(&workplace, &ray).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(metrics(&workplace, "ray"), metrics(&workplace, "local"), "{}", said(&output));
+
+    // Parts of a store are jobs as well.
+    let arguments = ["data", "build", "--executor", "ray", "--parts", "3", "--stores-dir", "parts"];
+    let output = workplace.command(&arguments).env("RAY_ADDRESS", &ray.address).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let [merged, single] = ["parts", "stores"].map(|stores| only_store(&workplace.path().join(stores)));
+    assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
 }
 
 #[test]

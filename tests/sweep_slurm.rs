@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::cli::{Workplace, said};
+use support::cli::{Workplace, contents, only_store, said};
 
 /// A Slurm that ends with the test.
 struct Slurm {
@@ -183,6 +183,27 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
         assert!(start.elapsed() < Duration::from_secs(60), "jobs are left");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Parts of a store are jobs like the tasks of a sweep, looked after by another process when the first one is killed.
+#[test]
+fn slurm_builds_the_parts_of_a_store() {
+    let Some(slurm) = Slurm::start() else { return };
+    let workplace = Workplace::new();
+    let build = || {
+        let arguments = ["data", "build", "--executor", "slurm", "--parts", "5", "--stores-dir", "parts"];
+        let mut command = workplace.command(&arguments);
+        command.env("SLURM_CONF", slurm.conf()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let mut first = build();
+    slurm.wait_for_running("part");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let output = build().wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    workplace.success(&["data", "build", "--stores-dir", "single"]);
+    let [merged, single] = ["parts", "single"].map(|stores| only_store(&workplace.path().join(stores)));
+    assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
 }
 
 #[test]

@@ -125,12 +125,7 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
     if args.dry_run {
         output::write(&described(&found, &plan, &folder, &slots))?;
-        let requests = match args.executor {
-            Executor::Local => Vec::new(),
-            Executor::Slurm => slurm::scripts(&folder, &plan)?,
-            Executor::Ray => ray::requests(&folder, &plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
-        };
-        for request in requests {
+        for request in requests(args.executor, &folder, &plan)? {
             output::write(&format!("\n{request}"))?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -156,6 +151,15 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         }
     };
     summary(&folder, &plan, ended)
+}
+
+/// What a cluster would be asked for, as text.
+pub(super) fn requests(executor: Executor, folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>> {
+    Ok(match executor {
+        Executor::Local => Vec::new(),
+        Executor::Slurm => slurm::scripts(folder, plan)?,
+        Executor::Ray => ray::requests(folder, plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
+    })
 }
 
 /// The file with its changes, and what it means.

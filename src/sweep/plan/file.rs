@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ByteSize, Stage};
@@ -201,11 +202,7 @@ impl Default for Resources {
 impl SweepFile {
     /// Reads the text of a sweep file; `name` is only named in errors.
     pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
-        toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text.as_bytes().iter().take(start).filter(|&&byte| byte == b'\n').count() + 1;
-            SweepError::Syntax { file: name.to_owned(), line, message: error.message().to_owned() }
-        })
+        parse(name, text)
     }
 
     /// Reads a file.
@@ -213,6 +210,38 @@ impl SweepFile {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the sweep file"))?;
         Ok((Self::parse(&path.display().to_string(), &text)?, text))
     }
+}
+
+/// Where and how jobs run, for work that is no sweep: what a sweep file says of that.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobsFile {
+    /// Times that a failed task is tried again.
+    pub retries: u32,
+    pub resources: Resources,
+    pub slurm: SlurmSettings,
+}
+
+impl Default for JobsFile {
+    fn default() -> Self {
+        Self { retries: one(), resources: Resources::default(), slurm: SlurmSettings::default() }
+    }
+}
+
+impl JobsFile {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, SweepError> {
+        let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the settings of jobs"))?;
+        parse(&path.display().to_string(), &text)
+    }
+}
+
+fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, SweepError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.as_bytes().iter().take(start).filter(|&&byte| byte == b'\n').count() + 1;
+        SweepError::Syntax { file: name.to_owned(), line, message: error.message().to_owned() }
+    })
 }
 
 /// A value as a flag would have it; the elements of a list are separated by commas.

@@ -10,10 +10,10 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 
+use super::command::{arguments, run_name, run_of};
 use super::ladder::{self, Rung};
 use crate::config;
 use crate::files;
-use crate::memory::limits::PROCESS_BYTES;
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 use crate::sweep::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
@@ -94,7 +94,7 @@ impl Attempt {
 
         let program = std::env::current_exe().map_err(SweepError::file(Path::new("kdgat"), "find this program"))?;
         let mut command = Command::new(&program);
-        command.args(arguments(folder, plan, task, &claim, &state, &rungs, grant)?);
+        command.args(arguments(folder, plan, task, &state, grant)?);
         command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
         // Ctrl-C on a terminal is for the sweep, which passes it on once: a second signal would not let the task save.
         command.process_group(0);
@@ -205,12 +205,6 @@ fn described(rung: &Rung) -> String {
     rung.settings.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The folder of the run on a rung: another one from where other batches begin.
-fn run_name(rungs: &[Rung], rung: u32) -> String {
-    let restarts = rungs.iter().take(rung as usize).filter(|rung| rung.restarts).count();
-    if restarts == 0 { "run".to_owned() } else { format!("run-{restarts}") }
-}
-
 /// Whether a training that nobody waited for has come to its end.
 fn finished(run: &Path) -> bool {
     run.join("summary.json").exists()
@@ -221,7 +215,7 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
     state.status = Status::Done;
     state.reason = None;
     let found = match task.kind {
-        TaskKind::Store | TaskKind::Targets => return Ok(()),
+        TaskKind::Store | TaskKind::Part(_) | TaskKind::Targets => return Ok(()),
         TaskKind::Evaluate => {
             let judged = task.inputs.first().and_then(|input| plan.task(&input.task));
             let judged =
@@ -239,66 +233,6 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
         state.reason = Some(format!("it has no metric `{}` (there are: {})", plan.metric, known.join(", ")));
     }
     Ok(())
-}
-
-/// The run of a task that was trained.
-fn run_of(folder: &SweepFolder, task: &Task, state: &TaskState) -> PathBuf {
-    folder.task(task).join(state.run.as_deref().unwrap_or("run"))
-}
-
-/// The command's words and flags.
-fn arguments(
-    folder: &SweepFolder,
-    plan: &Plan,
-    task: &Task,
-    claim: &Claim,
-    state: &TaskState,
-    rungs: &[Rung],
-    grant: &Grant,
-) -> Result<Vec<String>, SweepError> {
-    let mut arguments: Vec<String> = task.kind.words().iter().map(|word| (*word).to_owned()).collect();
-    let mut flag = |name: &str, text: String| {
-        arguments.push(format!("--{}", name.replace('_', "-")));
-        arguments.push(text);
-    };
-    flag("config", claim.folder().join("config.json").display().to_string());
-    let configured = task.config.training.threads;
-    flag("threads", if configured > 0 { configured } else { grant.threads }.to_string());
-    if let Some(bytes) = grant.memory_bytes {
-        let tensors = bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4);
-        let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
-        flag("memory_limit", format!("{}B", tensors.min(configured)));
-    }
-    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| task.kind != TaskKind::Fusion) {
-        let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
-        flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
-    }
-    let run = claim.folder().join(state.run.as_deref().unwrap_or("run"));
-    if task.kind.stage().is_some() {
-        flag("run_dir", run.display().to_string());
-        flag("resume", "true".to_owned());
-        if task.registers() {
-            flag("teachers_dir", claim.folder().join("teachers").display().to_string());
-        }
-        for (name, text) in ladder::settings(rungs, state.rung) {
-            flag(name, text);
-        }
-    }
-    if task.kind == TaskKind::Evaluate {
-        flag("output", run.display().to_string());
-    }
-    let mut runs = Vec::new();
-    for input in &task.inputs {
-        let Some(other) = plan.task(&input.task) else { continue };
-        let made = run_of(folder, other, &folder.state(other)?);
-        if task.kind == TaskKind::Evaluate {
-            runs.push(made.display().to_string());
-        } else {
-            flag(&input.field, made.join("best.safetensors").display().to_string());
-        }
-    }
-    arguments.extend(runs);
-    Ok(arguments)
 }
 
 /// What a training says that was refused before it took the memory.

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod board;
+mod command;
 mod follow;
 mod ladder;
 mod local;
@@ -12,6 +13,7 @@ mod view;
 
 pub use attempt::{Asked, Attempt, Grant};
 pub use board::Board;
+pub use command::command_line;
 pub use follow::Follower;
 pub use local::{Ended, run as run_here};
 pub use one::{Outcome, work_on};
