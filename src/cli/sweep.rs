@@ -80,7 +80,8 @@ pub enum SweepCommand {
         #[arg(long, num_args = 2, value_names = ["AXIS=VALUE", "AXIS=VALUE"])]
         compare: Vec<String>,
     },
-    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again
+    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again; 76: the
+    /// same, with more memory
     #[command(hide = true)]
     Work {
         #[arg(value_name = "FOLDER")]
@@ -286,10 +287,12 @@ fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Re
     let Some(task) = plan.task(id) else {
         return Err(UsageError(format!("{}: there is no task `{id}`", folder.path().display())).into());
     };
-    let grant = Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None };
+    let grant =
+        Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None, may_grow: true };
     Ok(match run::work_on(&folder, &plan, task, &grant)? {
         Outcome::Done | Outcome::NotNow => ExitCode::SUCCESS,
         Outcome::PutOff => ExitCode::from(slurm::PUT_OFF),
+        Outcome::TooLarge => ExitCode::from(slurm::TOO_LARGE),
         Outcome::Failed => ExitCode::FAILURE,
     })
 }

@@ -8,6 +8,7 @@ mod ladder;
 mod local;
 mod one;
 mod promise;
+mod relief;
 mod resources;
 mod view;
 
@@ -17,4 +18,5 @@ pub use command::command_line;
 pub use follow::Follower;
 pub use local::{Ended, run as run_here};
 pub use one::{Outcome, work_on};
+pub use relief::out_of_memory;
 pub use resources::{Slots, Wish, slots};
