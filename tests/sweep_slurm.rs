@@ -199,9 +199,10 @@ fn slurm_gives_the_metrics_of_this_machine_through_faults() {
     let second = on_slurm(&workplace, &slurm, "slurm");
     // What Slurm sends before a time limit: the task saves, the job is put into the queue again.
     // A job that has just ended cannot be told any more; then another one is.
+    // Of one that just begins `scancel` waits for long, in which all others may end.
     let tell = |job: &str| {
-        let mut command = Command::new("scancel");
-        command.args(["--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
+        let mut command = Command::new("timeout");
+        command.args(["2", "scancel", "--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
         command.status().unwrap().success()
     };
     while !tell(&slurm.wait_for_running("student")) {}

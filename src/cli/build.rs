@@ -75,7 +75,7 @@ fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode>
         Gathered::Parts(gathering) => {
             let plan = parts::plan(&gathering.name(), config, count, &jobs);
             let slots = run::slots(&plan, &wish)?;
-            build_and_merge(args.executor, gathering, &plan, &slots)
+            build_and_merge(args.executor, *gathering, &plan, &slots)
         }
     }
 }

@@ -22,7 +22,7 @@ pub enum Gathered {
     /// The store, whole.
     Ready(Box<Store>),
     /// Parts have to be built.
-    Parts(Gathering),
+    Parts(Box<Gathering>),
 }
 
 /// The right to put a store together from its parts.
@@ -61,7 +61,7 @@ pub fn gather(
         State::Missing => {}
         State::Unfit(reason) => progress.report(&Event::Rebuilding { reason: &reason }),
     }
-    Ok(Gathered::Parts(gathering))
+    Ok(Gathered::Parts(Box::new(gathering)))
 }
 
 /// The folder for notes on the work on `parts` parts, and the store's name; nothing is made.
