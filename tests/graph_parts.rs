@@ -3,7 +3,6 @@
 mod graph_support;
 mod support;
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +12,7 @@ use graph_support::{Draw, traffic, write_dataset, write_log};
 use kdgat::can::{Dataset, Format, Frame, ReadReport, open_log, read_piece};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, StoreError, build_part, merge, open_or_build};
 use proptest::prelude::*;
-use support::cli::{Workplace, said};
-
-/// Every file of a folder.
-fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
-}
+use support::cli::{Workplace, contents, said};
 
 fn small() -> BuildOptions {
     BuildOptions { window: 20, stride: 20, shard_bytes: 60_000, piece_bytes: 30_000, threads: 2, ..Default::default() }

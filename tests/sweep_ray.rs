@@ -1,13 +1,15 @@
 //! `kdgat sweep --executor ray` against a real Ray on this machine.
 
 mod support;
+mod sweep_support;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::cli::{Workplace, said};
+use support::cli::{Workplace, contents, only_store, said};
+use sweep_support::JobsServer;
 
 const START_SECONDS: u64 = 120;
 
@@ -133,6 +135,61 @@ fn ray_gives_the_metrics_of_this_machine() {
     let output = on_ray(&workplace, &ray).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(metrics(&workplace, "ray"), metrics(&workplace, "local"), "{}", said(&output));
+
+    // What a job has said stands in the folder of its task, to the end.
+    for task in std::fs::read_dir(workplace.path().join("ray/tasks")).unwrap().map(|entry| entry.unwrap().path()) {
+        let log = std::fs::read_to_string(task.join("ray-1.log")).unwrap();
+        assert!(log.contains("done     "), "{}: {log}", task.display());
+    }
+
+    // Parts of a store are jobs as well.
+    let arguments = ["data", "build", "--executor", "ray", "--parts", "3", "--stores-dir", "parts"];
+    let output = workplace.command(&arguments).env("RAY_ADDRESS", &ray.address).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let [merged, single] = ["parts", "stores"].map(|stores| only_store(&workplace.path().join(stores)));
+    assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
+}
+
+/// Against a server that answers as Ray does: the log of a running job can be followed in the sweep's folder, and a job
+/// that is killed for memory is submitted again with more.
+#[test]
+fn logs_are_copied_while_jobs_run_and_memory_grows() {
+    let workplace = Workplace::with_teacher();
+    let text = "metric = \"val_task_loss\"\n[resources]\nmemory_per_trial = \"700MiB\"\nthreads = 1\n\
+                more_memory = { factor = 3.0, at_most = \"1400MiB\" }\n\
+                [[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
+                set = { hidden = [8, 8, 4], latent = 4, embedding = 2, max_epochs = 60 }\n";
+    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
+    let logs = tempfile::tempdir().unwrap();
+    let server = JobsServer::start(logs.path(), "student");
+    let mut command = workplace.command(&["sweep", "small.toml", "--executor", "ray", "--output", "ray"]);
+    command.env("RAY_ADDRESS", &server.address).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let task = |step: &str| {
+        let folders = std::fs::read_dir(workplace.path().join("ray/tasks")).ok()?.map(|entry| entry.unwrap().path());
+        folders.into_iter().find(|path| path.file_name().unwrap().to_string_lossy().starts_with(step))
+    };
+    let mut seen_while_running = String::new();
+    while child.try_wait().unwrap().is_none() {
+        let Some(task) = task("student") else { continue };
+        let state = std::fs::read_to_string(task.join("state.json")).unwrap_or_default();
+        if state.contains("\"running\"") {
+            seen_while_running = std::fs::read_to_string(task.join("ray-2.log")).unwrap_or_default();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(seen_while_running.lines().count() > 2, "the log came too late: {seen_while_running:?}\n{}", said(&output));
+    let requests = server.requests("student");
+    let memory: Vec<_> = requests.iter().map(|request| request["entrypoint_memory"].as_u64().unwrap() >> 20).collect();
+    assert_eq!(memory, [700, 1400], "{}", said(&output));
+    let name = requests[1]["submission_id"].as_str().unwrap();
+    let copied = std::fs::read_to_string(task("student").unwrap().join("ray-2.log")).unwrap();
+    assert_eq!(copied, server.log(name));
+    assert!(copied.starts_with(&seen_while_running) && copied.contains("done     student"), "{copied}");
+    assert!(said(&output).contains("is FAILED: it ended with exit code -9"), "{}", said(&output));
+    assert!(said(&output).contains(&format!("job {name} is RUNNING")), "{}", said(&output));
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::cli::{Workplace, said};
+use rustix::process::{Pid, Signal, kill_process};
+use support::cli::{Workplace, contents, only_store, said};
 
 /// A Slurm that ends with the test.
 struct Slurm {
@@ -115,10 +116,69 @@ fn on_slurm(workplace: &Workplace, slurm: &Slurm, folder: &str) -> Child {
 
 /// Trial, state and metric of every row.
 fn metrics(workplace: &Workplace, folder: &str) -> Vec<[String; 3]> {
+    columns(workplace, folder, ["trial", "state", "metric"])
+}
+
+fn columns<const N: usize>(workplace: &Workplace, folder: &str, names: [&str; N]) -> Vec<[String; N]> {
     let mut reader = csv::Reader::from_path(workplace.path().join(folder).join("sweep.csv")).unwrap();
     let header = reader.headers().unwrap().clone();
-    let columns = ["trial", "state", "metric"].map(|name| header.iter().position(|found| found == name).unwrap());
+    let columns = names.map(|name| header.iter().position(|found| found == name).unwrap());
     reader.records().map(|row| row.map(|row| columns.map(|at| row[at].to_owned())).unwrap()).collect()
+}
+
+/// Changes words of the sweep file.
+fn change_file(workplace: &Workplace, from: &str, to: &str) {
+    let path = workplace.path().join("small.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+/// The processes of a student that is being trained: the job's, and the training that it has started.
+struct Working {
+    job: Pid,
+    training: Pid,
+}
+
+impl Working {
+    /// Waits until the first epochs are done.
+    fn wait(workplace: &Workplace, folder: &str) -> Self {
+        let start = Instant::now();
+        loop {
+            if let Some(working) = Self::find(&workplace.path().join(folder).join("tasks")) {
+                return working;
+            }
+            assert!(start.elapsed() < Duration::from_secs(90), "no student is trained");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn find(tasks: &Path) -> Option<Self> {
+        let mut folders = std::fs::read_dir(tasks).ok()?.map(|entry| entry.unwrap().path());
+        let task = folders.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("student-"))?;
+        let epochs = std::fs::read_to_string(task.join("run/metrics.csv")).ok()?.lines().count();
+        let state = std::fs::read_to_string(task.join("state.json")).ok()?;
+        let state: serde_json::Value = serde_json::from_str(state.split_once('\n')?.1).ok()?;
+        let job = (epochs > 2 && state["status"] == "running").then(|| state["worker"]["process"].as_i64())??;
+        let children = std::fs::read_to_string(format!("/proc/{job}/task/{job}/children")).ok()?;
+        let training = children.split_whitespace().next()?.parse().ok()?;
+        Some(Self { job: Pid::from_raw(job as i32)?, training: Pid::from_raw(training)? })
+    }
+
+    /// As the system does when the job's memory is used up: all of it goes, and nobody can note anything.
+    fn kill(&self) {
+        kill_process(self.job, Signal::STOP).unwrap();
+        kill_process(self.training, Signal::KILL).unwrap();
+        kill_process(self.job, Signal::KILL).unwrap();
+    }
+
+    /// Whether the training has been asked to save, although it stands still.
+    fn is_told(&self) -> bool {
+        const TERM: u64 = 1 << (15 - 1);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.training.as_raw_nonzero())).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+        u64::from_str_radix(pending.trim(), 16).unwrap() & TERM != 0
+    }
 }
 
 const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
@@ -139,9 +199,10 @@ fn slurm_gives_the_metrics_of_this_machine_through_faults() {
     let second = on_slurm(&workplace, &slurm, "slurm");
     // What Slurm sends before a time limit: the task saves, the job is put into the queue again.
     // A job that has just ended cannot be told any more; then another one is.
+    // Of one that just begins `scancel` waits for long, in which all others may end.
     let tell = |job: &str| {
-        let mut command = Command::new("scancel");
-        command.args(["--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
+        let mut command = Command::new("timeout");
+        command.args(["2", "scancel", "--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
         command.status().unwrap().success()
     };
     while !tell(&slurm.wait_for_running("student")) {}
@@ -183,6 +244,85 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
         assert!(start.elapsed() < Duration::from_secs(60), "jobs are left");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Parts of a store are jobs like the tasks of a sweep, looked after by another process when the first one is killed.
+#[test]
+fn slurm_builds_the_parts_of_a_store() {
+    let Some(slurm) = Slurm::start() else { return };
+    let workplace = Workplace::new();
+    let build = || {
+        let arguments = ["data", "build", "--executor", "slurm", "--parts", "5", "--stores-dir", "parts"];
+        let mut command = workplace.command(&arguments);
+        command.env("SLURM_CONF", slurm.conf()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let mut first = build();
+    slurm.wait_for_running("part");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let output = build().wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    workplace.success(&["data", "build", "--stores-dir", "single"]);
+    let [merged, single] = ["parts", "single"].map(|stores| only_store(&workplace.path().join(stores)));
+    assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
+}
+
+/// Slurm itself sends the signal before the limit. It looks at limits twice a minute, so the training is held meanwhile.
+#[test]
+fn a_job_at_its_time_limit_saves_and_goes_on() {
+    let Some(slurm) = Slurm::start() else { return };
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 30, "seeds = [1]");
+    workplace.success(&["sweep", "small.toml", "--output", "local"]);
+    change_file(&workplace, "time = \"00:10:00\"", "time = \"00:01:00\"\nsignal_seconds = 55");
+    let child = on_slurm(&workplace, &slurm, "limited");
+    let working = Working::wait(&workplace, "limited");
+    kill_process(working.training, Signal::STOP).unwrap();
+    let start = Instant::now();
+    while !working.is_told() {
+        assert!(start.elapsed() < Duration::from_secs(80), "no signal comes before the time limit");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    kill_process(working.training, Signal::CONT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(metrics(&workplace, "limited"), metrics(&workplace, "local"), "{}", said(&output));
+    assert_eq!(columns(&workplace, "limited", ["attempts", "memory_rung"]), [["2", "0"]], "{}", said(&output));
+    // The same job, put into the queue again, and not another one.
+    assert_eq!(said(&output).matches("tasks of student").count(), 1, "{}", said(&output));
+}
+
+#[test]
+fn a_job_killed_for_memory_goes_a_rung_down_or_gets_more() {
+    let Some(slurm) = Slurm::start() else { return };
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 30, "seeds = [1]");
+    workplace.success(&["sweep", "small.toml", "--output", "local"]);
+    let child = on_slurm(&workplace, &slurm, "rung");
+    Working::wait(&workplace, "rung").kill();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("has ended (FAILED)"), "{}", said(&output));
+    assert_eq!(metrics(&workplace, "rung"), metrics(&workplace, "local"), "{}", said(&output));
+    assert_eq!(columns(&workplace, "rung", ["attempts", "memory_rung"]), [["2", "1"]], "{}", said(&output));
+
+    let more = "[resources]\nmore_memory = { factor = 1.5, at_most = \"4GiB\" }";
+    change_file(&workplace, "[resources]", more);
+    let child = on_slurm(&workplace, &slurm, "more");
+    let asked =
+        || slurm.call("scontrol", &["show", "job", slurm.wait_for_running("student").split('_').next().unwrap()]);
+    let working = Working::wait(&workplace, "more");
+    assert!(asked().contains("MinMemoryNode=805M"), "{}", asked());
+    let first = slurm.wait_for_running("student");
+    working.kill();
+    while slurm.wait_for_running("student") == first {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(asked().contains("MinMemoryNode=1208M"), "{}", asked());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(metrics(&workplace, "more"), metrics(&workplace, "local"), "{}", said(&output));
+    assert_eq!(columns(&workplace, "more", ["attempts", "memory_rung"]), [["2", "0"]], "{}", said(&output));
 }
 
 #[test]

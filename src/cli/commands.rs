@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::build::BuildArgs;
 use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;
 use super::detect::DetectArgs;
@@ -16,7 +17,6 @@ use super::pipeline::PipelineArgs;
 use super::report::ReportArgs;
 use super::settings::Settings;
 use super::sweep::SweepArgs;
-use crate::graph::Share;
 
 /// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
 #[derive(Debug, Parser)]
@@ -99,13 +99,7 @@ pub enum DataCommand {
         settings: Settings,
     },
     /// Build the graph store of a dataset (stages do so by themselves)
-    Build {
-        /// Build one part of several, such as 2/8: on several machines, one part each; `kdgat data merge` joins them
-        #[arg(long, value_name = "I/N")]
-        part: Option<Share>,
-        #[command(flatten)]
-        settings: Settings,
-    },
+    Build(BuildArgs),
     /// Join the parts of a store into the store that a single build would have made
     Merge {
         /// The folders that `kdgat data build --part` wrote

@@ -10,8 +10,8 @@ use super::output;
 use crate::can::catalogue::{self, Entry};
 use crate::can::{SimulationOptions, simulate as simulate_dataset};
 use crate::config::Config;
+use crate::graph::Store;
 use crate::graph::store::manifest::{FileEntry, Manifest};
-use crate::graph::{Share, Store};
 use crate::stage;
 
 /// Writes a simulated dataset into `folder`.
@@ -20,18 +20,6 @@ pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
     simulate_dataset(&options, folder)?;
     output::write(&format!("simulated traffic with seed {}: {}\n", options.seed, folder.display()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the store of a dataset, or a part of it, if it is not there.
-pub fn build(config: &Config, part: Option<Share>) -> Result<ExitCode> {
-    match part {
-        None => describe(&*stage::open_store(config)?),
-        Some(share) => {
-            let folder = stage::build_store_part(config, share)?;
-            output::write(&format!("{}\n", folder.display()))?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
 }
 
 /// Known datasets, and whether they are in the folder of `KDGAT_DATA`.
@@ -69,7 +57,8 @@ pub fn merge(config: &Config, parts: &[PathBuf]) -> Result<ExitCode> {
     describe(&stage::merge_store_parts(config, parts)?)
 }
 
-fn describe(store: &Store) -> Result<ExitCode> {
+/// One line on a store.
+pub fn describe(store: &Store) -> Result<ExitCode> {
     let totals = &store.manifest().totals;
     output::write(&format!(
         "{}: {} graphs ({} with an attack) of {} frames: {}\n",

@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
 use super::{
-    calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion, pipeline,
-    report, sweep, teachers,
+    build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
+    pipeline, report, sweep, teachers,
 };
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
@@ -63,7 +63,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
         Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
-        Command::Data(DataCommand::Build { part, settings }) => data::build(&settings.load()?.config, part),
+        Command::Data(DataCommand::Build(args)) => build::run(&args),
         Command::Data(DataCommand::Merge { parts, settings }) => data::merge(&settings.load()?.config, &parts),
         Command::Data(DataCommand::List { json }) => data::list(json),
         Command::Data(DataCommand::Check { settings, json }) => check::run(&settings.load()?.config, json),

@@ -1,5 +1,6 @@
 //! The command line: types and help texts, and the way from a command to the code that does it.
 
+mod build;
 mod calibrate;
 mod check;
 mod commands;

@@ -80,7 +80,8 @@ pub enum SweepCommand {
         #[arg(long, num_args = 2, value_names = ["AXIS=VALUE", "AXIS=VALUE"])]
         compare: Vec<String>,
     },
-    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again
+    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again; 76: the
+    /// same, with more memory
     #[command(hide = true)]
     Work {
         #[arg(value_name = "FOLDER")]
@@ -125,12 +126,7 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
     if args.dry_run {
         output::write(&described(&found, &plan, &folder, &slots))?;
-        let requests = match args.executor {
-            Executor::Local => Vec::new(),
-            Executor::Slurm => slurm::scripts(&folder, &plan)?,
-            Executor::Ray => ray::requests(&folder, &plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
-        };
-        for request in requests {
+        for request in requests(args.executor, &folder, &plan)? {
             output::write(&format!("\n{request}"))?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -156,6 +152,15 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         }
     };
     summary(&folder, &plan, ended)
+}
+
+/// What a cluster would be asked for, as text.
+pub(super) fn requests(executor: Executor, folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>> {
+    Ok(match executor {
+        Executor::Local => Vec::new(),
+        Executor::Slurm => slurm::scripts(folder, plan)?,
+        Executor::Ray => ray::requests(folder, plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
+    })
 }
 
 /// The file with its changes, and what it means.
@@ -282,10 +287,12 @@ fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Re
     let Some(task) = plan.task(id) else {
         return Err(UsageError(format!("{}: there is no task `{id}`", folder.path().display())).into());
     };
-    let grant = Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None };
+    let grant =
+        Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None, may_grow: true };
     Ok(match run::work_on(&folder, &plan, task, &grant)? {
         Outcome::Done | Outcome::NotNow => ExitCode::SUCCESS,
         Outcome::PutOff => ExitCode::from(slurm::PUT_OFF),
+        Outcome::TooLarge => ExitCode::from(slurm::TOO_LARGE),
         Outcome::Failed => ExitCode::FAILURE,
     })
 }

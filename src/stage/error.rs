@@ -62,6 +62,7 @@ impl StageError {
                 matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_))
                     && !crate::memory::is_out_of_memory(error)
             }
+            Self::Store(error) => error.is_input(),
             Self::Evaluate(error) => error.is_input(),
             Self::Fusion(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),

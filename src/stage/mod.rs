@@ -34,5 +34,8 @@ pub use fusion::{FusionOutcome, fusion};
 pub use memory_plan::{PlannedSize, plan_memory};
 pub use outcome::Outcome;
 pub use score_only::score_only;
-pub use setup::{SIMULATED, build_options, build_store_part, dataset, find_store, merge_store_parts, open_store};
+pub use setup::{
+    SIMULATED, build_options, build_store_part, dataset, find_store, gather_notes, gather_store, merge_gathered,
+    merge_store_parts, open_store,
+};
 pub use teacher_cache::{Cached, cache_teacher};

@@ -9,7 +9,7 @@ use tch::Device;
 use super::StageError;
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
-use crate::graph::store::{self, duplicates::Duplicates};
+use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather};
 use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
@@ -93,6 +93,23 @@ pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageE
 /// Joins the parts of a store.
 pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, StageError> {
     Ok(merge(parts, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// That store, or the right to put it together from parts that others build.
+pub fn gather_store(config: &Config, parts: usize) -> Result<Gathered, StageError> {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(gather(&dataset, &options, parts, &config.data.stores_dir, &BuildLines::default())?)
+}
+
+/// Where the notes on such work lie, and the store's name.
+pub fn gather_notes(config: &Config, parts: usize) -> Result<(PathBuf, String), StageError> {
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    Ok(store::gather::notes_of(&dataset, &options, parts, &config.data.stores_dir)?)
+}
+
+/// Makes the store of its gathered parts.
+pub fn merge_gathered(gathering: Gathering) -> Result<Store, StageError> {
+    Ok(gathering.merge(&BuildLines::default())?)
 }
 
 /// The configured dataset; the simulated one is made on first use.

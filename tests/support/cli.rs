@@ -1,5 +1,6 @@
 //! The program as a user runs it, on a small simulated dataset.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -104,6 +105,20 @@ pub fn small_dataset() -> &'static Path {
         (folder, path)
     });
     path
+}
+
+/// Every file of a folder.
+pub fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
+}
+
+/// The one store in a folder of stores.
+pub fn only_store(stores: &Path) -> PathBuf {
+    let entries = std::fs::read_dir(stores).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<PathBuf> = entries.filter(|path| path.join("store.json").exists()).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
 }
 
 pub fn copy_folder(from: &Path, to: &Path) {

@@ -5,6 +5,7 @@
 pub mod build;
 mod chain;
 pub mod duplicates;
+pub mod gather;
 pub mod id_set;
 mod ingest;
 mod journal;
@@ -19,6 +20,7 @@ pub mod shard;
 mod sources;
 
 pub use build::open_or_build;
+pub use gather::{Gathered, Gathering, gather};
 pub use options::BuildOptions;
 pub use part::{Share, build_part, merge};
 pub use progress::{Event, Progress, StageTimes};

@@ -15,6 +15,7 @@ use super::Store;
 use super::build::{checked_plan, finish};
 use super::ingest::ingest;
 use super::journal::{JOURNAL, UnitRecord};
+use super::manifest::ShardEntry;
 use super::options::BuildOptions;
 use super::place::{Place, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, Unit};
@@ -82,10 +83,9 @@ pub fn build_part(
     progress: &dyn Progress,
 ) -> Result<PathBuf, StoreError> {
     let plan = checked_plan(dataset, options)?;
-    let name = format!("{}.part-{}-of-{}", plan.store_name(), share.part, share.parts);
-    let place = Place::new(stores_dir, name);
+    let place = part_place(&plan, share, stores_dir);
     let _lock = place.lock(progress)?;
-    if Part::read(&place.folder).is_ok_and(|part| part.plan.identity() == plan.identity()) {
+    if is_complete(&place.folder, &plan, share) {
         return Ok(place.folder);
     }
     place.remove_leftovers()?;
@@ -120,6 +120,43 @@ pub fn merge(parts: &[PathBuf], stores_dir: &Path, progress: &dyn Progress) -> R
     let plan = check_together(&read)?;
     let place = Place::new(stores_dir, plan.store_name());
     let _lock = place.lock(progress)?;
+    join(&read, &plan, &place, progress)
+}
+
+/// As [`merge`], for whoever holds the lock of the place and knows what is to lie there.
+pub(super) fn merge_into(
+    parts: &[PathBuf],
+    plan: &Plan,
+    place: &Place,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    let read = parts.iter().map(|folder| Ok((folder.as_path(), Part::read(folder)?)));
+    let read = read.collect::<Result<Vec<_>, StoreError>>()?;
+    let found = check_together(&read)?;
+    if found.identity() != plan.identity() {
+        let detail = "a log has changed since they were built; start again".to_string();
+        return Err(StoreError::Parts { detail });
+    }
+    join(&read, plan, place, progress)
+}
+
+/// The place of a part, beside that of the store.
+pub(super) fn part_place(plan: &Plan, share: Share, stores_dir: &Path) -> Place {
+    Place::new(stores_dir, format!("{}.part-{}-of-{}", plan.store_name(), share.part, share.parts))
+}
+
+/// Whether a folder holds this part of this store, with all its shards. Their contents are compared when parts are merged.
+pub(super) fn is_complete(folder: &Path, plan: &Plan, share: Share) -> bool {
+    let whole =
+        |shard: &ShardEntry| fs::metadata(folder.join(&shard.name)).is_ok_and(|metadata| metadata.len() == shard.bytes);
+    Part::read(folder).is_ok_and(|part| {
+        part.plan.identity() == plan.identity()
+            && part.share == share
+            && part.records.iter().flat_map(|record| &record.shards).all(whole)
+    })
+}
+
+fn join(parts: &[(&Path, Part)], plan: &Plan, place: &Place, progress: &dyn Progress) -> Result<Store, StoreError> {
     place.remove_leftovers()?;
     let building = UnfinishedFolder::new(place.building());
     if building.path.exists() {
@@ -127,7 +164,7 @@ pub fn merge(parts: &[PathBuf], stores_dir: &Path, progress: &dyn Progress) -> R
     }
     fs::create_dir_all(&building.path).map_err(StoreError::io("create", &building.path))?;
     let mut records = BTreeMap::new();
-    for (folder, part) in &read {
+    for (folder, part) in parts {
         for record in &part.records {
             for shard in &record.shards {
                 place_shard(&folder.join(&shard.name), &building.path.join(&shard.name))?;
@@ -135,7 +172,7 @@ pub fn merge(parts: &[PathBuf], stores_dir: &Path, progress: &dyn Progress) -> R
             records.insert(record.unit, record.clone());
         }
     }
-    finish(&plan, records.into_values().collect(), &place, building, progress)
+    finish(plan, records.into_values().collect(), place, building, progress)
 }
 
 /// The plan of all parts, if they are the parts of one store, each of them once.

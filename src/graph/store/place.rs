@@ -81,10 +81,7 @@ impl Place {
 
     /// Waits until no other process builds here; the lock ends with the returned file, or with the process.
     pub fn lock(&self, progress: &dyn Progress) -> Result<File, StoreError> {
-        fs::create_dir_all(&self.stores_dir).map_err(StoreError::io("create", &self.stores_dir))?;
-        let path = self.stores_dir.join(format!(".{}.lock", self.name));
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(StoreError::io("create", &path))?;
+        let (file, path) = self.lock_file()?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -94,6 +91,35 @@ impl Place {
             Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
         }
         Ok(file)
+    }
+
+    fn lock_file(&self) -> Result<(File, PathBuf), StoreError> {
+        fs::create_dir_all(&self.stores_dir).map_err(StoreError::io("create", &self.stores_dir))?;
+        let path = self.stores_dir.join(format!(".{}.lock", self.name));
+        let file = File::options().create(true).append(true).open(&path);
+        Ok((file.map_err(StoreError::io("create", &path))?, path))
+    }
+
+    /// A folder beside the store for the notes of whoever has it built.
+    pub fn notes(&self, name: &str) -> PathBuf {
+        self.stores_dir.join(format!(".{}.{name}", self.name))
+    }
+
+    /// Removes the folder and all that belongs to it, unless another process is building here.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        let (file, path) = self.lock_file()?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
+        }
+        self.remove_leftovers()?;
+        for folder in [&self.folder, &self.building()] {
+            if folder.exists() {
+                fs::remove_dir_all(folder).map_err(StoreError::io("remove", folder))?;
+            }
+        }
+        fs::remove_file(&path).map_err(StoreError::io("remove", &path))
     }
 
     /// Removes what nobody can go on with: whoever holds the lock is the only one to build here.

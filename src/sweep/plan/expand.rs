@@ -38,7 +38,8 @@ const RUNS: &str = "runs";
 pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surroundings) -> Result<Plan, SweepError> {
     let invalid = |problems: Vec<String>| SweepError::Invalid { file: shown.to_owned(), problems };
     let axes = axes(file).map_err(invalid)?;
-    let problems: Vec<String> = step_problems(file).into_iter().chain(axis_problems(file, &axes)).collect();
+    let problems = step_problems(file).into_iter().chain(axis_problems(file, &axes)).chain(file.resources.problems());
+    let problems: Vec<String> = problems.collect();
     if !problems.is_empty() {
         return Err(invalid(problems));
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ByteSize, Stage};
@@ -190,22 +191,64 @@ pub struct Resources {
     pub memory_per_trial: ByteSize,
     /// Trials on one GPU at once; its memory is divided among them.
     pub trials_per_gpu: usize,
+    /// What a cluster gives to a task that ran out of memory; none: the task goes a rung of the memory ladder down.
+    pub more_memory: Option<MoreMemory>,
+}
+
+/// How the memory of a job grows each time that its task runs out of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoreMemory {
+    /// Above 1.
+    #[serde(default = "twice")]
+    pub factor: f64,
+    /// Of a task; when it has that much, it goes down the memory ladder.
+    pub at_most: ByteSize,
+}
+
+fn twice() -> f64 {
+    2.0
 }
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { threads: None, memory_per_trial: ByteSize(1 << 30), trials_per_gpu: 1 }
+        Self { threads: None, memory_per_trial: ByteSize(1 << 30), trials_per_gpu: 1, more_memory: None }
+    }
+}
+
+impl Resources {
+    /// Host memory in bytes that a job of a cluster grants to its task, after it was given more so many times.
+    pub fn granted_bytes(&self, growths: u32) -> u64 {
+        let first = self.memory_per_trial.0;
+        let Some(more) = &self.more_memory else { return first };
+        // A product beyond all numbers becomes the largest one.
+        let grown = (first as f64 * more.factor.powf(f64::from(growths))) as u64;
+        grown.min(more.at_most.0.max(first))
+    }
+
+    /// What cannot be meant.
+    pub fn problems(&self) -> Vec<String> {
+        let Some(MoreMemory { factor, at_most }) = &self.more_memory else { return Vec::new() };
+        let mut problems = Vec::new();
+        if !(factor.is_finite() && *factor > 1.0) {
+            problems
+                .push(format!("[resources] more_memory: the factor {factor} makes no memory larger; use 2.0 or so"));
+        }
+        if at_most.0 <= self.memory_per_trial.0 {
+            problems.push(format!(
+                "[resources] more_memory: at_most ({} MiB) has to be more than memory_per_trial ({} MiB)",
+                at_most.0 >> 20,
+                self.memory_per_trial.0 >> 20
+            ));
+        }
+        problems
     }
 }
 
 impl SweepFile {
     /// Reads the text of a sweep file; `name` is only named in errors.
     pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
-        toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text.as_bytes().iter().take(start).filter(|&&byte| byte == b'\n').count() + 1;
-            SweepError::Syntax { file: name.to_owned(), line, message: error.message().to_owned() }
-        })
+        parse(name, text)
     }
 
     /// Reads a file.
@@ -213,6 +256,43 @@ impl SweepFile {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the sweep file"))?;
         Ok((Self::parse(&path.display().to_string(), &text)?, text))
     }
+}
+
+/// Where and how jobs run, for work that is no sweep: what a sweep file says of that.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobsFile {
+    /// Times that a failed task is tried again.
+    pub retries: u32,
+    pub resources: Resources,
+    pub slurm: SlurmSettings,
+}
+
+impl Default for JobsFile {
+    fn default() -> Self {
+        Self { retries: one(), resources: Resources::default(), slurm: SlurmSettings::default() }
+    }
+}
+
+impl JobsFile {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, SweepError> {
+        let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the settings of jobs"))?;
+        let file = path.display().to_string();
+        let jobs: Self = parse(&file, &text)?;
+        match jobs.resources.problems() {
+            problems if problems.is_empty() => Ok(jobs),
+            problems => Err(SweepError::Invalid { file, problems }),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, SweepError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.as_bytes().iter().take(start).filter(|&&byte| byte == b'\n').count() + 1;
+        SweepError::Syntax { file: name.to_owned(), line, message: error.message().to_owned() }
+    })
 }
 
 /// A value as a flag would have it; the elements of a list are separated by commas.

@@ -10,7 +10,7 @@ mod shipped;
 pub mod task;
 
 pub use expand::{Surroundings, expand};
-pub use file::{Direction, SweepFile};
+pub use file::{Direction, JobsFile, SweepFile};
 pub use overrides::apply as override_field;
 pub use shipped::{Found, SHIPPED, find};
 pub use task::{Plan, Task, TaskKind, Trial};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
 use crate::config::{self, Config, Stage};
+use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
 
@@ -54,6 +55,8 @@ pub struct Input {
 pub enum TaskKind {
     /// `kdgat data build`
     Store,
+    /// `kdgat data build --part`
+    Part(Share),
     /// `kdgat teachers cache`
     Targets,
     Autoencoder,
@@ -71,7 +74,7 @@ impl TaskKind {
             Self::Normal => Some(Stage::Normal),
             Self::Curriculum => Some(Stage::Curriculum),
             Self::Fusion => Some(Stage::Fusion),
-            Self::Store | Self::Targets | Self::Evaluate => None,
+            Self::Store | Self::Part(_) | Self::Targets | Self::Evaluate => None,
         }
     }
 
@@ -83,7 +86,7 @@ impl TaskKind {
     /// The command's words.
     pub fn words(self) -> &'static [&'static str] {
         match self {
-            Self::Store => &["data", "build"],
+            Self::Store | Self::Part(_) => &["data", "build"],
             Self::Targets => &["teachers", "cache"],
             Self::Autoencoder => &["autoencoder"],
             Self::Normal => &["normal"],
@@ -165,6 +168,9 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
         hasher.update(text.as_bytes());
     };
     kind.words().iter().for_each(|word| add(word));
+    if let TaskKind::Part(share) = kind {
+        add(&share.to_string());
+    }
     for field in config::fields().filter(|field| !PLACES.contains(&field.name)) {
         let text = (field.show)(config);
         if text != (field.show)(&defaults) {

@@ -4,18 +4,24 @@
 //! begin, follows it, and may be killed and started again.
 
 mod http;
+mod logs;
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::SweepError;
 use super::cluster::{Cluster, LOST, attend};
 use super::plan::{Plan, Task};
-use super::run::{Board, Ended, Follower};
+use super::run::{Board, Ended, Follower, out_of_memory};
 use super::state::{Status, SweepFolder};
 use crate::config::DeviceChoice;
 use http::Server;
+use logs::Logs;
+
+/// When all is done, the ends of logs are waited for so long.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// What Ray is asked to run for a task, as `--dry-run` prints it.
 pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepError> {
@@ -38,19 +44,25 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
         board: Board::new(folder, plan)?,
         follower: Follower::new(plan),
         jobs: BTreeMap::new(),
+        shown: BTreeMap::new(),
+        logs: Logs::default(),
         submissions: BTreeMap::new(),
         begun: BTreeMap::new(),
     };
     submitter.find_jobs()?;
     submitter.begun = submitter.submissions.clone();
-    attend(&mut submitter)
+    let ended = attend(&mut submitter)?;
+    if matches!(ended, Ended::Done | Ended::Failed) {
+        submitter.finish_logs();
+    }
+    Ok(ended)
 }
 
 /// The body of a submission. Its number keeps the names of a task's jobs apart.
 fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> Result<Value, SweepError> {
     let program =
         std::env::current_exe().map_err(SweepError::file(std::path::Path::new("kdgat"), "find this program"))?;
-    let granted = plan.resources.memory_per_trial.0;
+    let granted = plan.resources.granted_bytes(folder.state(task)?.growths);
     let threads = plan.resources.threads.unwrap_or(1).max(1);
     let words = [program.display().to_string(), "sweep".into(), "work".into(), folder.path().display().to_string()];
     let words: Vec<String> = words.iter().map(|word| super::shell::quoted(word)).collect();
@@ -74,9 +86,32 @@ fn prefix(folder: &SweepFolder, task: &Task) -> String {
     format!("kdgat-{}-{}-{}", &place[..8], task.step, task.id)
 }
 
-/// Whether a job has come to its end.
-fn has_ended(status: &str) -> bool {
-    ["SUCCEEDED", "FAILED", "STOPPED"].contains(&status)
+/// What the cluster says of a job.
+#[derive(Clone, Debug, PartialEq)]
+struct Job {
+    status: String,
+    /// Why it failed, or what it waits for.
+    message: String,
+    /// Of its entrypoint, once that has ended; negative: the signal that ended it.
+    exit_code: Option<i64>,
+}
+
+impl Job {
+    fn has_ended(&self) -> bool {
+        ["SUCCEEDED", "FAILED", "STOPPED"].contains(&self.status.as_str())
+    }
+
+    /// Whether the system ended it, as it does for want of memory.
+    fn was_killed(&self) -> bool {
+        const KILLED: i64 = 9;
+        self.exit_code.is_some_and(|code| [-KILLED, 128 + KILLED].contains(&code))
+    }
+
+    fn described(&self) -> String {
+        let message = self.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let message: String = message.chars().take(300).collect();
+        if message.is_empty() { self.status.clone() } else { format!("{}: {message}", self.status) }
+    }
 }
 
 struct Submitter<'a> {
@@ -87,6 +122,9 @@ struct Submitter<'a> {
     follower: Follower<'a>,
     /// The job of each task that has one.
     jobs: BTreeMap<&'a str, String>,
+    /// What was last told of each job.
+    shown: BTreeMap<String, String>,
+    logs: Logs,
     submissions: BTreeMap<&'a str, u32>,
     /// Submissions before this process.
     begun: BTreeMap<&'a str, u32>,
@@ -98,7 +136,7 @@ impl<'a> Cluster<'a> for Submitter<'a> {
     }
 
     fn look(&mut self) -> Result<(), SweepError> {
-        let known = self.statuses()?;
+        let known = self.known()?;
         self.look_after(&known)?;
         self.submit()
     }
@@ -117,50 +155,90 @@ impl<'a> Submitter<'a> {
         self.server.call(method, path, body).map_err(failed)
     }
 
-    /// All jobs that the cluster knows, with their statuses.
-    fn statuses(&self) -> Result<BTreeMap<String, String>, SweepError> {
+    /// All jobs that the cluster knows.
+    fn known(&self) -> Result<BTreeMap<String, Job>, SweepError> {
         let listed = self.call("GET", "/api/jobs/", None)?;
-        let pair = |job: &Value| Some((job["submission_id"].as_str()?.to_owned(), job["status"].as_str()?.to_owned()));
+        let pair = |job: &Value| {
+            let status = job["status"].as_str()?.to_owned();
+            let message = job["message"].as_str().unwrap_or_default().to_owned();
+            let exit_code = job["driver_exit_code"].as_i64();
+            Some((job["submission_id"].as_str()?.to_owned(), Job { status, message, exit_code }))
+        };
         Ok(listed.as_array().into_iter().flatten().filter_map(pair).collect())
     }
 
     /// The jobs that a process before this one has submitted.
     fn find_jobs(&mut self) -> Result<(), SweepError> {
-        for (job, status) in self.statuses()? {
+        for (job, found) in self.known()? {
             let Some((name, number)) = job.rsplit_once('-') else { continue };
             let Some(task) = self.plan.tasks.iter().find(|task| prefix(self.folder, task) == name) else { continue };
             let Ok(number) = number.parse::<u32>() else { continue };
             let last = self.submissions.entry(&task.id).or_default();
             *last = number.max(*last);
-            if !has_ended(&status) {
+            if found.has_ended() {
+                // It ended while nobody looked.
+                self.logs.copy(&self.server, &job, &self.folder.task(task), true)?;
+            } else {
                 self.jobs.insert(&task.id, job);
             }
         }
         Ok(())
     }
 
-    /// Lets go of jobs that have ended: what came of their tasks stands in the folder. A job that somebody stopped fails.
-    fn look_after(&mut self, known: &BTreeMap<String, String>) -> Result<(), SweepError> {
+    /// Tells how jobs stand, copies their logs, and lets go of those that have ended: what came of their tasks stands in the
+    /// folder. A job that somebody stopped fails; one that the system killed has run out of memory.
+    fn look_after(&mut self, known: &BTreeMap<String, Job>) -> Result<(), SweepError> {
         for task in &self.plan.tasks {
-            let Some(job) = self.jobs.get(task.id.as_str()).cloned() else { continue };
-            let how = known.get(&job).map_or("gone", String::as_str);
+            let Some(name) = self.jobs.get(task.id.as_str()).cloned() else { continue };
+            let job = known.get(&name);
+            let ended = job.is_none_or(Job::has_ended);
+            if let Some(job) = job {
+                self.tell(&name, job);
+                self.logs.copy(&self.server, &name, &self.folder.task(task), ended)?;
+            }
             // As long as somebody holds the claim, the task is at work, whatever becomes of its job.
-            let Some(claim) = (how == "gone" || has_ended(how)).then(|| self.folder.claim(task)).transpose()?.flatten()
-            else {
-                continue;
-            };
+            let Some(claim) = ended.then(|| self.folder.claim(task)).transpose()?.flatten() else { continue };
             self.jobs.remove(task.id.as_str());
             let mut state = self.folder.state(task)?;
-            if how == "STOPPED" && !state.status.is_settled() {
+            let stopped = job.is_some_and(|job| job.status == "STOPPED");
+            if stopped && !state.status.is_settled() {
                 state.status = Status::Failed;
-                state.reason = Some(format!("job {job} was stopped from outside"));
-                claim.write(&state)?;
-                drop(claim);
-                self.folder.write_table(self.plan)?;
+                state.reason = Some(format!("job {name} was stopped from outside"));
+            } else if job.is_some_and(Job::was_killed) && !state.status.is_settled() {
+                let why = format!("job {name} was killed for it");
+                out_of_memory(self.plan, task, &mut state, claim.folder(), true, &why);
+            } else {
+                self.board.note(task, state);
+                continue;
             }
+            claim.write(&state)?;
+            drop(claim);
+            self.folder.write_table(self.plan)?;
             self.board.note(task, state);
         }
         Ok(())
+    }
+
+    /// Copies the ends of the logs of jobs whose tasks have come to their end before them. What cannot be had soon is left.
+    fn finish_logs(&mut self) {
+        let start = Instant::now();
+        while !self.jobs.is_empty() && start.elapsed() < LAST_WORDS {
+            if let Err(error) = self.known().and_then(|known| self.look_after(&known)) {
+                return tracing::warn!("the ends of logs are missing: {error}");
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Says how a job stands when that has changed. That a task is done is told when its state says so.
+    fn tell(&mut self, name: &str, job: &Job) {
+        let described = job.described();
+        if self.shown.get(name) != Some(&described) {
+            if job.status != "SUCCEEDED" {
+                self.follower.line(&format!("job {name} is {described}"));
+            }
+            self.shown.insert(name.to_owned(), described);
+        }
     }
 
     /// Submits every task that can begin and has no job.
@@ -170,7 +248,7 @@ impl<'a> Submitter<'a> {
                 continue;
             }
             let number = self.submissions.get(task.id.as_str()).copied().unwrap_or(0) + 1;
-            let rungs = self.board.state(&task.id).map_or(0, |state| state.rung + state.failures);
+            let rungs = self.board.state(&task.id).map_or(0, |state| state.rung + state.failures + state.growths);
             if number - self.begun.get(task.id.as_str()).copied().unwrap_or(0) > LOST + rungs {
                 let last = format!("{}-{}", prefix(self.folder, task), number - 1);
                 return Err(SweepError::Lost { task: format!("{} {}", task.step, task.label), jobs: LOST, last });

@@ -8,12 +8,13 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
-use super::ladder::{self, Rung};
+use super::command::{arguments, run_name, run_of};
+use super::ladder;
+use super::relief::out_of_memory;
 use crate::config;
 use crate::files;
-use crate::memory::limits::PROCESS_BYTES;
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 use crate::sweep::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
@@ -21,6 +22,8 @@ use crate::torch::allocator;
 
 /// What is looked at of a log for the reason of a failure.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
+/// What is read of a log at once while the task runs.
+const LOG_PIECE_BYTES: u64 = 1 << 20;
 /// Exit code of wrong usage or input: the same again would fail in the same way.
 const INPUT: i32 = 2;
 
@@ -33,6 +36,8 @@ pub struct Grant {
     /// The GPU that it sees, as CUDA_VISIBLE_DEVICES has it.
     pub gpu: Option<String>,
     pub gpu_memory_bytes: Option<u64>,
+    /// Whether a cluster may give more host memory to the task's next attempt.
+    pub may_grow: bool,
 }
 
 /// A task at work.
@@ -45,7 +50,11 @@ pub struct Attempt {
     started: Instant,
     /// Where the log was when it began.
     log_start: u64,
+    /// How far [`Attempt::new_output`] has come in the log.
+    log_read: u64,
     asked_to_stop: Option<Asked>,
+    /// Whether it may have more memory the next time.
+    may_grow: bool,
 }
 
 /// Why a task was asked to stop.
@@ -94,7 +103,7 @@ impl Attempt {
 
         let program = std::env::current_exe().map_err(SweepError::file(Path::new("kdgat"), "find this program"))?;
         let mut command = Command::new(&program);
-        command.args(arguments(folder, plan, task, &claim, &state, &rungs, grant)?);
+        command.args(arguments(folder, plan, task, &state, grant)?);
         command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
         // Ctrl-C on a terminal is for the sweep, which passes it on once: a second signal would not let the task save.
         command.process_group(0);
@@ -103,7 +112,17 @@ impl Attempt {
         }
         let child = command.spawn().map_err(SweepError::file(&program, "start"))?;
         let (task, started) = (task.clone(), Instant::now());
-        Ok(Some(Self { task, claim, child, state, started, log_start, asked_to_stop: None }))
+        Ok(Some(Self {
+            task,
+            claim,
+            child,
+            state,
+            started,
+            log_start,
+            log_read: log_start,
+            asked_to_stop: None,
+            may_grow: grant.may_grow,
+        }))
     }
 
     /// The number of the process.
@@ -118,6 +137,21 @@ impl Attempt {
 
     pub fn log(&self) -> PathBuf {
         self.claim.folder().join("log.txt")
+    }
+
+    /// What the task has written since the last call, as far as it is there.
+    pub fn new_output(&mut self) -> Result<Vec<u8>, SweepError> {
+        let path = self.log();
+        let read = || {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(self.log_read))?;
+            let mut bytes = Vec::new();
+            file.take(LOG_PIECE_BYTES).read_to_end(&mut bytes)?;
+            std::io::Result::Ok(bytes)
+        };
+        let bytes = read().map_err(SweepError::file(&path, "read"))?;
+        self.log_read += bytes.len() as u64;
+        Ok(bytes)
     }
 
     pub fn seconds(&self) -> f64 {
@@ -165,31 +199,13 @@ impl Attempt {
                 self.state.reason = Some(format!("stopped early: {reason}"));
             }
             Some(Asked::Interrupted) => self.state.status = Status::Waiting,
-            None if ran_out_of_memory(status, &said) => self.climb(&said),
+            None if ran_out_of_memory(status, &said) => {
+                let (folder, why) = (self.claim.folder(), error_line(&said));
+                out_of_memory(plan, task, &mut self.state, folder, self.may_grow, &why);
+            }
             None => self.fail(plan, status, &said),
         }
         Ok(())
-    }
-
-    /// The next rung of the memory ladder, if there is one.
-    fn climb(&mut self, said: &str) {
-        let state = &mut self.state;
-        let rungs = ladder::ladder(&self.task.config, state.batch_graphs);
-        let next = rungs.get(state.rung as usize).filter(|_| self.task.kind.trains_on_graphs());
-        match next {
-            Some(rung) => {
-                if rung.restarts && state.batch_graphs.is_none() {
-                    state.batch_graphs = batch_graphs(&self.claim.folder().join(state.run.as_deref().unwrap_or("run")));
-                }
-                state.rung += 1;
-                state.status = Status::Waiting;
-                state.reason = Some(format!("out of memory; next with {}", described(rung)));
-            }
-            None => {
-                state.status = Status::Failed;
-                state.reason = Some(format!("out of memory, and nothing is left to change; {}", error_line(said)));
-            }
-        }
     }
 
     fn fail(&mut self, plan: &Plan, status: ExitStatus, said: &str) {
@@ -199,16 +215,6 @@ impl Attempt {
         state.status = if again { Status::Waiting } else { Status::Failed };
         state.reason = Some(format!("{status}: {}", error_line(said)));
     }
-}
-
-fn described(rung: &Rung) -> String {
-    rung.settings.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
-}
-
-/// The folder of the run on a rung: another one from where other batches begin.
-fn run_name(rungs: &[Rung], rung: u32) -> String {
-    let restarts = rungs.iter().take(rung as usize).filter(|rung| rung.restarts).count();
-    if restarts == 0 { "run".to_owned() } else { format!("run-{restarts}") }
 }
 
 /// Whether a training that nobody waited for has come to its end.
@@ -221,7 +227,7 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
     state.status = Status::Done;
     state.reason = None;
     let found = match task.kind {
-        TaskKind::Store | TaskKind::Targets => return Ok(()),
+        TaskKind::Store | TaskKind::Part(_) | TaskKind::Targets => return Ok(()),
         TaskKind::Evaluate => {
             let judged = task.inputs.first().and_then(|input| plan.task(&input.task));
             let judged =
@@ -241,66 +247,6 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
     Ok(())
 }
 
-/// The run of a task that was trained.
-fn run_of(folder: &SweepFolder, task: &Task, state: &TaskState) -> PathBuf {
-    folder.task(task).join(state.run.as_deref().unwrap_or("run"))
-}
-
-/// The command's words and flags.
-fn arguments(
-    folder: &SweepFolder,
-    plan: &Plan,
-    task: &Task,
-    claim: &Claim,
-    state: &TaskState,
-    rungs: &[Rung],
-    grant: &Grant,
-) -> Result<Vec<String>, SweepError> {
-    let mut arguments: Vec<String> = task.kind.words().iter().map(|word| (*word).to_owned()).collect();
-    let mut flag = |name: &str, text: String| {
-        arguments.push(format!("--{}", name.replace('_', "-")));
-        arguments.push(text);
-    };
-    flag("config", claim.folder().join("config.json").display().to_string());
-    let configured = task.config.training.threads;
-    flag("threads", if configured > 0 { configured } else { grant.threads }.to_string());
-    if let Some(bytes) = grant.memory_bytes {
-        let tensors = bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4);
-        let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
-        flag("memory_limit", format!("{}B", tensors.min(configured)));
-    }
-    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| task.kind != TaskKind::Fusion) {
-        let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
-        flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
-    }
-    let run = claim.folder().join(state.run.as_deref().unwrap_or("run"));
-    if task.kind.stage().is_some() {
-        flag("run_dir", run.display().to_string());
-        flag("resume", "true".to_owned());
-        if task.registers() {
-            flag("teachers_dir", claim.folder().join("teachers").display().to_string());
-        }
-        for (name, text) in ladder::settings(rungs, state.rung) {
-            flag(name, text);
-        }
-    }
-    if task.kind == TaskKind::Evaluate {
-        flag("output", run.display().to_string());
-    }
-    let mut runs = Vec::new();
-    for input in &task.inputs {
-        let Some(other) = plan.task(&input.task) else { continue };
-        let made = run_of(folder, other, &folder.state(other)?);
-        if task.kind == TaskKind::Evaluate {
-            runs.push(made.display().to_string());
-        } else {
-            flag(&input.field, made.join("best.safetensors").display().to_string());
-        }
-    }
-    arguments.extend(runs);
-    Ok(arguments)
-}
-
 /// What a training says that was refused before it took the memory.
 const REFUSALS: [&str; 2] = ["not even one graph at a time fits", "but memory allows"];
 
@@ -311,12 +257,6 @@ fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
         || status.code() == Some(128 + KILLED)
         || allocator::says_out_of_memory(said)
         || REFUSALS.iter().any(|words| said.contains(words))
-}
-
-/// Graphs of a batch of a run that began.
-fn batch_graphs(run: &Path) -> Option<u64> {
-    let config: Value = serde_json::from_slice(&std::fs::read(run.join("config.json")).ok()?).ok()?;
-    config["inputs"]["batch_graphs"].as_u64()
 }
 
 /// The end of what the attempt wrote; nothing when it cannot be read.

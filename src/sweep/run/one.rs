@@ -1,5 +1,6 @@
 //! One task, worked on to its end: what a job of a batch system runs.
 
+use std::io::Write;
 use std::time::Duration;
 
 use super::attempt::{Asked, Attempt, Grant};
@@ -20,6 +21,8 @@ pub enum Outcome {
     Done,
     /// Saved; it has to be started again.
     PutOff,
+    /// It has to be started again by a job with more memory.
+    TooLarge,
     /// It failed for good.
     Failed,
     /// It needs something that is not done, or another process is at it.
@@ -46,7 +49,9 @@ pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) ->
         return Ok(Outcome::Done);
     };
     folder.write_table(plan)?;
+    let growths = board.state(&task.id).map_or(0, |state| state.growths);
     let state = loop {
+        pass_on(&mut attempt)?;
         if let Some(state) = attempt.poll(folder, plan)? {
             break state;
         }
@@ -58,12 +63,22 @@ pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) ->
         board.refresh()?;
         std::thread::sleep(PAUSE);
     };
+    pass_on(&mut attempt)?;
     drop(attempt);
     eprintln!("{}", end_line(&plan.metric, task, &state));
     folder.write_table(plan)?;
     Ok(match state.status {
         status if status.is_done() => Outcome::Done,
         Status::Failed => Outcome::Failed,
+        _ if state.growths > growths => Outcome::TooLarge,
         _ => Outcome::PutOff,
     })
+}
+
+/// The log of the job shows what the task says, while it says it.
+fn pass_on(attempt: &mut Attempt) -> Result<(), SweepError> {
+    let bytes = attempt.new_output()?;
+    // Nobody who reads it is no reason to end the task.
+    let _ = std::io::stderr().write_all(&bytes);
+    Ok(())
 }

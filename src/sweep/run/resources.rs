@@ -80,6 +80,7 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
             memory_bytes: Some(memory / count as u64),
             gpu: gpu.map(|(name, _)| name.clone()),
             gpu_memory_bytes: gpu.filter(|_| per_gpu > 1).map(|(_, free)| free / per_gpu as u64),
+            may_grow: false,
         }
     };
     let reason =

@@ -5,6 +5,6 @@ mod script;
 mod settings;
 mod submit;
 
-pub use script::PUT_OFF;
+pub use script::{PUT_OFF, TOO_LARGE};
 pub use settings::SlurmSettings;
 pub use submit::{run, scripts};

@@ -27,12 +27,57 @@ pub fn submit(script: &str, after: &[JobId]) -> Result<String, SweepError> {
     }
 }
 
-/// All jobs of this user that are waiting or running, with their states (`PENDING`, `RUNNING`, ...).
-pub fn jobs() -> Result<BTreeMap<JobId, String>, SweepError> {
-    let arguments = ["--noheader", "--array", "--me", "--states=all", "--format=%i %T"].map(str::to_owned);
+/// How a job stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobState {
+    /// `PENDING`, `RUNNING`, ...
+    pub name: String,
+    /// Its script's exit code; 128 and the signal's number if that ended it.
+    pub exit_code: i32,
+}
+
+impl JobState {
+    /// Whether it will not run on by itself.
+    pub fn has_ended(&self) -> bool {
+        ENDED.contains(&self.name.as_str())
+    }
+
+    /// Whether the system ended it for want of memory: Slurm says so where it limits memory itself; where the kernel does,
+    /// the script ends with signal 9, which Slurm knows nothing more about.
+    pub fn is_out_of_memory(&self) -> bool {
+        const KILLED: i32 = 128 + 9;
+        self.name == "OUT_OF_MEMORY" || (self.name == "FAILED" && self.exit_code == KILLED)
+    }
+}
+
+const ENDED: [&str; 9] =
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED"];
+
+/// All jobs of this user that Slurm still knows.
+pub fn jobs() -> Result<BTreeMap<JobId, JobState>, SweepError> {
+    let format = "--Format=JobArrayID:64,State:32,exit_code:32";
+    let arguments = ["--noheader", "--array", "--me", "--states=all", format].map(str::to_owned);
     let said = call("squeue", &arguments, None)?;
-    let pair = |line: &str| line.split_once(' ').map(|(job, state)| (job.to_owned(), state.trim().to_owned()));
-    Ok(said.lines().filter_map(pair).collect())
+    Ok(said.lines().filter_map(parse).collect())
+}
+
+/// A line of `squeue`: job, state, and the status with which its script ended.
+fn parse(line: &str) -> Option<(JobId, JobState)> {
+    let mut words = line.split_whitespace();
+    let (job, name, status) = (words.next()?, words.next()?, words.next()?);
+    let exit_code = match status.split_once(':') {
+        // Exit code and signal.
+        Some((code, signal)) => match signal.parse().ok()? {
+            0 => code.parse().ok()?,
+            signal => 128 + signal,
+        },
+        // As wait(2) has it.
+        None => match status.parse::<i32>().ok()? {
+            status if status & 0x7f != 0 => 128 + (status & 0x7f),
+            status => status >> 8,
+        },
+    };
+    Some((job.to_owned(), JobState { name: name.to_owned(), exit_code }))
 }
 
 /// Ends jobs; those that have ended are no error.
@@ -43,22 +88,6 @@ pub fn cancel(jobs: &[JobId]) -> Result<(), SweepError> {
     let arguments: Vec<String> =
         ["--full", "--quiet"].iter().map(|&flag| flag.to_owned()).chain(jobs.iter().cloned()).collect();
     call("scancel", &arguments, None).map(drop)
-}
-
-/// Whether a state of `squeue --states=all` means that a job will not run on by itself.
-pub fn has_ended(state: &str) -> bool {
-    const ENDED: [&str; 9] = [
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "OUT_OF_MEMORY",
-        "NODE_FAIL",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "REVOKED",
-    ];
-    ENDED.contains(&state)
 }
 
 fn call(program: &str, arguments: &[String], input: Option<&str>) -> Result<String, SweepError> {
@@ -86,4 +115,22 @@ fn call(program: &str, arguments: &[String], input: Option<&str>) -> Result<Stri
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_killed_for_memory() {
+        let killed = |line: &str| parse(line).unwrap().1.is_out_of_memory();
+        assert!(killed("7_3        FAILED     35072   "), "exit code 137");
+        assert!(killed("7_3        FAILED     9   "), "signal 9");
+        assert!(killed("7_3        FAILED     137:0   ") && killed("7_3   FAILED   0:9"));
+        assert!(killed("7_3        OUT_OF_MEMORY     0   "));
+        assert!(!killed("7_3        FAILED     256") && !killed("7_3  CANCELLED  9") && !killed("7_3  TIMEOUT 0:9"));
+        let (job, state) = parse("12_40     RUNNING    0").unwrap();
+        assert_eq!((job.as_str(), state.has_ended()), ("12_40", false));
+        assert_eq!(parse(""), None);
+    }
 }

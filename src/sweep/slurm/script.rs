@@ -8,13 +8,15 @@ use crate::sweep::state::SweepFolder;
 
 /// Exit code of a task that has saved and has to be started again (`EX_TEMPFAIL` of sysexits.h).
 pub const PUT_OFF: u8 = 75;
+/// Exit code of a task that has to be started again with more memory: putting its job into the queue again would not give
+/// it any, so the job ends and another one is submitted.
+pub const TOO_LARGE: u8 = 76;
 
 /// The script for tasks of one step, an array element each. It is readable on its own: `scripts/slurm/sweep.sbatch` is
-/// one, with its lines explained.
-pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task]) -> String {
+/// one, with its lines explained. Each is granted `granted` bytes.
+pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task], granted: u64) -> String {
     let settings = &plan.slurm;
     let step = tasks.first().map_or("", |task| task.step.as_str());
-    let granted = plan.resources.memory_per_trial.0;
     let asked_mebibytes = (granted as f64 * (1.0 + settings.memory_margin.max(0.0)) / f64::from(1 << 20)).ceil();
     let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
     let log = folder.path().join("slurm").join(format!("{step}-%A_%a.log"));

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::queue::{self, JobId};
+use super::queue::{self, JobId, JobState};
 use super::script::script;
 use crate::files;
 use crate::sweep::SweepError;
 use crate::sweep::cluster::{Cluster, LOST, attend};
 use crate::sweep::plan::{Plan, Task};
-use crate::sweep::run::{Board, Ended, Follower};
+use crate::sweep::run::{Board, Ended, Follower, out_of_memory};
 use crate::sweep::state::{Status, SweepFolder};
 
 /// A job that has left the queue may not have written its state yet, as file systems go.
@@ -22,8 +22,11 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The scripts in the order of their submission, as `--dry-run` prints them.
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let program = program()?;
-    let tasks: Vec<&Task> = plan.tasks.iter().collect();
-    Ok(by_step(&tasks).iter().map(|tasks| script(&program, folder, plan, tasks)).collect())
+    let mut tasks: Vec<(&Task, u64)> = Vec::new();
+    for task in &plan.tasks {
+        tasks.push((task, plan.resources.granted_bytes(folder.state(task)?.growths)));
+    }
+    Ok(arrays(&tasks).iter().map(|array| script(&program, folder, plan, &array.tasks, array.granted)).collect())
 }
 
 /// Submits what is left to do and waits for it.
@@ -111,37 +114,39 @@ impl<'a> Submitter<'a> {
     }
 
     /// Notices jobs that have ended without their task having come to an end.
-    fn look_after(&mut self, queued: &BTreeMap<JobId, String>) -> Result<(), SweepError> {
+    fn look_after(&mut self, queued: &BTreeMap<JobId, JobState>) -> Result<(), SweepError> {
         let statuses = self.board.statuses();
-        let mut ended: Vec<(&'a Task, String)> = Vec::new();
+        let mut ended: Vec<(&'a Task, Option<JobState>)> = Vec::new();
         for task in &self.plan.tasks {
             let Some(job) = self.jobs.get(task.id.as_str()) else { continue };
             let settled = statuses.get(task.id.as_str()).is_some_and(|status| status.is_settled());
             match queued.get(job) {
-                Some(state) if !queue::has_ended(state) => {
+                Some(state) if !state.has_ended() => {
                     self.gone.remove(task.id.as_str());
                 }
                 _ if settled => {}
                 found => {
                     let since = *self.gone.entry(&task.id).or_insert_with(Instant::now);
                     if since.elapsed() >= GRACE {
-                        ended.push((task, found.cloned().unwrap_or_else(|| "gone".to_owned())));
+                        ended.push((task, found.cloned()));
                     }
                 }
             }
         }
         for (task, how) in ended {
-            self.after_end(task, &how)?;
+            self.after_end(task, how.as_ref())?;
         }
         Ok(())
     }
 
-    fn after_end(&mut self, task: &'a Task, how: &str) -> Result<(), SweepError> {
+    /// `job` is what Slurm still knows of it.
+    fn after_end(&mut self, task: &'a Task, job: Option<&JobState>) -> Result<(), SweepError> {
         self.gone.remove(task.id.as_str());
         let Some(claim) = self.folder.claim(task)? else {
             // Somebody is at it still: it is looked at again when that has ended.
             return Ok(());
         };
+        let (how, killed) = job.map_or(("gone", false), |job| (job.name.as_str(), job.is_out_of_memory()));
         let job = self.jobs.get(task.id.as_str()).cloned().unwrap_or_default();
         self.forget(task)?;
         let mut state = self.folder.state(task)?;
@@ -157,14 +162,14 @@ impl<'a> Submitter<'a> {
                 state.status = Status::Failed;
                 state.reason = Some(format!("job {job} was cancelled from outside"));
             }
-            _ if *lost > LOST => {
+            // A job that ended for want of memory was not lost.
+            _ if *lost > LOST + state.growths + state.rung => {
                 state.status = Status::Failed;
                 state.reason = Some(format!("job {job} and {LOST} before it ended ({how}) without a result"));
             }
-            "OUT_OF_MEMORY" => {
-                state.status = Status::Waiting;
-                state.rung += 1;
-                state.reason = Some(format!("job {job} ran out of memory; next a rung down"));
+            _ if killed => {
+                let why = format!("job {job} was killed for it");
+                out_of_memory(self.plan, task, &mut state, claim.folder(), true, &why);
             }
             _ => state.status = Status::Waiting,
         }
@@ -176,7 +181,7 @@ impl<'a> Submitter<'a> {
     }
 
     /// Submits every open task that has no job, an array a step, after the jobs of what it needs.
-    fn submit(&mut self, queued: &BTreeMap<JobId, String>) -> Result<(), SweepError> {
+    fn submit(&mut self, queued: &BTreeMap<JobId, JobState>) -> Result<(), SweepError> {
         let statuses = self.board.statuses();
         let open = |task: &&Task| {
             let status = statuses.get(task.id.as_str()).copied().unwrap_or_default();
@@ -184,7 +189,12 @@ impl<'a> Submitter<'a> {
         };
         let tasks: Vec<&'a Task> = self.plan.tasks.iter().filter(open).collect();
         let program = program()?;
-        for array in by_step(&tasks) {
+        let granted = |task: &'a Task| {
+            let growths = self.board.state(&task.id).map_or(0, |state| state.growths);
+            (task, self.plan.resources.granted_bytes(growths))
+        };
+        let tasks: Vec<(&'a Task, u64)> = tasks.into_iter().map(granted).collect();
+        for Array { tasks: array, granted } in arrays(&tasks) {
             let mut after: Vec<JobId> = Vec::new();
             for need in array.iter().flat_map(|task| &task.needs) {
                 let done = self.board.state(need).is_some_and(|state| state.status.is_done());
@@ -196,7 +206,7 @@ impl<'a> Submitter<'a> {
             after.retain(|number| {
                 queued.keys().any(|job| job.starts_with(&format!("{number}_"))) || self.is_new(number, queued)
             });
-            let number = queue::submit(&script(&program, self.folder, self.plan, &array), &after)?;
+            let number = queue::submit(&script(&program, self.folder, self.plan, &array, granted), &after)?;
             for (element, task) in array.iter().enumerate() {
                 let job = format!("{number}_{element}");
                 let path = self.job_file(task);
@@ -212,33 +222,45 @@ impl<'a> Submitter<'a> {
     }
 
     /// Whether an array was submitted after the queue was looked at.
-    fn is_new(&self, number: &str, queued: &BTreeMap<JobId, String>) -> bool {
+    fn is_new(&self, number: &str, queued: &BTreeMap<JobId, JobState>) -> bool {
         let elements = self.jobs.values().filter(|job| job.split('_').next() == Some(number));
         elements.clone().count() > 0 && !elements.into_iter().any(|job| queued.contains_key(job))
     }
 }
 
-/// Tasks of one step together, in the order of the plan.
-fn by_step<'a>(tasks: &[&'a Task]) -> Vec<Vec<&'a Task>> {
-    let mut arrays: Vec<Vec<&Task>> = Vec::new();
-    for task in tasks {
-        match arrays.iter_mut().find(|array| array.first().is_some_and(|first| first.step == task.step)) {
-            Some(array) => array.push(task),
-            None => arrays.push(vec![task]),
+/// Tasks that are one job array.
+struct Array<'a> {
+    tasks: Vec<&'a Task>,
+    /// Bytes of host memory of each.
+    granted: u64,
+}
+
+impl Array<'_> {
+    fn step(&self) -> &str {
+        self.tasks.first().map_or("", |task| &task.step)
+    }
+}
+
+/// Tasks of one step and with the same memory together, in the order of the plan.
+fn arrays<'a>(tasks: &[(&'a Task, u64)]) -> Vec<Array<'a>> {
+    let mut arrays: Vec<Array> = Vec::new();
+    for &(task, granted) in tasks {
+        match arrays.iter_mut().find(|array| array.step() == task.step && array.granted == granted) {
+            Some(array) => array.tasks.push(task),
+            None => arrays.push(Array { tasks: vec![task], granted }),
         }
     }
     // Whatever a step needs comes before it: an array that needs another one is moved behind it.
     order(arrays)
 }
 
-fn order(mut arrays: Vec<Vec<&Task>>) -> Vec<Vec<&Task>> {
-    let mut ordered: Vec<Vec<&Task>> = Vec::new();
+fn order(mut arrays: Vec<Array>) -> Vec<Array> {
+    let mut ordered: Vec<Array> = Vec::new();
     while !arrays.is_empty() {
-        let waits = |array: &Vec<&Task>| {
-            let own = array.first().map(|task| task.step.as_str());
-            let later = arrays.iter().flatten().filter(|task| Some(task.step.as_str()) != own);
-            let later: Vec<&str> = later.map(|task| task.id.as_str()).collect();
-            array.iter().flat_map(|task| &task.needs).any(|need| later.contains(&need.as_str()))
+        let waits = |array: &Array| {
+            let others = arrays.iter().filter(|other| other.step() != array.step());
+            let later: Vec<&str> = others.flat_map(|other| &other.tasks).map(|task| task.id.as_str()).collect();
+            array.tasks.iter().flat_map(|task| &task.needs).any(|need| later.contains(&need.as_str()))
         };
         // Steps need earlier steps only; targets stand between, and those of two teachers may need each other's order:
         // then the first one goes, and its jobs that come too early are submitted again.

@@ -15,6 +15,8 @@ pub struct TaskState {
     pub failures: u32,
     /// Changes of the memory ladder in force.
     pub rung: u32,
+    /// Times that a cluster gave it more memory.
+    pub growths: u32,
     /// Graphs of a batch when memory ran out: what the ladder halves.
     pub batch_graphs: Option<u64>,
     /// Over all attempts.

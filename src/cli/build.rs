@@ -1,0 +1,137 @@
+//! `kdgat data build`: the graph store of a dataset, at once, one part of it, or in parts by many processes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::data::describe;
+use super::output;
+use super::settings::Settings;
+use super::sweep::{Executor, requests};
+use crate::config::Config;
+use crate::graph::Share;
+use crate::graph::store::{Gathered, Gathering};
+use crate::memory::limits::PROCESS_BYTES;
+use crate::sweep::plan::{JobsFile, Plan};
+use crate::sweep::run::{self, Ended, Slots, Wish};
+use crate::sweep::state::SweepFolder;
+use crate::sweep::{parts, ray, slurm};
+use crate::{interrupt, stage};
+
+/// What `kdgat data build` takes.
+#[derive(Args, Debug)]
+pub struct BuildArgs {
+    /// Build one part of several, such as 2/8: on several machines, one part each; `kdgat data merge` joins them
+    #[arg(long, value_name = "I/N", conflicts_with = "parts")]
+    pub part: Option<Share>,
+    /// Have so many parts built, wait for them, and join them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub parts: Option<u16>,
+    /// Where parts are built
+    #[arg(long, value_enum, default_value_t = Executor::Local, requires = "parts")]
+    pub executor: Executor,
+    /// Retries, [resources] and [slurm] of the jobs, as a sweep file has them
+    #[arg(long, value_name = "FILE", requires = "parts")]
+    pub jobs_file: Option<PathBuf>,
+    /// Parts at once on this machine; without, as many as memory and cores allow
+    #[arg(long, value_name = "N", requires = "parts")]
+    pub jobs: Option<usize>,
+    /// Print the scripts or commands of the parts, and build nothing
+    #[arg(long, requires = "parts")]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Builds what is asked for, if it is not there.
+pub fn run(args: &BuildArgs) -> Result<ExitCode> {
+    let config = args.settings.load()?.config;
+    match (args.part, args.parts) {
+        (Some(share), _) => {
+            let folder = stage::build_store_part(&config, share)?;
+            output::write(&format!("{}\n", folder.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, Some(count)) => in_parts(args, &config, usize::from(count)),
+        (None, None) => describe(&*stage::open_store(&config)?),
+    }
+}
+
+fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode> {
+    let jobs = args.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
+    // Of all processes together: what the limit leaves to the build, and what a process needs beside it.
+    let memory_bytes = config.memory.memory_limit.map(|size| size.0 + PROCESS_BYTES);
+    let wish = Wish { jobs: args.jobs, memory_bytes };
+    if args.dry_run {
+        let (folder, name) = stage::gather_notes(config, count)?;
+        let plan = parts::plan(&name, config, count, &jobs);
+        return print(args.executor, &SweepFolder::at(&folder)?, &plan, &run::slots(&plan, &wish)?);
+    }
+    interrupt::listen()?;
+    match stage::gather_store(config, count)? {
+        Gathered::Ready(store) => describe(&store),
+        Gathered::Parts(gathering) => {
+            let plan = parts::plan(&gathering.name(), config, count, &jobs);
+            let slots = run::slots(&plan, &wish)?;
+            build_and_merge(args.executor, *gathering, &plan, &slots)
+        }
+    }
+}
+
+fn print(executor: Executor, folder: &SweepFolder, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
+    let texts = match (executor, slots.grants.first()) {
+        (Executor::Local, Some(grant)) => {
+            output::write(&format!("{}\n", slots.reason))?;
+            let line = |task| Ok(run::command_line(folder, plan, task, grant)? + "\n");
+            plan.tasks.iter().map(line).collect::<Result<Vec<String>>>()?
+        }
+        _ => requests(executor, folder, plan)?,
+    };
+    texts.iter().try_for_each(|text| output::write(text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build_and_merge(executor: Executor, gathering: Gathering, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
+    let folder = SweepFolder::at(&gathering.folder())?;
+    let membership =
+        folder.join(plan, "# The parts of a graph store; it is a task each, and there are no trials.\n")?;
+    let there = parts::agree(&folder, plan, |share| gathering.has(share))?;
+    let place = folder.path().display();
+    eprint!("store {} in {} parts, {there} of them there; states and logs: {place}; ", plan.name, plan.tasks.len());
+    let ended = match executor {
+        Executor::Local => {
+            eprintln!("{}", slots.reason);
+            run::run_here(&folder, plan, slots)?
+        }
+        Executor::Slurm => {
+            eprintln!("on Slurm");
+            slurm::run(&folder, plan)?
+        }
+        Executor::Ray => {
+            eprintln!("on Ray");
+            ray::run(&folder, plan)?
+        }
+    };
+    match ended {
+        Ended::Done => {
+            drop(membership);
+            describe(&stage::merge_gathered(gathering)?)
+        }
+        Ended::Failed => {
+            let failures = parts::failures(&folder, plan)?;
+            failures.iter().for_each(|line| eprintln!("{line}"));
+            eprintln!(
+                "error: {} of {} parts failed; the same command tries them again",
+                failures.len(),
+                plan.tasks.len()
+            );
+            Ok(ExitCode::FAILURE)
+        }
+        Ended::Interrupted | Ended::Cancelled => {
+            eprintln!("interrupted; the same command goes on");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
