@@ -15,6 +15,7 @@ use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use crate::train::checkpoint;
 use crate::train::fit::BEST;
+use crate::train::run_name::RunName;
 
 /// Weights of a registered teacher.
 const TEACHER_WEIGHTS: &str = "weights.safetensors";
@@ -168,10 +169,8 @@ fn names(folder: &Path, architecture: &Architecture) -> (String, String) {
         let name = format!("{}_teacher", architecture.model_name());
         return (name.clone(), format!("{name} ({parent}/{own})"));
     }
-    match own.parse::<u64>() {
-        Ok(_) => (parent.clone(), format!("{parent}/{own}")),
-        Err(_) => (own.clone(), own),
-    }
+    let RunName { group, name } = RunName::of(&folder);
+    (group, name)
 }
 
 /// The command that trains agents, as frozen configurations name it.

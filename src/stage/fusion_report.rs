@@ -21,6 +21,7 @@ use crate::fusion::report::{FusionReport, Judge, verdict};
 use crate::fusion::{Observations, World};
 use crate::train::fit::BEST;
 use crate::train::run_directory::RunDirectory;
+use crate::train::run_name::RunName;
 
 /// What the verdict is made from.
 pub struct Judged<'a> {
@@ -42,7 +43,7 @@ impl Judged<'_> {
         baselines: Vec<Contender>,
         fixed: FixedWeight,
     ) -> Result<FusionReport, StageError> {
-        let (group, name) = names(directory.path());
+        let RunName { group, name } = RunName::of(directory.path());
         let scores = |of: &Observations| agent.scores(&self.world.states, of);
         let learned = Contender {
             name,
@@ -116,16 +117,6 @@ impl Judged<'_> {
             *sum = (sum.0 + weights.iter().sum::<f64>(), sum.1 + weights.len());
         }
         Ok(sums.into_iter().map(|(folder, (sum, count))| (folder.to_owned(), sum / count as f64)).collect())
-    }
-}
-
-/// Group and name of the agent in a run's folder, as `kdgat evaluate` names models.
-fn names(run: &Path) -> (String, String) {
-    let part = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (own, parent) = (part(run), run.parent().map(part).unwrap_or_default());
-    match own.parse::<u64>() {
-        Ok(_) => (parent.clone(), format!("{parent}/{own}")),
-        Err(_) => (own.clone(), own),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod optimizer;
 pub mod options;
 pub mod run_directory;
 pub mod run_logs;
+pub mod run_name;
 pub mod schedule;
 pub mod state;
 pub mod step;

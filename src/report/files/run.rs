@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Columns;
 use crate::report::ReportError;
+use crate::train::run_name::RunName;
 use crate::train::timeline::TIMELINE;
 
 /// A training run.
@@ -42,7 +43,7 @@ impl Run {
         let config = read_json(&folder.join("config.json"));
         Ok(Self {
             folder: folder.to_owned(),
-            name: name(folder),
+            name: RunName::of(folder).name,
             label: label(&config),
             summary: read_json(&folder.join("summary.json")),
             budget: read_json(&folder.join("memory_budget.json")),
@@ -112,15 +113,4 @@ fn label(config: &Value) -> String {
         label += if config["config"]["distillation"]["use_kd"] == true { ", KD" } else { ", no KD" };
     }
     label
-}
-
-/// The folder's name; with that of the folder above, where it is a number or says nothing.
-fn name(folder: &Path) -> String {
-    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let part = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (own, parent) = (part(&folder), folder.parent().map(part).unwrap_or_default());
-    match own.parse::<u64>().is_ok() || own == "run" {
-        true => format!("{parent}/{own}"),
-        false => own,
-    }
 }
