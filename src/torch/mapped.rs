@@ -31,6 +31,7 @@ pub(crate) fn tensor_over<T: Storable>(map: &Arc<Mmap>, range: Range<usize>, siz
             range.start
         )));
     }
+    let kind = scalar_type(T::KIND)?;
     let owner = Arc::into_raw(map.clone());
     let mut tensor = ptr::null_mut();
     // SAFETY: `bytes` are as many as the tensor has, aligned, and mapped until `release` lets go of the owner.
@@ -39,7 +40,7 @@ pub(crate) fn tensor_over<T: Storable>(map: &Arc<Mmap>, range: Range<usize>, siz
             bytes.as_ptr().cast(),
             size.as_ptr(),
             size.len(),
-            scalar_type(T::KIND)?,
+            kind,
             owner.cast_mut().cast(),
             release,
             &mut tensor,

@@ -13,9 +13,15 @@ extern "C" char* kdgat_tensor_over(const void* data, const int64_t* sizes, size_
     auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(kind)).device(at::kCPU);
     // Allocated before the tensor exists: nothing can fail between its making and its being handed over.
     auto result = std::make_unique<at::Tensor>();
-    *result = at::from_blob(
-        const_cast<void*>(data), at::IntArrayRef(sizes, dimensions), [owner, release](void*) { release(owner); },
-        options);
+    // libtorch lets go of the memory also where it fails half-way: then nothing is released here.
+    auto made = std::make_shared<bool>(false);
+    auto let_go = [owner, release, made](void*) {
+      if (*made) {
+        release(owner);
+      }
+    };
+    *result = at::from_blob(const_cast<void*>(data), at::IntArrayRef(sizes, dimensions), let_go, options);
+    *made = true;
     *tensor = result.release();
   });
 }
