@@ -4,8 +4,12 @@
 //! instruction set, where the compiler turns the arrays into vectors. Everything it calls in its inner loops
 //! has to be `#[inline(always)]`, or it is compiled without those instructions.
 
+pub mod rows;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use rows::{Heads, Initial, Matrix};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +72,40 @@ pub trait Instructions: Copy {
         let rest: f32 = left_rest.iter().zip(right_rest).map(|(left, right)| left * right).sum();
         (lanes[0] + lanes[4]) + (lanes[1] + lanes[5]) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7])) + rest
     }
+
+    /// `output = initial + Σ factor · row` over the picked rows in their order, with a factor for each row and head.
+    #[inline(always)]
+    fn sum_rows(
+        output: &mut [f32],
+        initial: Initial<f32>,
+        rows: (Matrix<f32>, &[i32]),
+        factors: &[f32],
+        heads: &Heads,
+    ) {
+        rows::portable_sum(output, initial, rows, factors, heads, |value, factor, sum| {
+            if Self::FUSED { value.mul_add(factor, sum) } else { value * factor + sum }
+        });
+    }
+
+    /// The scalar products `[rows, heads]` of the row `left` with each picked row, as [`Instructions::dot`] has them.
+    #[inline(always)]
+    fn row_products(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
+        wide_row_products::<Self>(left, rows, heads, products);
+    }
+}
+
+/// [`Instructions::row_products`] by one scalar product after the other.
+#[inline(always)]
+fn wide_row_products<I: Instructions>(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
+    let channels = heads.channels.max(1);
+    for (row, products) in rows.0.pick(rows.1).zip(products.chunks_exact_mut(heads.count)) {
+        // Of heads without channels nothing is left to multiply.
+        products.fill(0.0);
+        let parts = left.chunks_exact(channels).zip(row.chunks_exact(channels));
+        for (product, (left, right)) in products.iter_mut().zip(parts) {
+            *product = I::dot(left, right);
+        }
+    }
 }
 
 /// Work to be compiled for several instruction sets.
@@ -124,7 +162,8 @@ impl Instructions for Baseline {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Instructions, Kernel};
+    use super::rows::x86::{Sum, Vector, products};
+    use super::{Heads, Initial, Instructions, Kernel, Matrix, wide_row_products};
 
     #[derive(Clone, Copy)]
     struct Avx2;
@@ -154,16 +193,30 @@ mod x86 {
                     at += 8;
                 }
                 if at < length {
-                    let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((length - at) as i32), lanes);
+                    let mask = first_lanes(length - at);
                     let (left, right) =
                         (_mm256_maskload_ps(left.add(at), mask), _mm256_maskload_ps(right.add(at), mask));
                     odd = _mm256_fmadd_ps(left, right, odd);
                 }
-                let sum = _mm256_add_ps(even, odd);
-                let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-                let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-                _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
+                _mm256_add_ps(even, odd).sum()
+            }
+        }
+
+        #[inline(always)]
+        fn sum_rows(
+            output: &mut [f32],
+            initial: Initial<f32>,
+            (matrix, indices): (Matrix<f32>, &[i32]),
+            factors: &[f32],
+            heads: &Heads,
+        ) {
+            unsafe { Sum { initial, matrix, indices, factors, heads }.write::<__m256>(output) }
+        }
+
+        #[inline(always)]
+        fn row_products(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, to: &mut [f32]) {
+            if !unsafe { products::<__m256>(left, rows.0, rows.1, heads, to) } {
+                wide_row_products::<Self>(left, rows, heads, to);
             }
         }
     }
@@ -194,6 +247,133 @@ mod x86 {
                 }
                 _mm512_reduce_add_ps(_mm512_add_ps(even, odd))
             }
+        }
+
+        #[inline(always)]
+        fn sum_rows(
+            output: &mut [f32],
+            initial: Initial<f32>,
+            (matrix, indices): (Matrix<f32>, &[i32]),
+            factors: &[f32],
+            heads: &Heads,
+        ) {
+            unsafe { Sum { initial, matrix, indices, factors, heads }.write::<__m512>(output) }
+        }
+
+        #[inline(always)]
+        fn row_products(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, to: &mut [f32]) {
+            if !unsafe { products::<__m512>(left, rows.0, rows.1, heads, to) } {
+                wide_row_products::<Self>(left, rows, heads, to);
+            }
+        }
+    }
+
+    // SAFETY (of both): what `Vector` asks of its callers is what these instructions ask.
+
+    impl Vector for __m256 {
+        const LANES: usize = 8;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { _mm256_set1_ps(value) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            unsafe { _mm256_loadu_ps(from) }
+        }
+        #[inline(always)]
+        unsafe fn load_part(from: *const f32, count: usize) -> Self {
+            unsafe { _mm256_maskload_ps(from, first_lanes(count)) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm256_storeu_ps(to, self) }
+        }
+        #[inline(always)]
+        unsafe fn store_part(self, to: *mut f32, count: usize) {
+            unsafe { _mm256_maskstore_ps(to, first_lanes(count), self) }
+        }
+        #[inline(always)]
+        unsafe fn permuted(self, lanes: *const i32, count: usize) -> Self {
+            unsafe {
+                let lanes = match count {
+                    8 => _mm256_loadu_si256(lanes.cast()),
+                    _ => _mm256_maskload_epi32(lanes, first_lanes(count)),
+                };
+                _mm256_permutevar8x32_ps(self, lanes)
+            }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+            unsafe { _mm256_fmadd_ps(self, factor, addend) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            unsafe { _mm256_add_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            unsafe {
+                let sum = _mm_add_ps(_mm256_castps256_ps128(self), _mm256_extractf128_ps::<1>(self));
+                let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+                _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
+            }
+        }
+    }
+
+    /// All bits of the first `count` lanes.
+    #[inline(always)]
+    unsafe fn first_lanes(count: usize) -> __m256i {
+        unsafe {
+            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes)
+        }
+    }
+
+    impl Vector for __m512 {
+        const LANES: usize = 16;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { _mm512_set1_ps(value) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            unsafe { _mm512_loadu_ps(from) }
+        }
+        #[inline(always)]
+        unsafe fn load_part(from: *const f32, count: usize) -> Self {
+            unsafe { _mm512_maskz_loadu_ps((1_u16 << count) - 1, from) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm512_storeu_ps(to, self) }
+        }
+        #[inline(always)]
+        unsafe fn store_part(self, to: *mut f32, count: usize) {
+            unsafe { _mm512_mask_storeu_ps(to, (1_u16 << count) - 1, self) }
+        }
+        #[inline(always)]
+        unsafe fn permuted(self, lanes: *const i32, count: usize) -> Self {
+            unsafe {
+                let lanes = match count {
+                    16 => _mm512_loadu_si512(lanes.cast()),
+                    _ => _mm512_maskz_loadu_epi32((1_u16 << count) - 1, lanes),
+                };
+                _mm512_permutexvar_ps(lanes, self)
+            }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+            unsafe { _mm512_fmadd_ps(self, factor, addend) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            unsafe { _mm512_add_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            unsafe { _mm512_reduce_add_ps(self) }
         }
     }
 

@@ -4,7 +4,9 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use half::bf16;
 
+use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 use crate::torch::simd::Instructions;
+use crate::torch::simd::rows::{Heads, Initial, Matrix};
 use crate::torch::view::Storable;
 
 /// A type that values are stored in.
@@ -25,6 +27,85 @@ pub(super) trait Element: Storable + Send + Sync + 'static {
     fn dot_real<I: Instructions>(left: &[Self], right: &[Self::Real]) -> Self::Real {
         dot_by_lanes::<I, Self, Self::Real>(left, right)
     }
+    /// `output = initial + Σ factor · row` over the picked rows, with factors `[rows, heads]`.
+    #[inline(always)]
+    fn sum_rows<I: Instructions>(
+        output: &mut [Self],
+        initial: Initial<Self::Real>,
+        rows: (Matrix<Self>, &[i32]),
+        factors: &[Self::Real],
+        heads: &Heads,
+    ) {
+        for head in 0..heads.count {
+            let columns = head * heads.channels..(head + 1) * heads.channels;
+            for_each_tile!(columns.start, columns.end, |column| sum_tile::<I, Self>(
+                column, head, initial, rows, factors, heads, output
+            ));
+        }
+    }
+    /// `sums += Σ factor · row`, likewise.
+    #[inline(always)]
+    fn add_rows<I: Instructions>(
+        sums: &mut [Self::Real],
+        rows: (Matrix<Self>, &[i32]),
+        factors: &[Self::Real],
+        heads: &Heads,
+    ) {
+        for (row, factors) in rows.0.pick(rows.1).zip(factors.chunks_exact(heads.count)) {
+            for (head, &factor) in factors.iter().enumerate() {
+                let columns = head * heads.channels..(head + 1) * heads.channels;
+                for (sum, value) in sums[columns.clone()].iter_mut().zip(&row[columns]) {
+                    *sum = value.widen().mul_add::<I>(factor, *sum);
+                }
+            }
+        }
+    }
+    /// The scalar products `[rows, heads]` of the row `left` with each picked row.
+    #[inline(always)]
+    fn row_products<I: Instructions>(
+        left: &[Self],
+        rows: (Matrix<Self>, &[i32]),
+        heads: &Heads,
+        products: &mut [Self::Real],
+    ) {
+        for (row, products) in rows.0.pick(rows.1).zip(products.chunks_exact_mut(heads.count)) {
+            for (head, product) in products.iter_mut().enumerate() {
+                let columns = head * heads.channels..(head + 1) * heads.channels;
+                *product = Self::dot::<I>(&left[columns.clone()], &row[columns]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn sum_tile<I: Instructions, T: Element, const WIDTH: usize>(
+    column: usize,
+    head: usize,
+    initial: Initial<T::Real>,
+    rows: (Matrix<T>, &[i32]),
+    factors: &[T::Real],
+    heads: &Heads,
+    output: &mut [T],
+) {
+    let mut sums = [T::Real::ZERO; WIDTH];
+    match initial {
+        Initial::Zero => {}
+        Initial::Kept => {
+            for (sum, kept) in sums.iter_mut().zip(tile::<T, WIDTH>(output, column)) {
+                *sum = kept.widen();
+            }
+        }
+        Initial::Row(row) => sums = *tile(row, column),
+        Initial::Pair(rows, factors) => {
+            add_scaled::<I, T::Real, WIDTH>(&mut sums, factors[0][head], tile(rows[0], column));
+            add_scaled::<I, T::Real, WIDTH>(&mut sums, factors[1][head], tile(rows[1], column));
+        }
+    }
+    for (row, factors) in rows.0.pick(rows.1).zip(factors.chunks_exact(heads.count)) {
+        add_scaled::<I, T, WIDTH>(&mut sums, factors[head], tile(row, column));
+    }
+    store::<T, WIDTH>(tile_mut(output, column), &sums);
 }
 
 #[inline(always)]
@@ -70,7 +151,7 @@ pub(super) trait Real:
 }
 
 macro_rules! element {
-    ($stored:ty, $real:ty, |$wide:ident| $widen:expr, |$narrow:ident| $round:expr $(, $dot:item)*) => {
+    ($stored:ty, $real:ty, |$wide:ident| $widen:expr, |$narrow:ident| $round:expr $(, $method:item)*) => {
         impl Element for $stored {
             type Real = $real;
             #[inline(always)]
@@ -82,7 +163,7 @@ macro_rules! element {
             fn narrow($narrow: $real) -> Self {
                 $round
             }
-            $($dot)*
+            $($method)*
         }
     };
 }
@@ -99,6 +180,24 @@ element!(
     #[inline(always)]
     fn dot_real<I: Instructions>(left: &[f32], right: &[f32]) -> f32 {
         I::dot(left, right)
+    },
+    #[inline(always)]
+    fn sum_rows<I: Instructions>(
+        output: &mut [f32],
+        initial: Initial<f32>,
+        rows: (Matrix<f32>, &[i32]),
+        factors: &[f32],
+        heads: &Heads,
+    ) {
+        I::sum_rows(output, initial, rows, factors, heads);
+    },
+    #[inline(always)]
+    fn add_rows<I: Instructions>(sums: &mut [f32], rows: (Matrix<f32>, &[i32]), factors: &[f32], heads: &Heads) {
+        I::sum_rows(sums, Initial::Kept, rows, factors, heads);
+    },
+    #[inline(always)]
+    fn row_products<I: Instructions>(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
+        I::row_products(left, rows, heads, products);
     }
 );
 element!(f64, f64, |value| value, |value| value);

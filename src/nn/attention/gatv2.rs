@@ -230,7 +230,7 @@ fn source_gradient<I: Instructions, T: Element, const WIDTH: usize>(
     let mut gradient = [T::Real::ZERO; WIDTH];
     for &edge in work.edges.outgoing(node) {
         let edge = edge as usize;
-        let target = work.edges.target(edge);
+        let target = work.edges.targets()[edge] as usize;
         add_scaled::<I, T, WIDTH>(
             &mut gradient,
             work.weights[edge * heads + head],

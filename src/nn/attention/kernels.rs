@@ -11,7 +11,8 @@ use super::element::{Element, Real};
 use super::gatv2::Pairs;
 use super::layout::Edges;
 use super::softmax::{SavedWeights, largest_subtracted, normalize, softmax_backward};
-use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
+use super::tiles::{add_scaled, for_each_tile, tile, tile_mut};
+use crate::torch::simd::rows::{Heads, Initial, Matrix};
 use crate::torch::simd::{Instructions, Kernel};
 
 /// How a row of values is divided.
@@ -25,6 +26,10 @@ impl Shape {
     /// Elements of a node's row.
     pub(super) fn row(self) -> usize {
         self.heads * self.channels
+    }
+
+    fn heads(self) -> Heads {
+        Heads::new(self.heads, self.channels)
     }
 
     /// Columns of `head`.
@@ -139,6 +144,11 @@ impl<T: Element> Attend<'_, T> {
             let range = (edges.start - first_edge) * heads..(edges.end - first_edge) * heads;
             let (raw, logits) = (&mut self.raw[range.clone()], &mut self.weights[range]);
             let sources = self.edges.sources(edges);
+            if heads == 1 {
+                let target = target_scores[node - first_node];
+                one_head_logits(sources, first_node, source_scores, target, self.negative_slope, raw, logits);
+                continue;
+            }
             for_each_tile!(0, heads, |head| shifted_logits_of::<I, T::Real>(
                 head,
                 heads,
@@ -155,26 +165,15 @@ impl<T: Element> Attend<'_, T> {
 
     #[inline(always)]
     fn weighted_sums<I: Instructions>(&mut self, first_edge: usize) {
-        let (heads, row) = (self.shape.heads, self.shape.row());
-        for node in self.nodes.clone() {
+        let (heads, row) = (self.shape.heads(), self.shape.row());
+        let values = Matrix::new(self.values, row);
+        let initial = self.bias.map_or(Initial::Zero, Initial::Row);
+        for (node, output) in self.nodes.clone().zip(self.output.chunks_exact_mut(row.max(1))) {
             let edges = self.edges.incoming(node);
             let sources = self.edges.sources(edges.clone());
-            let weights = &self.weights[(edges.start - first_edge) * heads..(edges.end - first_edge) * heads];
-            let output = &mut self.output[(node - self.nodes.start) * row..][..row];
-            for head in 0..heads {
-                let columns = self.shape.columns(head);
-                for_each_tile!(columns.start, columns.end, |column| weighted_sum::<I, T>(
-                    column,
-                    row,
-                    sources,
-                    self.values,
-                    weights,
-                    heads,
-                    head,
-                    self.bias,
-                    output,
-                ));
-            }
+            let weights =
+                &self.weights[(edges.start - first_edge) * heads.count..(edges.end - first_edge) * heads.count];
+            T::sum_rows::<I>(output, initial, (values, sources), weights, &heads);
         }
     }
 }
@@ -206,28 +205,26 @@ fn shifted_logits_of<I: Instructions, R: Real, const WIDTH: usize>(
     largest_subtracted::<R, WIDTH>(head, heads, sources.len(), logits);
 }
 
+/// As [`shifted_logits_of`] for the only head, whose numbers lie side by side.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn weighted_sum<I: Instructions, T: Element, const WIDTH: usize>(
-    column: usize,
-    row: usize,
+fn one_head_logits<R: Real>(
     sources: &[i32],
-    values: &[T],
-    weights: &[T::Real],
-    heads: usize,
-    head: usize,
-    bias: Option<&[T::Real]>,
-    output: &mut [T],
+    first_node: usize,
+    source_scores: &[R],
+    target: R,
+    negative_slope: R,
+    raw: &mut [R],
+    logits: &mut [R],
 ) {
-    let mut sums = bias.map_or([T::Real::ZERO; WIDTH], |bias| *tile::<_, WIDTH>(bias, column));
-    for (edge, &source) in sources.iter().enumerate() {
-        add_scaled::<I, T, WIDTH>(
-            &mut sums,
-            weights[edge * heads + head],
-            tile(values, source as usize * row + column),
-        );
+    let mut largest = R::NEGATIVE_INFINITY;
+    for ((&source, raw), logit) in sources.iter().zip(raw).zip(logits.iter_mut()) {
+        *raw = source_scores[source as usize - first_node] + target;
+        *logit = if *raw > R::ZERO { *raw } else { *raw * negative_slope };
+        largest = if *logit > largest { *logit } else { largest };
     }
-    store::<T, WIDTH>(tile_mut(output, column), &sums);
+    for logit in logits {
+        *logit = *logit - largest;
+    }
 }
 
 /// Backward over incoming edges: gradients of the raw scores and of the bias.
@@ -253,21 +250,17 @@ impl<T: Element> Kernel for RowGradients<'_, T> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        let (heads, row) = (self.shape.heads, self.shape.row());
+        let (shape, heads, row) = (self.shape.heads(), self.shape.heads, self.shape.row());
         let first_edge = self.edges.incoming_of(&self.nodes).start;
+        let values = Matrix::new(self.values, row);
+        add_all_rows::<I, T>(&self.nodes, self.gradient, self.bias_gradient);
         for node in self.nodes.clone() {
             let edges = self.edges.incoming(node);
             let gradient = &self.gradient[node * row..(node + 1) * row];
-            for_each_tile!(0, row, |column| add_row::<I, T>(column, gradient, self.bias_gradient));
             let raw_gradients =
                 &mut self.raw_gradients[(edges.start - first_edge) * heads..(edges.end - first_edge) * heads];
-            for (edge, &source) in self.edges.sources(edges.clone()).iter().enumerate() {
-                let values = &self.values[source as usize * row..][..row];
-                for head in 0..heads {
-                    let columns = self.shape.columns(head);
-                    raw_gradients[edge * heads + head] = T::dot::<I>(&gradient[columns.clone()], &values[columns]);
-                }
-            }
+            let sources = self.edges.sources(edges.clone());
+            T::row_products::<I>(gradient, (values, sources), &shape, raw_gradients);
             let target_gradients = &mut self.target_gradients[(node - self.nodes.start) * heads..][..heads];
             softmax_backward::<I, T::Real>(
                 &self.weights,
@@ -280,9 +273,17 @@ impl<T: Element> Kernel for RowGradients<'_, T> {
     }
 }
 
+/// Adds the rows of `nodes` to `sums`.
 #[inline(always)]
-fn add_row<I: Instructions, T: Element, const WIDTH: usize>(column: usize, row: &[T], sums: &mut [T::Real]) {
-    add_scaled::<I, T, WIDTH>(tile_mut(sums, column), T::Real::ONE, tile(row, column));
+fn add_all_rows<I: Instructions, T: Element>(nodes: &Range<usize>, rows: &[T], sums: &mut [T::Real]) {
+    let (indices, ones) = (indices_of(nodes), vec![T::Real::ONE; nodes.len()]);
+    let heads = Heads::new(1, sums.len());
+    T::add_rows::<I>(sums, (Matrix::new(rows, heads.channels), &indices), &ones, &heads);
+}
+
+/// Nodes as indices of rows: an adjacency has no more of them than these can count.
+fn indices_of(nodes: &Range<usize>) -> Vec<i32> {
+    nodes.clone().map(|node| node as i32).collect()
 }
 
 /// The attention vectors, where the scores were projected from the values, and their gradients' sums.
@@ -319,47 +320,41 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<I: Instructions>(mut self) {
+    fn run<I: Instructions>(self) {
         let (heads, row) = (self.shape.heads, self.shape.row());
-        let (mut rows, mut weights) = (Vec::new(), Vec::new());
-        for node in self.nodes.clone() {
-            let outgoing = self.edges.outgoing(node);
-            let position = node - self.nodes.start;
+        // Of all edges out of these nodes, by source: their targets and weights.
+        let outgoing = self.edges.outgoing_of(&self.nodes);
+        let targets: Vec<i32> = outgoing.iter().map(|&edge| self.edges.targets()[edge as usize]).collect();
+        let mut weights = vec![T::Real::ZERO; outgoing.len() * heads];
+        self.weights.applied(outgoing, heads, &mut weights);
+        let (gradient, shape) = (Matrix::new(self.gradient, row), self.shape.heads());
+        let mut first = 0;
+        for (position, (node, value_gradients)) in
+            self.nodes.clone().zip(self.value_gradients.chunks_exact_mut(row.max(1))).enumerate()
+        {
+            let edges = first..first + self.edges.outgoing(node).len();
+            first = edges.end;
             let source_gradients = &mut self.source_gradients[position * heads..][..heads];
             for_each_tile!(0, heads, |head| sum_by_source::<I, T::Real>(
                 head,
-                outgoing,
+                &outgoing[edges.clone()],
                 self.first_edge,
                 self.raw_gradients,
                 source_gradients,
             ));
-            rows.clear();
-            for &edge in outgoing {
-                rows.push(self.edges.target(edge as usize) * row);
-            }
-            let values = &self.values[node * row..(node + 1) * row];
-            let value_gradients = &mut self.value_gradients[position * row..][..row];
-            for (head, &source) in source_gradients.iter().enumerate() {
-                weights.clear();
-                for &edge in outgoing {
-                    weights.push(self.weights.applied(edge as usize * heads + head));
-                }
-                let column_of = Column {
-                    rows: &rows,
-                    weights: &weights,
-                    gradient: self.gradient,
-                    source,
-                    target: self.target_gradients[position * heads + head],
-                };
-                let columns = self.shape.columns(head);
-                for_each_tile!(columns.start, columns.end, |column| value_gradient::<I, T>(
-                    column,
-                    &column_of,
-                    values,
-                    &mut self.projection,
-                    value_gradients,
-                ));
-            }
+            let initial = self.projection.as_ref().map_or(Initial::Zero, |projection| {
+                let target_gradients = &self.target_gradients[position * heads..][..heads];
+                let vectors = [projection.attention_source, projection.attention_target];
+                Initial::Pair(vectors, [source_gradients, target_gradients])
+            });
+            let (targets, weights) = (&targets[edges.clone()], &weights[edges.start * heads..edges.end * heads]);
+            T::sum_rows::<I>(value_gradients, initial, (gradient, targets), weights, &shape);
+        }
+        if let Some(projection) = self.projection {
+            let (indices, values) = (indices_of(&self.nodes), Matrix::new(self.values, row));
+            let (of_source, of_target) = (projection.source_gradient, projection.target_gradient);
+            T::add_rows::<I>(of_source, (values, &indices), self.source_gradients, &shape);
+            T::add_rows::<I>(of_target, (values, &indices), self.target_gradients, &shape);
         }
     }
 }
@@ -379,39 +374,4 @@ fn sum_by_source<I: Instructions, R: Real, const WIDTH: usize>(
         add_scaled::<I, R, WIDTH>(&mut sum, R::ONE, tile(raw_gradients, (edge as usize - first_edge) * heads + head));
     }
     *tile_mut(sums, head) = sum;
-}
-
-/// One source and head on the way back.
-struct Column<'a, T: Element> {
-    /// Where the gradient's row of each edge's target begins.
-    rows: &'a [usize],
-    /// The weight of each edge.
-    weights: &'a [T::Real],
-    gradient: &'a [T],
-    /// Gradient of the node's source score.
-    source: T::Real,
-    /// Gradient of the node's target score.
-    target: T::Real,
-}
-
-#[inline(always)]
-fn value_gradient<I: Instructions, T: Element, const WIDTH: usize>(
-    column: usize,
-    node: &Column<'_, T>,
-    values: &[T],
-    projection: &mut Option<Projection<'_, T::Real>>,
-    value_gradients: &mut [T],
-) {
-    let mut sums = [T::Real::ZERO; WIDTH];
-    if let Some(projection) = projection {
-        add_scaled::<I, T::Real, WIDTH>(&mut sums, node.source, tile(projection.attention_source, column));
-        add_scaled::<I, T::Real, WIDTH>(&mut sums, node.target, tile(projection.attention_target, column));
-        let values = tile::<T, WIDTH>(values, column);
-        add_scaled::<I, T, WIDTH>(tile_mut(projection.source_gradient, column), node.source, values);
-        add_scaled::<I, T, WIDTH>(tile_mut(projection.target_gradient, column), node.target, values);
-    }
-    for (&row, &weight) in node.rows.iter().zip(node.weights) {
-        add_scaled::<I, T, WIDTH>(&mut sums, weight, tile(node.gradient, row + column));
-    }
-    store::<T, WIDTH>(tile_mut(value_gradients, column), &sums);
 }

@@ -63,9 +63,16 @@ impl<'a> Edges<'a> {
         &self.transposed[self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize]
     }
 
+    /// The edges out of any of `nodes`, by source.
     #[inline(always)]
-    pub(super) fn target(&self, edge: usize) -> usize {
-        self.targets[edge] as usize
+    pub(super) fn outgoing_of(&self, nodes: &Range<usize>) -> &'a [i32] {
+        &self.transposed[self.column_pointers[nodes.start] as usize..self.column_pointers[nodes.end] as usize]
+    }
+
+    /// The target of each edge.
+    #[inline(always)]
+    pub(super) fn targets(&self) -> &'a [i32] {
+        self.targets
     }
 }
 

@@ -42,6 +42,10 @@ pub(super) fn normalize<I: Instructions, R: Real>(
     for node in nodes.clone() {
         let incoming = edges.incoming(node);
         let weights = &mut weights[(incoming.start - first_edge) * heads..(incoming.end - first_edge) * heads];
+        if heads == 1 {
+            one_divided_by_sum(weights);
+            continue;
+        }
         for_each_tile!(0, heads, |head| divided_by_sum::<I, R>(head, heads, incoming.len(), weights));
     }
 }
@@ -71,6 +75,19 @@ fn divided_by_sum<I: Instructions, R: Real, const WIDTH: usize>(
     }
 }
 
+/// As [`divided_by_sum`] for the only head, whose weights lie side by side.
+#[inline(always)]
+fn one_divided_by_sum<R: Real>(weights: &mut [R]) {
+    let mut sum = R::from_f64(1e-16);
+    for &weight in weights.iter() {
+        sum += weight;
+    }
+    let scale = R::ONE / sum;
+    for weight in weights {
+        *weight = *weight * scale;
+    }
+}
+
 /// The attention weights of a forward, as its backward reads them.
 #[derive(Clone, Copy)]
 pub(super) struct SavedWeights<'a, R> {
@@ -83,12 +100,26 @@ pub(super) struct SavedWeights<'a, R> {
 }
 
 impl<R: Real> SavedWeights<'_, R> {
-    /// The weight that values were multiplied by.
+    /// The weights that values were multiplied by, of the edges `edges` and all their heads.
     #[inline(always)]
-    pub(super) fn applied(&self, position: usize) -> R {
-        match self.dropped {
-            Some(dropped) => dropped[position],
-            None => self.signed[position].absolute(),
+    pub(super) fn applied(&self, edges: &[i32], heads: usize, weights: &mut [R]) {
+        if heads == 1 {
+            for (weight, &edge) in weights.iter_mut().zip(edges) {
+                *weight =
+                    self.dropped.map_or_else(|| self.signed[edge as usize].absolute(), |kept| kept[edge as usize]);
+            }
+            return;
+        }
+        for (weights, &edge) in weights.chunks_exact_mut(heads.max(1)).zip(edges) {
+            let of_edge = edge as usize * heads..(edge as usize + 1) * heads;
+            match self.dropped {
+                Some(dropped) => weights.copy_from_slice(&dropped[of_edge]),
+                None => {
+                    for (weight, signed) in weights.iter_mut().zip(&self.signed[of_edge]) {
+                        *weight = signed.absolute();
+                    }
+                }
+            }
         }
     }
 
@@ -119,6 +150,10 @@ pub(super) fn softmax_backward<I: Instructions, R: Real>(
         for (position, gradient) in gradients.iter_mut().enumerate() {
             *gradient = *gradient * saved.dropout_factor(first + position);
         }
+    }
+    if let [sum] = sums {
+        *sum = backward_of_one_head::<I, R>(negative_slope, signed, gradients);
+        return;
     }
     for_each_tile!(0, sums.len(), |head| backward_of_heads::<I, R>(head, negative_slope, signed, gradients, sums));
 }
@@ -154,4 +189,20 @@ fn backward_of_heads<I: Instructions, R: Real, const WIDTH: usize>(
         position += heads;
     }
     *tile_mut(sums, head) = sum;
+}
+
+/// As [`backward_of_heads`] for the only head; its sum is returned.
+#[inline(always)]
+fn backward_of_one_head<I: Instructions, R: Real>(negative_slope: R, signed: &[R], gradients: &mut [R]) -> R {
+    let mut mean = R::ZERO;
+    for (signed, &gradient) in signed.iter().zip(gradients.iter()) {
+        mean = signed.absolute().mul_add::<I>(gradient, mean);
+    }
+    let mut sum = R::ZERO;
+    for (signed, gradient) in signed.iter().zip(gradients) {
+        let slope = if signed.is_sign_negative() { negative_slope } else { R::ONE };
+        *gradient = signed.absolute() * (*gradient - mean) * slope;
+        sum += *gradient;
+    }
+    sum
 }

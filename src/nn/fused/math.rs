@@ -120,7 +120,15 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     for (largest, &value) in lanes.iter_mut().zip(rest) {
         *largest = if value > *largest { value } else { *largest };
     }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    // Halves side by side: a chain of sixteen would be waited for.
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
+        }
+    }
+    lanes[0]
 }
 
 #[cfg(test)]

@@ -75,6 +75,16 @@ fn note_gates(outputs: &[f32], gates: &mut [u8]) {
     }
 }
 
+/// A number for each column, over and over for so many rows that these are whole vectors together: worked on that many
+/// rows at a time, a matrix of any width leaves no vector half empty but at its end.
+fn over_rows(by_column: &[f32]) -> Vec<f32> {
+    let (mut divisor, mut rest) = (math::LANES, by_column.len().max(1));
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    by_column.repeat(math::LANES / divisor)
+}
+
 /// A tensor of this shape without memory for its elements, which nothing reads.
 fn without_values(size: &[i64]) -> Result<Tensor, TchError> {
     Tensor::f_empty_strided(size, vec![0; size.len()], (Kind::Float, Device::Cpu))

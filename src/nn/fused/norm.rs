@@ -12,7 +12,8 @@ use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
 use super::norm_backward::Backward;
 use super::{
-    Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, shape, without_values,
+    Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, over_rows, shape,
+    without_values,
 };
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
@@ -95,12 +96,13 @@ impl Function for NormReluDropout {
         let shift: Vec<f32> =
             shift.map(|((&bias, mean), &scale)| (f64::from(bias) - mean * f64::from(scale)) as f32).collect();
 
-        let row_group = aligned_rows(columns);
+        let (row_group, scale, shift) = (aligned_rows(columns), over_rows(&scale), over_rows(&shift));
         let apply = |block: usize, output: &mut [f32]| {
             let elements = blocks.elements(block, columns);
             let first = elements.start;
             let (scale, shift) = (&scale[..], &shift[..]);
-            dispatch(Apply { x: &x[elements], scale, shift, dropout: self.dropout, first, row_group, output });
+            let mask_group = row_group * columns;
+            dispatch(Apply { x: &x[elements], scale, shift, dropout: self.dropout, first, mask_group, output });
         };
         let (output, gates) = match self.pass {
             Pass::Forward => {
@@ -295,13 +297,14 @@ fn add_rows(rows: &[f32], sums: &mut [f32], term: impl Fn(usize, f32) -> f32) {
 
 struct Apply<'a> {
     x: &'a [f32],
+    /// By column, as [`over_rows`] gives them.
     scale: &'a [f32],
     shift: &'a [f32],
     dropout: Option<Dropout>,
     /// Position of the first element among all.
     first: usize,
-    /// Rows that are a whole number of mask groups.
-    row_group: usize,
+    /// Elements of the rows that are a whole number of mask groups.
+    mask_group: usize,
     output: &'a mut [f32],
 }
 
@@ -310,28 +313,29 @@ impl Kernel for Apply<'_> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        let columns = self.scale.len();
-        if columns == 0 {
+        let rows = self.scale.len();
+        if rows == 0 {
             return;
         }
         // A few rows at a time: their mask is drawn into the output, and multiplied while it is in the nearest cache.
-        let step = self.row_group * columns * (2048 / (self.row_group * columns)).max(1);
+        let step = self.mask_group * (2048 / self.mask_group).max(1);
         let mut first = self.first;
         for (output, x) in self.output.chunks_mut(step).zip(self.x.chunks(step)) {
             if let Some(dropout) = self.dropout {
                 dropout.factors(first, output);
             }
-            for (output, x) in output.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
-                let (scale, shift) = (&self.scale[..columns], &self.shift[..columns]);
+            for (output, x) in output.chunks_mut(rows).zip(x.chunks(rows)) {
+                let length = output.len();
+                let (x, scale, shift) = (&x[..length], &self.scale[..length], &self.shift[..length]);
                 match self.dropout {
                     Some(_) => {
-                        for column in 0..columns {
-                            output[column] *= relu(math::fused::<I>(x[column], scale[column], shift[column]));
+                        for at in 0..length {
+                            output[at] *= relu(math::fused::<I>(x[at], scale[at], shift[at]));
                         }
                     }
                     None => {
-                        for column in 0..columns {
-                            output[column] = relu(math::fused::<I>(x[column], scale[column], shift[column]));
+                        for at in 0..length {
+                            output[at] = relu(math::fused::<I>(x[at], scale[at], shift[at]));
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::norm::pairs_by_block;
-use super::{Blocks, Gate, by_blocks, empty, math};
+use super::{Blocks, Gate, by_blocks, empty, math, over_rows};
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
@@ -63,6 +63,7 @@ impl<G: Gate + Sync> Backward<'_, G> {
                 slope[column] = (products[column] / count * inverse * inverse) as f32;
             }
         }
+        let [mean, factor, constant, slope] = [self.mean, &factor, &constant, &slope].map(over_rows);
         let result = empty(&[blocks.rows as i64, columns as i64])?;
         by_blocks("gradient of x", result, *blocks, columns, |block, result| {
             let elements = blocks.elements(block, columns);
@@ -70,7 +71,7 @@ impl<G: Gate + Sync> Backward<'_, G> {
                 x: &self.x[elements.clone()],
                 gates: &self.gates[elements.clone()],
                 gradient: &self.gradient[elements],
-                mean: self.mean,
+                mean: &mean,
                 factor: &factor,
                 constant: &constant,
                 slope: &slope,
@@ -120,6 +121,7 @@ struct GradientOfX<'a, G> {
     x: &'a [f32],
     gates: &'a [G],
     gradient: &'a [f32],
+    /// By column, as [`over_rows`] gives them; and so the three that follow.
     mean: &'a [f32],
     factor: &'a [f32],
     constant: &'a [f32],
@@ -133,20 +135,22 @@ impl<G: Gate> Kernel for GradientOfX<'_, G> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        let columns = self.factor.len();
-        if columns == 0 {
+        let rows = self.factor.len();
+        if rows == 0 {
             return;
         }
-        let rows = self.x.chunks_exact(columns).zip(self.gates.chunks_exact(columns));
-        let rows = rows.zip(self.gradient.chunks_exact(columns)).zip(self.result.chunks_exact_mut(columns));
-        for (((x, gates), gradient), result) in rows {
-            let (mean, factor) = (&self.mean[..columns], &self.factor[..columns]);
-            let (constant, slope) = (&self.constant[..columns], &self.slope[..columns]);
-            for column in 0..columns {
-                let gradient = if gates[column].is_open() { gradient[column] * self.scale } else { 0.0 };
-                let centred = gradient - constant[column];
-                let rest = math::fused::<I>(mean[column] - x[column], slope[column], centred);
-                result[column] = factor[column] * rest;
+        let parts = self.x.chunks(rows).zip(self.gates.chunks(rows));
+        let parts = parts.zip(self.gradient.chunks(rows)).zip(self.result.chunks_mut(rows));
+        for (((x, gates), gradient), result) in parts {
+            let length = result.len();
+            let (x, gates, gradient) = (&x[..length], &gates[..length], &gradient[..length]);
+            let (mean, factor) = (&self.mean[..length], &self.factor[..length]);
+            let (constant, slope) = (&self.constant[..length], &self.slope[..length]);
+            for at in 0..length {
+                let gradient = if gates[at].is_open() { gradient[at] * self.scale } else { 0.0 };
+                let centred = gradient - constant[at];
+                let rest = math::fused::<I>(mean[at] - x[at], slope[at], centred);
+                result[at] = factor[at] * rest;
             }
         }
     }
