@@ -46,31 +46,37 @@ pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
     let place = tempfile::tempdir().unwrap();
     let printed = run(page, &examples, place.path(), variables);
     let writes = std::env::var_os("KDGAT_WRITE_TUTORIALS").is_some();
+    let mut differences = String::new();
     for (example, printed) in examples.iter().zip(&printed) {
         let printed: Vec<&str> = printed.lines().collect();
         let shown: Vec<&str> = lines[example.output.clone()].iter().map(String::as_str).collect();
         if shown.is_empty() {
             continue;
         }
-        let places = matched(&shown, &printed, writes).unwrap_or_else(|first| {
-            panic!(
-                "{page}:{}: `{}` does not print this line where it should:\n  {}\nwhat it prints:\n{}\n\
-                 `scripts/tutorials --write` puts the numbers of today into the page",
-                example.output.start + first + 1,
-                example.command,
-                shown[first],
-                printed.join("\n")
-            )
-        });
-        for (line, place) in example.output.clone().zip(places) {
-            if let (true, Some(place), false) = (writes, place, lines[line].contains("...")) {
-                lines[line] = printed[place].trim_end().to_owned();
+        match matched(&shown, &printed, writes) {
+            Ok(places) => {
+                for (line, place) in example.output.clone().zip(places) {
+                    if let (true, Some(place), false) = (writes, place, lines[line].contains("...")) {
+                        lines[line] = printed[place].trim_end().to_owned();
+                    }
+                }
+            }
+            Err(first) => {
+                let Example { command, output, .. } = example;
+                let (line, missing) = (output.start + first + 1, shown[first]);
+                let _ = writeln!(
+                    differences,
+                    "{page}:{line}: `{command}` does not print this line where it should:\n  {missing}\nwhat it prints:\n{}\n",
+                    printed.join("\n")
+                );
             }
         }
     }
     if writes {
         fs::write(&path, lines.join("\n") + "\n").unwrap();
     }
+    let advice = "`scripts/tutorials --write` puts the numbers of today into the page";
+    assert!(differences.is_empty(), "{differences}{advice}");
 }
 
 /// The commands of the fenced blocks.
@@ -117,7 +123,10 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
         shell.env_remove(name);
     }
     // As where the pages were written, and in a time that does not depend on what else the machine does.
-    shell.env("KDGAT_DEVICE", "cpu").env("KDGAT_THREADS", "1").envs(variables.iter().map(|(name, value)| (name, value)));
+    shell
+        .env("KDGAT_DEVICE", "cpu")
+        .env("KDGAT_THREADS", "1")
+        .envs(variables.iter().map(|(name, value)| (name, value)));
     let status = shell.status().unwrap();
 
     let read = |number: usize| fs::read_to_string(outputs.join(number.to_string())).ok();
