@@ -74,6 +74,9 @@ pub enum Command {
         /// The shell to complete in
         shell: Shell,
     },
+    /// Print the reference of all commands (docs/commands.md)
+    #[command(hide = true)]
+    Commands,
 }
 
 #[derive(Args, Debug)]

@@ -8,7 +8,7 @@ use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
-    pipeline, report, sweep, teachers,
+    pipeline, reference, report, sweep, teachers,
 };
 use crate::config::Stage;
 use crate::stage::{self, Outcome};
@@ -20,6 +20,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Config(args) => configuration::print(&args),
         Command::Completions { shell } => completions::print(shell),
+        Command::Commands => reference::print(),
 
         Command::Autoencoder(settings) => {
             let loaded = settings.load_for(Stage::Autoencoder)?;

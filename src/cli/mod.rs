@@ -19,6 +19,7 @@ mod memory;
 pub mod output;
 mod parse;
 mod pipeline;
+mod reference;
 mod report;
 mod settings;
 mod sweep;
@@ -31,6 +32,7 @@ pub use dispatch::run;
 pub use evaluate::EvaluateArgs;
 pub use exit::{ExitStatus, UsageError, exit_code};
 pub use parse::parse;
+pub use reference::reference;
 pub use settings::{FieldFlags, Settings};
 pub use sweep::{Executor, SweepArgs, SweepCommand};
 

@@ -1,0 +1,108 @@
+//! `docs/commands.md`, made from the types that parse the command line.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Arg, Command, CommandFactory};
+
+use super::commands::Cli;
+use super::output;
+
+const OPENING: &str = "\
+# Commands
+
+<!-- Made by `kdgat commands`; a test compares the two. -->
+
+`kdgat COMMAND -h` shows the common flags of a command, `--help` all of them, `kdgat --version` the version.
+
+Commands that read the configuration have a flag for each of its fields (`max_epochs` is `--max-epochs`); those are in
+[configuration.md](configuration.md) and not repeated here. They also take `--preset NAME,..`, presets that are merged left to right (a
+model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a TOML file, or the `config.json` of a run to repeat it.
+`kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
+
+Results are written to standard output, what goes on to standard error. Exit codes: 0 fine, 2 wrong usage or input, 1 anything else: a
+failure, an interruption (the same command, a training with `--resume`, goes on), or, of `kdgat compare`, a difference.
+";
+
+/// `kdgat commands`.
+pub fn print() -> Result<ExitCode> {
+    output::write(&reference())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The reference of all commands, in Markdown.
+pub fn reference() -> String {
+    let mut root = Cli::command();
+    root.build();
+    let mut text = OPENING.to_string();
+    for command in shown(&root) {
+        section(&mut text, command, "kdgat", 2);
+    }
+    text
+}
+
+/// The commands within a command that help shows, but for `help` itself.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
+}
+
+fn section(text: &mut String, command: &Command, parent: &str, level: usize) {
+    let name = format!("{parent} {}", command.get_name());
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let _ = write!(text, "\n{} {name}\n\n{}.\n\n", "#".repeat(level), escaped(&about));
+    for usage in command.clone().render_usage().to_string().trim_start_matches("Usage:").lines() {
+        let _ = writeln!(text, "    {}", usage.trim());
+    }
+
+    let reads_configuration = command.get_arguments().any(is_field);
+    let is_own = |argument: &&Arg| {
+        let id = argument.get_id().as_str();
+        let everywhere =
+            ["help", "version"].contains(&id) || (reads_configuration && ["preset", "config"].contains(&id));
+        !argument.is_hide_set() && !everywhere && !is_field(argument)
+    };
+    let rows: Vec<String> = command.get_arguments().filter(is_own).map(row).collect();
+    if !rows.is_empty() {
+        let _ = write!(text, "\n| argument | |\n|---|---|\n{}", rows.concat());
+    }
+    if reads_configuration {
+        text.push_str("\nReads the [configuration](configuration.md): `--preset`, `--config` and its fields.\n");
+    }
+    for inner in shown(command) {
+        section(text, inner, &name, level + 1);
+    }
+}
+
+/// Whether an argument is a field of the configuration; those alone stand under headings in the help.
+fn is_field(argument: &Arg) -> bool {
+    argument.get_help_heading().is_some()
+}
+
+fn row(argument: &Arg) -> String {
+    let values: Vec<String> = match argument.get_value_names() {
+        Some(names) if argument.get_action().takes_values() => names.iter().map(ToString::to_string).collect(),
+        _ => Vec::new(),
+    };
+    let shown = match argument.get_long() {
+        Some(flag) => [vec![format!("--{flag}")], values].concat().join(" "),
+        None => values.join(" "),
+    };
+    let mut help = escaped(&argument.get_help().map(ToString::to_string).unwrap_or_default());
+    let mut choices = argument.get_possible_values();
+    choices.retain(|choice| !choice.is_hide_set());
+    if !choices.is_empty() && argument.get_action().takes_values() {
+        let choices: Vec<String> = choices.iter().map(|choice| format!("`{}`", choice.get_name())).collect();
+        let _ = write!(help, ": {}", choices.join(", "));
+    }
+    let defaults: Vec<String> = argument.get_default_values().iter().map(|value| value.display().to_string()).collect();
+    if !defaults.is_empty() && argument.get_action().takes_values() {
+        let _ = write!(help, "; without it `{}`", defaults.join(" "));
+    }
+    format!("| `{}` | {help} |\n", shown.replace('|', "\\|"))
+}
+
+/// Help texts are plain: what Markdown would take for more stays what it is.
+fn escaped(text: &str) -> String {
+    text.trim_end_matches('.').replace('*', "\\*").replace('|', "\\|").replace('<', "&lt;")
+}
