@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{Clear, ClearType};
+use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use tch::Device;
 
@@ -126,9 +129,7 @@ fn is_epoch(line: &str) -> bool {
 fn frames(screen: &mut Screen, shared: &Shared, device: Device) -> io::Result<()> {
     let theme = Theme::of_environment();
     let mut size = screen.size();
-    let options = TerminalOptions { viewport: Viewport::Fixed(size) };
-    let mut terminal = Terminal::with_options(CrosstermBackend::new(Output::default()), options)?;
-    terminal.clear()?;
+    let mut terminal = blank(size)?;
     let mut last_reading = Instant::now();
     while !shared.closes.load(Ordering::Relaxed) {
         let begin = Instant::now();
@@ -145,12 +146,20 @@ fn frames(screen: &mut Screen, shared: &Shared, device: Device) -> io::Result<()
             let now = screen.size();
             if now != size {
                 size = now;
-                terminal.resize(size)?;
+                terminal = blank(size)?;
                 break;
             }
         }
     }
     Ok(())
+}
+
+/// An empty screen of this size. ratatui's own way to empty one asks the terminal where its cursor is, and the answer would
+/// come among the keys.
+fn blank(size: Rect) -> io::Result<Terminal<CrosstermBackend<Output>>> {
+    let mut output = Output::default();
+    execute!(output, Clear(ClearType::All))?;
+    Terminal::with_options(CrosstermBackend::new(output), TerminalOptions { viewport: Viewport::Fixed(size) })
 }
 
 /// Brings the state up to date and copies it, so that nobody waits while it is drawn.

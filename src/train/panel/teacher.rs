@@ -62,9 +62,9 @@ impl TeacherState {
     /// What its thread does, in a word.
     pub fn doing(&self) -> &'static str {
         match (self.forward, self.copy) {
-            (forward, copy) if forward == 0.0 && copy == 0.0 => "at rest: targets are kept",
-            (forward, _) if self.student_wait > 0.5 * forward => "computes, the student waits",
-            _ => "computes beside the student",
+            (forward, copy) if forward == 0.0 && copy == 0.0 => "at rest",
+            (forward, _) if self.student_wait > 0.5 * forward => "awaited",
+            _ => "at work",
         }
     }
 }
@@ -85,11 +85,11 @@ mod tests {
         let mut teacher = TeacherState::new(10.0);
         row(&mut teacher, 12.0, ["forward", "1000.0", "500.0", "1200.0", "0", "30"]);
         assert_eq!((teacher.forward, teacher.copy, teacher.student_wait), (0.5, 0.25, 0.6));
-        assert_eq!(teacher.doing(), "computes, the student waits");
+        assert_eq!(teacher.doing(), "awaited");
         row(&mut teacher, 13.0, ["cached", "0.000", "0.000", "100.0", "90", "0"]);
         assert_eq!((teacher.forward, teacher.student_wait, teacher.hits, teacher.misses), (0.0, 0.1, 90, 30));
         assert_eq!(teacher.kept(), 0.75);
-        assert_eq!(teacher.doing(), "at rest: targets are kept");
+        assert_eq!(teacher.doing(), "at rest");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn host_lines(memory: &Memory, on_gpu: bool, width: usize, theme: Theme) -> Vec<
     // Components are in the allocator's order, which never changes: so do the colours' places.
     let parts = host.components.iter().map(|component| (component.place, share(component.peak_bytes, limit))).collect();
     let expected = memory.plan.as_ref().filter(|_| !on_gpu).map(|plan| plan.expected_bytes);
-    let planned = expected.map_or(String::new(), |bytes| format!("┊ expected {}", text::bytes(bytes)));
+    let planned = expected.map_or(String::new(), |bytes| format!(" ┊ plan {}", text::bytes(bytes)));
     vec![
         pair(format!("host, peak {}", text::bytes(host.peak_bytes)), &format!("limit {}", text::bytes(limit)), width),
         stacked(&parts, expected.map(|bytes| share(bytes, limit)), width, theme),
@@ -82,7 +82,7 @@ fn gpu_lines(memory: &Memory, gpu: &Gpu, width: usize, theme: Theme) -> Vec<Line
     let kept = gpu.reserved_bytes.saturating_sub(gpu.now_bytes);
     let expected = memory.plan.as_ref().map(|plan| plan.expected_bytes);
     let parts = vec![(5, share(gpu.peak_bytes, limit))];
-    let planned = expected.map_or(String::new(), |bytes| format!("┊ expected {}", text::bytes(bytes)));
+    let planned = expected.map_or(String::new(), |bytes| format!(" ┊ plan {}", text::bytes(bytes)));
     let used = format!("card {} of {}", text::bytes(gpu.used_bytes), text::bytes(gpu.total_bytes));
     vec![
         pair(format!("GPU, peak {}", text::bytes(gpu.peak_bytes)), &format!("limit {}", text::bytes(limit)), width),

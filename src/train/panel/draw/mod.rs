@@ -42,7 +42,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
         return compact::draw(frame, state, theme);
     }
     let counts_steps = state.progress.steps > 1;
-    let log_rows = (area.height / 4).clamp(3, 12);
+    let log_rows = (area.height / 5).clamp(3, 12);
     let [header, epochs, steps, _, body, log, footer] = area.layout(&Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -125,8 +125,8 @@ fn step_row(progress: &Progress, now: f64) -> BarRow {
 }
 
 fn draw_bar(frame: &mut Frame, area: Rect, row: &BarRow, theme: Theme) {
-    const LABEL: u16 = 20;
-    const NOTE: u16 = 38;
+    const LABEL: u16 = 18;
+    const NOTE: u16 = 44;
     let width = area.width.saturating_sub(LABEL + NOTE + 2);
     let line = Line::from(vec![
         Span::raw(format!("{:<1$}", row.label, usize::from(LABEL))),

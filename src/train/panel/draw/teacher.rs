@@ -16,7 +16,7 @@ use crate::train::panel::teacher::TeacherState;
 pub const ROWS: u16 = 5;
 pub const SPEED_ROWS: u16 = 4;
 
-const NAME: usize = 12;
+const NAME: usize = 13;
 const PERCENT: usize = 7;
 
 pub fn draw(frame: &mut Frame, area: Rect, teacher: &TeacherState, theme: Theme) {
@@ -26,7 +26,7 @@ pub fn draw(frame: &mut Frame, area: Rect, teacher: &TeacherState, theme: Theme)
     let width = usize::from(inner.width);
     let weights = format!("weights {}, on device {}", text::bytes(teacher.bytes), text::bytes(teacher.device_bytes));
     let kept = format!(
-        "targets: {} kept, {} computed ({})",
+        "targets {} kept, {} new ({})",
         text::grouped(teacher.hits),
         text::grouped(teacher.misses),
         text::percent(teacher.kept())

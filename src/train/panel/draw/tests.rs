@@ -110,18 +110,18 @@ fn everything_stands_on_a_usual_terminal() {
         "step  60/120",
         "60.0 steps/s, 1.0 s left",
         "3.0 s each, at most 2 min 17 s left",
-        "this epoch        0.23450",
-        "last epoch        0.25000   0.27500   0.27500",
+        "this epoch    0.23450",
+        "last epoch    0.25000  0.27500  0.27500",
         " task_loss",
         " kd_loss",
         "best 0.27500 in epoch 4",
         "host, peak 100 MiB",
         "limit 200 MiB",
-        "┊ expected 120 MiB",
+        "┊ plan 120 MiB",
         "activations",
-        "forward; computes beside the student",
+        "forward; at work",
         "forwards",
-        "3,000 kept, 1,000 computed (75 %)",
+        "3,000 kept, 1,000 new (75 %)",
         "12,345 graphs/s",
         "data wait",
         "8.0 %",
@@ -216,7 +216,7 @@ fn a_gpu_stands_above_the_host() {
     {
         assert!(text.contains(expected), "'{expected}' is not in\n{text}");
     }
-    assert_eq!(text.matches("expected").count(), 1, "the plan is that of the GPU:\n{text}");
+    assert_eq!(text.matches("┊ plan").count(), 1, "the plan is that of the GPU:\n{text}");
 }
 
 #[test]
