@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::terminal;
+use crate::{terminal, torch};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
@@ -19,7 +19,7 @@ pub fn request() {
     if REQUESTED.swap(true, Ordering::SeqCst) {
         terminal::give_back();
         // What was saved last is whole, so nothing is lost by not waiting.
-        std::process::exit(130);
+        torch::exit_now(130);
     }
     eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
 }

@@ -160,7 +160,7 @@ fn epochs(workplace: &Workplace) -> usize {
 fn a_run_is_shown_stopped_with_ctrl_c_and_gone_on_with() {
     let workplace = Workplace::with_teacher();
     let mut terminal = Terminal::of(&workplace, &student(&ENDLESS));
-    terminal.shows(&["vgae student on small", "last epoch", "kd_loss", "activations", "limit", "teacher", "graphs/s"]);
+    terminal.shows(&["vgae student on small", "last epoch", "kd_loss", "at peak", "limit", "forwards", "graphs/s"]);
     terminal.resize((40, 10));
     terminal.shows(&["train 0", "memory", "q or Ctrl-C"]);
     terminal.resize((100, 30));
@@ -210,7 +210,7 @@ fn no_color_is_respected() {
         let mut command = workplace.command(&student(&ENDLESS[..4]));
         command.env("NO_COLOR", no_color);
         let mut terminal = Terminal::start(command, (100, 30));
-        terminal.shows(&["last epoch", "activations", "teacher wait"]);
+        terminal.shows(&["last epoch", "at peak", "teacher wait"]);
         terminal.press(b"q");
         terminal.end();
         assert_eq!(has_colors(&terminal.transcript()), expected, "with NO_COLOR={no_color}");

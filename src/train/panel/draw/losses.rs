@@ -16,8 +16,8 @@ const LOGARITHMIC: f64 = 30.0;
 /// Rows that a chart needs to show anything.
 const CHART_ROWS: u16 = 5;
 /// Widths of the table: a name, and a number.
-const NAME: usize = 12;
-const NUMBER: usize = 9;
+const NAME: usize = 16;
+const NUMBER: usize = 8;
 
 /// The chart above the table; the table alone where there is no room for both.
 pub fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
@@ -92,7 +92,7 @@ fn table(losses: &Losses, theme: Theme) -> Vec<Line<'static>> {
         ])
     };
     let mut lines = vec![best(losses, theme)];
-    let header = ["train", "val", "best val"].map(|name| format!("{name:>NUMBER$}")).concat();
+    let header = ["train", "val", "best"].map(|name| format!("{name:>NUMBER$}")).concat();
     lines.push(Line::styled(format!("{:NAME$}{header}", ""), theme.quiet()));
     if let Some(mean) = losses.so_far {
         lines.push(row("this epoch", [mean, f64::NAN, f64::NAN]));

@@ -110,8 +110,8 @@ fn everything_stands_on_a_usual_terminal() {
         "step  60/120",
         "60.0 steps/s, 1.0 s left",
         "3.0 s each, at most 2 min 17 s left",
-        "this epoch    0.23450",
-        "last epoch    0.25000  0.27500  0.27500",
+        "this epoch       0.23450",
+        "last epoch       0.25000 0.27500 0.27500",
         " task_loss",
         " kd_loss",
         "best 0.27500 in epoch 4",
@@ -172,7 +172,7 @@ fn small_terminals_show_what_matters_most() {
         assert!(narrow.contains(expected), "'{expected}' is not in\n{narrow}");
     }
     let usual = text(&state(), (80, 24));
-    for expected in ["epoch 5/50", "last epoch", "activations", "forwards", "graphs/s", "line 4"] {
+    for expected in ["epoch 5/50", "last epoch", "activations", "the rest", "forwards", "graphs/s", "line 4"] {
         assert!(usual.contains(expected), "'{expected}' is not in\n{usual}");
     }
 }
