@@ -23,5 +23,6 @@ pub mod random;
 pub mod report;
 pub mod stage;
 pub mod sweep;
+pub mod terminal;
 pub mod torch;
 pub mod train;

@@ -71,6 +71,7 @@ const COMMON: &[&str] = &[
     "offload_teacher",
     "memory_limit",
     "resume",
+    "live",
 ];
 
 impl Args for FieldFlags {

@@ -240,6 +240,8 @@ config_fields! {
         tensorboard: bool = false;
         /// Write metrics.csv and steps.csv as JSON lines, too: metrics.jsonl and steps.jsonl.
         json_lines: bool = false;
+        /// Show the training on a panel that fills the terminal: losses, memory, teacher, speed.
+        live: bool = false;
     }
 
     /// How results are judged.

@@ -12,11 +12,13 @@ pub const CONFIG_KEY: &str = "config";
 /// The content of a run's `config.json`: the configuration, the command that it served, the program's version, and
 /// whatever else identifies the inputs (digests of data and teacher).
 ///
-/// Where the run lies (`run_dir`) and that it was continued (`resume`) is left out: replayed, it is a new run.
+/// Where the run lies (`run_dir`), that it was continued (`resume`) and how it was shown (`live`) is left out: replayed, it is
+/// a new run.
 pub fn freeze(config: &Config, command: &str, inputs: &Map<String, Value>) -> Value {
     let mut config = config.clone();
     config.output.resume = false;
     config.output.run_dir = None;
+    config.output.live = false;
     json!({
         "format": "kdgat configuration",
         VERSION_KEY: VERSION,

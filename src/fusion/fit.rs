@@ -24,8 +24,8 @@ use super::{FusionError, World, weight};
 use crate::memory::{self, Meter, patiently};
 use crate::nn::weights::StateDict;
 use crate::train::checkpoint;
-use crate::train::console::Console;
-use crate::train::fit::{Ending, LAST};
+use crate::train::console::{Console, LoopFacts};
+use crate::train::fit::{Ending, LAST, METRICS};
 use crate::train::logs::CsvLog;
 use crate::train::metrics::{EpochMetrics, metrics_header, metrics_row};
 use crate::train::run_directory::{RunDirectory, RunError};
@@ -96,7 +96,9 @@ pub fn fit(
     let header = metrics_header(&PARTS);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let is_done = |row: &csv::StringRecord| row[0].parse::<u64>().is_ok_and(|epoch| epoch < first);
-    let mut log = CsvLog::resume(&run.file("metrics.csv"), &header, is_done)?;
+    let mut log = CsvLog::resume(&run.file(METRICS), &header, is_done)?;
+    let (device, patience) = (world.device, options.patience);
+    console.begin(&LoopFacts { device, patience, metrics: &run.file(METRICS) });
 
     let ending = loop {
         if position.epoch >= options.max_epochs {

@@ -50,6 +50,11 @@ pub fn set_activity(activity: Activity) {
     ACTIVITY.store(activity as u8, Ordering::Relaxed);
 }
 
+/// What the run is doing now.
+pub fn current_activity() -> Activity {
+    now().1
+}
+
 /// Epoch and activity of this moment.
 pub(super) fn now() -> (u64, Activity) {
     let activity = Activity::ALL[usize::from(ACTIVITY.load(Ordering::Relaxed))];

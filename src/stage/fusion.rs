@@ -25,7 +25,7 @@ use crate::fusion::states::difficulty;
 use crate::fusion::{ACTIONS, AnomalyScale, FusionError, Observations, Reward, STATE, StateScaling, World};
 use crate::graph::Split;
 use crate::nn::QNetworkConfig;
-use crate::train::console::Console;
+use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, Ending, LAST};
 
 /// How `kdgat fusion` ended.
@@ -59,6 +59,10 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     let log = directory.file("log.txt");
     let console = Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source });
     let mut console = console?;
+    if config.output.live {
+        let what = format!("{} {} on {}", config.fusion.fusion, config.model.size, data.dataset.name);
+        console = console.with_panel(Heading { what, run: path.display().to_string() });
+    }
     let teacher_digest = teacher.as_ref().map(|teacher| teacher.digest.clone());
     let identity = identity(config, &data, &pair, teacher_digest.as_deref());
     let inputs = inputs(&data, &pair, teacher_digest.as_deref(), &identity);

@@ -16,7 +16,7 @@ use crate::config::{self, Config, Stage};
 use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
-use crate::train::console::Console;
+use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, Ending, Fit, LAST, fit};
 use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
@@ -54,8 +54,12 @@ impl<'a> Run<'a> {
         let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
         let directory = training::run_directory(config, &data.dataset.name, stage)?;
         let log = directory.file("log.txt");
-        let console =
+        let mut console =
             Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
+        if config.output.live {
+            let what = format!("{} {} on {}", config.model.model, config.model.size, data.dataset.name);
+            console = console.with_panel(Heading { what, run: directory.path().display().to_string() });
+        }
         let mut inputs = Map::new();
         inputs.insert("dataset".into(), json!(data.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));

@@ -20,6 +20,7 @@ use crate::torch::allocator::{self, Phase};
 use crate::torch::device;
 use crate::train::console::Console;
 use crate::train::fit::FitOptions;
+use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
 
@@ -110,6 +111,8 @@ impl Sizing<'_> {
         }
         self.console.line(&budget.line(graphs, &worst, &limit, target));
         self.console.note(&budget.table(graphs, &worst));
+        let expected_bytes = budget.peak_bytes(worst.shape(graphs)) as u64;
+        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
         let written = WrittenBudget {
             budget: &budget,
             limit_bytes: limit.bytes,

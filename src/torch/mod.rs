@@ -12,6 +12,7 @@ pub mod autograd;
 pub mod checkpoint;
 mod cuda;
 pub mod device;
+mod exit;
 mod ffi;
 pub mod grad;
 pub(crate) mod mapped;
@@ -24,5 +25,6 @@ pub mod version;
 pub mod view;
 
 pub use cuda::{CudaLibrary, load_cuda};
+pub use exit::exit_now;
 pub use recover::recover;
 pub use vector_math::resolve_vector_math;

@@ -1,4 +1,5 @@
-//! What a run shows: a bar with rate, time left and memory on a terminal, plain lines elsewhere, all of it in `log.txt`.
+//! What a run shows: on a terminal a bar with rate, time left and memory, or a panel; plain lines elsewhere. All lines go into
+//! `log.txt`, too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -6,9 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tch::Device;
 
-use super::metrics::EpochMetrics;
+use super::metrics::{EpochMetrics, losses_of};
+use super::panel::{MemoryPlan, Panel, State};
 use crate::memory::Reading;
+use crate::terminal;
 
 /// Plain lines of epochs are at least this far apart, but for the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -16,9 +20,53 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// Shows a run's progress.
 #[derive(Debug)]
 pub struct Console {
-    bar: Option<ProgressBar>,
+    view: View,
     log: Option<File>,
     last_line: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum View {
+    /// Lines alone.
+    Lines,
+    Bar(ProgressBar),
+    /// A panel that opens with the loop, with what is known for it so far.
+    Promised(Box<State>),
+    Panel(Panel),
+}
+
+/// What a panel is headed with.
+#[derive(Clone, Debug, Default)]
+pub struct Heading {
+    /// Model, size and dataset.
+    pub what: String,
+    /// The run's folder.
+    pub run: String,
+}
+
+/// What a loop says of itself when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopFacts<'a> {
+    /// Where it computes.
+    pub device: Device,
+    /// Epochs without a better one after which it ends.
+    pub patience: u64,
+    /// `metrics.csv`, which has the epochs of a run that is gone on with.
+    pub metrics: &'a Path,
+}
+
+/// Where the loop is within an epoch, and what its time went into since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pulse {
+    /// Steps of the epoch that are done.
+    pub step: u64,
+    /// Of the epoch.
+    pub graphs_per_second: f64,
+    pub steps_seconds: f64,
+    /// Part of the steps.
+    pub optimizer_seconds: f64,
+    pub data_wait_seconds: f64,
+    pub teacher_wait_seconds: f64,
 }
 
 impl Console {
@@ -28,21 +76,26 @@ impl Console {
     /// If the log cannot be opened.
     pub fn new(log: Option<&Path>) -> io::Result<Self> {
         let log = log.map(|path| OpenOptions::new().create(true).append(true).open(path)).transpose()?;
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
-            let template = "{prefix} [{bar:24}] {pos}/{len} {per_sec} {eta} left  {msg}";
-            // The template is a constant that a test renders; the default style would do as well.
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
-        Ok(Self { bar, log, last_line: None })
+        let view = if io::stderr().is_terminal() { View::Bar(bar()) } else { View::Lines };
+        Ok(Self { view, log, last_line: None })
+    }
+
+    /// Shows a panel from where the loop begins to where it ends, if standard error is a terminal.
+    pub fn with_panel(mut self, heading: Heading) -> Self {
+        if terminal::is_capable() {
+            self.view = View::Promised(Box::new(State { heading, ..State::default() }));
+        } else {
+            self.line("--live needs a terminal on standard error; progress is shown in plain lines");
+        }
+        self
     }
 
     /// A line that stays.
     pub fn line(&mut self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+        match &mut self.view {
+            View::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
+            View::Lines | View::Promised(_) => eprintln!("{text}"),
+            View::Panel(panel) => panel.line(text),
         }
         self.log_line(text);
     }
@@ -52,27 +105,79 @@ impl Console {
         self.log_line(text);
     }
 
-    /// The bar now counts the steps of `epoch`.
-    pub fn start_epoch(&mut self, epoch: u64, max_epochs: u64, steps: u64, done: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_length(steps);
-            bar.reset();
-            bar.set_position(done);
-            bar.set_prefix(format!("epoch {}/{max_epochs}", epoch + 1));
+    /// What batches were sized by.
+    pub fn plan_memory(&mut self, plan: MemoryPlan) {
+        if let View::Promised(state) = &mut self.view {
+            state.memory.plan = Some(plan);
         }
     }
 
-    /// `step` steps of the epoch are done.
-    pub fn step(&mut self, step: u64, mean_loss: f64, memory: Reading, status: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step);
-            let (now, peak) = (mebibytes(memory.current_bytes), mebibytes(memory.peak_bytes));
-            bar.set_message(format!("loss {mean_loss:.4}  memory {now}, peak {peak}  {status}"));
+    /// The loop begins: a promised panel opens.
+    pub fn begin(&mut self, facts: &LoopFacts) {
+        let View::Promised(state) = &mut self.view else { return };
+        let mut state = std::mem::take(state);
+        state.losses.patience = facts.patience;
+        state.losses.epochs = losses_of(facts.metrics);
+        self.view = View::Lines;
+        match Panel::open(*state, facts.device) {
+            Ok(panel) => self.view = View::Panel(panel),
+            Err(error) => self.line(&format!("--live: the terminal cannot be used ({error}); plain lines follow")),
+        }
+    }
+
+    /// The steps of `epoch` are counted from now on.
+    pub fn start_epoch(&mut self, epoch: u64, max_epochs: u64, steps: u64, done: u64) {
+        match &self.view {
+            View::Bar(bar) => {
+                bar.set_length(steps);
+                bar.reset();
+                bar.set_position(done);
+                bar.set_prefix(format!("epoch {}/{max_epochs}", epoch + 1));
+            }
+            View::Panel(panel) => panel.update(|state| state.start_epoch(epoch, max_epochs, steps, done)),
+            View::Lines | View::Promised(_) => {}
+        }
+    }
+
+    /// A step is done. Costs next to nothing, and asks the device nothing.
+    pub fn advance(&mut self, pulse: impl FnOnce() -> Pulse) {
+        if let View::Panel(panel) = &self.view {
+            panel.update(|state| state.advance(pulse()));
+        }
+    }
+
+    /// `step` steps of the epoch are done, and a row of `steps.csv` was written, which `columns` of the objective end.
+    pub fn step(
+        &mut self,
+        step: u64,
+        mean_loss: f64,
+        memory: Reading,
+        status: &str,
+        (columns, row): (&[&str], &[String]),
+    ) {
+        match &self.view {
+            View::Bar(bar) => {
+                bar.set_position(step);
+                let (now, peak) = (mebibytes(memory.current_bytes), mebibytes(memory.peak_bytes));
+                bar.set_message(format!("loss {mean_loss:.4}  memory {now}, peak {peak}  {status}"));
+            }
+            View::Panel(panel) => {
+                let values = &row[row.len().saturating_sub(columns.len())..];
+                panel.update(|state| state.row(mean_loss, columns, values));
+            }
+            View::Lines | View::Promised(_) => {}
         }
     }
 
     /// An epoch is done: a line for it, but not more often than can be read.
     pub fn finish_epoch(&mut self, metrics: &EpochMetrics, max_epochs: u64, improved: bool, status: &str) {
+        if let View::Panel(panel) = &self.view {
+            panel.update(|state| {
+                state.finish_epoch(metrics, improved);
+                // The next epoch counts its own peak.
+                state.memory.read_host();
+            });
+        }
         let text = format!(
             "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} graphs/s  peak {}  {status}",
             metrics.epoch + 1,
@@ -92,10 +197,15 @@ impl Console {
         }
     }
 
-    /// Takes the bar away.
+    /// Takes bar or panel away; what follows are lines.
     pub fn finish(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        match std::mem::replace(&mut self.view, View::Lines) {
+            View::Bar(bar) => {
+                bar.finish_and_clear();
+                self.view = View::Bar(bar);
+            }
+            // Dropping a panel closes it.
+            View::Panel(_) | View::Lines | View::Promised(_) => {}
         }
     }
 
@@ -108,6 +218,14 @@ impl Console {
             self.log = None;
         }
     }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let template = "{prefix} [{bar:24}] {pos}/{len} {per_sec} {eta} left  {msg}";
+    // The template is a constant that a test renders; the default style would do as well.
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
 }
 
 /// Bytes in MiB, as people read them.

@@ -21,7 +21,7 @@ use tch::{Kind, Tensor};
 
 pub use super::batch_plan::BatchPlan;
 use super::checkpoint::CheckpointError;
-use super::console::Console;
+use super::console::{Console, LoopFacts, Pulse};
 pub use super::error::FitError;
 use super::last_state;
 use super::logs::number;
@@ -48,6 +48,8 @@ pub const LAST: &str = "last/state.safetensors";
 /// File of the deployed model of the best epoch.
 pub const BEST: &str = "best.safetensors";
 
+/// File of the losses by epoch.
+pub const METRICS: &str = "metrics.csv";
 /// File of the memory over time.
 pub const MEMORY: &str = "memory.csv";
 
@@ -79,6 +81,8 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
     // Dropped at the end, whatever that is: the last row is written then.
     let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
+    let metrics = &fit.run.file(METRICS);
+    fit.console.begin(&LoopFacts { device: options.device, patience: options.patience, metrics });
     let ending = loop {
         if loop_state.position.epoch >= options.max_epochs {
             break Ending::MaxEpochs;
@@ -116,6 +120,7 @@ struct LoopState {
 #[derive(Default)]
 struct Clock {
     data_wait: f64,
+    teacher_wait: f64,
     optimizer: f64,
     steps: f64,
 }
@@ -216,6 +221,7 @@ impl LoopState {
         let asked = Instant::now();
         fit.objective.receive(batch).map_err(FitError::Objective)?;
         let start = Instant::now();
+        self.clock.teacher_wait += (start - asked).as_secs_f64();
         let (epoch, step) = (self.position.epoch, self.position.step);
         let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
         let step_options = StepOptions {
@@ -242,6 +248,7 @@ impl LoopState {
         let seconds = start.elapsed().as_secs_f64();
         self.position.epoch_seconds += seconds;
         self.clock.steps += seconds;
+        fit.console.advance(|| self.pulse());
         if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
             self.log_step(fit, batch, (lr, norm, seconds), total_steps)?;
         }
@@ -269,6 +276,18 @@ impl LoopState {
         }
         let norm = patiently(self.meter, || self.optimizer.step(fit.trainable, lr))?;
         Ok(Some(norm))
+    }
+
+    /// What a panel shows of a step.
+    fn pulse(&self) -> Pulse {
+        Pulse {
+            step: self.position.step,
+            graphs_per_second: self.position.epoch_graphs as f64 / self.position.epoch_seconds.max(1e-9),
+            steps_seconds: self.clock.steps,
+            optimizer_seconds: self.clock.optimizer,
+            data_wait_seconds: self.clock.data_wait,
+            teacher_wait_seconds: self.clock.teacher_wait,
+        }
     }
 
     /// Reads the running mean (a wait for the device), shows it and writes a row of `steps.csv`.
@@ -303,7 +322,8 @@ impl LoopState {
         ];
         row.extend(fit.objective.step_values());
         self.logs.step(&row, self.position.epoch * total_steps + self.position.step - 1)?;
-        fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status());
+        let columns = fit.objective.step_columns();
+        fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status(), (columns, &row));
         Ok(())
     }
 

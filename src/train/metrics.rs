@@ -1,5 +1,7 @@
 //! Rows of `metrics.csv` and the header of `steps.csv`.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use super::logs::number;
@@ -37,6 +39,14 @@ impl EpochMetrics {
             "peak_memory_bytes": self.peak_memory_bytes,
         })
     }
+}
+
+/// Epoch, training and validation loss of the rows of a `metrics.csv`; none if there is no such file.
+pub fn losses_of(path: &Path) -> Vec<(u64, f64, f64)> {
+    let Ok(mut reader) = csv::ReaderBuilder::new().flexible(true).from_path(path) else { return Vec::new() };
+    let number = |text: &str| text.parse().unwrap_or(f64::NAN);
+    let row = |row: csv::StringRecord| Some((row.get(0)?.parse().ok()?, number(row.get(1)?), number(row.get(2)?)));
+    reader.records().filter_map(|record| record.ok().and_then(row)).collect()
 }
 
 /// Columns of `metrics.csv` for an objective with these parts.

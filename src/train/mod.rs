@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod objective;
 pub mod optimizer;
 pub mod options;
+pub mod panel;
 pub mod run_directory;
 pub mod run_logs;
 pub mod run_name;

@@ -1,7 +1,7 @@
 //! The logs of a run that grow by rows: `metrics.csv` and `steps.csv`, and what mirrors them for other programs.
 
 use super::event_file::EventFile;
-use super::fit::FitOptions;
+use super::fit::{FitOptions, METRICS};
 use super::logs::{CsvLog, LogError};
 use super::metrics::{metrics_header, steps_header};
 use super::objective::Objective;
@@ -29,7 +29,7 @@ impl RunLogs {
         columns.extend(plan_columns.iter().map(|&column| column.to_owned()));
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         let number_at = |row: &csv::StringRecord, column: usize| row[column].parse::<u64>().unwrap_or(u64::MAX);
-        let mut metrics = CsvLog::resume(&run.file("metrics.csv"), &columns, |row| number_at(row, 0) < epoch)?;
+        let mut metrics = CsvLog::resume(&run.file(METRICS), &columns, |row| number_at(row, 0) < epoch)?;
         let mut steps = CsvLog::resume(&run.file("steps.csv"), &steps_header(objective), |row| {
             (number_at(row, 0), number_at(row, 1)) < (epoch, step)
         })?;

@@ -155,7 +155,7 @@ impl Task {
 }
 
 /// Fields that say where and with what a run is done, not what comes of it. The sweep sets them itself.
-const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume"];
+const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume", "live"];
 
 /// Of the command, of every field that differs from its default, and of the tasks that it takes something from. A new
 /// version of the program that adds fields leaves it as it is.

@@ -1,0 +1,188 @@
+//! `--live`: a run on one screen. The training loop leaves numbers, a thread of its own draws them, five times a second.
+//!
+//! The loop never waits for the terminal: it holds the lock for as long as a few numbers take to be copied. Nothing here waits
+//! for a GPU. Keys are read by the same thread: `q` and Ctrl-C are what Ctrl-C is without a panel.
+
+mod draw;
+mod memory;
+mod state;
+mod teacher;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{Clear, ClearType};
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+use tch::Device;
+
+use self::draw::Theme;
+pub use self::memory::MemoryPlan;
+pub use self::state::State;
+use crate::interrupt;
+use crate::memory::current_activity;
+use crate::terminal::{Output, Screen};
+
+/// Between two frames.
+const FRAME: Duration = Duration::from_millis(200);
+/// Keys, a new size of the terminal and the panel's end are noticed within this.
+const GLANCE: Duration = Duration::from_millis(50);
+/// Between two readings of memory.
+const READING: Duration = Duration::from_secs(1);
+/// Ctrl-C where it is a key.
+const INTERRUPT: u8 = 3;
+
+/// A panel that is open until it is dropped.
+#[derive(Debug)]
+pub struct Panel {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    opened: Instant,
+    /// The panel is to close.
+    closes: AtomicBool,
+    /// It has closed: lines go to standard error from now on.
+    closed: AtomicBool,
+}
+
+impl Panel {
+    /// Takes the terminal and begins to draw what `state` holds.
+    ///
+    /// # Errors
+    /// If the terminal does not let itself be taken, or no thread can be started.
+    pub fn open(mut state: State, device: Device) -> io::Result<Self> {
+        state.memory.read(device);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            opened: Instant::now(),
+            closes: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        });
+        let screen = Screen::take()?;
+        let of_thread = Arc::clone(&shared);
+        let run = move || show(screen, &of_thread, device);
+        let thread = std::thread::Builder::new().name("panel".to_owned()).spawn(run)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Changes what is shown.
+    pub fn update(&self, change: impl FnOnce(&mut State)) {
+        let now = self.shared.opened.elapsed().as_secs_f64();
+        let mut state = self.shared.state.lock();
+        state.elapsed = now;
+        change(&mut state);
+    }
+
+    /// A line for the user, among the panel's or below it.
+    pub fn line(&self, text: &str) {
+        let mut state = self.shared.state.lock();
+        if self.shared.closed.load(Ordering::Relaxed) {
+            eprintln!("{text}");
+        } else {
+            state.say(text);
+        }
+    }
+}
+
+impl Drop for Panel {
+    /// Gives the terminal back; what was said in the meantime is said again there.
+    fn drop(&mut self) {
+        self.shared.closes.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its panics are caught, and said.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread: draws until it is told to close. Whatever ends it, the terminal is given back and no line is lost.
+fn show(mut screen: Screen, shared: &Shared, device: Device) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| frames(&mut screen, shared, device)));
+    let unseen = screen.close();
+    let mut state = shared.state.lock();
+    unseen.iter().for_each(|line| state.say(line));
+    state.lines.iter().filter(|line| !is_epoch(line)).for_each(|line| eprintln!("{line}"));
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => eprintln!("the panel is closed, training goes on: {error}"),
+        Err(_) => eprintln!("the panel is closed, training goes on"),
+    }
+    shared.closed.store(true, Ordering::Relaxed);
+}
+
+/// Epochs are in `metrics.csv` and `log.txt`; there may be hundreds.
+fn is_epoch(line: &str) -> bool {
+    line.starts_with("epoch ")
+}
+
+fn frames(screen: &mut Screen, shared: &Shared, device: Device) -> io::Result<()> {
+    let theme = Theme::of_environment();
+    let mut size = screen.size();
+    let mut terminal = blank(size)?;
+    let mut last_reading = Instant::now();
+    while !shared.closes.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let memory = (last_reading.elapsed() >= READING).then(|| {
+            last_reading = begin;
+            let mut memory = shared.state.lock().memory.clone();
+            memory.read(device);
+            memory
+        });
+        let view = take_view(screen, shared, memory);
+        terminal.draw(|frame| draw::draw(frame, &view, theme))?;
+        while begin.elapsed() < FRAME && !shared.closes.load(Ordering::Relaxed) {
+            press(&screen.keys(GLANCE));
+            let now = screen.size();
+            if now != size {
+                size = now;
+                terminal = blank(size)?;
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An empty screen of this size. ratatui's own way to empty one asks the terminal where its cursor is, and the answer would
+/// come among the keys.
+fn blank(size: Rect) -> io::Result<Terminal<CrosstermBackend<Output>>> {
+    let mut output = Output::default();
+    execute!(output, Clear(ClearType::All))?;
+    Terminal::with_options(CrosstermBackend::new(output), TerminalOptions { viewport: Viewport::Fixed(size) })
+}
+
+/// Brings the state up to date and copies it, so that nobody waits while it is drawn.
+fn take_view(screen: &mut Screen, shared: &Shared, memory: Option<memory::Memory>) -> State {
+    let caught = screen.caught_lines();
+    let mut state = shared.state.lock();
+    caught.iter().for_each(|line| state.say(line));
+    if let Some(memory) = memory {
+        state.memory.take_reading(memory);
+    }
+    state.elapsed = shared.opened.elapsed().as_secs_f64();
+    state.activity = current_activity().name();
+    state.stopping = interrupt::requested();
+    state.clone()
+}
+
+/// Ctrl-C asks for a stop, and a second time for the end at once; `q` asks once.
+fn press(keys: &[u8]) {
+    for key in keys {
+        match *key {
+            INTERRUPT => interrupt::request(),
+            b'q' if !interrupt::requested() => interrupt::request(),
+            _ => {}
+        }
+    }
+}
