@@ -33,10 +33,9 @@ fn metrics(epoch: u64) -> EpochMetrics {
 
 /// A run in the middle of its fifth epoch.
 fn state() -> State {
-    let mut state = State::default();
-    state.heading =
+    let heading =
         Heading { what: "vgae student on small".into(), run: "runs/small/vgae_student_autoencoder_kd/1".into() };
-    state.activity = "training";
+    let mut state = State { heading, activity: "training", ..State::default() };
     for epoch in 0..5 {
         state.elapsed = 3.0 * epoch as f64;
         state.start_epoch(epoch, 50, 120, 0);
