@@ -55,6 +55,8 @@ fn a_run_of_each_stage_has_the_charts_of_its_stage() {
     expect(&report(trained(), &[EVALUATION], "evaluation.html"), &TEST_CHARTS);
     let html = report(trained(), &[FUSION], "fusion.html");
     expect(&html, &["regret-", "weight-", "f1-tiny-dqn-student-fusion-1-"]);
+    let findings = html.split("<ul").nth(1).and_then(|rest| rest.split("</ul>").next()).unwrap_or_default();
+    assert!(findings.contains("the best fixed weight"), "the first lines do not say whether learning paid: {findings}");
     assert!(html.contains("small MLP") && !html.contains("kdgat evaluate RUN"), "{html}");
 }
 

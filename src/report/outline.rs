@@ -42,7 +42,11 @@ pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<
     }
     let mut page = Page { title: title(found), findings: Vec::new(), sections, folder: folder.to_owned() };
     let telling = |slug: &str| ["comparison-", "trade-off-", "sweep-"].iter().any(|kind| slug.starts_with(kind));
-    page.findings = page.figures().filter(|figure| telling(&figure.slug)).map(|figure| figure.title.clone()).collect();
+    // Whether learning to fuse paid comes first.
+    let agents = found.runs.iter().filter(|run| run.stage() == "fusion");
+    let mut findings: Vec<String> = agents.filter_map(figures::fusion::verdict).collect();
+    findings.extend(page.figures().filter(|figure| telling(&figure.slug)).map(|figure| figure.title.clone()));
+    page.findings = findings;
     let hidden = found.runs.len().saturating_sub(MOST_RUNS);
     if hidden > 0 {
         page.findings.push(format!(

@@ -3,7 +3,7 @@
 use super::{Drawn, Figure, intervals, significant};
 use crate::report::ReportError;
 use crate::report::chart::{LineChart, Series};
-use crate::report::files::{Evaluation, Run};
+use crate::report::files::{Evaluation, Run, read_json};
 use crate::report::html::slug;
 
 /// File of an agent's results.
@@ -20,6 +20,12 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
         )),
     }
     Ok(drawn)
+}
+
+/// Whether learning paid, in one sentence; `None` before the run has come to its results.
+pub fn verdict(run: &Run) -> Option<String> {
+    let results = read_json(&run.folder.join(RESULTS));
+    Some(results["verdict"]["text"].as_str()?.lines().next()?.to_owned())
 }
 
 fn regret(run: &Run) -> Result<Drawn, ReportError> {

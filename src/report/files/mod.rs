@@ -8,4 +8,4 @@ mod run;
 pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model};
 pub use find::{Found, find};
-pub use run::Run;
+pub use run::{Run, read_json};
