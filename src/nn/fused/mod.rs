@@ -75,14 +75,19 @@ fn note_gates(outputs: &[f32], gates: &mut [u8]) {
     }
 }
 
-/// A number for each column, over and over for so many rows that these are whole vectors together: worked on that many
-/// rows at a time, a matrix of any width leaves no vector half empty but at its end.
-fn over_rows(by_column: &[f32]) -> Vec<f32> {
-    let (mut divisor, mut rest) = (math::LANES, by_column.len().max(1));
+/// The fewest rows that are a whole number of groups of `group` elements together.
+fn rows_of_whole_groups(columns: usize, group: usize) -> usize {
+    let (mut divisor, mut rest) = (group, columns.max(1));
     while rest != 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    by_column.repeat(math::LANES / divisor)
+    group / divisor
+}
+
+/// A number for each column, over and over for so many rows that these are whole vectors together: worked on that many
+/// rows at a time, a matrix of any width leaves no vector half empty but at its end.
+fn over_rows(by_column: &[f32]) -> Vec<f32> {
+    by_column.repeat(rows_of_whole_groups(by_column.len(), math::LANES))
 }
 
 /// A tensor of this shape without memory for its elements, which nothing reads.

@@ -12,8 +12,8 @@ use super::activation::relu;
 use super::dropout::{Dropout, GROUP};
 use super::norm_backward::Backward;
 use super::{
-    Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, over_rows, shape,
-    without_values,
+    Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, over_rows,
+    rows_of_whole_groups, shape, without_values,
 };
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
@@ -66,22 +66,13 @@ struct NormReluDropout {
     pass: Pass,
 }
 
-/// Rows whose elements are a whole number of mask groups.
-fn aligned_rows(columns: usize) -> usize {
-    let (mut divisor, mut rest) = (GROUP, columns.max(1));
-    while rest != 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    GROUP / divisor
-}
-
 impl Function for NormReluDropout {
     const NAME: &'static CStr = c"fused batch norm, ReLU and dropout";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let [rows, columns] = shape("x", inputs[0])?;
         let x = view::read::<f32>("x", inputs[0])?;
-        let blocks = Blocks::new(rows, columns, aligned_rows(columns));
+        let blocks = Blocks::new(rows, columns, rows_of_whole_groups(columns, GROUP));
         let [mean, variance] = match &self.running {
             Some([mean, variance]) if !self.of_batch || rows == 0 => [widened(mean)?, widened(variance)?],
             None if rows == 0 => [vec![0.0; columns], vec![1.0; columns]],
@@ -96,7 +87,7 @@ impl Function for NormReluDropout {
         let shift: Vec<f32> =
             shift.map(|((&bias, mean), &scale)| (f64::from(bias) - mean * f64::from(scale)) as f32).collect();
 
-        let (row_group, scale, shift) = (aligned_rows(columns), over_rows(&scale), over_rows(&shift));
+        let (row_group, scale, shift) = (rows_of_whole_groups(columns, GROUP), over_rows(&scale), over_rows(&shift));
         let apply = |block: usize, output: &mut [f32]| {
             let elements = blocks.elements(block, columns);
             let first = elements.start;
