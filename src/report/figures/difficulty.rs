@@ -41,7 +41,9 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     };
     let sources = vec![choices.path.clone(), run.metrics.path.clone()];
     let mut drawn = Vec::new();
-    if let Some(svg) = distribution(&epochs).draw()? {
+    let chart = distribution(&epochs);
+    if let Some(svg) = chart.draw()? {
+        let axis = if chart.log_x { " Its axis is logarithmic." } else { "" };
         let (first, last) = (&epochs[0], &epochs[epochs.len() - 1]);
         drawn.push(
             Figure {
@@ -54,10 +56,10 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
                     chosen(last),
                     last.0
                 ),
-                reading:
-                    "Difficulty is the scoring VGAE's reconstruction error plus 0.1 of its cross entropy of the IDs. \
-                          axis is logarithmic. Easy graphs stand at the left."
-                        .to_owned(),
+                reading: format!(
+                    "Difficulty is the scoring VGAE's reconstruction error plus 0.1 of its cross entropy of the \
+                     IDs.{axis} Easy graphs stand at the left."
+                ),
                 sources: sources.clone(),
                 svg,
             }
