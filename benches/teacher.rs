@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use common::graphs::Graphs;
+use common::in_turn::InTurn;
 use common::models::{architecture, random_tensors, vgae_of_bytes};
 use common::rows::Rows;
 use common::training::{Training, VGAE_WEIGHTS, start_teacher, teacher_options};
@@ -48,7 +49,8 @@ struct Options {
     /// Graphs of a batch
     #[arg(long)]
     batch: Option<usize>,
-    /// Only the ways of these names (`without KD,cached`), printed and not reported
+    /// Only the ways of these names (`without KD,cached`), printed and not reported; or `epochs`: with kept targets, in turn
+    /// with epochs without KD
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
     /// Rounds in which every way takes its turn
@@ -58,6 +60,9 @@ struct Options {
     #[arg(long, hide = true)]
     bench: bool,
 }
+
+/// Asks for epochs in turn alone.
+const EPOCHS_IN_TURN: &str = "epochs";
 
 /// Steps of a way in a round: one visit of the largest burst.
 const STEPS: usize = 16;
@@ -118,7 +123,9 @@ fn main() -> Result<(), Error> {
     let device = common::device(&options.device)?;
     let on_gpu = device != Device::Cpu;
     let graphs = Graphs::open(options.graphs.as_deref())?;
+    let only_epochs = options.ways == [EPOCHS_IN_TURN];
     let sizes = match (&options.sizes[..], on_gpu, options.output.quick) {
+        _ if only_epochs => Vec::new(),
         ([], true, true) => vec![7, 200],
         ([], true, false) => vec![1, 7, 50, 200, 2000],
         ([], false, true) => vec![1, 7],
@@ -150,10 +157,24 @@ fn main() -> Result<(), Error> {
             print_steps(&name, &turns);
         }
     }
-    if !options.ways.is_empty() {
+    if !options.ways.is_empty() && !only_epochs {
         return Ok(());
     }
+    let rounds = if options.output.quick { 6 } else { 40 };
+    epochs_in_turn(&graphs, device, rounds, &mut rows)?;
     rows.finish(device, options.output.results.as_deref())
+}
+
+/// What targets that are kept cost an epoch of the presets' students.
+fn epochs_in_turn(graphs: &Graphs, device: Device, rounds: usize, rows: &mut Rows) -> Result<(), Error> {
+    let count = STEPS.min(graphs.count() / 512).max(1);
+    let batches: Vec<Batch> = graphs.batches(512, count)?.iter().map(|batch| batch.to_device(device)).collect();
+    for model in ["vgae", "gat"] {
+        let [student, teacher] = ["student", "teacher"].map(|size| architecture(model, size, graphs.vocabulary_size()));
+        let in_turn = InTurn::start(&student?, &teacher?, &batches, &graphs.shape(count * 512), device)?;
+        in_turn.report(&format!("{model} student, batch 512"), &batches, rounds, rows)?;
+    }
+    Ok(())
 }
 
 /// On a CPU a large teacher's forward takes seconds a batch: fewer graphs show the same copies in less time.

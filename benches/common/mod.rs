@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each bench uses its own part
 
 pub mod graphs;
+pub mod in_turn;
 pub mod models;
 pub mod rows;
 pub mod training;

@@ -10,26 +10,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi;
+use shares::Shares;
+
+mod shares;
 
 /// Calls `body` with ranges that together are `0..count`, on as many threads as torch is set to use.
 ///
-/// A range has at least `grain` indices (but for the last), so `count <= grain` runs on the calling thread.
-/// How the ranges are cut depends on the number of threads: a result must not. `body` may read and write
-/// memory but call no tensor operations. A panic in it is raised again here, once all threads are done.
+/// `grain` is the fewest indices worth a thread: `count <= grain` runs on the calling thread. Each thread begins with a
+/// share of its own, and helps others with theirs when it is done (see [`shares`]). How the ranges are cut depends on the
+/// number of threads and on their speed: a result must not. `body` may read and write memory but call no tensor
+/// operations. A panic in it is raised again here, once all threads are done.
 pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sync) {
-    if count <= grain.max(1) {
+    let threads = match count.div_ceil(grain.max(1)) {
         // Without the way through C++: what a single small graph takes.
-        if count > 0 {
-            body(0..count);
-        }
+        0 => return,
+        1 => 1,
+        worth => worth.min(usize::try_from(tch::get_num_threads()).unwrap_or(1)),
+    };
+    if threads <= 1 {
+        body(0..count);
         return;
     }
-    let call = Call { body: &body, panic: Mutex::new(None) };
+    let call = Call { shares: Shares::new(count, threads), body: &body, panic: Mutex::new(None) };
     // SAFETY: `call` outlives the loop, which ends before the function returns; `run` is made for its type.
     let outcome = unsafe {
         ffi::check(kdgat_parallel_for(
-            i64::try_from(count).unwrap_or(i64::MAX),
-            i64::try_from(grain.max(1)).unwrap_or(i64::MAX),
+            i64::try_from(threads).unwrap_or(i64::MAX),
             (&raw const call).cast_mut().cast(),
             run_for(&call),
         ))
@@ -63,6 +69,7 @@ pub fn end_idle_threads() {
 }
 
 struct Call<'a, B> {
+    shares: Shares,
     body: &'a B,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -73,13 +80,16 @@ fn run_for<B: Fn(Range<usize>) + Sync>(_call: &Call<'_, B>) -> Body {
     run::<B>
 }
 
+/// Works as the threads `begin..end` of the loop: as one of them, unless libtorch had fewer to spare.
 unsafe extern "C" fn run<B: Fn(Range<usize>) + Sync>(context: *mut c_void, begin: i64, end: i64) {
     // SAFETY: `context` is the `Call` of `parallel_for`, shared between threads: its parts are `Sync`.
     let call = unsafe { &*context.cast::<Call<'_, B>>() };
-    // Neither can be negative: they lie in 0..count.
-    let range = begin as usize..end as usize;
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (call.body)(range))) {
-        call.panic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(payload);
+    // Neither can be negative: they lie in 0..threads.
+    for thread in begin as usize..end as usize {
+        let work = || call.shares.pieces_for(thread).for_each(call.body);
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+            call.panic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(payload);
+        }
     }
 }
 
@@ -122,7 +132,7 @@ impl<'a, T> Parts<'a, T> {
 }
 
 unsafe extern "C" {
-    fn kdgat_parallel_for(count: i64, grain: i64, context: *mut c_void, body: Body) -> *mut c_char;
+    fn kdgat_parallel_for(threads: i64, context: *mut c_void, body: Body) -> *mut c_char;
 }
 
 #[cfg(test)]
