@@ -85,7 +85,11 @@ fn main() -> Result<(), Error> {
         return Ok(());
     }
     let mut rows = Rows::new("scoring", options.output.json);
-    throughput(&options, &mut rows)?;
+    throughput(&options, 1, &mut rows)?;
+    let cores = std::thread::available_parallelism()?.get();
+    if cores > 1 {
+        throughput(&options, cores, &mut rows)?;
+    }
     memory(&options, &mut rows)?;
     windows(&options, &mut rows)?;
     rows.finish(Device::Cpu, options.output.results.as_deref())
@@ -94,8 +98,10 @@ fn main() -> Result<(), Error> {
 /// One way of scoring: its name, the kernel, graphs of a chunk, and how many graphs a turn scores.
 type Way = (&'static str, AttentionKernel, usize, usize);
 
-/// Graphs a second of the VGAE student, in chunks and one at a time.
-fn throughput(options: &Options, rows: &mut Rows) -> Result<(), Error> {
+/// Graphs a second of the VGAE student, in chunks and one at a time, with so many threads for either.
+fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), Error> {
+    let before = tch::get_num_threads();
+    tch::set_num_threads(threads as i32);
     let Graphs::Simulated(store, folder) = Graphs::open(None)? else { return Ok(()) };
     let store = Arc::new(*store);
     let path = folder.path().join("best.safetensors");
@@ -121,32 +127,35 @@ fn throughput(options: &Options, rows: &mut Rows) -> Result<(), Error> {
             }
         }
     }
-    let name = |index: usize| format!("vgae student, {}", ways[index].0);
+    tch::set_num_threads(before);
+    let with = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    let name = |index: usize| format!("vgae student, {with}, {}", ways[index].0);
+    let metric = ("graphs a second", "1/s");
     for (index, of_way) in rates.iter().enumerate().skip(1) {
-        rows.add(&name(index), ("graphs a second, 1 thread", "1/s"), median(of_way.clone()), None);
+        rows.add(&name(index), metric, median(of_way.clone()), None);
     }
     let chunked = median(rates[0].clone());
     for index in [1, 3] {
         let ratio = median(rates[0].iter().zip(&rates[index]).map(|(chunked, single)| chunked / single).collect());
         let row = format!("{} beside {}", name(0), ways[index].0);
         let single = median(rates[index].clone());
-        rows.add(&row, ("graphs a second, 1 thread", "1/s"), chunked, Some((ways[index].0, single, ratio)));
+        rows.add(&row, metric, chunked, Some((ways[index].0, single, ratio)));
     }
-    for (batch, name) in [("1", "PyTorch Geometric, one at a time"), ("500", "PyTorch Geometric, batches of 500")] {
-        if let Some(rate) = peer_rate(options, batch)? {
-            let row = format!("vgae student, chunks of 500 beside {name}");
-            rows.add(&row, ("graphs a second, 1 thread", "1/s"), chunked, Some((name, rate, chunked / rate)));
+    for (batch, peer) in [("1", "PyTorch Geometric, one at a time"), ("500", "PyTorch Geometric, batches of 500")] {
+        if let Some(rate) = peer_rate(options, threads, batch)? {
+            rows.add(&format!("{} beside {peer}", name(0)), metric, chunked, Some((peer, rate, chunked / rate)));
         }
     }
     Ok(())
 }
 
 /// Graphs a second of the Python program, on its own graphs of simulated traffic.
-fn peer_rate(options: &Options, batch: &str) -> Result<Option<f64>, Error> {
+fn peer_rate(options: &Options, threads: usize, batch: &str) -> Result<Option<f64>, Error> {
     let Some(peer) = &options.peer else { return Ok(None) };
     let mut command = Command::new(&options.peer_python);
     let seconds = if options.output.quick { "3" } else { "10" };
-    command.arg(peer).args(["score", "--size", "student", "--threads", "1", "--seconds", seconds, "--batch", batch]);
+    command.arg(peer).args(["score", "--size", "student", "--seconds", seconds, "--batch", batch]);
+    command.arg("--threads").arg(threads.to_string());
     if let Some(graphs) = &options.graphs {
         command.arg("--graphs").arg(graphs);
     }

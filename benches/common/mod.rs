@@ -48,7 +48,7 @@ pub fn device(name: &str) -> Result<tch::Device, Error> {
 /// Before anything else touches torch, as the program does: its allocator, and CUDA where it is.
 pub fn start(threads: usize) -> Result<(), Error> {
     kdgat::memory::install()?;
-    for warning in kdgat::memory::start_devices().warnings {
+    for warning in kdgat::memory::start_devices(None).warnings {
         eprintln!("warning: {warning}");
     }
     if threads > 0 {

@@ -10,7 +10,8 @@ use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
     pipeline, reference, report, sweep, teachers,
 };
-use crate::config::Stage;
+use crate::config::{Config, DeviceChoice, Stage};
+use crate::memory::GpuCap;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
 use crate::{interrupt, memory, torch};
@@ -24,32 +25,32 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 
         Command::Autoencoder(settings) => {
             let loaded = settings.load_for(Stage::Autoencoder)?;
-            start()?;
+            start(&loaded.config)?;
             Ok(exit_code(&torch::recover(|| stage::autoencoder(&loaded.config))?))
         }
         Command::Normal(settings) => {
             let loaded = settings.load_for(Stage::Normal)?;
-            start()?;
+            start(&loaded.config)?;
             Ok(exit_code(&torch::recover(|| stage::normal(&loaded.config))?))
         }
         Command::Curriculum(args) if args.score_only => {
             let loaded = args.settings.load()?;
-            start()?;
+            start(&loaded.config)?;
             stage::score_only(&loaded.config, args.scores.as_deref())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Curriculum(args) => {
             let loaded = args.settings.load_for(Stage::Curriculum)?;
-            start()?;
+            start(&loaded.config)?;
             Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
         Command::Fusion(args) => {
             let loaded = args.settings.load_for(Stage::Fusion)?;
-            start()?;
+            start(&loaded.config)?;
             fusion::run(&loaded.config, args.resamples)
         }
         Command::Evaluate(args) => {
-            start_devices();
+            start_devices(None);
             evaluate::run(args)
         }
         Command::Memory(command) => memory_commands::run(command),
@@ -58,7 +59,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Export(args) => {
-            start_devices();
+            start_devices(None);
             export::run(args)
         }
         Command::Calibrate(args) => calibrate::run(args),
@@ -78,7 +79,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Teachers(TeachersCommand::Cache(settings)) => {
             let loaded = settings.load()?;
-            start()?;
+            start(&loaded.config)?;
             teachers::cache(&loaded.config)
         }
         Command::Doctor { json } => doctor::print(json),
@@ -86,15 +87,25 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 }
 
 /// What training commands do before anything touches torch.
-fn start() -> Result<()> {
+fn start(config: &Config) -> Result<()> {
     interrupt::listen()?;
-    start_devices();
+    start_devices(gpu_cap(config));
     Ok(())
 }
 
+/// The limit that the GPU's allocator is to keep, where there is one.
+fn gpu_cap(config: &Config) -> Option<GpuCap> {
+    let device = match config.training.device {
+        DeviceChoice::Cpu => return None,
+        DeviceChoice::Auto => 0,
+        DeviceChoice::Cuda(index) => index,
+    };
+    Some(GpuCap { device, bytes: config.memory.gpu_memory_limit?.0 })
+}
+
 /// Loads CUDA where it is, and says what is wrong with it.
-fn start_devices() {
-    let devices = memory::start_devices();
+fn start_devices(cap: Option<GpuCap>) {
+    let devices = memory::start_devices(cap);
     if !devices.settings.is_empty() {
         eprintln!("allocator of the GPU: {}", devices.settings);
     }

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::{CurriculumError, GraphScore};
 use crate::distill::frozen::LoadedModel;
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, Vocabulary};
+use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, StoreError, Vocabulary};
 use crate::interrupt;
 use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
@@ -20,6 +20,10 @@ use crate::torch::device;
 
 /// Chunks that are assembled while one is scored.
 const CHUNKS_AHEAD: usize = 2;
+
+/// Nodes of a chunk of more than one graph: 500 windows of ordinary traffic have fewer. Windows of random IDs have up to
+/// four times as many, and would decide how much memory scoring takes.
+const CHUNK_NODES: usize = 16_384;
 
 /// A VGAE that only scores.
 #[derive(Debug)]
@@ -61,7 +65,8 @@ impl Scorer {
         &self.digest
     }
 
-    /// Scores graphs in chunks of at most `chunk`, and hands each chunk's scores over in the order of `graphs`.
+    /// Scores graphs in chunks of at most `chunk`, and hands each chunk's scores over in the order of `graphs`. Chunks of
+    /// graphs with many nodes have fewer graphs, so that memory depends on neither.
     ///
     /// The scores of a graph do not depend on its chunk but for rounding.
     pub fn score(
@@ -79,8 +84,11 @@ impl Scorer {
         };
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });
+        let chunks = chunks(store, graphs, chunk)?;
+        // Their node counts come from all over the store.
+        store.release_pages()?;
         let mut done = 0;
-        for batch in loader.epoch(graphs.chunks(chunk.max(1)).map(<[u64]>::to_vec).collect(), 0) {
+        for batch in loader.epoch(chunks, 0) {
             if interrupt::requested() {
                 return Err(CurriculumError::Interrupted { done, total: graphs.len() });
             }
@@ -112,4 +120,22 @@ impl Scorer {
         });
         scores.collect()
     }
+}
+
+/// The graphs cut into chunks of at most `chunk` graphs and [`CHUNK_NODES`] nodes, in their order.
+fn chunks(store: &Store, graphs: &[u64], chunk: usize) -> Result<Vec<Vec<u64>>, StoreError> {
+    let mut chunks: Vec<Vec<u64>> = Vec::with_capacity(graphs.len().div_ceil(chunk.max(1)));
+    let mut nodes = 0;
+    for &graph in graphs {
+        let of_graph = store.try_graph(graph)?.num_nodes();
+        nodes += of_graph;
+        match chunks.last_mut() {
+            Some(last) if last.len() < chunk && nodes <= CHUNK_NODES => last.push(graph),
+            _ => {
+                nodes = of_graph;
+                chunks.push(vec![graph]);
+            }
+        }
+    }
+    Ok(chunks)
 }

@@ -2,12 +2,15 @@
 
 use tch::TchError;
 
+use super::gpu;
 use crate::torch::{self, CudaLibrary, allocator, device};
 
 /// Variables that CUDA's allocator reads, the first with priority.
 const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 /// What is set when the user sets nothing: segments that grow do not fragment as batches of different sizes come.
 const DEFAULT_SETTINGS: &str = "expandable_segments:True";
+/// The share of a GPU's memory above which its allocator refuses.
+const FRACTION: &str = "per_process_memory_fraction";
 
 /// Lets the counting allocator make all host tensors from now on. Call it first in `main`.
 pub fn install() -> Result<(), TchError> {
@@ -25,8 +28,19 @@ pub struct Started {
     pub warnings: Vec<String>,
 }
 
+/// What the allocator of a GPU may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuCap {
+    /// The GPU's index, as CUDA counts.
+    pub device: usize,
+    /// Bytes of tensors, and of what is kept for tensors to come.
+    pub bytes: u64,
+}
+
 /// Loads CUDA if this libtorch has it, and sets its allocator up. Call it before torch is used and threads start.
-pub fn start_devices() -> Started {
+///
+/// Beyond `cap` an allocation fails as if the GPU had no more.
+pub fn start_devices(cap: Option<GpuCap>) -> Started {
     let cuda = torch::load_cuda();
     // Not before: libtorch looks for CUDA once, when it is first used.
     torch::resolve_vector_math();
@@ -35,15 +49,25 @@ pub fn start_devices() -> Started {
         warnings.push(format!("libtorch's CUDA part could not be loaded ({reason}); the CPU is used"));
     }
     if matches!(cuda, CudaLibrary::Loaded { .. }) {
-        match given_settings(|name| std::env::var(name).ok()) {
-            Some((variable, given)) => {
-                warnings.extend(cancelling(&given).map(|warning| format!("{variable}: {warning}")));
-                settings = given;
+        let given = given_settings(|name| std::env::var(name).ok());
+        if let Some((variable, given)) = &given {
+            warnings.extend(cancelling(given).map(|warning| format!("{variable}: {warning}")));
+        }
+        let fraction = cap.and_then(|cap| match gpu::total_bytes(cap.device) {
+            Some(total) => Some(fraction(cap.bytes, total)),
+            None => {
+                let what = "the driver does not say how much memory the GPU has: gpu_memory_limit is planned for, but not enforced";
+                warnings.push(what.to_owned());
+                None
             }
-            None => match device::set_allocator_settings(DEFAULT_SETTINGS) {
-                Ok(()) => settings = DEFAULT_SETTINGS.to_owned(),
-                Err(error) => warnings.push(format!("{error}; the GPU's memory may fragment")),
-            },
+        });
+        let wanted = wanted_settings(given.as_ref().map(|(_, text)| text.as_str()), fraction);
+        let in_force_already = given.as_ref().is_some_and(|(_, text)| *text == wanted);
+        match if in_force_already { Ok(()) } else { device::set_allocator_settings(&wanted) } {
+            Ok(()) => settings = wanted,
+            Err(error) => {
+                warnings.push(format!("{error}; the GPU's memory may fragment, and gpu_memory_limit is not enforced"));
+            }
         }
     }
     Started { cuda, settings, warnings }
@@ -57,14 +81,31 @@ fn given_settings(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static
     })
 }
 
+/// The user's settings or the default ones, with the share of the GPU unless the user has set one.
+fn wanted_settings(given: Option<&str>, fraction: Option<f64>) -> String {
+    let settings = given.unwrap_or(DEFAULT_SETTINGS);
+    match fraction {
+        Some(fraction) if value(settings, FRACTION).is_none() => format!("{settings},{FRACTION}:{fraction:.6}"),
+        _ => settings.to_owned(),
+    }
+}
+
+/// The share of the GPU that `bytes` are, rounded down to six digits.
+fn fraction(bytes: u64, total: u64) -> f64 {
+    (1e6 * (bytes as f64 / total.max(1) as f64).min(1.0)).floor() / 1e6
+}
+
+/// The value of one of the settings.
+fn value<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
+    settings.split(',').find_map(|entry| {
+        let (key, value) = entry.split_once(':')?;
+        (key.trim() == name).then_some(value.trim())
+    })
+}
+
 /// Settings of which one makes another do nothing.
 fn cancelling(settings: &str) -> Option<String> {
-    let value = |name: &str| {
-        settings.split(',').find_map(|entry| {
-            let (key, value) = entry.split_once(':')?;
-            (key.trim() == name).then(|| value.trim().to_owned())
-        })
-    };
+    let value = |name: &str| value(settings, name);
     if !value("expandable_segments").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return None;
     }
@@ -93,6 +134,17 @@ mod tests {
         assert_eq!(of(&[("PYTORCH_ALLOC_CONF", " ")]), None);
         let both = of(&[("PYTORCH_CUDA_ALLOC_CONF", "a:1"), ("PYTORCH_ALLOC_CONF", "b:2")]);
         assert_eq!(both, Some(("PYTORCH_ALLOC_CONF", "b:2".to_owned())));
+    }
+
+    #[test]
+    fn a_limit_becomes_a_share_of_the_gpu() {
+        assert_eq!(wanted_settings(None, None), "expandable_segments:True");
+        let share = fraction(8 << 30, 24 << 30);
+        assert_eq!(wanted_settings(None, Some(share)), "expandable_segments:True,per_process_memory_fraction:0.333333");
+        assert_eq!(wanted_settings(Some("a:1"), Some(0.5)), "a:1,per_process_memory_fraction:0.500000");
+        let own = "per_process_memory_fraction:0.2";
+        assert_eq!(wanted_settings(Some(own), Some(0.5)), own, "the user's own share goes first");
+        assert_eq!(fraction(5, 4), 1.0);
     }
 
     #[test]

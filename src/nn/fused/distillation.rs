@@ -2,7 +2,8 @@
 //! `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`.
 //!
 //! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they lie
-//! in the core's cache, multiplied back into the gradients of z, P and b. The backward only scales those.
+//! in the core's cache, multiplied back into the gradients of z, P and b. The backward hands those on, scaled where the
+//! loss was.
 
 use std::ffi::CStr;
 
@@ -91,7 +92,10 @@ impl Function for Distillation {
         };
         let reconstruction_sum = squared_distance(reconstruction, &self.targets.reconstruction)?;
         let (latent_sum, mut saved) = match projection {
-            [weight, bias] => projected_distance([latent, weight, bias], &self.targets.latent, recorded)?,
+            [weight, bias] => {
+                let factor = recorded.then(|| self.assumed_factor() as f32);
+                projected_distance([latent, weight, bias], &self.targets.latent, factor)?
+            }
             _ => (squared_distance(latent, &self.targets.latent)?, vec![latent.shallow_clone()]),
         };
         let Weights { alpha, latent: of_latent, reconstruction: of_reconstruction } = self.weights;
@@ -114,18 +118,25 @@ impl Function for Distillation {
         let scalar = |index: usize| gradients[index].as_ref().map_or(Ok(0.0), |gradient| gradient.f_double_value(&[]));
         let of_total = scalar(0)?;
         let of_kd = scalar(1)? + self.weights.alpha * of_total;
-        let factor = |of_mean: f64, target: &Tensor| 2.0 * of_mean / target.numel().max(1) as f64;
-        let of_latent = factor(scalar(2)? + of_kd * self.weights.latent, &self.targets.latent);
-        let of_reconstruction = factor(scalar(3)? + of_kd * self.weights.reconstruction, &self.targets.reconstruction);
+        let of_latent = of_squares(scalar(2)? + of_kd * self.weights.latent, &self.targets.latent);
+        let of_reconstruction =
+            of_squares(scalar(3)? + of_kd * self.weights.reconstruction, &self.targets.reconstruction);
         let task = Tensor::from(((1.0 - self.weights.alpha) * of_total) as f32);
         Ok(match saved {
-            [latent, weight, bias, reconstruction] => vec![
-                Some(latent.f_mul_scalar(of_latent)?),
-                Some(difference(reconstruction, &self.targets.reconstruction, of_reconstruction)?),
-                Some(task),
-                Some(weight.f_mul_scalar(of_latent)?),
-                Some(bias.f_mul_scalar(of_latent)?),
-            ],
+            [latent, weight, bias, reconstruction] => {
+                let assumed = self.assumed_factor();
+                let scaled = |gradient: &Tensor| match of_latent == assumed {
+                    true => Ok(gradient.shallow_clone()),
+                    false => gradient.f_mul_scalar(of_latent / assumed),
+                };
+                vec![
+                    Some(scaled(latent)?),
+                    Some(difference(reconstruction, &self.targets.reconstruction, of_reconstruction)?),
+                    Some(task),
+                    Some(scaled(weight)?),
+                    Some(scaled(bias)?),
+                ]
+            }
             [latent, reconstruction] => vec![
                 Some(difference(latent, &self.targets.latent, of_latent)?),
                 Some(difference(reconstruction, &self.targets.reconstruction, of_reconstruction)?),
@@ -139,6 +150,20 @@ impl Function for Distillation {
             }
         })
     }
+}
+
+impl Distillation {
+    /// What the latent's gradients are multiplied by when the total alone is trained on, and not scaled: they are kept that
+    /// way. Never zero.
+    fn assumed_factor(&self) -> f64 {
+        let weight = self.weights.alpha * self.weights.latent;
+        of_squares(if weight == 0.0 { 1.0 } else { weight }, &self.targets.latent)
+    }
+}
+
+/// What the differences from `target` are multiplied by, for a gradient by the mean of their squares.
+fn of_squares(of_mean: f64, target: &Tensor) -> f64 {
+    2.0 * of_mean / target.numel().max(1) as f64
 }
 
 /// Σ (found − wanted)².
@@ -168,11 +193,11 @@ fn difference(found: &Tensor, wanted: &Tensor, factor: f64) -> Result<Tensor, Tc
     })
 }
 
-/// Σ (P·z + b − μ)² and, where they will be asked for, half its gradients by z, P and b.
+/// Σ (P·z + b − μ)² and, where there is a factor for them, half its gradients by z, P and b, times that factor.
 fn projected_distance(
     [latent, weight, bias]: [&Tensor; 3],
     target: &Tensor,
-    recorded: bool,
+    factor: Option<f32>,
 ) -> Result<(f64, Vec<Tensor>), TchError> {
     let [nodes, inputs] = shape("latent", latent)?;
     let [outputs, _] = shape("weight of the projection", weight)?;
@@ -182,9 +207,9 @@ fn projected_distance(
     let padded = Padded::new(view::read("weight", weight)?, view::read("bias", bias)?, inputs);
     let (z, mu) = (view::read::<f32>("latent", latent)?, view::read::<f32>("the teacher's latent", target)?);
     let blocks = Blocks::new(nodes, inputs + outputs, ROWS);
-    let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], if recorded { Some(like(latent)?) } else { None });
+    let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], factor.map(|_| like(latent)).transpose()?);
     // A block's own gradients of P and b, one after the other: added up in the blocks' order.
-    let share = if recorded { padded.gradient_elements() } else { 0 };
+    let share = if factor.is_some() { padded.gradient_elements() } else { 0 };
     let mut shares = vec![0.0_f32; blocks.count() * share];
     {
         let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
@@ -197,14 +222,15 @@ fn projected_distance(
                 padded: &padded,
                 latent: &z[blocks.elements(block, inputs)],
                 target: &mu[blocks.elements(block, outputs)],
+                factor: factor.unwrap_or(1.0),
                 gradients,
             });
         });
     }
     let sum = sums.iter().sum();
-    let Some(of_latent) = of_latent else { return Ok((sum, Vec::new())) };
+    let (Some(of_latent), Some(factor)) = (of_latent, factor) else { return Ok((sum, Vec::new())) };
     let (mut of_weight, mut of_bias) = (empty(&weight.size())?, empty(&bias.size())?);
-    padded.add_up(&shares, view::write("gradient", &mut of_weight)?, view::write("gradient", &mut of_bias)?);
+    padded.add_up(factor, &shares, view::write("gradient", &mut of_weight)?, view::write("gradient", &mut of_bias)?);
     Ok((sum, vec![of_latent, of_weight, of_bias]))
 }
 

@@ -58,8 +58,8 @@ impl Padded {
         (self.inputs + 1) * self.wide_outputs()
     }
 
-    /// Adds the blocks' gradients up.
-    pub(super) fn add_up(&self, shares: &[f32], of_weight: &mut [f32], of_bias: &mut [f32]) {
+    /// Adds the blocks' gradients up, times `factor`.
+    pub(super) fn add_up(&self, factor: f32, shares: &[f32], of_weight: &mut [f32], of_bias: &mut [f32]) {
         let mut sums = vec![0.0_f64; self.gradient_elements()];
         for share in shares.chunks_exact(sums.len().max(1)) {
             for (sum, &value) in sums.iter_mut().zip(share) {
@@ -69,21 +69,22 @@ impl Padded {
         let wide = self.wide_outputs();
         for (output, row) in of_weight.chunks_exact_mut(self.inputs.max(1)).enumerate() {
             for (input, value) in row.iter_mut().enumerate() {
-                *value = sums[input * wide + output] as f32;
+                *value = sums[input * wide + output] as f32 * factor;
             }
         }
-        of_bias.iter_mut().zip(&sums[self.inputs * wide..]).for_each(|(to, &from)| *to = from as f32);
+        of_bias.iter_mut().zip(&sums[self.inputs * wide..]).for_each(|(to, &from)| *to = from as f32 * factor);
     }
 }
 
-/// The squared distance of a block's projected rows from their targets and, where there is room for them, half its
-/// gradients: by the rows, and by weight and bias (`[Padded::gradient_elements]`, added to).
+/// The squared distance of a block's projected rows from their targets and, where there is room for them, its gradients:
+/// by the rows, times `factor / 2`, and half of those by weight and bias (`[Padded::gradient_elements]`, added to).
 pub(super) struct Project<'a> {
     pub(super) padded: &'a Padded,
     /// `[rows, inputs]`
     pub(super) latent: &'a [f32],
     /// `[rows, outputs]`
     pub(super) target: &'a [f32],
+    pub(super) factor: f32,
     pub(super) gradients: Option<(&'a mut [f32], &'a mut [f32])>,
 }
 
@@ -92,7 +93,7 @@ impl Kernel for Project<'_> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) -> f64 {
-        let Self { padded, latent, target, mut gradients } = self;
+        let Self { padded, latent, target, factor, mut gradients } = self;
         let (inputs, outputs) = (padded.inputs, padded.outputs);
         let mut room = vec![0.0; ROWS * padded.wide_outputs()];
         let mut sum = 0.0;
@@ -103,7 +104,7 @@ impl Kernel for Project<'_> {
             sum += subtract::<I>(padded, target, differences);
             if let Some((of_latent, shares)) = &mut gradients {
                 let first = chunk * ROWS * inputs;
-                multiply_back::<I>(padded, differences, &mut of_latent[first..first + latent.len()]);
+                multiply_back::<I>(padded, factor, differences, &mut of_latent[first..first + latent.len()]);
                 add_to_shares::<I>(padded, latent, differences, shares);
             }
         }
@@ -147,7 +148,7 @@ fn project_tile<I: Instructions, const WIDTH: usize>(
     projected: &mut [f32],
 ) {
     let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
-    let [row_a, row_b, row_c, row_d] = together(first, projected.len() / wide);
+    let [row_a, row_b, row_c, row_d] = together::<TOGETHER>(first, projected.len() / wide);
     let [a, b, c, d] = [row_a, row_b, row_c, row_d].map(|row| &latent[row * inputs..][..inputs]);
     let bias = *tile::<WIDTH>(&padded.bias, column);
     let (mut sums_a, mut sums_b, mut sums_c, mut sums_d) = (bias, bias, bias, bias);
@@ -197,14 +198,19 @@ fn add_squares<I: Instructions>(sums: &mut [f32; LANES], values: &[f32; LANES]) 
     }
 }
 
-/// Differences times weight.
+/// Rows of differences that are multiplied back at once: there are fewer columns than in the other products, so more rows
+/// are needed for their sums not to wait for one another.
+const BACK_TOGETHER: usize = 8;
+
+/// Differences times weight, times `factor`.
 #[inline(always)]
-fn multiply_back<I: Instructions>(padded: &Padded, differences: &[f32], of_latent: &mut [f32]) {
-    for first in (0..differences.len() / padded.wide_outputs().max(1)).step_by(TOGETHER) {
+fn multiply_back<I: Instructions>(padded: &Padded, factor: f32, differences: &[f32], of_latent: &mut [f32]) {
+    for first in (0..differences.len() / padded.wide_outputs().max(1)).step_by(BACK_TOGETHER) {
         for_each_tile!(padded.wide_inputs(), |column| multiply_back_tile::<I>(
             padded,
             column,
             first,
+            factor,
             differences,
             of_latent
         ));
@@ -216,26 +222,24 @@ fn multiply_back_tile<I: Instructions, const WIDTH: usize>(
     padded: &Padded,
     column: usize,
     first: usize,
+    factor: f32,
     differences: &[f32],
     of_latent: &mut [f32],
 ) {
     let (wide, inputs, outputs) = (padded.wide_outputs(), padded.inputs, padded.outputs);
-    let rows = together(first, differences.len() / wide);
-    let [a, b, c, d] = rows.map(|row| &differences[row * wide..][..outputs]);
-    let (mut sums_a, mut sums_b, mut sums_c, mut sums_d) = ([0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH]);
-    let weights = padded.weight.chunks_exact(padded.wide_inputs());
-    for ((((weights, &a), &b), &c), &d) in weights.zip(a).zip(b).zip(c).zip(d) {
+    let numbers = together::<BACK_TOGETHER>(first, differences.len() / wide);
+    let rows = numbers.map(|row| &differences[row * wide..][..outputs]);
+    let mut sums = [[0.0; WIDTH]; BACK_TOGETHER];
+    for (output, weights) in (0..outputs).zip(padded.weight.chunks_exact(padded.wide_inputs())) {
         let weights = tile(weights, column);
-        add_scaled::<I, WIDTH>(&mut sums_a, a, weights);
-        add_scaled::<I, WIDTH>(&mut sums_b, b, weights);
-        add_scaled::<I, WIDTH>(&mut sums_c, c, weights);
-        add_scaled::<I, WIDTH>(&mut sums_d, d, weights);
+        for row in 0..BACK_TOGETHER {
+            add_scaled::<I, WIDTH>(&mut sums[row], rows[row][output], weights);
+        }
     }
-    let [a, b, c, d] = rows;
-    store(&mut of_latent[a * inputs..][..inputs], column, &sums_a);
-    store(&mut of_latent[b * inputs..][..inputs], column, &sums_b);
-    store(&mut of_latent[c * inputs..][..inputs], column, &sums_c);
-    store(&mut of_latent[d * inputs..][..inputs], column, &sums_d);
+    for (row, mut sums) in numbers.into_iter().zip(sums) {
+        sums.iter_mut().for_each(|sum| *sum *= factor);
+        store(&mut of_latent[row * inputs..][..inputs], column, &sums);
+    }
 }
 
 /// Puts sums into a row that may end within them.
@@ -269,7 +273,7 @@ fn add_products_tile<I: Instructions, const WIDTH: usize>(
     shares: &mut [f32],
 ) {
     let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
-    let [a, b, c, d] = together(first, inputs);
+    let [a, b, c, d] = together::<TOGETHER>(first, inputs);
     let mut sums_a = *tile::<WIDTH>(shares, a * wide + column);
     let mut sums_b = *tile::<WIDTH>(shares, b * wide + column);
     let mut sums_c = *tile::<WIDTH>(shares, c * wide + column);
@@ -296,11 +300,11 @@ fn add_rows_tile<I: Instructions, const WIDTH: usize>(column: usize, differences
     share[column..column + WIDTH].copy_from_slice(&sums);
 }
 
-/// The numbers `first..first + 4`, the last of `count` in the place of those that are not there: what is worked out for
+/// The numbers `first..first + COUNT`, the last of `count` in the place of those that are not there: what is worked out for
 /// it more than once is the same each time.
 #[inline(always)]
-fn together(first: usize, count: usize) -> [usize; TOGETHER] {
-    [first, first + 1, first + 2, first + 3].map(|number| number.min(count - 1))
+fn together<const COUNT: usize>(first: usize, count: usize) -> [usize; COUNT] {
+    std::array::from_fn(|position| (first + position).min(count - 1))
 }
 
 /// `sums += factor * row`.
