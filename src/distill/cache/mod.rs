@@ -4,6 +4,7 @@ mod file;
 mod gate;
 mod key;
 mod memory;
+mod places;
 mod reader;
 mod records;
 
@@ -18,6 +19,7 @@ use crate::torch::parallel::{Parts, parallel_for};
 
 use file::CacheFile;
 use memory::Memory;
+use places::BLOCK_GRAPHS;
 use reader::{Found, Reader};
 
 pub use gate::{GateError, check_repetition};
@@ -48,8 +50,8 @@ const USED: u8 = 2;
 /// The graph's record failed its checksum and has to be written again.
 const DAMAGED: u8 = 4;
 
-/// Graphs whose records are read by one thread rather than by two.
-const GRAPHS_WORTH_A_THREAD: usize = 64;
+/// Blocks of graphs whose records are read by one thread rather than by two.
+const BLOCKS_WORTH_A_THREAD: usize = 2;
 
 #[derive(Debug)]
 enum Storage {
@@ -135,15 +137,20 @@ impl TargetCache {
     pub fn lookup(&mut self, graphs: &[u64]) -> Result<(HostRows, Vec<usize>), CacheError> {
         let mut rows = HostRows::empty(&self.layout, graphs)?;
         let mut found: Vec<Found> = graphs.iter().map(|_| Found::Missing).collect();
-        let (places, each) = (rows.places()?, Parts::new(&mut found, 0..=graphs.len()));
+        let blocks = graphs.len().div_ceil(BLOCK_GRAPHS);
+        let bounds = (0..=blocks).map(|block| (block * BLOCK_GRAPHS).min(graphs.len()));
+        let (places, of_blocks) = (rows.places()?, Parts::new(&mut found, bounds));
         let read = self.reader(graphs)?;
-        parallel_for(graphs.len(), GRAPHS_WORTH_A_THREAD, |positions| {
+        parallel_for(blocks, BLOCKS_WORTH_A_THREAD, |blocks| {
             let mut record = Vec::new();
-            for position in positions {
-                each.take(position)[0] = read.graph(position, &places, &mut record);
+            for block in blocks {
+                let mut places = places.block(block);
+                for (number, found) in of_blocks.take(block).iter_mut().enumerate() {
+                    *found = read.graph(block * BLOCK_GRAPHS + number, &mut places, &mut record);
+                }
             }
         });
-        drop((read, places, each));
+        drop((read, places, of_blocks));
         let mut missing = Vec::new();
         for (position, found) in found.into_iter().enumerate() {
             match found {

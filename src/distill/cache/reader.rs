@@ -1,7 +1,7 @@
 //! Reads the records of a batch's graphs into their places, on several threads at once.
 
 use super::file::CacheFile;
-use super::records::Places;
+use super::places::BlockPlaces;
 use super::{CacheError, FILLED};
 
 /// Records of some graphs, to be read by several threads.
@@ -20,22 +20,30 @@ pub(super) enum Found {
 }
 
 impl Reader<'_> {
-    /// Puts graph number `position` in its place; `record` is room to work in.
-    pub fn graph(&self, position: usize, places: &Places<'_>, record: &mut Vec<u8>) -> Found {
+    /// Puts graph number `position`, the next of its block, in its place; `record` is room to work in.
+    pub fn graph(&self, position: usize, block: &mut BlockPlaces<'_>, record: &mut Vec<u8>) -> Found {
+        let missing = |block: &mut BlockPlaces<'_>| {
+            block.skip();
+            Found::Missing
+        };
         match self {
             Self::Memory(records) => match records[position] {
-                Some(record) if places.decode_unchecked(position, record) => Found::Here,
-                _ => Found::Missing,
+                Some(record) if block.decode_unchecked(record) => Found::Here,
+                Some(_) => Found::Missing,
+                None => missing(block),
             },
             Self::File { file, graphs, states } => {
                 let graph = graphs[position];
                 if states[graph as usize] & FILLED == 0 && !file.is_filled(graph).unwrap_or(false) {
-                    return Found::Missing;
+                    return missing(block);
                 }
                 match file.read(graph, record) {
-                    Ok(()) if places.decode(position, record) => Found::Here,
+                    Ok(()) if block.decode(record) => Found::Here,
                     Ok(()) => Found::Damaged(None),
-                    Err(error) => Found::Damaged(Some(error)),
+                    Err(error) => {
+                        block.skip();
+                        Found::Damaged(Some(error))
+                    }
                 }
             }
         }

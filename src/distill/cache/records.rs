@@ -9,12 +9,12 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use crate::distill::targets::{Per, TargetLayout, Targets};
-use crate::torch::parallel::Parts;
 use crate::torch::view;
 
+use super::places::{Places, rows_before};
 use super::{CacheError, Precision};
 
-const CHECKSUM_BYTES: usize = 4;
+pub(super) const CHECKSUM_BYTES: usize = 4;
 
 /// Where the records of a store's graphs lie, and how long they are.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl RecordLayout {
 }
 
 /// The checksum that ends a record. The graph's number is part of it: a record in another's place is noticed.
-fn checksum(graph: u64, payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
+pub(super) fn checksum(graph: u64, payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&graph.to_le_bytes());
     hasher.update(payload);
@@ -179,15 +179,8 @@ impl HostRows {
 
     /// Places that several threads write records to at once.
     pub fn places(&mut self) -> Result<Places<'_>, CacheError> {
-        let bounds = |target: usize| -> Vec<usize> {
-            (0..=self.graphs.len()).map(|position| self.range(target, 0..position).end).collect()
-        };
-        let bounds: Vec<Vec<usize>> = (0..self.buffers.len()).map(bounds).collect();
-        let mut targets = Vec::with_capacity(self.buffers.len());
-        for (buffer, bounds) in self.buffers.iter_mut().zip(bounds) {
-            targets.push(Parts::new(view::write::<u8>("targets", buffer)?, bounds));
-        }
-        Ok(Places { graphs: &self.graphs, targets })
+        let Self { layout, graphs, node_starts, buffers } = self;
+        Ok(Places::new(layout, graphs, node_starts, buffers)?)
     }
 
     /// Their graphs, in order.
@@ -198,41 +191,8 @@ impl HostRows {
     fn range(&self, target: usize, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
         let spec = &self.layout.targets.0[target];
         let row_bytes = spec.columns * self.layout.precision.bytes();
-        match spec.per {
-            Per::Node => self.node_starts[positions.start] * row_bytes..self.node_starts[positions.end] * row_bytes,
-            Per::Graph => positions.start * row_bytes..positions.end * row_bytes,
-        }
-    }
-}
-
-/// Where the rows of graphs go.
-pub struct Places<'a> {
-    graphs: &'a [u64],
-    /// The parts of a target's buffer, one a graph.
-    targets: Vec<Parts<'a, u8>>,
-}
-
-impl Places<'_> {
-    /// Takes a record as graph number `position`, unless its checksum says that it is not that.
-    pub fn decode(&self, position: usize, record: &[u8]) -> bool {
-        match record.split_last_chunk::<CHECKSUM_BYTES>() {
-            Some((payload, found)) => {
-                *found == checksum(self.graphs[position], payload) && self.decode_unchecked(position, record)
-            }
-            None => false,
-        }
-    }
-
-    /// As [`Self::decode`], for a record that only this process can have written: only its length is looked at.
-    pub fn decode_unchecked(&self, position: usize, record: &[u8]) -> bool {
-        let mut payload = record;
-        for target in &self.targets {
-            let place = target.take(position);
-            let Some((rows, rest)) = payload.split_at_checked(place.len()) else { return false };
-            place.copy_from_slice(rows);
-            payload = rest;
-        }
-        payload.len() == CHECKSUM_BYTES
+        let rows = |position: usize| rows_before(spec.per, &self.node_starts, position);
+        rows(positions.start) * row_bytes..rows(positions.end) * row_bytes
     }
 }
 
@@ -247,6 +207,7 @@ pub fn rounded(targets: Targets, precision: Precision) -> Result<Targets, CacheE
 
 #[cfg(test)]
 mod tests {
+    use super::super::places::BLOCK_GRAPHS;
     use super::*;
     use proptest::prelude::*;
 
@@ -287,18 +248,20 @@ mod tests {
             let given = rounded(targets(&layout, &graphs), layout.precision).unwrap();
             let rows = HostRows::from_targets(&layout, &graphs, &given).unwrap();
             let mut back = HostRows::empty(&layout, &graphs).unwrap();
-            let places = back.places().unwrap();
+            let mut broken = HostRows::empty(&layout, &graphs).unwrap();
+            let (places, broken_places) = (back.places().unwrap(), broken.places().unwrap());
+            let (mut block, mut broken_block) = (places.block(0), broken_places.block(0));
             let mut record = Vec::new();
             for (position, graph) in graphs.iter().enumerate() {
                 rows.encode(position, &mut record).unwrap();
                 prop_assert_eq!(record.len(), layout.record_bytes(*graph).unwrap());
+                prop_assert!(block.decode(&record));
                 let broken = order as usize % record.len();
                 record[broken] ^= 1;
-                prop_assert!(!places.decode(position, &record), "a changed byte went unnoticed");
-                record[broken] ^= 1;
-                prop_assert!(places.decode(position, &record));
+                prop_assert!(!broken_block.decode(&record), "a changed byte went unnoticed");
             }
-            drop(places);
+            drop((block, broken_block));
+            drop((places, broken_places));
             let back = back.to_targets(Device::Cpu).unwrap();
             for ((_, left), (_, right)) in back.tensors.iter().zip(&given.tensors) {
                 prop_assert!(left.f_equal(right).unwrap());
@@ -312,7 +275,40 @@ mod tests {
         let rows = HostRows::from_targets(&layout, &[0, 1], &targets(&layout, &[0, 1])).unwrap();
         let mut record = Vec::new();
         rows.encode(0, &mut record).unwrap();
-        assert!(!HostRows::empty(&layout, &[0, 1]).unwrap().places().unwrap().decode(1, &record));
+        let mut other = HostRows::empty(&layout, &[0, 1]).unwrap();
+        let places = other.places().unwrap();
+        let mut block = places.block(0);
+        block.skip();
+        assert!(!block.decode(&record));
+    }
+
+    #[test]
+    fn records_of_several_blocks_and_of_other_lengths() {
+        let node_counts: Vec<u32> = (0..3 * BLOCK_GRAPHS as u32 - 5).map(|graph| graph % 4).collect();
+        let layout = layout(&node_counts, Precision::F32);
+        let graphs: Vec<u64> = (0..layout.graphs()).collect();
+        let given = targets(&layout, &graphs);
+        let rows = HostRows::from_targets(&layout, &graphs, &given).unwrap();
+        let mut back = HostRows::from_targets(&layout, &graphs, &targets(&layout, &graphs)).unwrap();
+        let places = back.places().unwrap();
+        let mut record = Vec::new();
+        for number in 0..3 {
+            let mut block = places.block(number);
+            for position in number * BLOCK_GRAPHS..(number * BLOCK_GRAPHS + BLOCK_GRAPHS).min(graphs.len()) {
+                rows.encode(position, &mut record).unwrap();
+                assert!(block.decode_unchecked(&record), "graph {position}");
+            }
+        }
+        drop(places);
+        let back = back.to_targets(Device::Cpu).unwrap();
+        assert!(back.tensors.iter().zip(&given.tensors).all(|((_, left), (_, right))| left.f_equal(right).unwrap()));
+        let (mut short, mut long) = (record.clone(), record.clone());
+        short.pop();
+        long.push(0);
+        for record in [short, long, Vec::new()] {
+            let mut again = HostRows::empty(&layout, &graphs[graphs.len() - 1..]).unwrap();
+            assert!(!again.places().unwrap().block(0).decode_unchecked(&record), "{} bytes", record.len());
+        }
     }
 
     #[test]

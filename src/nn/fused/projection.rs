@@ -100,8 +100,7 @@ impl Kernel for Project<'_> {
         let chunks = latent.chunks(ROWS * inputs.max(1)).zip(target.chunks(ROWS * outputs.max(1)));
         for (chunk, (latent, target)) in chunks.enumerate() {
             let differences = &mut room[..target.len() / outputs.max(1) * padded.wide_outputs()];
-            project::<I>(padded, latent, differences);
-            sum += subtract::<I>(padded, target, differences);
+            sum += project::<I>(padded, latent, target, differences);
             if let Some((of_latent, shares)) = &mut gradients {
                 let first = chunk * ROWS * inputs;
                 multiply_back::<I>(padded, factor, differences, &mut of_latent[first..first + latent.len()]);
@@ -130,26 +129,42 @@ macro_rules! for_each_tile {
     }};
 }
 
-/// Rows times weight, with the bias, into `[rows, padded outputs]`.
+/// Rows times weight, with the bias, less the targets `[rows, outputs]`, into `[rows, padded outputs]`; the sum of the
+/// squares.
 #[inline(always)]
-fn project<I: Instructions>(padded: &Padded, latent: &[f32], projected: &mut [f32]) {
+fn project<I: Instructions>(padded: &Padded, latent: &[f32], target: &[f32], differences: &mut [f32]) -> f64 {
     let wide = padded.wide_outputs();
-    for first in (0..projected.len() / wide.max(1)).step_by(TOGETHER) {
-        for_each_tile!(wide, |column| project_tile::<I>(padded, column, first, latent, projected));
+    let mut squares = [0.0_f32; LANES];
+    for first in (0..differences.len() / wide.max(1)).step_by(TOGETHER) {
+        for_each_tile!(wide, |column| project_tile::<I>(
+            padded,
+            column,
+            first,
+            latent,
+            target,
+            differences,
+            &mut squares
+        ));
     }
+    squares.iter().map(|&sum| f64::from(sum)).sum()
 }
 
+/// The targets are taken off while the sums are in their vectors: what has to come from far away is waited for beside the
+/// products of the rows that follow.
 #[inline(always)]
 fn project_tile<I: Instructions, const WIDTH: usize>(
     padded: &Padded,
     column: usize,
     first: usize,
     latent: &[f32],
-    projected: &mut [f32],
+    target: &[f32],
+    differences: &mut [f32],
+    squares: &mut [f32; LANES],
 ) {
-    let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
-    let [row_a, row_b, row_c, row_d] = together::<TOGETHER>(first, projected.len() / wide);
-    let [a, b, c, d] = [row_a, row_b, row_c, row_d].map(|row| &latent[row * inputs..][..inputs]);
+    let (wide, inputs, outputs) = (padded.wide_outputs(), padded.inputs, padded.outputs);
+    let count = differences.len() / wide;
+    let numbers = together::<TOGETHER>(first, count);
+    let [a, b, c, d] = numbers.map(|row| &latent[row * inputs..][..inputs]);
     let bias = *tile::<WIDTH>(&padded.bias, column);
     let (mut sums_a, mut sums_b, mut sums_c, mut sums_d) = (bias, bias, bias, bias);
     for ((((weights, &a), &b), &c), &d) in padded.transposed.chunks_exact(wide).zip(a).zip(b).zip(c).zip(d) {
@@ -159,36 +174,29 @@ fn project_tile<I: Instructions, const WIDTH: usize>(
         add_scaled::<I, WIDTH>(&mut sums_c, c, weights);
         add_scaled::<I, WIDTH>(&mut sums_d, d, weights);
     }
-    projected[row_a * wide + column..][..WIDTH].copy_from_slice(&sums_a);
-    projected[row_b * wide + column..][..WIDTH].copy_from_slice(&sums_b);
-    projected[row_c * wide + column..][..WIDTH].copy_from_slice(&sums_c);
-    projected[row_d * wide + column..][..WIDTH].copy_from_slice(&sums_d);
-}
-
-/// Takes the targets `[rows, outputs]` off the projected rows; the sum of the squares.
-#[inline(always)]
-fn subtract<I: Instructions>(padded: &Padded, target: &[f32], projected: &mut [f32]) -> f64 {
-    let (wide, outputs) = (padded.wide_outputs(), padded.outputs);
-    let mut sums = [0.0_f32; LANES];
-    for (row, target) in projected.chunks_exact_mut(wide.max(1)).zip(target.chunks_exact(outputs.max(1))) {
-        let (vectors, rest) = target.as_chunks::<LANES>();
-        let (row, _) = row.as_chunks_mut::<LANES>();
-        let (whole, last) = row.split_at_mut(vectors.len());
-        for (values, target) in whole.iter_mut().zip(vectors) {
-            for lane in 0..LANES {
-                values[lane] -= target[lane];
-            }
-            add_squares::<I>(&mut sums, values);
-        }
-        // What fills the row up is nothing.
-        for values in last {
-            for (lane, value) in values.iter_mut().enumerate() {
-                *value = rest.get(lane).map_or(0.0, |target| *value - target);
-            }
-            add_squares::<I>(&mut sums, values);
+    for (number, (row, mut sums)) in numbers.into_iter().zip([sums_a, sums_b, sums_c, sums_d]).enumerate() {
+        subtract::<WIDTH>(&mut sums, &target[row * outputs..][..outputs], column);
+        differences[row * wide + column..][..WIDTH].copy_from_slice(&sums);
+        // The last row may stand in the place of rows that are not there.
+        if first + number < count {
+            sums.as_chunks::<LANES>().0.iter().for_each(|values| add_squares::<I>(squares, values));
         }
     }
-    sums.iter().map(|&sum| f64::from(sum)).sum()
+}
+
+/// Takes a row of targets off; beyond its end the difference is nothing.
+#[inline(always)]
+fn subtract<const WIDTH: usize>(sums: &mut [f32; WIDTH], target: &[f32], column: usize) {
+    // Two ways, so that in the common one the sums never leave their vectors.
+    match target.get(column..column + WIDTH) {
+        Some(target) => sums.iter_mut().zip(target).for_each(|(sum, &target)| *sum -= target),
+        None => {
+            let rest = &target[column.min(target.len())..];
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                *sum = rest.get(lane).map_or(0.0, |target| *sum - target);
+            }
+        }
+    }
 }
 
 #[inline(always)]

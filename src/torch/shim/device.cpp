@@ -34,10 +34,12 @@ constexpr auto kCUDA = c10::DeviceType::CUDA;
 
 c10::impl::VirtualGuardImpl cuda() {
   TORCH_CHECK(
-      c10::impl::hasDeviceGuardImpl(kCUDA) && at::globalContext().hasCUDA(),
+      c10::impl::hasDeviceGuardImpl(kCUDA),
       "no CUDA: libtorch_cuda is not loaded (this libtorch is for the CPU, or it was not loaded at start)");
   c10::impl::VirtualGuardImpl guard(kCUDA);
   TORCH_CHECK(guard.deviceCount() > 0, "no CUDA: libtorch_cuda is loaded, but found no usable GPU (see nvidia-smi)");
+  // libtorch looks once, when it is first used.
+  TORCH_CHECK(at::globalContext().hasCUDA(), "no CUDA: libtorch_cuda was loaded after libtorch had looked for it");
   at::globalContext().lazyInitDevice(kCUDA);
   return guard;
 }
