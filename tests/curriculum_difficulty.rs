@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kdgat::can::Dataset;
-use kdgat::curriculum::{Scorer, Scores};
+use kdgat::curriculum::{GraphScore, Scorer, Scores};
 use kdgat::distill::frozen::LoadedModel;
 use kdgat::graph::{AssembleOptions, BuildOptions, EdgeScaling, Split, Store, assemble, open_or_build};
 use kdgat::nn::attention::AttentionKernel;
@@ -97,6 +97,27 @@ fn batched_difficulty_equals_one_at_a_time() {
             assert!((whole - f64::from(*one)).abs() <= 1e-5 * whole, "{whole} and {one}");
         }
     }
+}
+
+#[test]
+fn a_chunk_never_has_many_more_nodes_than_ordinary_traffic() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path());
+    let path = folder.path().join("best.safetensors");
+    write_model(&path, &store, 3, None);
+    let nodes = |graph: u64| store.graph(graph).num_nodes();
+    // Enough for several chunks, although the number of graphs would allow one.
+    let all: usize = (0..store.num_graphs()).map(nodes).sum();
+    let graphs: Vec<u64> = (0..store.num_graphs()).cycle().take(50_000 / all * store.num_graphs() as usize).collect();
+    let (mut chunks, mut scored) = (Vec::new(), Vec::new());
+    let take = |scores: &[GraphScore]| {
+        chunks.push(scores.iter().map(|score| nodes(score.graph)).sum::<usize>());
+        scored.extend(scores.iter().map(|score| score.graph));
+        Ok(())
+    };
+    scorer(&path).score(&store, &graphs, usize::MAX, take).unwrap();
+    assert_eq!(scored, graphs);
+    assert!(chunks.len() > 2 && chunks.iter().all(|&nodes| nodes <= 16_384), "nodes of chunks: {chunks:?}");
 }
 
 #[test]

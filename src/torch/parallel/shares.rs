@@ -101,9 +101,8 @@ mod tests {
             let shares = Shares::new(count, threads);
             let mut taken = vec![0; count];
             let mut workers: Vec<_> = (0..threads).map(|thread| shares.pieces_for(thread)).collect();
-            let mut work = |worker: usize| match workers[worker].next() {
-                Some(piece) => piece.for_each(|index| taken[index] += 1),
-                None => {}
+            let mut work = |worker: usize| {
+                workers[worker].next().into_iter().flatten().for_each(|index| taken[index] += 1);
             };
             order.iter().for_each(|worker| work(worker % threads));
             (0..threads).for_each(|worker| (0..=2 * PIECES * threads).for_each(|_| work(worker)));
