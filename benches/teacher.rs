@@ -413,7 +413,7 @@ impl Objective for Naive {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
         let task = task_loss(&output, batch)?.total;
-        let taught = [&latent, &reconstruction];
+        let taught = [&latent.into(), &reconstruction.into()];
         let losses::VgaeKd { total, kd, .. } = losses::vgae(&self.projection, &output, &task, taught, VGAE_WEIGHTS)?;
         Ok(Losses { total, parts: vec![task, kd] })
     }

@@ -64,6 +64,36 @@ fn the_same_seed_gives_the_same_losses_and_another_seed_others() {
 }
 
 #[test]
+fn a_hidden_layer_is_distilled_wherever_the_teacher_is() {
+    let workplace = Workplace::with_teacher();
+    let ways: [&[&str]; 4] = [
+        &["--teacher-cache", "off"],
+        &["--teacher-residency", "layer", "--teacher-cache", "off"],
+        // Kept beside the targets of a run without hints, whose file holds other things.
+        &["--offload-teacher", "--teacher-cache", "disk"],
+        &["--offload-teacher", "--teacher-cache", "ram"],
+    ];
+    workplace.success(&student(&["--max-epochs", "1", "--teacher-cache", "disk"]));
+    for (number, way) in ways.into_iter().enumerate() {
+        workplace.success(&student(&[&["--max-epochs", "3", "--kd-hint-weight", "2"], way].concat()));
+        if number > 0 {
+            assert_same_losses(&format!("{way:?}"), &workplace, 2, number as u64 + 2);
+        }
+    }
+    let run = workplace.run_folder(STUDENT_RUNS, 2);
+    let mut reader = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
+    for row in reader.deserialize::<BTreeMap<String, String>>().map(Result::unwrap) {
+        let number = |name: &str| row[name].parse::<f64>().unwrap();
+        let expected = 0.5 * (number("latent_kd") + number("recon_kd")) + 2.0 * number("hint_kd");
+        assert!((number("kd_loss") - expected).abs() < 1e-5 * expected, "{row:?}");
+        assert!(number("hint_kd") > 0.0, "{row:?}");
+    }
+    let (tensors, _) =
+        kdgat::train::checkpoint::read::<kdgat::nn::ModelDescription>(&run.join("best.safetensors")).unwrap();
+    assert!(tensors.keys().all(|name| !name.contains("hint")), "the deployed student has the hint's map");
+}
+
+#[test]
 fn where_the_teacher_is_changes_no_loss() {
     let workplace = Workplace::with_teacher();
     let ways: [&[&str]; 8] = [

@@ -187,6 +187,7 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
         reconstruction: normal(&[batch.num_nodes(), 10], 1).sigmoid().detach().set_requires_grad(true),
         id_logits: leaf(PARITY_VOCABULARY, 2),
         successor_logits: leaf(PARITY_VOCABULARY, 3),
+        hidden: None,
         latent: leaf(latent, 4),
         mean: leaf(latent, 5),
         log_variance: (normal(&[batch.num_nodes(), latent], 6) * scale.min(2.0)).set_requires_grad(true),
@@ -206,6 +207,7 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
         reconstruction: output.reconstruction.detach(),
         id_logits: output.id_logits.detach(),
         successor_logits: output.successor_logits.detach(),
+        hidden: None,
         latent: output.latent.detach(),
         mean: output.mean.detach(),
         log_variance: output.log_variance.detach(),
@@ -233,12 +235,13 @@ fn distillation_results(
         continuous: unused(),
         id_logits: unused(),
         successor_logits: unused(),
+        hidden: None,
         latent: z.shallow_clone(),
         mean: unused(),
         log_variance: unused(),
         kernel,
     };
-    let taught = [&normal(&[nodes, teacher_latent], 33), &normal(&[nodes, 10], 34)];
+    let taught = [&normal(&[nodes, teacher_latent], 33).into(), &normal(&[nodes, 10], 34).into()];
     let found = losses::vgae(&projection, &output, &task, taught, weights).unwrap();
     (&found.total * 3.0 + &found.latent * 0.5 + &found.kd).backward();
     let parts = [("total", &found.total), ("kd", &found.kd), ("z", &found.latent), ("x", &found.reconstruction)];

@@ -5,7 +5,7 @@ mod stage_support;
 use std::sync::Arc;
 
 use kdgat::can::Dataset;
-use kdgat::distill::frozen::{self, TeacherVocabulary};
+use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::{StoreShape, TargetName, Teacher, TeacherOptions, Weights};
 use kdgat::graph::{
     AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, EdgeScaling, Split, Store, assemble, open_or_build,
@@ -100,7 +100,7 @@ fn the_layer_equals_its_formula() {
 
 fn teacher(architecture: Architecture, tensors: Vec<NamedTensor>, batch: &Batch) -> kdgat::distill::Targets {
     let weights = Weights::from_tensors(tensors.into_iter().map(|named| (named.name, named.tensor))).unwrap();
-    let model = frozen::model(architecture, TeacherVocabulary::Shared, AttentionKernel::Auto);
+    let model = frozen::model(architecture, TeacherVocabulary::Shared, AttentionKernel::Auto, Asked::OutputsAndHints);
     let options = TeacherOptions::new(Device::Cpu);
     let mut teacher = Teacher::start(model, weights, &options, &StoreShape::default()).unwrap();
     teacher.submit(vec![batch.shallow_clone()]);
@@ -134,6 +134,8 @@ fn a_frozen_teacher_answers_as_the_model() {
     let targets = teacher(Architecture::Gat(config), parameters.into_tensors(), &batch);
     let logits = model.forward(&batch, Mode::Evaluation).unwrap();
     assert_same("logits", targets.get(TargetName::Logits).unwrap(), &logits);
+    let pooled = model.embed(&batch, Mode::Evaluation).unwrap();
+    assert_same("hint", targets.get(TargetName::HiddenGraphs).unwrap(), &pooled);
 
     let config = VgaeConfig {
         hidden: vec![16, 12, 8],
@@ -146,11 +148,14 @@ fn a_frozen_teacher_answers_as_the_model() {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(3, Device::Cpu);
-    let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let mut model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    model.keep_hidden();
     let targets = teacher(Architecture::Vgae(config), parameters.into_tensors(), &batch);
     let (mean, reconstruction) = model.targets(&batch).unwrap();
     assert_same("latent", targets.get(TargetName::Latent).unwrap(), &mean);
     assert_same("reconstruction", targets.get(TargetName::Reconstruction).unwrap(), &reconstruction);
+    let hidden = model.forward(&batch, Mode::Evaluation).unwrap().hidden.unwrap();
+    assert_same("hint", targets.get(TargetName::HiddenNodes).unwrap(), &hidden);
 }
 
 #[test]

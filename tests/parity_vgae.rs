@@ -229,7 +229,9 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
 
     let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
     let task = vgae::task_loss(&output, &batch).unwrap().total;
-    let kd = losses::vgae(&projection, &output, &task, [&teacher_latent, &teacher_reconstruction], weights).unwrap();
+    let kd =
+        losses::vgae(&projection, &output, &task, [&teacher_latent.into(), &teacher_reconstruction.into()], weights)
+            .unwrap();
     let scalars = &parity_scalars()[&name];
     for (part, found) in [
         ("task", &task),

@@ -50,6 +50,12 @@ fn a_student_learns_from_the_registered_teacher_by_each_loss() {
         assert!(place.metric(&run, "teacher_agreement")[1] > 0.5);
         seen.push(kd[0]);
     }
+    let hinted = ["normal", "--preset", "gat,student", "--kd-loss", "kl", "--kd-hint-weight", "3"];
+    place.run(&with(&hinted, &QUICK));
+    let run = "runs/tiny/gat_student_normal_kd/4";
+    let (kd, hint) = (place.metric(run, "kd_loss"), place.metric(run, "hint_kd"));
+    let (task, total) = (place.metric(run, "task_loss"), place.metric(run, "train_loss"));
+    assert!((0.7 * kd[0] + 0.3 * task[0] - total[0]).abs() < 1e-5 && hint[1] < hint[0], "{kd:?} {hint:?} {total:?}");
     // Between two classes, decoupling changes nothing; logits as they are do.
     assert!((seen[0] - seen[1]).abs() < 1e-5 && (seen[0] - seen[2]).abs() > 1e-3, "{seen:?}");
 }

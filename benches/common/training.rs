@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kdgat::distill::frozen::{self, TeacherVocabulary};
+use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::Batch;
@@ -36,7 +36,7 @@ pub fn start_teacher(
     options: &TeacherOptions,
     shape: &StoreShape,
 ) -> Result<Teacher, Error> {
-    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, AttentionKernel::Auto);
+    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, AttentionKernel::Auto, Asked::Outputs);
     Ok(Teacher::start(model, weights, options, shape)?)
 }
 
@@ -91,6 +91,7 @@ impl Training {
                 model.set_checkpointing(recomputes);
                 let distillation = match taught_by {
                     Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
+                        hints: None,
                         translation: None,
                         projection: Projection::new(Scope::root(&mut parameters), config.latent, taught_by.latent)?,
                         weights: VGAE_WEIGHTS,
@@ -103,7 +104,7 @@ impl Training {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
                 model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
-                let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha });
+                let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha, hints: None });
                 Box::new(GatObjective {
                     model,
                     task: ClassLoss::CrossEntropy,

@@ -111,8 +111,9 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         distillation.use_kd
             && model.model == ModelKind::Vgae
             && distillation.kd_vgae_latent_weight == 0.0
-            && distillation.kd_vgae_recon_weight == 0.0,
-        "kd_vgae_latent_weight and kd_vgae_recon_weight are both 0, so that nothing is distilled",
+            && distillation.kd_vgae_recon_weight == 0.0
+            && distillation.kd_hint_weight == 0.0,
+        "kd_vgae_latent_weight, kd_vgae_recon_weight and kd_hint_weight are all 0, so that nothing is distilled",
         "raise --kd-vgae-latent-weight or --kd-vgae-recon-weight, or use --use-kd false",
     );
     let fusion = &config.fusion;

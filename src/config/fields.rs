@@ -135,6 +135,8 @@ config_fields! {
         kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
         /// Weight of the reconstruction part of the VGAE's distillation loss.
         kd_vgae_recon_weight: f64 = 0.5, AtLeast(0.0);
+        /// Weight of a hidden layer's part of the distillation loss: the encoder's last hidden layer (vgae), the pooled attention layers (gat). 0 compares outputs alone.
+        kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Distillation loss of the classifier: softened classes, decoupled, or difference of logits (gat).
         kd_loss: KdLoss = KdLoss::Kl;
         /// Keep the teacher off the device except while it works: short for `teacher_residency = "forward"`.

@@ -8,6 +8,7 @@ use crate::nn::fused::{self, distillation, distillation::Distilled};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
 use crate::nn::{ModelError, VgaeOutput};
+use crate::torch::rows::Rows;
 
 /// Weights of the distillation of a VGAE.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,12 +67,19 @@ pub fn vgae(
     projection: &Projection,
     output: &VgaeOutput,
     task: &Tensor,
-    [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
+    [teacher_latent, teacher_reconstruction]: [&Rows; 2],
     weights: VgaeWeights,
 ) -> Result<VgaeKd, ModelError> {
-    let tensors = [&output.latent, &output.reconstruction, task, teacher_latent, teacher_reconstruction];
+    let mut tensors = vec![&output.latent, &output.reconstruction, task];
+    for rows in [teacher_latent, teacher_reconstruction] {
+        // Rows that lie apart are f32 on the host.
+        if let Rows::Whole(tensor) = rows {
+            tensors.push(tensor);
+        }
+    }
     if !fused::applies(output.kernel, &tensors) {
-        return composed_vgae(projection, output, task, [teacher_latent, teacher_reconstruction], weights);
+        let taught = [&teacher_latent.gathered()?, &teacher_reconstruction.gathered()?];
+        return composed_vgae(projection, output, task, taught, weights);
     }
     let student = distillation::Student {
         latent: &output.latent,
@@ -80,8 +88,8 @@ pub fn vgae(
         task,
     };
     let targets = distillation::Targets {
-        latent: teacher_latent.f_contiguous()?,
-        reconstruction: teacher_reconstruction.f_contiguous()?,
+        latent: teacher_latent.contiguous()?,
+        reconstruction: teacher_reconstruction.contiguous()?,
     };
     let VgaeWeights { alpha, latent, reconstruction } = weights;
     let weights = distillation::Weights { alpha, latent, reconstruction };

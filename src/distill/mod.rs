@@ -8,6 +8,7 @@
 pub mod accelerator;
 pub mod cache;
 pub mod frozen;
+pub mod hints;
 pub mod losses;
 pub mod model;
 pub mod order;
@@ -23,6 +24,6 @@ pub mod weights;
 pub use cache::{Precision, StoreShape};
 pub use model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 pub use registry::RegistryError;
-pub use targets::{Per, TargetLayout, TargetName, TargetSpec, Targets};
+pub use targets::{Per, TargetLayout, TargetName, TargetRows, TargetSpec, Targets};
 pub use teacher::{CacheMode, CacheOptions, Residency, StepReport, Summary, Teacher, TeacherError, TeacherOptions};
 pub use weights::{Weights, WeightsError};

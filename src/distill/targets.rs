@@ -1,11 +1,12 @@
 //! What a teacher is asked for: named tensors with one row a node or one row a graph.
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use crate::graph::Batch;
 
 use super::model::ModelError;
+use crate::torch::rows::Rows;
 
 /// The output of a teacher that a distillation loss compares with the student's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,6 +18,10 @@ pub enum TargetName {
     Reconstruction,
     /// GAT: class logits, `[num_graphs, classes]`.
     Logits,
+    /// VGAE, for hints: what the encoder's last hidden layer gives, `[num_nodes, width]`.
+    HiddenNodes,
+    /// GAT, for hints: the pooled outputs of all attention layers, `[num_graphs, hidden * heads * layers]`.
+    HiddenGraphs,
 }
 
 impl TargetName {
@@ -26,14 +31,16 @@ impl TargetName {
             Self::Latent => "latent",
             Self::Reconstruction => "reconstruction",
             Self::Logits => "logits",
+            Self::HiddenNodes => "hidden layer of nodes",
+            Self::HiddenGraphs => "hidden layer of graphs",
         }
     }
 
     /// What its rows belong to.
     pub fn per(self) -> Per {
         match self {
-            Self::Latent | Self::Reconstruction => Per::Node,
-            Self::Logits => Per::Graph,
+            Self::Latent | Self::Reconstruction | Self::HiddenNodes => Per::Node,
+            Self::Logits | Self::HiddenGraphs => Per::Graph,
         }
     }
 }
@@ -81,6 +88,12 @@ impl TargetLayout {
     /// The targets of a classifier: logits, per graph.
     pub fn classifier(classes: usize) -> Self {
         Self(vec![TargetSpec { name: TargetName::Logits, per: Per::Graph, columns: classes }])
+    }
+
+    /// The same, and after them a hidden layer.
+    pub fn with_hidden(mut self, name: TargetName, columns: usize) -> Self {
+        self.0.push(TargetSpec { name, per: name.per(), columns });
+        self
     }
 
     /// Values of all targets that a node adds.
@@ -144,8 +157,33 @@ impl Targets {
         self.tensors.iter().find(|(found, _)| *found == name).map(|(_, tensor)| tensor)
     }
 
+    /// The same as rows, which need not lie in tensors.
+    pub fn into_rows(self) -> TargetRows {
+        TargetRows { rows: self.tensors.into_iter().map(|(name, tensor)| (name, Rows::Whole(tensor))).collect() }
+    }
+
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
         Self { tensors: self.tensors.iter().map(|(name, tensor)| (*name, tensor.shallow_clone())).collect() }
+    }
+}
+
+/// The teacher's outputs for one batch, wherever they lie.
+#[derive(Debug)]
+pub struct TargetRows {
+    /// In the order of the teacher's [`TargetLayout`].
+    pub rows: Vec<(TargetName, Rows)>,
+}
+
+impl TargetRows {
+    /// The target of that name, if the teacher gives it.
+    pub fn get(&self, name: TargetName) -> Option<&Rows> {
+        self.rows.iter().find(|(found, _)| *found == name).map(|(_, rows)| rows)
+    }
+
+    /// In tensors: handles to those that there are, or copies.
+    pub fn gathered(&self) -> Result<Targets, TchError> {
+        let gathered = |(name, rows): &(TargetName, Rows)| Ok((*name, rows.gathered()?));
+        Ok(Targets { tensors: self.rows.iter().map(gathered).collect::<Result<_, TchError>>()? })
     }
 }

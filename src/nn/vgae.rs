@@ -96,6 +96,8 @@ pub struct VgaeOutput {
     pub id_logits: Tensor,
     /// `[num_nodes, vocabulary_size]`
     pub successor_logits: Tensor,
+    /// `[num_nodes, width]`: what the encoder's last hidden layer gives, where [`Vgae::keep_hidden`] was called.
+    pub hidden: Option<Tensor>,
     /// `[num_nodes, latent]`: z.
     pub latent: Tensor,
     /// `[num_nodes, latent]`: μ.
@@ -120,6 +122,7 @@ pub struct Vgae {
     id_classifier: Linear,
     successor_decoder: Mlp,
     recomputes: bool,
+    keeps_hidden: bool,
 }
 
 impl Vgae {
@@ -149,7 +152,13 @@ impl Vgae {
             id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
             successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
             recomputes: false,
+            keeps_hidden: false,
         })
+    }
+
+    /// Lets outputs hold what the encoder's last hidden layer gave.
+    pub fn keep_hidden(&mut self) {
+        self.keeps_hidden = true;
     }
 
     /// Lets training keep no activations of hidden layers but compute them again in the backward pass.
@@ -174,12 +183,14 @@ impl Vgae {
     /// Encodes and decodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's
     /// generator, which the caller seeds.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<VgaeOutput, ModelError> {
-        let (mean, log_variance) = self.encode(batch, mode)?;
+        let hidden = self.encoder(batch, mode)?;
+        let (mean, log_variance) = self.moments(&hidden)?;
+        let hidden = self.keeps_hidden.then_some(hidden);
         let latent = match mode {
             Mode::Evaluation => mean.shallow_clone(),
             Mode::Training => self.draw(&mean, &log_variance)?,
         };
-        self.decode(batch, mode, latent, mean, log_variance)
+        Ok(VgaeOutput { hidden, ..self.decode(batch, mode, latent, mean, log_variance)? })
     }
 
     fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
@@ -196,8 +207,11 @@ impl Vgae {
 
     /// μ and log σ², `[num_nodes, latent]` each.
     pub fn encode(&self, batch: &Batch, mode: Mode) -> Result<(Tensor, Tensor), ModelError> {
-        let x = self.encoder(batch, mode)?;
-        Ok((self.mean.forward(&x)?, self.log_variance.forward(&x)?))
+        self.moments(&self.encoder(batch, mode)?)
+    }
+
+    fn moments(&self, hidden: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
+        Ok((self.mean.forward(hidden)?, self.log_variance.forward(hidden)?))
     }
 
     /// The three decoders on a given latent.
@@ -212,8 +226,17 @@ impl Vgae {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
         let id_logits = self.id_classifier.forward(&latent)?;
         let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
-        let (continuous, kernel) = (self.config.input.continuous(batch)?, self.kernel);
-        Ok(VgaeOutput { reconstruction, continuous, id_logits, successor_logits, latent, mean, log_variance, kernel })
+        Ok(VgaeOutput {
+            reconstruction,
+            continuous: self.config.input.continuous(batch)?,
+            id_logits,
+            successor_logits,
+            hidden: None,
+            latent,
+            mean,
+            log_variance,
+            kernel: self.kernel,
+        })
     }
 
     /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
@@ -364,7 +387,8 @@ pub fn reconstruction(
     }
 }
 
-fn last_width(config: &VgaeConfig) -> i64 {
+/// Columns of the encoder's last hidden layer.
+pub fn last_width(config: &VgaeConfig) -> i64 {
     // `VgaeConfig::check` refuses an encoder without layers; a width of 0 could build nothing either.
     config.encoder_widths().last().copied().unwrap_or(0)
 }

@@ -10,10 +10,11 @@ use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs};
 use crate::config::{Config, Stage};
+use crate::distill::hints::Hints;
 use crate::distill::losses::{Projection, VgaeWeights};
 use crate::graph::Split;
 use crate::memory::{Meter, patiently};
-use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig};
+use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig, vgae};
 
 const STAGE: Stage = Stage::Autoencoder;
 
@@ -27,9 +28,13 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let architecture = vgae_config(config, &data)?;
     let (parameters, model, distillation) = patiently(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
-        let model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
+        let mut model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
         let distillation = found.as_ref().map(|found| distillation(config, found, &mut parameters, &architecture));
-        Ok::<_, StageError>((parameters, model, distillation.transpose()?))
+        let distillation = distillation.transpose()?;
+        if distillation.as_ref().is_some_and(|distillation| distillation.hints.is_some()) {
+            model.keep_hidden();
+        }
+        Ok::<_, StageError>((parameters, model, distillation))
     })?;
     let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
     let student = VgaeObjective { model, teacher, distillation };
@@ -91,5 +96,7 @@ fn distillation(
     };
     let scales = student.input.node_scaling.as_ref().zip(architecture.input.node_scaling.as_ref());
     let translation = scales.and_then(|(student, teacher)| teacher.translation(student));
-    Ok(VgaeDistillation { projection, weights, translation: translation.map(Translation::new) })
+    let columns = [vgae::last_width(student), vgae::last_width(architecture)];
+    let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
+    Ok(VgaeDistillation { projection, weights, translation: translation.map(Translation::new), hints })
 }

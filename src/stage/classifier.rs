@@ -13,6 +13,7 @@ use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, KdLoss, Stage, TaskLoss};
+use crate::distill::hints::Hints;
 use crate::distill::losses::LogitLoss;
 use crate::graph::Split;
 use crate::memory::{Meter, patiently};
@@ -54,12 +55,13 @@ fn train(
     plan: &mut impl StagePlan,
 ) -> Result<Outcome, StageError> {
     let architecture = gat_config(config, data)?;
-    let (parameters, model, task) = patiently(Meter::new(data.device), || {
+    let (parameters, model, task, distillation) = patiently(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
         let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        Ok::<_, StageError>((parameters, model, task_loss(config, data)?))
+        let distillation =
+            found.as_ref().map(|found| distillation(config, &found.architecture, &mut parameters, &architecture));
+        Ok::<_, StageError>((parameters, model, task_loss(config, data)?, distillation.transpose()?))
     })?;
-    let distillation = found.as_ref().map(|found| distillation(config, &found.architecture)).transpose()?;
     let teacher = teacher::start(config, found, data, usage)?;
     let student = GatObjective { model, task, teacher, distillation, labels: None };
     run.train(student, Architecture::Gat(architecture), parameters, plan)
@@ -110,8 +112,13 @@ fn task_loss(config: &Config, data: &Data) -> Result<ClassLoss, StageError> {
     })
 }
 
-fn distillation(config: &Config, teacher: &Architecture) -> Result<GatDistillation, StageError> {
-    let Architecture::Gat(_) = teacher else {
+fn distillation(
+    config: &Config,
+    teacher: &Architecture,
+    parameters: &mut FreshParameters,
+    student: &GatConfig,
+) -> Result<GatDistillation, StageError> {
+    let Architecture::Gat(architecture) = teacher else {
         return Err(ModelError::Architecture {
             field: "model",
             found: teacher.model_name().into(),
@@ -126,5 +133,7 @@ fn distillation(config: &Config, teacher: &Architecture) -> Result<GatDistillati
         KdLoss::Dkd => LogitLoss::Decoupled { temperature },
         KdLoss::Mse => LogitLoss::Distance,
     };
-    Ok(GatDistillation { loss, alpha: options.kd_alpha })
+    let columns = [student.embedding_columns(), architecture.embedding_columns()];
+    let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
+    Ok(GatDistillation { loss, alpha: options.kd_alpha, hints })
 }

@@ -24,7 +24,7 @@ use crate::train::trainable::Trainable;
 
 /// Whether a tensor is trained with the student but is not part of it.
 fn is_deployed(name: &str) -> bool {
-    !name.starts_with("projection.")
+    !name.starts_with("projection.") && !name.starts_with("hint.")
 }
 
 /// A run that is about to begin, or to go on.

@@ -9,7 +9,7 @@ use super::objective::TeacherLink;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
-use crate::distill::frozen::{self, LoadedModel, TeacherVocabulary};
+use crate::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
@@ -31,6 +31,7 @@ pub struct FoundTeacher {
     pub vocabulary: TeacherVocabulary,
     /// Digest of the IDs that the teacher knows.
     pub vocabulary_digest: String,
+    pub asked: Asked,
 }
 
 /// The teacher that is configured, if any: by path, or the one registered for the dataset.
@@ -56,7 +57,9 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
         )));
     }
     let vocabulary = TeacherVocabulary::new(&found.architecture, found.vocabulary, data.store.vocabulary());
-    Ok(Some(FoundTeacher { architecture: found.architecture, weights: found.weights, vocabulary, vocabulary_digest }))
+    let (architecture, weights) = (found.architecture, found.weights);
+    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
 }
 
 /// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
@@ -122,7 +125,8 @@ pub fn start(
         ..TeacherOptions::new(data.device)
     };
     let shape = store_shape(store, Some(usage.graphs));
-    let model = frozen::model(found.architecture, found.vocabulary, training::attention_kernel(config));
+    let kernel = training::attention_kernel(config);
+    let model = frozen::model(found.architecture, found.vocabulary, kernel, found.asked);
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
@@ -145,8 +149,9 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
         CachePrecision::F32 => Precision::F32,
         CachePrecision::F16 => Precision::F16,
     };
-    let name =
-        format!("{}-{digest}-{}-{}.targets", store.manifest().dataset, &store.digest()[..12], precision.as_str());
+    let hints = if found.asked == Asked::OutputsAndHints { "-hints" } else { "" };
+    let kept = format!("{}{hints}.targets", precision.as_str());
+    let name = format!("{}-{digest}-{}-{kept}", store.manifest().dataset, &store.digest()[..12]);
     let mode = match settings.cache() {
         TeacherCache::Auto => CacheMode::Auto,
         TeacherCache::Off => CacheMode::Off,

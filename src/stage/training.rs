@@ -62,6 +62,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
             distillation.kd_vgae_recon_weight],
         "curriculum": config.curriculum,
     });
+    if distillation.kd_hint_weight > 0.0 {
+        content["hints"] = json!(distillation.kd_hint_weight);
+    }
     if let Some(nodes) = training.batch_nodes {
         content["batch_nodes"] = json!(nodes);
     }

@@ -48,6 +48,15 @@ pub(crate) fn write<'a, T: Storable>(name: &str, tensor: &'a mut Tensor) -> Resu
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, length) })
 }
 
+/// Bytes as the values that they are, unless they are misaligned or end within a value.
+pub(crate) fn of_bytes(bytes: &[u8]) -> Option<&[f32]> {
+    // SAFETY: every four bytes are an f32.
+    match unsafe { bytes.align_to::<f32>() } {
+        ([], values, []) => Some(values),
+        _ => None,
+    }
+}
+
 fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), TchError> {
     let kind = tensor.f_kind()?;
     if kind != T::KIND {

@@ -5,6 +5,7 @@
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::torch::allocator::{self, Phase};
+use crate::torch::rows::Place;
 use crate::torch::view;
 
 const BLOCK_BYTES: usize = 1 << 20;
@@ -42,14 +43,32 @@ impl Memory {
         Ok(graphs.iter().map(record).collect())
     }
 
-    /// Keeps a record; a second one for the same graph takes the first one's place.
+    /// Where the records of `graphs` lie, in which blocks. `None` if one is missing.
+    pub fn places(&self, graphs: &[u64]) -> Option<(Vec<Tensor>, Vec<Place>)> {
+        let (mut blocks, mut numbers) = (Vec::new(), vec![u32::MAX; self.blocks.len()]);
+        let mut places = Vec::with_capacity(graphs.len());
+        for graph in graphs {
+            let &(block, offset, length) = self.places.get(*graph as usize)?;
+            if length == 0 {
+                return None;
+            }
+            let number = &mut numbers[block as usize];
+            if *number == u32::MAX {
+                *number = blocks.len() as u32;
+                blocks.push(self.blocks[block as usize].bytes.shallow_clone());
+            }
+            places.push((*number, offset));
+        }
+        Some((blocks, places))
+    }
+
+    /// Keeps a record, once: it may be in use where it lies.
     ///
     /// # Errors
     /// If there is no memory for it.
     pub fn put(&mut self, graph: usize, record: &[u8]) -> Result<(), TchError> {
-        let (block, offset, length) = self.places[graph];
-        if length as usize == record.len() && length > 0 {
-            return self.blocks[block as usize].write(offset as usize, record);
+        if self.places[graph].2 > 0 {
+            return Ok(());
         }
         if self.blocks.last().is_none_or(|block| block.capacity - block.used < record.len()) {
             self.blocks.push(Block::new(BLOCK_BYTES.max(record.len()))?);
@@ -89,9 +108,10 @@ mod tests {
         memory.put(2, b"two").unwrap();
         memory.put(0, &large).unwrap();
         memory.put(1, b"one").unwrap();
+        // The first stays: somebody may be reading it.
         memory.put(2, b"owt").unwrap();
         let found = memory.records(&[2, 0, 1, 3, 9]).unwrap();
-        let expected = [Some(b"owt".as_slice()), Some(large.as_slice()), Some(b"one".as_slice()), None, None];
+        let expected = [Some(b"two".as_slice()), Some(large.as_slice()), Some(b"one".as_slice()), None, None];
         assert!(found == expected, "other records came back than were kept");
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
-use crate::distill::targets::{TargetName, Targets};
+use crate::distill::targets::{TargetName, TargetRows, Targets};
 
 use crate::torch::parallel::{Parts, parallel_for};
 
@@ -163,6 +163,18 @@ impl TargetCache {
             }
         }
         Ok((rows, missing))
+    }
+
+    /// The rows of a batch's graphs where they lie. `None` if they do not lie in memory, as f32, all of them.
+    pub fn in_place(&self, graphs: &[u64]) -> Result<Option<TargetRows>, CacheError> {
+        let Storage::Memory(memory) = &self.storage else { return Ok(None) };
+        if self.layout.precision != Precision::F32 {
+            return Ok(None);
+        }
+        match memory.places(graphs) {
+            Some((blocks, places)) => self.layout.rows_in_records(graphs, blocks, &places).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn reader<'a>(&'a self, graphs: &'a [u64]) -> Result<Reader<'a>, CacheError> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::distill::targets::{Per, TargetLayout, Targets};
+use crate::distill::targets::{Per, TargetLayout, TargetRows, Targets};
+use crate::torch::rows::{Blocks, Pieces, Place, Rows};
 use crate::torch::view;
 
 use super::places::{Places, rows_before};
@@ -51,10 +52,43 @@ impl RecordLayout {
         }
     }
 
+    /// The first node of each of `graphs`, one after the other, and the number of all their nodes.
+    fn node_starts_of(&self, graphs: &[u64]) -> Result<Vec<usize>, CacheError> {
+        let mut node_starts = Vec::with_capacity(graphs.len() + 1);
+        node_starts.push(0);
+        for graph in graphs {
+            node_starts.push(node_starts[node_starts.len() - 1] + self.nodes(*graph)?);
+        }
+        Ok(node_starts)
+    }
+
     /// Bytes of a graph's record, its checksum included.
     pub fn record_bytes(&self, graph: u64) -> Result<usize, CacheError> {
         let values = self.nodes(graph)? * self.targets.values_per_node() + self.targets.values_per_graph();
         Ok(values * self.precision.bytes() + CHECKSUM_BYTES)
+    }
+
+    /// The rows of `graphs` in their records, in f32: `places` are the records' in `blocks`.
+    pub fn rows_in_records(
+        &self,
+        graphs: &[u64],
+        blocks: Vec<Tensor>,
+        places: &[Place],
+    ) -> Result<TargetRows, CacheError> {
+        let mut at = places.to_vec();
+        let (blocks, per_node) = (Arc::new(Blocks::new(blocks)), Arc::new(self.node_starts_of(graphs)?));
+        let per_graph = Arc::new((0..=graphs.len()).collect::<Vec<_>>());
+        let mut rows = Vec::with_capacity(self.targets.0.len());
+        for spec in &self.targets.0 {
+            let starts = if spec.per == Per::Node { &per_node } else { &per_graph };
+            let pieces = Pieces::new(Arc::clone(&blocks), at.clone(), Arc::clone(starts), spec.columns)?;
+            rows.push((spec.name, Rows::Apart(pieces)));
+            // A record holds one target after the other.
+            for ((_, byte), rows) in at.iter_mut().zip(starts.windows(2)) {
+                *byte += ((rows[1] - rows[0]) * spec.columns * self.precision.bytes()) as u32;
+            }
+        }
+        Ok(TargetRows { rows })
     }
 
     /// Bytes of all records before that of `graph`; for `graph == graphs()` the bytes of all.
@@ -105,11 +139,7 @@ impl HostRows {
     }
 
     fn without_buffers(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
-        let mut node_starts = Vec::with_capacity(graphs.len() + 1);
-        node_starts.push(0);
-        for graph in graphs {
-            node_starts.push(node_starts[node_starts.len() - 1] + layout.nodes(*graph)?);
-        }
+        let node_starts = layout.node_starts_of(graphs)?;
         Ok(Self { layout: layout.clone(), graphs: graphs.to_vec(), node_starts, buffers: Vec::new() })
     }
 

@@ -1,8 +1,8 @@
-//! A GAT classifier as teacher: its logits.
+//! A GAT classifier as teacher: its logits, and what its layers gave where hints are asked for.
 
-use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
+use super::{Asked, TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
-use crate::distill::targets::TargetLayout;
+use crate::distill::targets::{TargetLayout, TargetName};
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::{self, CLASSES, GatConfig};
@@ -12,18 +12,20 @@ use tch::Tensor;
 
 /// A GAT that is never trained again.
 ///
-/// Parts: input → [x]; each attention layer [pooled…, x] → [pooled…, pooled, x]; head → [logits].
+/// Parts: input → [x]; each attention layer [pooled…, x] → [pooled…, pooled, x]; head → [logits], and what was pooled
+/// if hints are asked for.
 #[derive(Debug)]
 pub struct FrozenGat {
     config: GatConfig,
     vocabulary: TeacherVocabulary,
     kernel: AttentionKernel,
+    asked: Asked,
 }
 
 impl FrozenGat {
     /// A teacher of this architecture.
-    pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel) -> Self {
-        Self { config, vocabulary, kernel }
+    pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel, asked: Asked) -> Self {
+        Self { config, vocabulary, kernel, asked }
     }
 
     fn run(
@@ -57,13 +59,24 @@ impl FrozenGat {
             return Ok(state);
         }
         let head = gat::head(&mut scope, &self.config)?;
-        Ok(vec![head.forward(&Tensor::f_cat(&state, 1)?, 0.0, self.kernel, Mode::Evaluation)?])
+        let pooled = Tensor::f_cat(&state, 1)?;
+        let logits = head.forward(&pooled, 0.0, self.kernel, Mode::Evaluation)?;
+        Ok(match self.asked {
+            Asked::Outputs => vec![logits],
+            Asked::OutputsAndHints => vec![logits, pooled],
+        })
     }
 }
 
 impl FrozenModel for FrozenGat {
     fn target_layout(&self) -> TargetLayout {
-        TargetLayout::classifier(CLASSES as usize)
+        let layout = TargetLayout::classifier(CLASSES as usize);
+        match self.asked {
+            Asked::Outputs => layout,
+            Asked::OutputsAndHints => {
+                layout.with_hidden(TargetName::HiddenGraphs, self.config.embedding_columns() as usize)
+            }
+        }
     }
 
     fn layers(&self) -> Vec<LayerSpec> {

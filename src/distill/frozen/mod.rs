@@ -24,6 +24,15 @@ pub use gat::FrozenGat;
 pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
 
+/// What a student wants of its teacher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// What it will itself give: logits, or latent and reconstruction.
+    Outputs,
+    /// A hidden layer, too.
+    OutputsAndHints,
+}
+
 /// Where a teacher finds the index of a node's ID.
 #[derive(Debug, Clone)]
 pub enum TeacherVocabulary {
@@ -117,10 +126,11 @@ pub fn model(
     architecture: Architecture,
     vocabulary: TeacherVocabulary,
     kernel: AttentionKernel,
+    asked: Asked,
 ) -> Box<dyn FrozenModel> {
     match architecture {
-        Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel)),
-        Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel)),
+        Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
+        Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
     }
 }
 
@@ -141,7 +151,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
     let features = architecture.input().features();
     let batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
     let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
-    let model = model(architecture, vocabulary, AttentionKernel::Auto);
+    let model = model(architecture, vocabulary, AttentionKernel::Auto, Asked::Outputs);
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);

@@ -1,15 +1,17 @@
-//! A VGAE as teacher: μ and the reconstruction from it. The decoders that no target needs are never loaded.
+//! A VGAE as teacher: μ and the reconstruction from it, and the hidden layer before μ where hints are asked for. The decoders
+//! that no target needs are never loaded.
 
-use super::{TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
+use super::{Asked, TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
-use crate::distill::targets::TargetLayout;
+use crate::distill::targets::{TargetLayout, TargetName};
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::layers::NodeInput;
 use crate::nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
 use crate::nn::{EdgeInput, Scope};
 
-/// Its sequential parts, in order.
+/// Its sequential parts, in order. Where hints are asked for, the hidden layer comes along behind all else from the latent
+/// on.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     /// → [x]
@@ -30,18 +32,19 @@ pub struct FrozenVgae {
     config: VgaeConfig,
     vocabulary: TeacherVocabulary,
     kernel: AttentionKernel,
+    asked: Asked,
     parts: Vec<Part>,
 }
 
 impl FrozenVgae {
     /// A teacher of this architecture.
-    pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel) -> Self {
+    pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel, asked: Asked) -> Self {
         let mut parts = vec![Part::Input];
         parts.extend((0..config.encoder_widths().len()).map(Part::Encoder));
         parts.push(Part::Latent);
         parts.extend((0..config.decoder_widths().len()).map(Part::Decoder));
         parts.push(Part::Output);
-        Self { config, vocabulary, kernel, parts }
+        Self { config, vocabulary, kernel, asked, parts }
     }
 
     fn run(
@@ -56,7 +59,7 @@ impl FrozenVgae {
         let at = |position| state_at(&state, position);
         let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
         let hidden = |layer: HiddenLayer, x| layer.forward(&x, &edges, self.kernel, 0.0, Mode::Evaluation);
-        Ok(match part {
+        let mut after = match part {
             Part::Input => {
                 let VgaeConfig { input: config, vocabulary_size, embedding, .. } = &self.config;
                 let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
@@ -64,8 +67,12 @@ impl FrozenVgae {
             }
             Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
             Part::Latent => {
-                let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&at(0)?)?;
-                vec![mean.shallow_clone(), mean]
+                let hidden = at(0)?;
+                let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&hidden)?;
+                match self.asked {
+                    Asked::Outputs => vec![mean.shallow_clone(), mean],
+                    Asked::OutputsAndHints => vec![mean.shallow_clone(), mean, hidden],
+                }
             }
             Part::Decoder(index) => {
                 vec![at(0)?, hidden(HiddenLayer::decoder(&mut scope, &self.config, index)?, at(1)?)?]
@@ -75,13 +82,21 @@ impl FrozenVgae {
                 let values = output.forward(&at(1)?, &edges, self.kernel)?;
                 vec![at(0)?, vgae::reconstruction(values, &self.config, self.kernel, Mode::Evaluation)?]
             }
-        })
+        };
+        after.extend(state.into_iter().skip(2));
+        Ok(after)
     }
 }
 
 impl FrozenModel for FrozenVgae {
     fn target_layout(&self) -> TargetLayout {
-        TargetLayout::vgae(self.config.latent as usize, self.config.input.features().node_features())
+        let layout = TargetLayout::vgae(self.config.latent as usize, self.config.input.features().node_features());
+        match self.asked {
+            Asked::Outputs => layout,
+            Asked::OutputsAndHints => {
+                layout.with_hidden(TargetName::HiddenNodes, vgae::last_width(&self.config) as usize)
+            }
+        }
     }
 
     fn layers(&self) -> Vec<LayerSpec> {

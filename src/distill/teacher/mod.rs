@@ -43,7 +43,7 @@ use super::cache::{CacheSummary, StoreShape};
 use super::model::FrozenModel;
 use super::planner::Measured;
 use super::shuttle::Shuttle;
-use super::targets::Targets;
+use super::targets::{TargetRows, Targets};
 use super::weights::Weights;
 
 pub use error::TeacherError;
@@ -203,6 +203,12 @@ impl Teacher {
     ///
     /// After an error the thread has ended, and every later call fails with the same cause.
     pub fn targets(&mut self) -> Result<Targets, TeacherError> {
+        let rows = self.target_rows()?;
+        patiently(Meter::new(Device::Cpu), || Ok(rows.gathered()?))
+    }
+
+    /// As [`Self::targets`]; what is kept in memory is not copied.
+    pub fn target_rows(&mut self) -> Result<TargetRows, TeacherError> {
         if let Some(cause) = &self.failure {
             return Err(TeacherError::Stopped { cause: cause.clone() });
         }
@@ -212,7 +218,7 @@ impl Teacher {
             self.shared.note_step(asked - last_answer);
         }
         let outcome = match awaited {
-            Awaited::Thread => take(&self.replies),
+            Awaited::Thread => take(&self.replies).map(Targets::into_rows),
             Awaited::Cache(batch) => self.kept_targets(batch),
         };
         self.shared.note_wait(asked.elapsed());
@@ -225,21 +231,25 @@ impl Teacher {
     }
 
     /// Targets out of the cache; a batch of which something is missing after all goes to the thread.
-    fn kept_targets(&self, batch: Batch) -> Result<Targets, TeacherError> {
+    fn kept_targets(&self, batch: Batch) -> Result<TargetRows, TeacherError> {
         let Some(cache) = &self.kept else { return Err(TeacherError::Interrupted) };
         let _phase = allocator::enter_phase(Phase::Teacher);
         let meter = Meter::new(Device::Cpu);
+        if let Some(rows) = cache.lock().in_place(batch.graph_index.as_slice())? {
+            self.shared.note_batch(batch.num_graphs() as u64, 0);
+            return Ok(rows);
+        }
         let (rows, missing) =
             patiently(meter, || Ok::<_, TeacherError>(cache.lock().lookup(batch.graph_index.as_slice())?))?;
         if missing.is_empty() {
             self.shared.note_batch(batch.num_graphs() as u64, 0);
-            return patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?));
+            return patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?.into_rows()));
         }
         drop(rows);
         let (replies, answer) = unbounded();
         self.send(Request::Again(batch, replies));
         match answer.recv() {
-            Ok(reply) => reply.and_then(Reply::take),
+            Ok(reply) => reply.and_then(Reply::take).map(Targets::into_rows),
             // The thread has ended, and its last reply tells why.
             Err(_) => Err(self.replies.try_iter().find_map(Result::err).unwrap_or(TeacherError::Interrupted)),
         }

@@ -13,15 +13,16 @@ use super::projection::{Padded, Project};
 use super::{Blocks, by_blocks, empty, expect_elements, like, math, shape};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
+use crate::torch::rows::Rows;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
-/// What the teacher gave, rows are nodes; f32 on the CPU, contiguous.
+/// What the teacher gave, rows are nodes; f32 on the CPU, tensors contiguous. Kept rows are read where they lie.
 pub struct Targets {
     /// μ, `[num_nodes, teacher_latent]`
-    pub latent: Tensor,
+    pub latent: Rows,
     /// `[num_nodes, features]`
-    pub reconstruction: Tensor,
+    pub reconstruction: Rows,
 }
 
 /// The student's side of the comparison.
@@ -161,67 +162,84 @@ impl Distillation {
     }
 }
 
+/// [`expect_elements`] of rows that need not lie in a tensor.
+fn expect_values(name: &str, rows: &Rows, expected: usize) -> Result<(), TchError> {
+    match rows {
+        Rows::Whole(tensor) => expect_elements(name, tensor, expected),
+        Rows::Apart(_) if rows.numel() == expected => Ok(()),
+        Rows::Apart(_) => {
+            Err(TchError::Shape(format!("{name} has {} values, {expected} elements are expected", rows.numel())))
+        }
+    }
+}
+
 /// What the differences from `target` are multiplied by, for a gradient by the mean of their squares.
-fn of_squares(of_mean: f64, target: &Tensor) -> f64 {
+fn of_squares(of_mean: f64, target: &Rows) -> f64 {
     2.0 * of_mean / target.numel().max(1) as f64
 }
 
 /// Σ (found − wanted)².
-fn squared_distance(found: &Tensor, wanted: &Tensor) -> Result<f64, TchError> {
-    expect_elements("a teacher's target", wanted, found.numel())?;
-    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, view::read("a target", wanted)?);
+fn squared_distance(found: &Tensor, wanted: &Rows) -> Result<f64, TchError> {
+    expect_values("a teacher's target", wanted, found.numel())?;
+    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, wanted.read("a target")?);
     let blocks = Blocks::new(found.len(), 1, 1);
     let mut sums = vec![0.0; blocks.count()];
     let parts = Parts::new(&mut sums, 0..=blocks.count());
     blocks.for_each(|block| {
         let elements = blocks.rows(block);
-        parts.take(block)[0] = dispatch(Squares { found: &found[elements.clone()], wanted: &wanted[elements] });
+        parts.take(block)[0] =
+            wanted.with(elements.clone(), |wanted| dispatch(Squares { found: &found[elements], wanted }));
     });
     drop(parts);
     Ok(sums.iter().sum())
 }
 
 /// `factor · (found − wanted)`.
-fn difference(found: &Tensor, wanted: &Tensor, factor: f64) -> Result<Tensor, TchError> {
+fn difference(found: &Tensor, wanted: &Rows, factor: f64) -> Result<Tensor, TchError> {
     let result = like(found)?;
-    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, view::read("a target", wanted)?);
+    let (found, wanted) = (view::read::<f32>("an output of the student", found)?, wanted.read("a target")?);
     let blocks = Blocks::new(found.len(), 1, 1);
     by_blocks("gradient", result, blocks, 1, |block, result| {
         let elements = blocks.rows(block);
-        let (found, wanted) = (&found[elements.clone()], &wanted[elements]);
-        dispatch(Difference { found, wanted, factor: factor as f32, result });
+        let (found, factor) = (&found[elements.clone()], factor as f32);
+        wanted.with(elements, |wanted| dispatch(Difference { found, wanted, factor, result }));
     })
 }
 
 /// Σ (P·z + b − μ)² and, where there is a factor for them, half its gradients by z, P and b, times that factor.
 fn projected_distance(
     [latent, weight, bias]: [&Tensor; 3],
-    target: &Tensor,
+    target: &Rows,
     factor: Option<f32>,
 ) -> Result<(f64, Vec<Tensor>), TchError> {
     let [nodes, inputs] = shape("latent", latent)?;
     let [outputs, _] = shape("weight of the projection", weight)?;
     expect_elements("weight of the projection", weight, inputs * outputs)?;
     expect_elements("bias of the projection", bias, outputs)?;
-    expect_elements("the teacher's latent", target, nodes * outputs)?;
+    expect_values("the teacher's latent", target, nodes * outputs)?;
     let padded = Padded::new(view::read("weight", weight)?, view::read("bias", bias)?, inputs);
-    let (z, mu) = (view::read::<f32>("latent", latent)?, view::read::<f32>("the teacher's latent", target)?);
+    let (z, mu) = (view::read::<f32>("latent", latent)?, target.read("the teacher's latent")?);
     let blocks = Blocks::new(nodes, inputs + outputs, ROWS);
     let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], factor.map(|_| like(latent)).transpose()?);
     // A block's own gradients of P and b, one after the other: added up in the blocks' order.
     let share = if factor.is_some() { padded.gradient_elements() } else { 0 };
-    let mut shares = vec![0.0_f32; blocks.count() * share];
+    let mut shares = empty(&[(blocks.count() * share) as i64])?;
     {
         let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
-        let share_parts = Parts::new(&mut shares, (0..=blocks.count()).map(|block| block * share));
+        let bounds = (0..=blocks.count()).map(|block| block * share);
+        let share_parts = Parts::new(view::write::<f32>("shares of the gradient", &mut shares)?, bounds);
         let slices = of_latent.as_mut().map(|tensor| view::write::<f32>("gradient", tensor)).transpose()?;
         let latent_parts = slices.map(|slice| Parts::new(slice, blocks.bounds(inputs)));
         blocks.for_each(|block| {
             let gradients = latent_parts.as_ref().map(|parts| (parts.take(block), share_parts.take(block)));
+            let gradients = gradients.map(|(of_latent, share)| {
+                share.fill(0.0);
+                (of_latent, share)
+            });
             sum_parts.take(block)[0] = dispatch(Project {
                 padded: &padded,
                 latent: &z[blocks.elements(block, inputs)],
-                target: &mu[blocks.elements(block, outputs)],
+                targets: &mu.rows(blocks.rows(block), outputs),
                 factor: factor.unwrap_or(1.0),
                 gradients,
             });
@@ -230,7 +248,12 @@ fn projected_distance(
     let sum = sums.iter().sum();
     let (Some(of_latent), Some(factor)) = (of_latent, factor) else { return Ok((sum, Vec::new())) };
     let (mut of_weight, mut of_bias) = (empty(&weight.size())?, empty(&bias.size())?);
-    padded.add_up(factor, &shares, view::write("gradient", &mut of_weight)?, view::write("gradient", &mut of_bias)?);
+    padded.add_up(
+        factor,
+        view::read("shares of the gradient", &shares)?,
+        view::write("gradient", &mut of_weight)?,
+        view::write("gradient", &mut of_bias)?,
+    );
     Ok((sum, vec![of_latent, of_weight, of_bias]))
 }
 

@@ -82,8 +82,8 @@ pub(super) struct Project<'a> {
     pub(super) padded: &'a Padded,
     /// `[rows, inputs]`
     pub(super) latent: &'a [f32],
-    /// `[rows, outputs]`
-    pub(super) target: &'a [f32],
+    /// A row of `outputs` for each row of the latent, wherever it lies.
+    pub(super) targets: &'a [&'a [f32]],
     pub(super) factor: f32,
     pub(super) gradients: Option<(&'a mut [f32], &'a mut [f32])>,
 }
@@ -93,14 +93,14 @@ impl Kernel for Project<'_> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) -> f64 {
-        let Self { padded, latent, target, factor, mut gradients } = self;
-        let (inputs, outputs) = (padded.inputs, padded.outputs);
+        let Self { padded, latent, targets, factor, mut gradients } = self;
+        let inputs = padded.inputs;
         let mut room = vec![0.0; ROWS * padded.wide_outputs()];
         let mut sum = 0.0;
-        let chunks = latent.chunks(ROWS * inputs.max(1)).zip(target.chunks(ROWS * outputs.max(1)));
-        for (chunk, (latent, target)) in chunks.enumerate() {
-            let differences = &mut room[..target.len() / outputs.max(1) * padded.wide_outputs()];
-            sum += project::<I>(padded, latent, target, differences);
+        let chunks = latent.chunks(ROWS * inputs.max(1)).zip(targets.chunks(ROWS));
+        for (chunk, (latent, targets)) in chunks.enumerate() {
+            let differences = &mut room[..targets.len() * padded.wide_outputs()];
+            sum += project::<I>(padded, latent, targets, differences);
             if let Some((of_latent, shares)) = &mut gradients {
                 let first = chunk * ROWS * inputs;
                 multiply_back::<I>(padded, factor, differences, &mut of_latent[first..first + latent.len()]);
@@ -129,10 +129,9 @@ macro_rules! for_each_tile {
     }};
 }
 
-/// Rows times weight, with the bias, less the targets `[rows, outputs]`, into `[rows, padded outputs]`; the sum of the
-/// squares.
+/// Rows times weight, with the bias, less the targets, into `[rows, padded outputs]`; the sum of the squares.
 #[inline(always)]
-fn project<I: Instructions>(padded: &Padded, latent: &[f32], target: &[f32], differences: &mut [f32]) -> f64 {
+fn project<I: Instructions>(padded: &Padded, latent: &[f32], targets: &[&[f32]], differences: &mut [f32]) -> f64 {
     let wide = padded.wide_outputs();
     let mut squares = [0.0_f32; LANES];
     for first in (0..differences.len() / wide.max(1)).step_by(TOGETHER) {
@@ -141,7 +140,7 @@ fn project<I: Instructions>(padded: &Padded, latent: &[f32], target: &[f32], dif
             column,
             first,
             latent,
-            target,
+            targets,
             differences,
             &mut squares
         ));
@@ -157,11 +156,11 @@ fn project_tile<I: Instructions, const WIDTH: usize>(
     column: usize,
     first: usize,
     latent: &[f32],
-    target: &[f32],
+    targets: &[&[f32]],
     differences: &mut [f32],
     squares: &mut [f32; LANES],
 ) {
-    let (wide, inputs, outputs) = (padded.wide_outputs(), padded.inputs, padded.outputs);
+    let (wide, inputs) = (padded.wide_outputs(), padded.inputs);
     let count = differences.len() / wide;
     let numbers = together::<TOGETHER>(first, count);
     let [a, b, c, d] = numbers.map(|row| &latent[row * inputs..][..inputs]);
@@ -174,28 +173,54 @@ fn project_tile<I: Instructions, const WIDTH: usize>(
         add_scaled::<I, WIDTH>(&mut sums_c, c, weights);
         add_scaled::<I, WIDTH>(&mut sums_d, d, weights);
     }
-    for (number, (row, mut sums)) in numbers.into_iter().zip([sums_a, sums_b, sums_c, sums_d]).enumerate() {
-        subtract::<WIDTH>(&mut sums, &target[row * outputs..][..outputs], column);
-        differences[row * wide + column..][..WIDTH].copy_from_slice(&sums);
-        // The last row may stand in the place of rows that are not there.
-        if first + number < count {
-            sums.as_chunks::<LANES>().0.iter().for_each(|values| add_squares::<I>(squares, values));
+    let mut finish = Finish { targets, differences, squares, numbers, first, column, wide };
+    // One by one, so that the sums never leave their vectors.
+    finish.row::<I, WIDTH>(0, sums_a);
+    finish.row::<I, WIDTH>(1, sums_b);
+    finish.row::<I, WIDTH>(2, sums_c);
+    finish.row::<I, WIDTH>(3, sums_d);
+}
+
+/// What becomes of the sums of rows that are worked on together.
+struct Finish<'a> {
+    targets: &'a [&'a [f32]],
+    differences: &'a mut [f32],
+    squares: &'a mut [f32; LANES],
+    numbers: [usize; TOGETHER],
+    first: usize,
+    column: usize,
+    wide: usize,
+}
+
+impl Finish<'_> {
+    /// Takes the row's targets off, and keeps the differences and their squares. The last row may stand in the place of rows
+    /// that are not there: what is kept of it once more is the same, and its squares count once.
+    #[inline(always)]
+    fn row<I: Instructions, const WIDTH: usize>(&mut self, number: usize, mut sums: [f32; WIDTH]) {
+        let (row, is_there) = (self.numbers[number], self.first + number < self.targets.len());
+        subtract::<WIDTH>(&mut sums, self.targets[row], self.column);
+        self.differences[row * self.wide + self.column..][..WIDTH].copy_from_slice(&sums);
+        if is_there {
+            sums.as_chunks::<LANES>().0.iter().for_each(|values| add_squares::<I>(self.squares, values));
         }
     }
 }
 
-/// Takes a row of targets off; beyond its end the difference is nothing.
+/// Takes a row of targets off. Beyond its end, where a row of sums is zero, there is nothing to take off.
 #[inline(always)]
 fn subtract<const WIDTH: usize>(sums: &mut [f32; WIDTH], target: &[f32], column: usize) {
-    // Two ways, so that in the common one the sums never leave their vectors.
-    match target.get(column..column + WIDTH) {
-        Some(target) => sums.iter_mut().zip(target).for_each(|(sum, &target)| *sum -= target),
+    let rest = &target[column.min(target.len())..];
+    let mut padded = [0.0; WIDTH];
+    // A whole tile by its length as a constant: otherwise each lane is taken off by itself.
+    let target = match rest.first_chunk() {
+        Some(target) => target,
         None => {
-            let rest = &target[column.min(target.len())..];
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                *sum = rest.get(lane).map_or(0.0, |target| *sum - target);
-            }
+            padded[..rest.len()].copy_from_slice(rest);
+            &padded
         }
+    };
+    for lane in 0..WIDTH {
+        sums[lane] -= target[lane];
     }
 }
 

@@ -4,6 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
 use crate::distill::TargetName;
+use crate::distill::hints::Hints;
 use crate::distill::losses::{self, LogitLoss};
 use crate::graph::Batch;
 use crate::nn::vgae::Mode;
@@ -23,34 +24,58 @@ pub struct GatObjective {
 }
 
 /// How the teacher's logits are compared with the student's, and how much they count.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct GatDistillation {
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
     pub alpha: f64,
+    /// Where a hidden layer is distilled, too.
+    pub hints: Option<Hints>,
 }
+
+/// Parts of the loss; the last only where there are hints.
+const WITH_HINT: &[&str] = &[
+    "task_loss",
+    "kd_loss",
+    "accuracy",
+    "false_positive_share",
+    "false_negative_share",
+    "teacher_agreement",
+    "hint_kd",
+];
 
 impl GatObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let logits = self.model.forward(batch, mode)?;
+        let pooled = self.model.embed(batch, mode)?;
+        let logits = self.model.classify(&pooled, mode)?;
         let task = self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?;
         self.teacher.read()?;
         let targets = self.teacher.targets(part)?;
         let called = logits.f_argmax(-1, false)?;
-        let (total, kd, agreement) = match (&self.distillation, targets) {
+        let (total, kd, agreement, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
-                let taught = target(&targets, TargetName::Logits)?;
-                let kd = distillation.loss.of(&logits, taught, &batch.labels)?;
+                let taught = target(&targets, TargetName::Logits)?.gathered()?;
+                let kd = distillation.loss.of(&logits, &taught, &batch.labels)?;
                 let total = losses::total(&kd, &task, distillation.alpha)?;
-                (total, kd, share_equal(&called, &taught.f_argmax(-1, false)?)?)
+                let agreement = share_equal(&called, &taught.f_argmax(-1, false)?)?;
+                match &distillation.hints {
+                    None => (total, kd, agreement, None),
+                    Some(hints) => {
+                        let hint = hints.distance(&pooled, &target(&targets, TargetName::HiddenGraphs)?.gathered()?)?;
+                        let hinted = hints.add_to(hint, [&kd, &total], distillation.alpha)?;
+                        (hinted.total, hinted.kd, agreement, Some(hinted.hint))
+                    }
+                }
             }
-            _ => (task.shallow_clone(), absent(&task), absent(&task)),
+            _ => (task.shallow_clone(), absent(&task), absent(&task), None),
         };
         let accuracy = share_equal(&called, &batch.labels)?;
         // Called 1 and labelled 0, or the reverse: the difference is 1 or -1.
         let difference = called.f_sub(&batch.labels)?;
         let (false_positives, false_negatives) = (share(&difference.f_gt(0)?)?, share(&difference.f_lt(0)?)?);
-        Ok(Losses { total, parts: vec![task, kd, accuracy, false_positives, false_negatives, agreement] })
+        let mut parts = vec![task, kd, accuracy, false_positives, false_negatives, agreement];
+        parts.extend(hint);
+        Ok(Losses { total, parts })
     }
 }
 
@@ -65,7 +90,10 @@ fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
 
 impl Objective for GatObjective {
     fn parts(&self) -> &'static [&'static str] {
-        &["task_loss", "kd_loss", "accuracy", "false_positive_share", "false_negative_share", "teacher_agreement"]
+        match self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()) {
+            Some(_) => WITH_HINT,
+            None => WITH_HINT.split_last().map_or(&[], |(_, parts)| parts),
+        }
     }
 
     fn burst(&self) -> usize {

@@ -6,7 +6,8 @@ mod vgae;
 
 use tch::{Kind, Tensor};
 
-use crate::distill::{TargetName, Targets};
+use crate::distill::{TargetName, TargetRows};
+use crate::torch::rows::Rows;
 use crate::train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective};
@@ -31,6 +32,6 @@ fn absent(like: &Tensor) -> Tensor {
 }
 
 /// The target of that name.
-fn target(targets: &Targets, name: TargetName) -> Result<&Tensor, ObjectiveError> {
+fn target(targets: &TargetRows, name: TargetName) -> Result<&Rows, ObjectiveError> {
     targets.get(name).ok_or_else(|| format!("the teacher gives no {name}").into())
 }

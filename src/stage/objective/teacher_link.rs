@@ -1,10 +1,11 @@
 //! An objective's line to its teacher: batches go out, targets come back, and the logs hear of it. Empty without one.
 
-use tch::{TchError, Tensor};
+use tch::TchError;
 
 use crate::distill::targets::Per;
-use crate::distill::{StepReport, TargetName, Targets, Teacher, TeacherError};
+use crate::distill::{StepReport, TargetName, TargetRows, Teacher, TeacherError};
 use crate::graph::Batch;
+use crate::torch::rows::Rows;
 use crate::train::objective::Part;
 use crate::train::timeline::Span;
 
@@ -36,7 +37,7 @@ enum Received {
     Nothing,
     /// They are kept, and read when the loss asks for them: then they are in the processor's cache for it.
     Kept,
-    Here(Targets),
+    Here(TargetRows),
 }
 
 impl TeacherLink {
@@ -62,18 +63,18 @@ impl TeacherLink {
         let Some(teacher) = &mut self.teacher else { return Ok(()) };
         // Nobody asked for those of the batch before; they come in order.
         if matches!(self.received, Received::Kept) {
-            teacher.targets()?;
+            teacher.target_rows()?;
         }
         // Those of the batch before make room first.
         self.received = Received::Nothing;
-        self.received = if teacher.next_is_kept() { Received::Kept } else { Received::Here(teacher.targets()?) };
+        self.received = if teacher.next_is_kept() { Received::Kept } else { Received::Here(teacher.target_rows()?) };
         Ok(())
     }
 
     /// Reads the targets of the batch at hand, if they are not here yet.
     pub fn read(&mut self) -> Result<(), TeacherError> {
         if let (Received::Kept, Some(teacher)) = (&self.received, &mut self.teacher) {
-            self.received = Received::Here(teacher.targets()?);
+            self.received = Received::Here(teacher.target_rows()?);
         }
         Ok(())
     }
@@ -86,17 +87,15 @@ impl TeacherLink {
     }
 
     /// The rows of the targets read that belong to `part`; `None` without a teacher.
-    pub fn targets(&self, part: &Part) -> Result<Option<Targets>, TchError> {
-        let rows = |per| match per {
-            Per::Graph => (part.graphs.start as i64, part.graphs.len() as i64),
-            Per::Node => (part.nodes.start, part.nodes.end - part.nodes.start),
+    pub fn targets(&self, part: &Part) -> Result<Option<TargetRows>, TchError> {
+        let rows_of = |per| match per {
+            Per::Graph => part.graphs.clone(),
+            // Rows of a part are never negative.
+            Per::Node => part.nodes.start as usize..part.nodes.end as usize,
         };
-        let select = |(name, tensor): &(TargetName, Tensor)| {
-            let (start, length) = rows(name.per());
-            Ok((*name, tensor.f_narrow(0, start, length)?))
-        };
-        let targets = |targets: &Targets| {
-            Ok(Targets { tensors: targets.tensors.iter().map(select).collect::<Result<_, TchError>>()? })
+        let select = |(name, rows): &(TargetName, Rows)| Ok((*name, rows.narrow(rows_of(name.per()))?));
+        let targets = |targets: &TargetRows| {
+            Ok(TargetRows { rows: targets.rows.iter().map(select).collect::<Result<_, TchError>>()? })
         };
         match &self.received {
             Received::Here(received) => targets(received).map(Some),

@@ -1,15 +1,21 @@
 //! The loss of a VGAE: its task, and distillation from a teacher where there is one.
 
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
+use crate::distill::hints::Hints;
 use crate::distill::losses::{self, Projection, VgaeWeights};
-use crate::distill::{TargetName, Targets};
+use crate::distill::{TargetName, TargetRows};
 use crate::graph::Batch;
 use crate::nn::vgae::{Mode, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
+use crate::torch::rows::Rows;
 use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
 use crate::train::timeline::Span;
+
+/// Parts of the loss; the last only where there are hints.
+const WITH_HINT: &[&str] =
+    &["task_loss", "kd_loss", "latent_kd", "recon_kd", "reconstruction", "id", "successors", "kl", "hint_kd"];
 
 /// A VGAE that is trained, perhaps by a teacher.
 pub struct VgaeObjective {
@@ -26,6 +32,8 @@ pub struct VgaeDistillation {
     pub weights: VgaeWeights,
     /// From the teacher's scale of node features to the student's, where they differ.
     pub translation: Option<Translation>,
+    /// Where a hidden layer is distilled, too.
+    pub hints: Option<Hints>,
 }
 
 /// What a teacher that was trained on other data reconstructs, in the student's units.
@@ -53,35 +61,60 @@ impl VgaeObjective {
         let task = task_loss(&output, batch)?;
         self.teacher.read()?;
         let targets = self.teacher.targets(part)?;
-        let (total, kd) = match (&self.distillation, targets) {
+        let Distilled { total, outputs, hint } = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => distil(distillation, &output, &task.total, &targets)?,
-            _ => (task.total.shallow_clone(), [absent(&task.total), absent(&task.total), absent(&task.total)]),
+            _ => Distilled {
+                total: task.total.shallow_clone(),
+                outputs: [absent(&task.total), absent(&task.total), absent(&task.total)],
+                hint: None,
+            },
         };
         let mut parts = vec![task.total];
-        parts.extend(kd);
+        parts.extend(outputs);
         parts.extend([task.reconstruction, task.id, task.successors, task.kl]);
+        parts.extend(hint);
         Ok(Losses { total, parts })
     }
 }
 
-/// The total loss, and the distillation with its two parts.
+/// The total loss and its distillation.
+struct Distilled {
+    total: Tensor,
+    /// The distillation, and its parts for the latent and the reconstruction.
+    outputs: [Tensor; 3],
+    hint: Option<Tensor>,
+}
+
 fn distil(
     distillation: &VgaeDistillation,
     output: &VgaeOutput,
     task: &Tensor,
-    targets: &Targets,
-) -> Result<(Tensor, [Tensor; 3]), ObjectiveError> {
+    targets: &TargetRows,
+) -> Result<Distilled, ObjectiveError> {
     let (latent, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
-    let translated = distillation.translation.as_ref().map(|translation| translation.apply(reconstruction)).transpose();
-    let translated = translated.map_err(ModelError::from)?;
+    let translation = distillation.translation.as_ref();
+    let translated = translation.map(|translation| Ok(Rows::Whole(translation.apply(&reconstruction.gathered()?)?)));
+    let translated = translated.transpose().map_err(|error: TchError| ModelError::from(error))?;
     let taught = [latent, translated.as_ref().unwrap_or(reconstruction)];
     let losses = losses::vgae(&distillation.projection, output, task, taught, distillation.weights)?;
-    Ok((losses.total, [losses.kd, losses.latent, losses.reconstruction]))
+    let Some(hints) = &distillation.hints else {
+        let outputs = [losses.kd, losses.latent, losses.reconstruction];
+        return Ok(Distilled { total: losses.total, outputs, hint: None });
+    };
+    let hidden =
+        output.hidden.as_ref().ok_or("a hidden layer is to be distilled, and the student's model keeps none")?;
+    let hint = hints.distance(hidden, &target(targets, TargetName::HiddenNodes)?.gathered()?)?;
+    let hinted = hints.add_to(hint, [&losses.kd, &losses.total], distillation.weights.alpha)?;
+    let outputs = [hinted.kd, losses.latent, losses.reconstruction];
+    Ok(Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) })
 }
 
 impl Objective for VgaeObjective {
     fn parts(&self) -> &'static [&'static str] {
-        &["task_loss", "kd_loss", "latent_kd", "recon_kd", "reconstruction", "id", "successors", "kl"]
+        match self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()) {
+            Some(_) => WITH_HINT,
+            None => WITH_HINT.split_last().map_or(&[], |(_, parts)| parts),
+        }
     }
 
     fn burst(&self) -> usize {
