@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kdgat::distill::losses::{self, Projection, VgaeWeights};
 use kdgat::graph::Batch;
 use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::fused::linear::linear;
 use kdgat::nn::fused::step_seed;
 use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropout, sigmoid};
 use kdgat::nn::parameters::{NamedTensor, Role};
@@ -105,6 +106,18 @@ proptest! {
     }
 
     #[test]
+    fn a_linear_layer_equals_the_composed_one(
+        rows in 0_i64..700,
+        columns in 1_i64..130,
+        outputs in 1_i64..130,
+        has_bias in prop::bool::ANY,
+    ) {
+        let _alone = alone();
+        let [fused, composed] = [true, false].map(|is_fused| linear_results(is_fused, [rows, columns, outputs], has_bias));
+        assert_all_same(&fused, &composed);
+    }
+
+    #[test]
     fn fused_activations_equal_composed(rows in 0_i64..300, columns in 1_i64..100) {
         let _alone = alone();
         let layer = Scope::root(&mut FreshParameters::new(0, Device::Cpu)).layer_id();
@@ -178,6 +191,40 @@ proptest! {
             assert_same(name, found, expected, 1e-6);
         }
     }
+}
+
+fn linear_results(is_fused: bool, [rows, columns, outputs]: [i64; 3], has_bias: bool) -> Vec<(String, Tensor)> {
+    let leaf = |size: &[i64], seed| normal(size, seed).set_requires_grad(true);
+    let (x, weight, bias) = (leaf(&[rows, columns], 1), leaf(&[outputs, columns], 2), leaf(&[outputs], 3));
+    let bias = has_bias.then_some(&bias);
+    let output = match is_fused {
+        true => linear(&x, &weight, bias).unwrap(),
+        false => x.linear(&weight, bias),
+    };
+    let leaves = [("x", &x), ("weight", &weight)].into_iter().chain(bias.map(|bias| ("bias", bias)));
+    results(&output, &leaves.collect::<Vec<_>>())
+}
+
+#[test]
+fn a_row_of_a_linear_layer_does_not_depend_on_the_others() {
+    let _alone = alone();
+    for (columns, outputs) in [(26, 83), (14, 80), (1, 1), (4, 10), (10, 4), (80, 40), (16, 16), (48, 49)] {
+        let (x, weight, bias) = (normal(&[700, columns], 1), normal(&[outputs, columns], 2), normal(&[outputs], 3));
+        let whole = linear(&x, &weight, Some(&bias)).unwrap();
+        for (first, rows) in [(0, 1), (699, 1), (1, 7), (8, 5), (3, 9), (3, 70), (64, 13)] {
+            let part = linear(&x.narrow(0, first, rows), &weight, Some(&bias)).unwrap();
+            assert_eq!(part, whole.narrow(0, first, rows), "{rows} rows from {first}, {columns} -> {outputs}");
+        }
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_a_linear_layer_are_errors() {
+    let _alone = alone();
+    let (x, weight) = (normal(&[4, 5], 1), normal(&[3, 6], 2));
+    assert!(linear(&x, &weight, None).unwrap_err().to_string().contains("x has 5 columns, the weight is for 6"));
+    let bias = normal(&[4], 3);
+    assert!(linear(&x, &normal(&[3, 5], 2), Some(&bias)).unwrap_err().to_string().contains("bias"));
 }
 
 fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64) -> Vec<(String, Tensor)> {
@@ -346,6 +393,7 @@ fn fused_passes_do_not_depend_on_threads() {
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
         found.extend(distillation_results(kernel, [5000, 16, 48], weights));
+        found.extend(linear_results(true, [5000, 40, 80], true));
         found
     };
     let before = tch::get_num_threads();

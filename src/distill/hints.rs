@@ -3,6 +3,7 @@
 use tch::{Kind, Reduction, Tensor};
 
 use crate::nn::ModelError;
+use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::Scope;
 
 use super::losses::Projection;
@@ -39,7 +40,7 @@ impl Hints {
     /// Mean squared distance of the student's mapped layer `[rows, student columns]` from the teacher's
     /// `[rows, teacher columns]`; rows are nodes for a VGAE, graphs for a GAT.
     pub fn distance(&self, student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
-        let mapped = self.regressor.forward(student)?.f_to_kind(Kind::Float)?;
+        let mapped = self.regressor.forward(student, AttentionKernel::Auto)?.f_to_kind(Kind::Float)?;
         Ok(mapped.f_mse_loss(teacher, Reduction::Mean)?)
     }
 

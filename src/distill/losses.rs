@@ -4,6 +4,7 @@
 
 use tch::{Kind, Reduction, Tensor};
 
+use crate::nn::attention::AttentionKernel;
 use crate::nn::fused::{self, distillation, distillation::Distilled};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
@@ -53,9 +54,9 @@ impl Projection {
     }
 
     /// `[num_nodes, student_latent]` → `[num_nodes, teacher_latent]`.
-    pub fn forward(&self, latent: &Tensor) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, latent: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
         match &self.0 {
-            Some(linear) => linear.forward(latent),
+            Some(linear) => linear.forward(latent, kernel),
             None => Ok(latent.shallow_clone()),
         }
     }
@@ -104,7 +105,8 @@ fn composed_vgae(
     [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
     weights: VgaeWeights,
 ) -> Result<VgaeKd, ModelError> {
-    let latent = projection.forward(&output.latent)?.f_mse_loss(teacher_latent, Reduction::Mean)?;
+    let latent =
+        projection.forward(&output.latent, AttentionKernel::Composed)?.f_mse_loss(teacher_latent, Reduction::Mean)?;
     let reconstruction = output.reconstruction.f_mse_loss(teacher_reconstruction, Reduction::Mean)?;
     let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
     let total = total(&kd, task, weights.alpha)?;

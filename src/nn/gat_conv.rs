@@ -65,7 +65,7 @@ impl GatConv {
         kernel: AttentionKernel,
         return_weights: bool,
     ) -> Result<Attended, ModelError> {
-        let values = layers::matmul_transposed(x, &self.weight)?;
+        let values = layers::matmul_transposed(x, &self.weight, kernel)?;
         let attended = attention::gat_conv(
             kernel,
             &values,

@@ -84,9 +84,9 @@ impl GatV2Conv {
         let edge_attributes = edge_attributes.f_to_kind(self.edge_weight.f_kind()?)?;
         let attended = attention::gatv2_attention(
             kernel,
-            &self.source.forward(x)?,
-            &self.target.forward(x)?,
-            Some(&matmul_transposed(&edge_attributes, &self.edge_weight)?),
+            &self.source.forward(x, kernel)?,
+            &self.target.forward(x, kernel)?,
+            Some(&matmul_transposed(&edge_attributes, &self.edge_weight, kernel)?),
             &self.attention,
             Some(&self.bias),
             adjacency,

@@ -22,7 +22,10 @@ const VECTOR_ROWS: i64 = 64;
 
 /// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`. A row of the result depends on that row alone,
 /// not on how many there are.
-pub fn matmul_transposed(x: &Tensor, weight: &Tensor) -> Result<Tensor, ModelError> {
+pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    if fused::linear::applies(kernel, x, weight)? {
+        return Ok(fused::linear::linear(x, weight, None)?);
+    }
     with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?))
 }
 
@@ -96,7 +99,10 @@ impl Linear {
     }
 
     /// `[rows, input]` → `[rows, output]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+        if fused::linear::applies(kernel, x, &self.weight)? {
+            return Ok(fused::linear::linear(x, &self.weight, Some(&self.bias))?);
+        }
         with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_linear(&self.weight, Some(&self.bias))?))
     }
 }
@@ -290,7 +296,7 @@ impl Mlp {
             if index > 0 {
                 x = relu_dropout(&x, *id, dropout, kernel, mode)?;
             }
-            x = layer.forward(&x)?;
+            x = layer.forward(&x, kernel)?;
         }
         Ok(x)
     }

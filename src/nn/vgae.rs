@@ -211,7 +211,7 @@ impl Vgae {
     }
 
     fn moments(&self, hidden: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
-        Ok((self.mean.forward(hidden)?, self.log_variance.forward(hidden)?))
+        Ok((self.mean.forward(hidden, self.kernel)?, self.log_variance.forward(hidden, self.kernel)?))
     }
 
     /// The three decoders on a given latent.
@@ -224,7 +224,7 @@ impl Vgae {
         log_variance: Tensor,
     ) -> Result<VgaeOutput, ModelError> {
         let reconstruction = self.reconstruct(&latent, batch, mode)?;
-        let id_logits = self.id_classifier.forward(&latent)?;
+        let id_logits = self.id_classifier.forward(&latent, self.kernel)?;
         let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
         Ok(VgaeOutput {
             reconstruction,
@@ -241,7 +241,7 @@ impl Vgae {
 
     /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
     pub fn targets(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
-        let mean = self.mean.forward(&self.encoder(batch, Mode::Evaluation)?)?;
+        let mean = self.mean.forward(&self.encoder(batch, Mode::Evaluation)?, self.kernel)?;
         let reconstruction = self.reconstruct(&mean, batch, Mode::Evaluation)?;
         Ok((mean, reconstruction))
     }
@@ -292,7 +292,12 @@ impl Vgae {
     pub fn node_errors(&self, batch: &Batch) -> Result<NodeErrors, ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
         let continuous = self.config.input.continuous(batch)?;
-        node_errors([&reconstruction, &continuous], &self.id_classifier.forward(&mean)?, batch, self.kernel)
+        node_errors(
+            [&reconstruction, &continuous],
+            &self.id_classifier.forward(&mean, self.kernel)?,
+            batch,
+            self.kernel,
+        )
     }
 
     /// As [`Vgae::node_errors`], and the means over each graph's nodes of: the error x̂ − x of each continuous feature, its
@@ -300,7 +305,7 @@ impl Vgae {
     pub fn error_profile(&self, batch: &Batch) -> Result<(NodeErrors, Tensor), ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
         let continuous = self.config.input.continuous(batch)?;
-        let logits = self.id_classifier.forward(&mean)?;
+        let logits = self.id_classifier.forward(&mean, self.kernel)?;
         let errors = node_errors([&reconstruction, &continuous], &logits, batch, self.kernel)?;
         let residual = reconstruction.f_sub(&continuous)?;
         let columns = [&residual, &residual.f_square()?, &errors.id.f_unsqueeze(1)?];

@@ -33,6 +33,12 @@ impl Autocast {
     }
 }
 
+/// Whether this thread runs what is safe in less precision on `device`.
+pub fn is_in_force(device: Device) -> Result<bool, TchError> {
+    let [host, cuda] = AutocastState::current()?.kinds;
+    Ok(if device.is_cuda() { cuda } else { host }.is_some())
+}
+
 /// The mixed precision in force on a thread, to be entered again by a recomputation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AutocastState {

@@ -4,13 +4,17 @@
 //! instruction set, where the compiler turns the arrays into vectors. Everything it calls in its inner loops
 //! has to be `#[inline(always)]`, or it is compiled without those instructions.
 
+pub mod product;
 pub mod rows;
+pub mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::philox::{self, LANES, Words};
+use product::Product;
 use rows::{Heads, Initial, Matrix};
 
 /// An instruction set that kernels are compiled for.
@@ -93,6 +97,33 @@ pub trait Instructions: Copy {
     #[inline(always)]
     fn row_products(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
         wide_row_products::<Self>(left, rows, heads, products);
+    }
+
+    /// A product of matrices that has columns, whose sizes fit one another.
+    #[inline(always)]
+    fn multiply(product: Product, result: &mut [f32]) {
+        product::portable::<Self>(product, result);
+    }
+
+    /// The random words of the counters from `first` on.
+    #[inline(always)]
+    fn philox(key: u64, first: u64) -> Words {
+        philox::portable_words(key, first)
+    }
+
+    /// Writes `chosen` where the lower 16 bits of a word (or the `upper` ones) reach `threshold`, else zero.
+    #[inline(always)]
+    fn choose(words: &[u32; LANES], upper: bool, threshold: u32, chosen: f32, to: &mut [f32; LANES]) {
+        let shift = if upper { 16 } else { 0 };
+        for lane in 0..LANES {
+            to[lane] = if (words[lane] >> shift) & 0xFFFF >= threshold { chosen } else { 0.0 };
+        }
+    }
+
+    /// Transposes a square of [`transpose::SIDE`] rows: slices that begin with it, and the distances of their rows.
+    #[inline(always)]
+    fn transpose_square(from: (&[f32], usize), to: (&mut [f32], usize)) {
+        transpose::portable_square(from, to);
     }
 }
 

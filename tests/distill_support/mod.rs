@@ -7,6 +7,7 @@ use kdgat::distill::{
     FrozenModel, LayerSpec, LayerState, ModelError, TargetLayout, TargetName, Targets, WeightViews, Weights,
 };
 use kdgat::graph::{Adjacency, Batch, NODE_FEATURES};
+use kdgat::nn::fused::linear::linear;
 use tch::{Device, Kind, Tensor};
 
 /// Numbers in [-1, 1) that depend on their place alone.
@@ -198,7 +199,8 @@ impl FrozenModel for Perceptron {
             state.into_iter().next().expect("state of the layer before")
         };
         let weight = weights.get(&format!("layers.{layer}.weight"))?;
-        let output = input.linear(&weight, Some(weights.get(&format!("layers.{layer}.bias"))?));
+        // A row of its result does not depend on the rows beside it; that of torch's may.
+        let output = linear(&input, &weight, Some(&weights.get(&format!("layers.{layer}.bias"))?))?;
         if layer + 1 < self.widths().len() {
             let output = match self.behaviour {
                 Behaviour::Dropout => output.dropout(0.1, true),

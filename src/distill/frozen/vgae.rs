@@ -68,7 +68,7 @@ impl FrozenVgae {
             Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
             Part::Latent => {
                 let hidden = at(0)?;
-                let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&hidden)?;
+                let mean = vgae::mean_layer(&mut scope, &self.config)?.forward(&hidden, self.kernel)?;
                 match self.asked {
                     Asked::Outputs => vec![mean.shallow_clone(), mean],
                     Asked::OutputsAndHints => vec![mean.shallow_clone(), mean, hidden],

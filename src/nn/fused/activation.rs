@@ -95,7 +95,7 @@ impl Kernel for Activate<'_> {
             }
             Some(dropout) => {
                 for (part, (output, x)) in self.output.chunks_mut(GROUP).zip(self.x.chunks(GROUP)).enumerate() {
-                    dropout.factors(self.first + part * GROUP, output);
+                    dropout.factors::<I>(self.first + part * GROUP, output);
                     for (output, &x) in output.iter_mut().zip(x) {
                         *output *= relu(x);
                     }

@@ -9,7 +9,8 @@ use std::ffi::CStr;
 
 use tch::{TchError, Tensor};
 
-use super::projection::{Padded, Project};
+use super::linear;
+use super::projection::Projection;
 use super::{Blocks, by_blocks, empty, expect_elements, like, math, shape};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
@@ -82,7 +83,7 @@ struct Distillation {
 }
 
 /// Rows of a block are a multiple of this, so that a block's share of the projection's gradient is small beside it.
-const ROWS: usize = 64;
+const ROWS: usize = 256;
 
 impl Function for Distillation {
     const NAME: &'static CStr = c"fused distillation";
@@ -217,12 +218,13 @@ fn projected_distance(
     expect_elements("weight of the projection", weight, inputs * outputs)?;
     expect_elements("bias of the projection", bias, outputs)?;
     expect_values("the teacher's latent", target, nodes * outputs)?;
-    let padded = Padded::new(view::read("weight", weight)?, view::read("bias", bias)?, inputs);
     let (z, mu) = (view::read::<f32>("latent", latent)?, target.read("the teacher's latent")?);
+    let (weight, bias) = (view::read("weight", weight)?, view::read("bias", bias)?);
+    let projection = Projection::new(weight, bias, inputs, factor.unwrap_or(1.0));
     let blocks = Blocks::new(nodes, inputs + outputs, ROWS);
     let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], factor.map(|_| like(latent)).transpose()?);
     // A block's own gradients of P and b, one after the other: added up in the blocks' order.
-    let share = if factor.is_some() { padded.gradient_elements() } else { 0 };
+    let share = if factor.is_some() { linear::share_elements([inputs, outputs]) } else { 0 };
     let mut shares = empty(&[(blocks.count() * share) as i64])?;
     {
         let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
@@ -236,24 +238,15 @@ fn projected_distance(
                 share.fill(0.0);
                 (of_latent, share)
             });
-            sum_parts.take(block)[0] = dispatch(Project {
-                padded: &padded,
-                latent: &z[blocks.elements(block, inputs)],
-                targets: &mu.rows(blocks.rows(block), outputs),
-                factor: factor.unwrap_or(1.0),
-                gradients,
-            });
+            let rows = &z[blocks.elements(block, inputs)];
+            let targets = mu.rows(blocks.rows(block), outputs);
+            sum_parts.take(block)[0] = projection.distance(rows, &targets, gradients);
         });
     }
     let sum = sums.iter().sum();
     let (Some(of_latent), Some(factor)) = (of_latent, factor) else { return Ok((sum, Vec::new())) };
-    let (mut of_weight, mut of_bias) = (empty(&weight.size())?, empty(&bias.size())?);
-    padded.add_up(
-        factor,
-        view::read("shares of the gradient", &shares)?,
-        view::write("gradient", &mut of_weight)?,
-        view::write("gradient", &mut of_bias)?,
-    );
+    let shares = view::read("shares of the gradient", &shares)?;
+    let [of_weight, of_bias] = linear::sums(shares, [inputs, outputs], factor)?;
     Ok((sum, vec![of_latent, of_weight, of_bias]))
 }
 

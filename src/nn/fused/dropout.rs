@@ -1,6 +1,7 @@
 //! Dropout masks as pure functions of a seed and an element's position, drawn by any thread at any time.
 
 use crate::torch::philox::philox_lanes;
+use crate::torch::simd::Instructions;
 
 /// Elements whose mask is drawn together; a range of elements begins at a multiple of this.
 pub(super) const GROUP: usize = 8 * LANES;
@@ -30,30 +31,26 @@ impl Dropout {
 
     /// Writes the factors (zero, or the scale) of the elements from `first`, a multiple of [`GROUP`].
     #[inline(always)]
-    pub(super) fn factors(self, first: usize, factors: &mut [f32]) {
+    pub(super) fn factors<I: Instructions>(self, first: usize, factors: &mut [f32]) {
         let (groups, rest) = factors.as_chunks_mut::<GROUP>();
         let mut group = (first / GROUP) as u64;
         for factors in groups {
-            self.group(group, factors);
+            self.group::<I>(group, factors);
             group += 1;
         }
         if !rest.is_empty() {
             let mut whole = [0.0; GROUP];
-            self.group(group, &mut whole);
+            self.group::<I>(group, &mut whole);
             rest.copy_from_slice(&whole[..rest.len()]);
         }
     }
 
     #[inline(always)]
-    fn group(self, group: u64, factors: &mut [f32; GROUP]) {
-        let words = philox_lanes(self.seed, group * LANES as u64);
-        for (word, pair) in words.iter().zip(factors.as_chunks_mut::<{ 2 * LANES }>().0) {
-            let (low, high) = pair.split_at_mut(LANES);
-            for lane in 0..LANES {
-                let bits = word[lane] as u32;
-                low[lane] = if bits & 0xFFFF >= self.threshold { self.scale } else { 0.0 };
-                high[lane] = if bits >> 16 >= self.threshold { self.scale } else { 0.0 };
-            }
+    fn group<I: Instructions>(self, group: u64, factors: &mut [f32; GROUP]) {
+        let words = philox_lanes::<I>(self.seed, group * LANES as u64);
+        let (halves, _) = factors.as_chunks_mut::<LANES>();
+        for (position, half) in halves.iter_mut().enumerate() {
+            I::choose(&words[position / 2], position % 2 == 1, self.threshold, self.scale, half);
         }
     }
 }
@@ -61,10 +58,22 @@ impl Dropout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::torch::simd::{Kernel, dispatch};
 
     fn factors(probability: f64, seed: u64, first: usize, length: usize) -> Vec<f32> {
+        struct Factors<'a>(Dropout, usize, &'a mut [f32]);
+
+        impl Kernel for Factors<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<I: Instructions>(self) {
+                self.0.factors::<I>(self.1, self.2);
+            }
+        }
+
         let mut factors = vec![f32::NAN; length];
-        Dropout::new(probability, seed).unwrap().factors(first, &mut factors);
+        dispatch(Factors(Dropout::new(probability, seed).unwrap(), first, &mut factors));
         factors
     }
 

@@ -109,18 +109,20 @@ impl Kernel for Normals<'_> {
 fn normals<I: Instructions>(seed: u64, group: u64, values: &mut [f32; GROUP]) {
     /// Of the upper 24 bits: every such number is exact.
     const STEP: f32 = 1.0 / 16_777_216.0;
-    let words = philox_lanes(seed, group * LANES as u64);
+    let words = philox_lanes::<I>(seed, group * LANES as u64);
     for (pair, words) in values.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().zip(words.as_chunks::<2>().0) {
-        let (cosines, sines) = pair.split_at_mut(LANES);
+        let (mut cosines, mut sines) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
             // Above zero, of which there is no logarithm.
-            let uniform = ((words[0][lane] as u32 >> 8) + 1) as f32 * STEP;
+            let uniform = ((words[0][lane] >> 8) + 1) as f32 * STEP;
             let squared = -2.0 * math::ln::<I>(uniform);
             let radius = if squared > 0.0 { squared.sqrt() } else { 0.0 };
-            let [cosine, sine] = math::cos_sin_of_turns::<I>((words[1][lane] as u32 >> 8) as f32 * STEP);
+            let [cosine, sine] = math::cos_sin_of_turns::<I>((words[1][lane] >> 8) as f32 * STEP);
             cosines[lane] = radius * cosine;
             sines[lane] = radius * sine;
         }
+        pair[..LANES].copy_from_slice(&cosines);
+        pair[LANES..].copy_from_slice(&sines);
     }
 }
 

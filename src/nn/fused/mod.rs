@@ -12,6 +12,7 @@ pub mod dropout;
 pub mod hashed_input;
 pub mod input;
 pub mod latent;
+pub mod linear;
 pub mod math;
 pub mod norm;
 mod norm_backward;

@@ -313,7 +313,7 @@ impl Kernel for Apply<'_> {
         let mut first = self.first;
         for (output, x) in self.output.chunks_mut(step).zip(self.x.chunks(step)) {
             if let Some(dropout) = self.dropout {
-                dropout.factors(first, output);
+                dropout.factors::<I>(first, output);
             }
             for (output, x) in output.chunks_mut(rows).zip(x.chunks(rows)) {
                 let length = output.len();

@@ -1,13 +1,19 @@
 //! The vectors of x86: 256 and 512 bits, behind one trait, and what kernels do with either.
 
+mod philox;
+mod product;
 mod rows;
+mod transpose;
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use self::rows::{Sum, products};
+use super::product::Product;
 use super::rows::{Heads, Initial, Matrix};
+use super::transpose::SIDE;
 use super::{Instructions, Kernel, wide_row_products};
+use crate::torch::philox::{LANES, Words};
 
 /// A register of numbers.
 ///
@@ -15,6 +21,8 @@ use super::{Instructions, Kernel, wide_row_products};
 /// The machine has the instructions of the type; a pointer is good for `LANES` elements, or for `count` of them.
 trait Vector: Copy {
     const LANES: usize;
+    /// Of this size the machine has.
+    const REGISTERS: usize;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     /// The first `count < LANES`, and zeros.
@@ -27,6 +35,10 @@ trait Vector: Copy {
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sum(self) -> f32;
+    /// The words of [`philox`] of the counters from `first` on.
+    unsafe fn philox(key: u64, first: u64) -> Words;
+    /// [`Instructions::choose`] for the first [`Vector::LANES`] of `words`.
+    unsafe fn choose(words: *const u32, upper: bool, threshold: u32, chosen: f32) -> Self;
 }
 
 /// The instructions of a vector.
@@ -80,12 +92,37 @@ impl<V: Vector> Instructions for Vectors<V> {
             wide_row_products::<Self>(left, rows, heads, to);
         }
     }
+
+    #[inline(always)]
+    fn multiply(product: Product, result: &mut [f32]) {
+        unsafe { product::write::<V>(product, result) }
+    }
+
+    #[inline(always)]
+    fn philox(key: u64, first: u64) -> Words {
+        unsafe { V::philox(key, first) }
+    }
+
+    #[inline(always)]
+    fn choose(words: &[u32; LANES], upper: bool, threshold: u32, chosen: f32, to: &mut [f32; LANES]) {
+        for at in (0..LANES).step_by(V::LANES) {
+            unsafe { V::choose(words.as_ptr().add(at), upper, threshold, chosen).store(to.as_mut_ptr().add(at)) }
+        }
+    }
+
+    #[inline(always)]
+    fn transpose_square(from: (&[f32], usize), to: (&mut [f32], usize)) {
+        let end = |step: usize| (SIDE - 1) * step + SIDE;
+        assert!(from.0.len() >= end(from.1) && to.0.len() >= end(to.1), "a square ends too early");
+        unsafe { transpose::square(from.0.as_ptr(), from.1, to.0.as_mut_ptr(), to.1) }
+    }
 }
 
 // SAFETY (of both): what `Vector` asks of its callers is what these instructions ask.
 
 impl Vector for __m256 {
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -133,6 +170,22 @@ impl Vector for __m256 {
             _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
         }
     }
+    #[inline(always)]
+    unsafe fn philox(key: u64, first: u64) -> Words {
+        unsafe { philox::of_256::words(key, first) }
+    }
+    #[inline(always)]
+    unsafe fn choose(words: *const u32, upper: bool, threshold: u32, chosen: f32) -> Self {
+        unsafe {
+            let words = _mm256_loadu_si256(words.cast());
+            let bits = match upper {
+                true => _mm256_srli_epi32::<16>(words),
+                false => _mm256_and_si256(words, _mm256_set1_epi32(0xFFFF)),
+            };
+            let below = _mm256_cmpgt_epi32(_mm256_set1_epi32(threshold as i32), bits);
+            _mm256_andnot_ps(_mm256_castsi256_ps(below), _mm256_set1_ps(chosen))
+        }
+    }
 }
 
 /// All bits of the first `count` lanes.
@@ -146,6 +199,7 @@ unsafe fn first_lanes(count: usize) -> __m256i {
 
 impl Vector for __m512 {
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -188,6 +242,22 @@ impl Vector for __m512 {
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
         unsafe { _mm512_reduce_add_ps(self) }
+    }
+    #[inline(always)]
+    unsafe fn philox(key: u64, first: u64) -> Words {
+        unsafe { philox::of_512::words(key, first) }
+    }
+    #[inline(always)]
+    unsafe fn choose(words: *const u32, upper: bool, threshold: u32, chosen: f32) -> Self {
+        unsafe {
+            let words = _mm512_loadu_si512(words.cast());
+            let bits = match upper {
+                true => _mm512_srli_epi32::<16>(words),
+                false => _mm512_and_si512(words, _mm512_set1_epi32(0xFFFF)),
+            };
+            let reached = _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(threshold as i32));
+            _mm512_maskz_mov_ps(reached, _mm512_set1_ps(chosen))
+        }
     }
 }
 
