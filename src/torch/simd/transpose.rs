@@ -8,8 +8,8 @@ pub const SIDE: usize = 8;
 /// `[columns, rows]` of a matrix `[rows, columns]`.
 pub fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let mut result = vec![0.0; values.len()];
-    if columns > 0 {
-        dispatch(Transpose { values, rows: values.len() / columns, columns, result: &mut result });
+    if let Some(rows) = values.len().checked_div(columns) {
+        dispatch(Transpose { values, rows, columns, result: &mut result });
     }
     result
 }

@@ -118,14 +118,12 @@ impl Tile {
         // SAFETY: as the caller says.
         unsafe {
             let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
-            for row in 0..ROWS {
-                for vector in 0..VECTORS {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (vector, sum) in sums.iter_mut().enumerate() {
                     match start {
                         First::Zero => {}
-                        First::Kept => {
-                            sums[row][vector] = self.load::<V, VECTORS, WHOLE>(result.add(row * width), vector)
-                        }
-                        First::Row(from) => sums[row][vector] = self.load::<V, VECTORS, WHOLE>(from, vector),
+                        First::Kept => *sum = self.load::<V, VECTORS, WHOLE>(result.add(row * width), vector),
+                        First::Row(from) => *sum = self.load::<V, VECTORS, WHOLE>(from, vector),
                     }
                 }
             }
@@ -142,12 +140,12 @@ impl Tile {
                     self.add_products::<V, ROWS, VECTORS, WHOLE>(index, factors, &mut sums);
                 }
             }
-            for row in 0..ROWS {
-                for vector in 0..VECTORS {
+            for (row, sums) in sums.into_iter().enumerate() {
+                for (vector, sum) in sums.into_iter().enumerate() {
                     let to = result.add(row * width + vector * V::LANES);
                     match WHOLE || vector + 1 < VECTORS {
-                        true => sums[row][vector].store(to),
-                        false => sums[row][vector].store_part(to, self.part),
+                        true => sum.store(to),
+                        false => sum.store_part(to, self.part),
                     }
                 }
             }
@@ -190,6 +188,7 @@ impl Tile {
 /// The same pointer, of which the compiler no longer knows how it was come by: it would work out a row's address from the
 /// row before in each turn of the loop, with more instructions than there are products.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)]
 fn apart(mut pointer: *const f32) -> *const f32 {
     // SAFETY: no instruction at all.
     unsafe { asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
