@@ -13,7 +13,7 @@ use super::parameters::{Init, Scope};
 use crate::graph::Batch;
 
 /// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
-/// thread: from 16 on; fewer go through other kernels, which round differently).
+/// thread of an Intel Xeon: from 16 on; fewer go through other kernels, which round differently).
 const LEAST_ROWS: i64 = 16;
 
 /// Rows in whose multiples an elementwise function runs through vectors alone: whatever the number of columns, nothing is

@@ -26,8 +26,12 @@ const ELEMENTS: usize = 262_144;
 /// Rows that are multiplied at once: with theirs, a block's gradients stay in the core's fastest cache.
 pub(super) const ROWS: usize = 64;
 
-/// Rows whose gradients of W and b are summed up as one share: a share is small beside them.
+/// The fewest rows whose gradients of W and b are summed up as one share.
 const ROWS_OF_A_SHARE: usize = 256;
+
+/// A share has at most this part of the numbers that its rows of x and of the result's gradient have: all shares together take
+/// little memory beside those.
+const PART_OF_ITS_ROWS: usize = 4;
 
 /// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
 pub fn applies(kernel: AttentionKernel, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
@@ -84,7 +88,7 @@ impl Function for LinearLayer {
         let [outputs, _] = shape("weight", weight)?;
         let gradient = gradient.f_contiguous()?;
         expect_elements("gradient of the result", &gradient, rows * outputs)?;
-        let blocks = Blocks::new(rows, columns + outputs, ROWS_OF_A_SHARE);
+        let blocks = Blocks::new(rows, columns + outputs, rows_of_a_share([columns, outputs]));
         let of_parameters = needed[1..].contains(&true);
         let share = if of_parameters { share_elements([columns, outputs]) } else { 0 };
         let mut of_x = needed[0].then(|| like(x)).transpose()?;
@@ -150,6 +154,12 @@ impl Sides<'_> {
             }
         }
     }
+}
+
+/// By the shape of the layer alone.
+fn rows_of_a_share([columns, outputs]: [usize; 2]) -> usize {
+    let rows = (PART_OF_ITS_ROWS * share_elements([columns, outputs])).div_ceil((columns + outputs).max(1));
+    rows.max(ROWS_OF_A_SHARE).next_multiple_of(ROWS)
 }
 
 /// Numbers of a share of the gradients by weight and bias.
