@@ -1,8 +1,6 @@
 //! Philox 4×32-10 (Salmon et al. 2011): random numbers as a pure function of key and counter, so that any part
 //! of a mask can be drawn by any thread, at any time, again.
 
-use super::simd::Instructions;
-
 /// Multiplications of a state.
 pub(super) const ROUNDS: usize = 10;
 pub(super) const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -33,19 +31,13 @@ pub fn philox(key: u64, counter: u64) -> [u32; 4] {
     state
 }
 
-/// Counters that [`philox_lanes`] works on side by side.
+/// Counters whose words are drawn side by side.
 pub const LANES: usize = 16;
 
 /// The four words of each of [`LANES`] counters.
 pub type Words = [[u32; LANES]; 4];
 
-/// The words of [`philox`] for the counters from `first` on.
-#[inline(always)]
-pub fn philox_lanes<I: Instructions>(key: u64, first: u64) -> Words {
-    I::philox(key, first)
-}
-
-/// [`philox_lanes`], for machines without wider vectors.
+/// The words of [`philox`] for the counters from `first` on, for machines without wider vectors.
 #[inline(always)]
 pub(super) fn portable_words(key: u64, first: u64) -> Words {
     let mut words = [[0; LANES]; 4];
@@ -61,7 +53,7 @@ pub(super) fn portable_words(key: u64, first: u64) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::torch::simd::{Kernel, Level, dispatch_at};
+    use crate::torch::simd::{Instructions, Kernel, Level, dispatch_at};
 
     #[test]
     fn lanes_are_the_words_of_their_counters() {
@@ -87,7 +79,7 @@ mod tests {
 
         #[inline(always)]
         fn run<I: Instructions>(self) -> Words {
-            philox_lanes::<I>(self.key, self.first)
+            I::philox(self.key, self.first)
         }
     }
 

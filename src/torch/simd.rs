@@ -105,7 +105,7 @@ pub trait Instructions: Copy {
         product::portable::<Self>(product, result);
     }
 
-    /// The random words of the counters from `first` on.
+    /// The words of [`philox::philox`] of the counters from `first` on.
     #[inline(always)]
     fn philox(key: u64, first: u64) -> Words {
         philox::portable_words(key, first)

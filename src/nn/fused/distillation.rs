@@ -82,9 +82,6 @@ struct Distillation {
     weights: Weights,
 }
 
-/// Rows of a block are a multiple of this, so that a block's share of the projection's gradient is small beside it.
-const ROWS: usize = 256;
-
 impl Function for Distillation {
     const NAME: &'static CStr = c"fused distillation";
 
@@ -221,7 +218,7 @@ fn projected_distance(
     let (z, mu) = (view::read::<f32>("latent", latent)?, target.read("the teacher's latent")?);
     let (weight, bias) = (view::read("weight", weight)?, view::read("bias", bias)?);
     let projection = Projection::new(weight, bias, inputs, factor.unwrap_or(1.0));
-    let blocks = Blocks::new(nodes, inputs + outputs, ROWS);
+    let blocks = Blocks::new(nodes, inputs + outputs, linear::rows_of_a_share([inputs, outputs]));
     let (mut sums, mut of_latent) = (vec![0.0; blocks.count()], factor.map(|_| like(latent)).transpose()?);
     // A block's own gradients of P and b, one after the other: added up in the blocks' order.
     let share = if factor.is_some() { linear::share_elements([inputs, outputs]) } else { 0 };

@@ -1,6 +1,5 @@
 //! Dropout masks as pure functions of a seed and an element's position, drawn by any thread at any time.
 
-use crate::torch::philox::philox_lanes;
 use crate::torch::simd::Instructions;
 
 /// Elements whose mask is drawn together; a range of elements begins at a multiple of this.
@@ -47,7 +46,7 @@ impl Dropout {
 
     #[inline(always)]
     fn group<I: Instructions>(self, group: u64, factors: &mut [f32; GROUP]) {
-        let words = philox_lanes::<I>(self.seed, group * LANES as u64);
+        let words = I::philox(self.seed, group * LANES as u64);
         let (halves, _) = factors.as_chunks_mut::<LANES>();
         for (position, half) in halves.iter_mut().enumerate() {
             I::choose(&words[position / 2], position % 2 == 1, self.threshold, self.scale, half);

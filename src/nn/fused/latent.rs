@@ -8,7 +8,7 @@ use tch::{TchError, Tensor};
 use super::{Blocks, by_blocks, empty, expect_elements, like, math};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::parallel::Parts;
-use crate::torch::philox::{LANES, philox_lanes};
+use crate::torch::philox::LANES;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
@@ -109,7 +109,7 @@ impl Kernel for Normals<'_> {
 fn normals<I: Instructions>(seed: u64, group: u64, values: &mut [f32; GROUP]) {
     /// Of the upper 24 bits: every such number is exact.
     const STEP: f32 = 1.0 / 16_777_216.0;
-    let words = philox_lanes::<I>(seed, group * LANES as u64);
+    let words = I::philox(seed, group * LANES as u64);
     for (pair, words) in values.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().zip(words.as_chunks::<2>().0) {
         let (mut cosines, mut sines) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {

@@ -29,9 +29,9 @@ pub(super) const ROWS: usize = 64;
 /// The fewest rows whose gradients of W and b are summed up as one share.
 const ROWS_OF_A_SHARE: usize = 256;
 
-/// A share has at most this part of the numbers that its rows of x and of the result's gradient have: all shares together take
-/// little memory beside those.
-const PART_OF_ITS_ROWS: usize = 4;
+/// A share's rows of x and of the result's gradient have at least this many times its numbers: all shares together take little
+/// memory beside those.
+const ROWS_TIMES_SHARE: usize = 4;
 
 /// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
 pub fn applies(kernel: AttentionKernel, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
@@ -156,9 +156,9 @@ impl Sides<'_> {
     }
 }
 
-/// By the shape of the layer alone.
-fn rows_of_a_share([columns, outputs]: [usize; 2]) -> usize {
-    let rows = (PART_OF_ITS_ROWS * share_elements([columns, outputs])).div_ceil((columns + outputs).max(1));
+/// Rows whose gradients by weight and bias are summed up as one share, by the shape of the layer alone.
+pub(super) fn rows_of_a_share([columns, outputs]: [usize; 2]) -> usize {
+    let rows = (ROWS_TIMES_SHARE * share_elements([columns, outputs])).div_ceil((columns + outputs).max(1));
     rows.max(ROWS_OF_A_SHARE).next_multiple_of(ROWS)
 }
 

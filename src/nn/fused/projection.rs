@@ -9,8 +9,8 @@ use crate::torch::simd::{Instructions, Kernel, dispatch};
 
 /// The layer, and what its gradients by the rows are to be multiplied by.
 pub(super) struct Projection<'a> {
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
+    inputs: usize,
+    outputs: usize,
     /// `[inputs, outputs]`
     transposed: Vec<f32>,
     /// `[outputs]`
