@@ -3,7 +3,6 @@
 //! A cache keeps what belongs to a graph in one place. A batch's rows then lie all over it: a loop that reads them there
 //! spares a copy that would be written to memory and read from it again.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -158,11 +157,6 @@ impl Pieces {
     }
 }
 
-thread_local! {
-    /// Where a thread has values side by side for a moment: kept, so that it is not mapped anew for each block.
-    static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
 /// The values of [`Rows`], row after row.
 pub(crate) enum Values<'a> {
     Whole(&'a [f32]),
@@ -177,32 +171,17 @@ pub(crate) enum Values<'a> {
 }
 
 impl Values<'_> {
-    /// Shows those of `range` to `body`; where they lie apart, in a copy that stays in the core's cache.
-    pub fn with<T>(&self, range: Range<usize>, body: impl FnOnce(&[f32]) -> T) -> T {
-        match self {
-            Self::Whole(values) => body(&values[range]),
-            Self::Apart { .. } => {
-                let mut room = ROOM.take();
-                room.clear();
-                self.pieces_of(range, |piece| room.extend_from_slice(piece));
-                let result = body(&room);
-                ROOM.set(room);
-                result
-            }
-        }
-    }
-
     /// The rows `rows`, each where it lies.
     pub fn rows(&self, rows: Range<usize>, columns: usize) -> Vec<&[f32]> {
         let mut found = Vec::with_capacity(rows.len());
         let values = rows.start * columns..rows.end * columns;
-        self.pieces_of(values, |piece| found.extend(piece.chunks_exact(columns.max(1))));
+        self.for_each_run(values, |piece| found.extend(piece.chunks_exact(columns.max(1))));
         found
     }
 
     fn copy(&self, start: usize, to: &mut [f32]) {
         let mut rest = to;
-        self.pieces_of(start..start + rest.len(), |piece| {
+        self.for_each_run(start..start + rest.len(), |piece| {
             let (place, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
             place.copy_from_slice(piece);
             rest = after;
@@ -210,7 +189,7 @@ impl Values<'_> {
     }
 
     /// Shows `visit` the values of `range`, run by run.
-    fn pieces_of<'b>(&'b self, range: Range<usize>, mut visit: impl FnMut(&'b [f32])) {
+    pub fn for_each_run<'b>(&'b self, range: Range<usize>, mut visit: impl FnMut(&'b [f32])) {
         match self {
             Self::Whole(values) => visit(&values[range]),
             Self::Apart { pieces, starts, columns, first } => {
@@ -271,7 +250,8 @@ mod tests {
             prop_assert_eq!(view::read::<f32>("gathered", &gathered).unwrap(), expected);
             let (from, to) = (cuts[2].min(cuts[3]).min(expected.len()), cuts[2].max(cuts[3]).min(expected.len()));
             let values = some.read("pieces").unwrap();
-            let found = values.with(from..to, <[f32]>::to_vec);
+            let mut found = Vec::new();
+            values.for_each_run(from..to, |run| found.extend_from_slice(run));
             prop_assert_eq!(found.as_slice(), &expected[from..to]);
             let row_by_row: Vec<f32> = values.rows(0..high - low, columns).concat();
             prop_assert_eq!(row_by_row.as_slice(), expected);

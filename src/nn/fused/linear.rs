@@ -17,6 +17,7 @@ use crate::torch::parallel::Parts;
 use crate::torch::simd::product::{Left, Product, Start};
 use crate::torch::simd::rows::Matrix;
 use crate::torch::simd::transpose::transposed;
+use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
 /// Elements of a weight up to which this is the faster way: beyond, it does not stay in a core's cache, and is better cut up
@@ -182,12 +183,29 @@ pub(super) fn add_share(x: &[f32], gradient: &[f32], [rows, columns, outputs]: [
 pub(super) fn sums(shares: &[f32], [columns, outputs]: [usize; 2], factor: f32) -> Result<[Tensor; 2], TchError> {
     let (mut of_weight, mut of_bias) = (empty(&[outputs as i64, columns as i64])?, empty(&[outputs as i64])?);
     let mut sums = vec![0.0_f64; share_elements([columns, outputs])];
-    for share in shares.chunks_exact(sums.len().max(1)) {
-        sums.iter_mut().zip(share).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
+    dispatch(AddUp { shares, sums: &mut sums });
     let (weight, bias) = sums.split_at(columns * outputs);
     for (to, from) in [(&mut of_weight, weight), (&mut of_bias, bias)] {
         view::write::<f32>("gradient", to)?.iter_mut().zip(from).for_each(|(to, &from)| *to = from as f32 * factor);
     }
     Ok([of_weight, of_bias])
+}
+
+/// Adds shares up, as many numbers each as there are sums.
+struct AddUp<'a> {
+    shares: &'a [f32],
+    sums: &'a mut [f64],
+}
+
+impl Kernel for AddUp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        for share in self.shares.chunks_exact(self.sums.len().max(1)) {
+            for (sum, &value) in self.sums.iter_mut().zip(share) {
+                *sum += f64::from(value);
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! and in evaluation no element's value depends on its place in the batch.
 
 pub mod activation;
+mod distances;
 pub mod distillation;
 pub mod dropout;
 pub mod hashed_input;

@@ -1,11 +1,12 @@
 //! A small linear layer applied to a block of rows, compared with given rows, and multiplied back, all while the block
 //! lies in the core's cache.
 
+use super::distances::SumOfSquares;
 use super::linear::{self, ROWS};
+use crate::torch::simd::dispatch;
 use crate::torch::simd::product::{Left, Product, Start};
 use crate::torch::simd::rows::Matrix;
 use crate::torch::simd::transpose::transposed;
-use crate::torch::simd::{Instructions, Kernel, dispatch};
 
 /// The layer, and what its gradients by the rows are to be multiplied by.
 pub(super) struct Projection<'a> {
@@ -39,43 +40,20 @@ impl<'a> Projection<'a> {
         let mut room = vec![0.0; ROWS.min(targets.len()) * outputs];
         let mut sum = 0.0;
         for (chunk, targets) in targets.chunks(ROWS).enumerate() {
-            let elements = chunk * ROWS * inputs..(chunk * ROWS + targets.len()) * inputs;
+            let (first, count) = (chunk * ROWS, targets.len());
+            let elements = first * inputs..(first + count) * inputs;
             let rows = &rows[elements.clone()];
-            let differences = &mut room[..targets.len() * outputs];
-            let left = Left::rows(rows, [targets.len(), inputs]);
-            let (right, start) = (Matrix::new(&self.transposed, outputs), Start::Row(self.bias));
+            let differences = &mut room[..count * outputs];
+            let left = Left::rows(rows, [count, inputs]);
+            let (right, start) = (Matrix::new(&self.transposed, outputs), Start::Less(self.bias, targets));
             Product { left, right, start }.write(differences);
-            sum += dispatch(Subtract { targets, columns: outputs, values: differences });
+            sum += dispatch(SumOfSquares(differences));
             if let Some((of_rows, share)) = &mut gradients {
-                let left = Left::rows(differences, [targets.len(), outputs]);
+                let left = Left::rows(differences, [count, outputs]);
                 let right = Matrix::new(&self.back, inputs);
                 Product { left, right, start: Start::Zero }.write(&mut of_rows[elements]);
-                linear::add_share(rows, differences, [targets.len(), inputs, outputs], share);
+                linear::add_share(rows, differences, [count, inputs, outputs], share);
             }
-        }
-        sum
-    }
-}
-
-/// Takes rows off the rows of `values`; the sum of the squares of what is left.
-struct Subtract<'a> {
-    /// Of `columns` each.
-    targets: &'a [&'a [f32]],
-    columns: usize,
-    values: &'a mut [f32],
-}
-
-impl Kernel for Subtract<'_> {
-    type Output = f64;
-
-    #[inline(always)]
-    fn run<I: Instructions>(self) -> f64 {
-        let mut sum = 0.0;
-        for (&target, values) in self.targets.iter().zip(self.values.chunks_exact_mut(self.columns.max(1))) {
-            for (value, target) in values.iter_mut().zip(target) {
-                *value -= target;
-            }
-            sum += f64::from(I::dot(values, values));
         }
         sum
     }

@@ -46,6 +46,8 @@ pub enum Start<'a> {
     Kept,
     /// The same row for every row.
     Row(&'a [f32]),
+    /// The same row for every row, less one of its own.
+    Less(&'a [f32], &'a [&'a [f32]]),
 }
 
 /// `start + left · right`.
@@ -74,8 +76,12 @@ impl Product<'_> {
         assert!(right.rows >= left.inner || right.width == 0, "a row of the right side for each inner index");
         assert!(right.values.len() >= left.inner * right.width, "the right side ends too early");
         assert!(result.len() == left.rows * right.width, "a result of the rows and columns of the product");
-        if let Start::Row(row) = start {
+        if let Start::Row(row) | Start::Less(row, _) = start {
             assert!(row.len() == right.width, "a start of as many columns as the product");
+        }
+        if let Start::Less(_, rows) = start {
+            assert!(rows.len() == left.rows, "a row to take off for each row of the product");
+            assert!(rows.iter().all(|row| row.len() == right.width), "of as many columns as the product");
         }
     }
 }
@@ -105,6 +111,11 @@ pub(super) fn portable<I: Instructions>(Product { left, right, start }: Product,
             Start::Zero => sums.fill(0.0),
             Start::Kept => {}
             Start::Row(start) => sums.copy_from_slice(start),
+            Start::Less(start, less) => {
+                for (sum, (start, less)) in sums.iter_mut().zip(start.iter().zip(less[row])) {
+                    *sum = start - less;
+                }
+            }
         }
         for (inner, values) in right.values.chunks_exact(right.width).take(left.inner).enumerate() {
             let factor = left.values[row * left.row_step + inner * left.inner_step];
@@ -137,6 +148,8 @@ mod tests {
                     let (of_left, of_right) = (numbers(rows * inner), numbers(inner * width));
                     let right = Matrix::new(&of_right, width);
                     let (first, kept) = (numbers(width), numbers(rows * width));
+                    let lesser: Vec<Vec<f32>> = (0..rows).map(|row| numbers(row + width).split_off(row)).collect();
+                    let lesser: Vec<&[f32]> = lesser.iter().map(Vec::as_slice).collect();
                     let (upright, lying) =
                         (Left::rows(&of_left, [rows, inner]), Left::transposed(&of_left, [inner, rows]));
                     for (left, start) in [
@@ -144,6 +157,7 @@ mod tests {
                         (upright, Start::Row(&first)),
                         (lying, Start::Kept),
                         (lying, Start::Row(&first)),
+                        (upright, Start::Less(&first, &lesser)),
                     ] {
                         let expected = |row: usize, column: usize| {
                             let terms = (0..inner).map(|k| {
@@ -153,6 +167,7 @@ mod tests {
                                 Start::Zero => 0.0,
                                 Start::Kept => kept[row * width + column],
                                 Start::Row(first) => first[column],
+                                Start::Less(first, lesser) => first[column] - lesser[row][column],
                             };
                             start + terms.sum::<f32>()
                         };
@@ -173,10 +188,12 @@ mod tests {
 
     #[test]
     fn nothing_is_read_or_written_outside() {
-        let refused = |left: Left, right: Matrix<f32>, elements: usize| {
-            let product = Product { left, right, start: Start::Zero };
+        let refused_from = |left: Left, right: Matrix<f32>, start: Start, elements: usize| {
+            let product = Product { left, right, start };
             std::panic::catch_unwind(move || product.write(&mut vec![0.0; elements])).is_err()
         };
+        let refused =
+            |left: Left, right: Matrix<f32>, elements: usize| refused_from(left, right, Start::Zero, elements);
         let values = numbers(64);
         let (left, right) = (Left::rows(&values[..8], [2, 4]), Matrix::new(&values[..40], 10));
         assert!(!refused(left, right, 20));
@@ -184,5 +201,10 @@ mod tests {
         assert!(refused(left, right, 21), "a result that is too long");
         assert!(refused(left, Matrix::new(&values[..39], 10), 20), "a row of the right side is missing");
         assert!(refused(Left { rows: 3, ..left }, right, 30), "a row of the left side is missing");
+        let (whole, short) = (&values[..10], &values[..9]);
+        assert!(!refused_from(left, right, Start::Less(whole, &[whole, whole]), 20));
+        assert!(refused_from(left, right, Start::Row(short), 20), "a start that is too short");
+        assert!(refused_from(left, right, Start::Less(whole, &[whole]), 20), "a row to take off is missing");
+        assert!(refused_from(left, right, Start::Less(whole, &[whole, short]), 20), "a row to take off is too short");
     }
 }

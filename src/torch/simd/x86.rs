@@ -34,6 +34,7 @@ trait Vector: Copy {
     /// `self * factor + addend`
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
     unsafe fn sum(self) -> f32;
     /// The words of [`philox`] of the counters from `first` on.
     unsafe fn philox(key: u64, first: u64) -> Words;
@@ -163,6 +164,10 @@ impl Vector for __m256 {
         unsafe { _mm256_add_ps(self, other) }
     }
     #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        unsafe { _mm256_sub_ps(self, other) }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         unsafe {
             let sum = _mm_add_ps(_mm256_castps256_ps128(self), _mm256_extractf128_ps::<1>(self));
@@ -238,6 +243,10 @@ impl Vector for __m512 {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         unsafe { _mm512_add_ps(self, other) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        unsafe { _mm512_sub_ps(self, other) }
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {

@@ -11,13 +11,13 @@ const WIDEST: usize = 3;
 
 /// What a tile reads and writes, from its own first row and column on. One of the steps is 1.
 #[derive(Clone, Copy)]
-struct Tile {
+struct Tile<'a> {
     left: *const f32,
     row_step: usize,
     inner_step: usize,
     inner: usize,
     right: *const f32,
-    start: First,
+    start: First<'a>,
     result: *mut f32,
     /// Columns of the right side and of the result.
     width: usize,
@@ -27,10 +27,12 @@ struct Tile {
 
 /// [`Start`], from a tile's first column on.
 #[derive(Clone, Copy)]
-enum First {
+enum First<'a> {
     Zero,
     Kept,
     Row(*const f32),
+    /// With the rows to take off, from the tile's first row on, and the tile's first column in them.
+    Less(*const f32, *const &'a [f32], usize),
 }
 
 /// Writes `product`, which has columns.
@@ -58,6 +60,7 @@ pub unsafe fn write<V: Vector>(Product { left, right, start }: Product, result: 
                     Start::Zero => First::Zero,
                     Start::Kept => First::Kept,
                     Start::Row(row) => First::Row(row.as_ptr().add(column)),
+                    Start::Less(row, rows) => First::Less(row.as_ptr().add(column), rows.as_ptr(), column),
                 },
                 result: result.as_mut_ptr().wrapping_add(column),
                 width,
@@ -76,7 +79,7 @@ pub unsafe fn write<V: Vector>(Product { left, right, start }: Product, result: 
     }
 }
 
-impl Tile {
+impl Tile<'_> {
     /// The columns of the tile for all rows, as many at once as the registers hold: enough that no sum waits for the one
     /// before it.
     #[inline(always)]
@@ -109,6 +112,9 @@ impl Tile {
     fn down(&mut self, rows: usize) {
         self.left = self.left.wrapping_add(rows * self.row_step);
         self.result = self.result.wrapping_add(rows * self.width);
+        if let First::Less(_, less, _) = &mut self.start {
+            *less = less.wrapping_add(rows);
+        }
     }
 
     /// `ROWS` rows of it.
@@ -124,6 +130,11 @@ impl Tile {
                         First::Zero => {}
                         First::Kept => *sum = self.load::<V, VECTORS, WHOLE>(result.add(row * width), vector),
                         First::Row(from) => *sum = self.load::<V, VECTORS, WHOLE>(from, vector),
+                        First::Less(from, less, column) => {
+                            let less = (*less.add(row)).as_ptr().add(column);
+                            let from = self.load::<V, VECTORS, WHOLE>(from, vector);
+                            *sum = from.sub(self.load::<V, VECTORS, WHOLE>(less, vector));
+                        }
                     }
                 }
             }
