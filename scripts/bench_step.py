@@ -12,6 +12,7 @@ that time divided by the measured one.
 """
 import argparse
 import datetime
+import itertools
 import json
 import os
 import re
@@ -186,18 +187,29 @@ def table(summaries):
     return "\n".join(lines) + "\n"
 
 
-def write(folder, summaries, limits):
+def write(folder, measured, limits):
+    """The rows measured so far, beside those that the folder has from before: a run that is stopped loses none.
+
+    What stands below the first table stays.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     hardware = limits["hardware"]
     name = "step-" + re.sub("[^a-z0-9]+", "-", hardware["name"].lower()).strip("-")
+    document, page = folder / f"{name}.json", folder / f"{name}.md"
+    before = json.loads(document.read_text())["measurements"] if document.exists() else []
+    by_name = {each["row"]: each for each in before + measured}
+    order = {row.name: place for place, row in enumerate(rows(False))}
+    summaries = sorted(by_name.values(), key=lambda each: order.get(each["row"], len(order)))
+    lines = iter(page.read_text().splitlines(keepends=True) if page.exists() else [])
+    below_heading = itertools.dropwhile(lambda line: not line.startswith("|"), lines)
+    notes = "".join(itertools.dropwhile(lambda line: line.startswith("|"), below_heading))
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    document = {"bench": "step", "date": today, "version": limits["version"], "hardware": hardware, "limits": limits,
-                "rows": [row for each in summaries for row in json_rows(each)], "measurements": summaries}
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    content = {"bench": "step", "date": today, "version": limits["version"], "hardware": hardware, "limits": limits,
+               "rows": [row for each in summaries for row in json_rows(each)], "measurements": summaries}
+    document.write_text(json.dumps(content, indent=1) + "\n")
     heading = (f"# step\n\n{today}, kdgat {limits['version']}, {hardware['description']}; matrix products "
                f"{limits['operations_per_second'] / 1e9:.0f} GFLOP/s, memory traffic {limits['bytes_per_second'] / 1e9:.0f} GB/s\n\n")
-    (folder / f"{name}.md").write_text(heading + table(summaries))
-    print(f"bench: written: {folder / name}.json and .md", file=sys.stderr)
+    page.write_text(heading + table(summaries) + notes)
 
 
 def main():
@@ -210,10 +222,10 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pairs", type=int, help="measurements of each program")
     parser.add_argument("--seconds", type=float, help="of each measurement")
-    parser.add_argument("--only", default="", help="only rows whose names hold this text")
+    parser.add_argument("--only", action="append", help="only rows whose names hold this text; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a few rows, under three minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object a row instead of a table")
-    parser.add_argument("--results", type=Path, help="a folder for the full results")
+    parser.add_argument("--results", type=Path, help="a folder for the full results, beside rows that it has from before")
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 5)
     options.seconds = options.seconds or (2.0 if options.quick else 4.0)
@@ -221,15 +233,17 @@ def main():
     limits = bench.limits()
     summaries = []
     for row in rows(options.quick):
-        if options.only in row.name:
+        if any(text in row.name for text in options.only or [""]):
             summaries.append(summarize(row, bench.measure(row), limits))
+            if options.results:
+                write(options.results, summaries, limits)
             if options.json:
                 for each in json_rows(summaries[-1]):
                     print(json.dumps(each), flush=True)
     if not options.json:
         print(table(summaries), end="")
     if options.results:
-        write(options.results, summaries, limits)
+        print(f"bench: written to {options.results}", file=sys.stderr)
 
 
 if __name__ == "__main__":
