@@ -22,11 +22,16 @@ pub fn shared() -> PathBuf {
     }
 }
 
-/// A file of reference values: from the repository, or from beside it; `None` (said on the terminal) where neither has it.
-pub fn parity_file(name: &str) -> Option<PathBuf> {
+/// A file of reference values, where the repository or the folder beside it has it.
+pub fn find_parity_file(name: &str) -> Option<PathBuf> {
     let inside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(name);
     let beside = shared().join("parity").join(name);
-    let found = [inside, beside].into_iter().find(|path| path.exists());
+    [inside, beside].into_iter().find(|path| path.exists())
+}
+
+/// As [`find_parity_file`]; that neither has it is said on the terminal.
+pub fn parity_file(name: &str) -> Option<PathBuf> {
+    let found = find_parity_file(name);
     if found.is_none() {
         eprintln!("skipped: {name} is neither in tests/data/parity nor in ../shared/parity");
     }

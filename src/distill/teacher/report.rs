@@ -13,7 +13,7 @@ use crate::train::timeline::Span;
 /// What happened since the report before: the teacher's columns of `steps.csv`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// `resident`, `forward` or `layer` if the teacher ran, `cached` if it did not.
+    /// `resident`, `forward` or `layer`: how the teacher ran last; `cached` if it did not run and all targets were kept.
     pub teacher_mode: String,
     /// Bytes of the teacher's weights.
     pub teacher_bytes: u64,
@@ -189,8 +189,10 @@ impl Shared {
         let fresh = StepReport { teacher_bytes: counts.since_report.teacher_bytes, ..StepReport::default() };
         let mut report = std::mem::replace(&mut counts.since_report, fresh);
         report.device_bytes_teacher = self.device_bytes.load(Ordering::Relaxed);
+        // Without a visit since: the targets are kept ones, or were computed at the visit before.
         if report.teacher_mode.is_empty() {
-            report.teacher_mode = "cached".to_string();
+            let all_kept = report.cache_hit_rows > 0 && report.cache_miss_rows == 0;
+            report.teacher_mode = if all_kept { "cached".into() } else { counts.summary.total.teacher_mode.clone() };
         }
         counts.summary.total.add(&report);
         report
@@ -211,5 +213,23 @@ impl StepReport {
         self.cache_hit_rows += other.cache_hit_rows;
         self.cache_miss_rows += other.cache_miss_rows;
         self.device_bytes_teacher = other.device_bytes_teacher;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_that_of_the_visit_the_targets_come_from() {
+        let shared = Shared::new(0, "digest");
+        let mode = || shared.take_report().teacher_mode;
+        shared.note_visit("forward");
+        shared.note_batch(0, 16);
+        assert_eq!(mode(), "forward");
+        // The next step of the same burst.
+        assert_eq!(mode(), "forward");
+        shared.note_batch(16, 0);
+        assert_eq!(mode(), "cached");
     }
 }
