@@ -95,11 +95,9 @@ impl<'a> Outputs<'a> {
                 sum_parts.take(block)[0] = self.of_rows(blocks.rows(block), room);
             });
         }
-        if let Some(shares) = gradients.pop() {
-            if self.projection.is_some() {
-                let shares = view::read("shares of the gradient", &shares)?;
-                gradients.extend(linear::sums(shares, self.latent.columns, self.latent.factor)?);
-            }
+        if let (Some(shares), Some(_)) = (gradients.pop(), &self.projection) {
+            let shares = view::read("shares of the gradient", &shares)?;
+            gradients.extend(linear::sums(shares, self.latent.columns, self.latent.factor)?);
         }
         let added = |which: usize| sums.iter().map(|of_block| of_block[which]).sum();
         Ok(([added(0), added(1)], gradients))
@@ -205,6 +203,60 @@ impl Kernel for Scale<'_> {
     fn run<I: Instructions>(self) {
         for value in self.values {
             *value *= self.factor;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tch::{Device, Kind};
+
+    use super::*;
+    use crate::torch::rows::{Blocks as Bytes, Pieces};
+
+    /// The rows of `matrix` in a block of bytes, three rows a piece, the last piece first.
+    fn apart(matrix: &Tensor) -> Rows {
+        let [rows, columns] = shape("matrix", matrix).unwrap();
+        let values = view::read::<f32>("matrix", matrix).unwrap();
+        let starts: Vec<usize> = (0..rows).step_by(3).chain([rows]).collect();
+        let (mut bytes, mut places) = (Vec::new(), Vec::new());
+        for piece in starts.windows(2).rev() {
+            places.push((0, bytes.len() as u32));
+            bytes.extend(values[piece[0] * columns..piece[1] * columns].iter().flat_map(|value| value.to_le_bytes()));
+        }
+        places.reverse();
+        let blocks = Arc::new(Bytes::new(vec![Tensor::from_slice(&bytes)]));
+        Rows::Apart(Pieces::new(blocks, places, Arc::new(starts), columns).unwrap())
+    }
+
+    #[test]
+    fn where_the_targets_lie_changes_no_bit() {
+        let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
+        for outputs in [48, 16] {
+            let (nodes, inputs, features) = (1000, 16, 11);
+            let [latent, reconstruction] = [normal(nodes, inputs), normal(nodes, features)];
+            let [mean, wanted] = [normal(nodes, outputs), normal(nodes, features)];
+            let (weight, bias) = (normal(outputs, inputs), normal(1, outputs).reshape([outputs]));
+            let projection = if outputs == inputs { vec![] } else { vec![&weight, &bias] };
+            let found = [false, true].map(|is_apart| {
+                let rows = |matrix: &Tensor| match is_apart {
+                    true => apart(matrix),
+                    false => Rows::Whole(matrix.shallow_clone()),
+                };
+                let targets = Targets { latent: rows(&mean), reconstruction: rows(&wanted) };
+                let outputs = Outputs::new([&latent, &reconstruction], &projection, &targets, [0.3, 0.7]).unwrap();
+                let (alone, none) = outputs.distances(false).unwrap();
+                let (sums, gradients) = outputs.distances(true).unwrap();
+                assert_eq!((alone, none.len()), (sums, 0), "gradients change the distances");
+                (sums, gradients)
+            });
+            assert_eq!(found[0].0, found[1].0);
+            assert_eq!(found[0].1.len(), 2 + projection.len());
+            for (whole, apart) in found[0].1.iter().zip(&found[1].1) {
+                assert!(whole == apart, "a gradient depends on where the targets lie, {outputs} columns");
+            }
         }
     }
 }
