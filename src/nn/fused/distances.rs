@@ -7,7 +7,7 @@ use tch::{TchError, Tensor};
 
 use super::distillation::Targets;
 use super::linear;
-use super::projection::Projection;
+use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
 use crate::torch::parallel::Parts;
 use crate::torch::rows::{Rows, Values};
@@ -159,18 +159,6 @@ fn expect_values(name: &str, rows: &Rows, expected: usize) -> Result<(), TchErro
         Rows::Apart(_) => {
             Err(TchError::Shape(format!("{name} has {} values, {expected} elements are expected", rows.numel())))
         }
-    }
-}
-
-pub(super) struct SumOfSquares<'a>(pub(super) &'a [f32]);
-
-impl Kernel for SumOfSquares<'_> {
-    type Output = f64;
-
-    #[inline(always)]
-    fn run<I: Instructions>(self) -> f64 {
-        // In pieces, so that no sum of f32 becomes long.
-        self.0.chunks(512).map(|values| f64::from(I::dot(values, values))).sum()
     }
 }
 

@@ -1,12 +1,11 @@
 //! A small linear layer applied to a block of rows, compared with given rows, and multiplied back, all while the block
 //! lies in the core's cache.
 
-use super::distances::SumOfSquares;
 use super::linear::{self, ROWS};
-use crate::torch::simd::dispatch;
 use crate::torch::simd::product::{Left, Product, Start};
 use crate::torch::simd::rows::Matrix;
 use crate::torch::simd::transpose::transposed;
+use crate::torch::simd::{Instructions, Kernel, dispatch};
 
 /// The layer, and what its gradients by the rows are to be multiplied by.
 pub(super) struct Projection<'a> {
@@ -56,5 +55,18 @@ impl<'a> Projection<'a> {
             }
         }
         sum
+    }
+}
+
+/// The sum of the squares of these values.
+pub(super) struct SumOfSquares<'a>(pub(super) &'a [f32]);
+
+impl Kernel for SumOfSquares<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) -> f64 {
+        // In pieces, so that no sum of f32 becomes long.
+        self.0.chunks(512).map(|values| f64::from(I::dot(values, values))).sum()
     }
 }
