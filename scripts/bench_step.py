@@ -142,11 +142,18 @@ def rate(found):
     return median([each["graphs_per_second"] for each in found])
 
 
+def today():
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+
+
 def summarize(row, measured, limits):
     ours, tuned, untuned = measured
     limit = ours[0]["operations"] / limits["operations_per_second"] + ours[0]["bytes"] / limits["bytes_per_second"]
     summary = {
         "row": row.name,
+        # A row outlives the run that measured it.
+        "date": today(),
+        "limits": {name: limits[name] for name in ("operations_per_second", "bytes_per_second")},
         "graphs_per_second": rate(ours),
         "microseconds": 1e6 * median([each["median_seconds"] for each in ours]),
         "fraction_of_limit": limit / median([each["median_seconds"] for each in ours]),
@@ -203,11 +210,10 @@ def write(folder, measured, limits):
     lines = iter(page.read_text().splitlines(keepends=True) if page.exists() else [])
     below_heading = itertools.dropwhile(lambda line: not line.startswith("|"), lines)
     notes = "".join(itertools.dropwhile(lambda line: line.startswith("|"), below_heading))
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    content = {"bench": "step", "date": today, "version": limits["version"], "hardware": hardware, "limits": limits,
+    content = {"bench": "step", "date": today(), "version": limits["version"], "hardware": hardware, "limits": limits,
                "rows": [row for each in summaries for row in json_rows(each)], "measurements": summaries}
     document.write_text(json.dumps(content, indent=1) + "\n")
-    heading = (f"# step\n\n{today}, kdgat {limits['version']}, {hardware['description']}; matrix products "
+    heading = (f"# step\n\n{today()}, kdgat {limits['version']}, {hardware['description']}; matrix products "
                f"{limits['operations_per_second'] / 1e9:.0f} GFLOP/s, memory traffic {limits['bytes_per_second'] / 1e9:.0f} GB/s\n\n")
     page.write_text(heading + table(summaries) + notes)
 
