@@ -1,8 +1,10 @@
 //! Fused against composed attention, forward and backward, at the sizes of a batch of 512 windows.
 //!
-//!     cargo bench --bench attention [-- [PAIRS] [fused] [1x80]]
+//!     cargo bench --bench attention [-- [PAIRS] [fused] [1x80] [cuda]]
 //!
-//! `fused` leaves the composed one out, `1x80` all other shapes.
+//! `fused` leaves the composed one out, `1x80` all other shapes, `cuda` measures on a GPU. Beside each time of the fused one
+//! stands its least traffic (rows of values and results read or written once) as a share of what a copy of device memory
+//! moves in the same time.
 
 #[path = "../tests/attention_common/mod.rs"]
 mod attention_common;
@@ -13,9 +15,11 @@ use attention_common::{batch, normal};
 use kdgat::graph::Adjacency;
 use kdgat::nn::attention::{AttentionKernel, AttentionOptions, gat_conv};
 use kdgat::torch::autograd::backward_from;
-use tch::{Kind, Tensor};
+use kdgat::torch::device::{copy, synchronize};
+use tch::{Device, Kind, Tensor};
 
 fn main() {
+    kdgat::torch::load_cuda();
     // As kdgat itself runs: otherwise the C library maps large results anew in every step.
     kdgat::torch::allocator::install().unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,16 +28,23 @@ fn main() {
         true => vec![AttentionKernel::Fused],
         false => vec![AttentionKernel::Fused, AttentionKernel::Composed],
     };
+    let device = match arguments.iter().any(|argument| argument == "cuda") {
+        true => Device::Cuda(0),
+        false => Device::Cpu,
+    };
     // 512 windows of 30 nodes and, with self-loops, 110 edges: some of the random edges coincide.
-    let graph = batch(512, 30, 85, 1);
+    let graph = batch(512, 30, 85, 1).to_device(device);
+    let copied = copied_bytes_per_millisecond(device);
     let (nodes, threads) = (graph.row_pointers.size()[0] - 1, tch::get_num_threads());
-    println!("{nodes} nodes, {} edges, {threads} threads, medians of {pairs} pairs", graph.num_edges());
+    println!("{nodes} nodes, {} edges, {device:?}, {threads} threads, medians of {pairs} pairs", graph.num_edges());
+    println!("a copy moves {:.0} GB/s", copied / 1e6);
     let wanted = arguments.iter().find(|argument| argument.contains('x'));
     for (heads, channels) in [(1, 80), (4, 24), (8, 64), (4, 256)] {
         if wanted.is_some_and(|wanted| *wanted != format!("{heads}x{channels}")) {
             continue;
         }
-        let layer = Layer::new(nodes, heads, channels);
+        let layer = Layer::new(nodes, heads, channels, device);
+        let row_bytes = (4 * nodes * heads * channels) as f64;
         let mut times = vec![Vec::new(); kernels.len()];
         for pair in 0..pairs + 2 {
             for (kernel, times) in kernels.iter().zip(&mut times) {
@@ -50,20 +61,39 @@ fn main() {
             let median_of = |part: fn(&(Duration, Duration)) -> Duration| median(times.iter().map(part));
             let (forward, backward) = (median_of(|time| time.0), median_of(|time| time.1));
             sums.push(median_of(|time| time.0 + time.1));
-            print!("   {kernel:?}: forward {forward:.2} ms, backward {backward:.2} ms");
+            print!("   {kernel:?}: forward {forward:.3} ms, backward {backward:.3} ms");
+            if *kernel == AttentionKernel::Fused {
+                // Values and output; values, the output's gradient and the values' gradient.
+                let share = |arrays: f64, milliseconds: f64| 100.0 * arrays * row_bytes / copied / milliseconds;
+                print!(" ({:.0} % and {:.0} % of a copy)", share(2.0, forward), share(3.0, backward));
+            }
         }
         match sums[..] {
             [fused, composed] => println!("   ratio {:.1}", composed / fused),
             _ => println!(),
         }
     }
-    one_graph();
+    one_graph(device);
+}
+
+/// Bytes that are read or written in a millisecond when a large array is copied.
+fn copied_bytes_per_millisecond(device: Device) -> f64 {
+    let source = Tensor::zeros([64 << 20], (Kind::Float, device));
+    let mut target = source.empty_like();
+    let mut rates = Vec::new();
+    for _ in 0..7 {
+        let start = Instant::now();
+        copy(&mut target, &source, true).unwrap();
+        synchronize(device).unwrap();
+        rates.push(2.0 * f64::from(256 << 20) / (start.elapsed().as_secs_f64() * 1e3));
+    }
+    rates.into_iter().fold(0.0, f64::max)
 }
 
 /// What attention adds to the inference of one window.
-fn one_graph() {
-    let graph = batch(1, 26, 40, 1);
-    let layer = Layer::new(26, 1, 80);
+fn one_graph(device: Device) {
+    let graph = batch(1, 26, 40, 1).to_device(device);
+    let layer = Layer::new(26, 1, 80, device);
     let _unrecorded = tch::no_grad_guard();
     let mut times: Vec<Duration> = (0..2_000).map(|_| layer.step(AttentionKernel::Fused, &graph).0).collect();
     times.sort();
@@ -71,6 +101,7 @@ fn one_graph() {
 }
 
 struct Layer {
+    device: Device,
     values: Tensor,
     source: Tensor,
     target: Tensor,
@@ -79,31 +110,36 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(nodes: i64, heads: i64, channels: i64) -> Self {
-        let leaf = |size: &[i64], seed| normal(size, seed, Kind::Float).set_requires_grad(true);
+    fn new(nodes: i64, heads: i64, channels: i64, device: Device) -> Self {
+        let normal = |size: &[i64], seed| normal(size, seed, Kind::Float).to_device(device);
+        let leaf = |size: &[i64], seed| normal(size, seed).set_requires_grad(true);
         Self {
+            device,
             values: leaf(&[nodes, heads * channels], 1),
             source: leaf(&[1, heads, channels], 2),
             target: leaf(&[1, heads, channels], 3),
             bias: leaf(&[heads * channels], 4),
-            gradient: normal(&[nodes, heads * channels], 5, Kind::Float),
+            gradient: normal(&[nodes, heads * channels], 5),
         }
     }
 
     /// Time of a forward and of a backward.
     fn step(&self, kernel: AttentionKernel, graph: &Adjacency) -> (Duration, Duration) {
-        let Self { values, source, target, bias, gradient } = self;
+        let Self { device, values, source, target, bias, gradient } = self;
         for leaf in [values, source, target, bias] {
             kdgat::torch::grad::clear_grad(leaf).unwrap();
         }
+        synchronize(*device).unwrap();
         let start = Instant::now();
         let options = AttentionOptions::default();
         let output = gat_conv(kernel, values, source, target, Some(bias), graph, &options).unwrap().output;
+        synchronize(*device).unwrap();
         let forward = start.elapsed();
         if !output.requires_grad() {
             return (forward, Duration::ZERO);
         }
         backward_from(&[&output], &[Some(gradient)], false).unwrap();
+        synchronize(*device).unwrap();
         (forward, start.elapsed() - forward)
     }
 }

@@ -25,6 +25,10 @@ fn describe(report: &Report) -> String {
         ("CUDA", report.cuda_library.detail.clone()),
         ("driver", driver(report)),
     ];
+    // Of no use, and no loss, where there is no GPU.
+    if report.cuda_library.works {
+        lines.push(("kernels", report.kernel_compiler.detail.clone()));
+    }
     for gpu in &report.driver.gpus {
         let (free, total) = (format_bytes(gpu.memory_free_bytes), format_bytes(gpu.memory_total_bytes));
         lines.push(("GPU", format!("{}, {free} free of {total}", gpu.name)));

@@ -28,6 +28,8 @@ pub struct Report {
     pub libtorch_folder: Option<PathBuf>,
     /// Whether its CUDA part is loaded, and why not.
     pub cuda_library: Finding,
+    /// Whether CUDA's run-time compiler (NVRTC) is there, for `attention = "fused"` on a GPU.
+    pub kernel_compiler: Finding,
     /// The graphics driver's own view.
     pub driver: Driver,
     /// The devices that torch can use.
@@ -86,6 +88,10 @@ pub fn examine() -> Report {
         libtorch_version: libtorch.as_ref().map_or(String::new(), |libtorch| libtorch.version.clone()),
         libtorch_folder: libtorch.as_ref().and_then(|libtorch| libtorch.folder.clone()),
         cuda_library: Finding { works: matches!(cuda, CudaLibrary::Loaded { .. }), detail: cuda.to_string() },
+        kernel_compiler: match torch::cuda_program::compiler_version() {
+            Ok((major, minor)) => Finding { works: true, detail: format!("NVRTC {major}.{minor}") },
+            Err(error) => Finding { works: false, detail: error.to_string() },
+        },
         driver: gpus::driver(),
         devices,
         no_cuda_device: match count {

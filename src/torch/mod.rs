@@ -4,7 +4,7 @@
 //! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in
 //! pieces, `mapped` lays tensors over files.
 //! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
-//! [`load_cuda`] lets one binary serve machines with and without a GPU.
+//! [`load_cuda`] lets one binary serve machines with and without a GPU. [`cuda_program`] compiles kernels for it.
 #![allow(unsafe_code)]
 
 pub mod allocator;
@@ -12,6 +12,7 @@ pub mod autocast;
 pub mod autograd;
 pub mod checkpoint;
 mod cuda;
+pub mod cuda_program;
 pub mod device;
 mod exit;
 mod ffi;

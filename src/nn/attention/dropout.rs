@@ -20,11 +20,16 @@ impl AttentionDropout {
         1.0 / (1.0 - self.probability)
     }
 
+    /// Random words below it drop their weight.
+    pub(super) fn threshold(self) -> u32 {
+        (self.probability * 4_294_967_296.0) as u32
+    }
+
     /// Applies the mask to `weights`, the first of which has position `first` (edge × heads + head).
     #[inline(always)]
     pub(super) fn apply<R: Real>(self, first: usize, weights: &mut [R]) {
         let scale = R::from_f64(self.kept_scale());
-        let threshold = (self.probability * 4_294_967_296.0) as u32;
+        let threshold = self.threshold();
         let mut words = [0; 4];
         for (offset, weight) in weights.iter_mut().enumerate() {
             let position = first + offset;

@@ -3,7 +3,7 @@
 //!
 //! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
 //! [`gatv2_attention`] the layer of GATv2. Each comes
-//! [fused](AttentionKernel::Fused) (CPU, never an array of edges × channels, forward and backward) and
+//! [fused](AttentionKernel::Fused) (never an array of edges × channels, forward and backward; on the CPU, and GAT on a GPU) and
 //! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
 
 // Functions on tiles are all called alike, whether they need to know the instructions or not.
@@ -16,6 +16,7 @@ mod element;
 mod fused;
 mod fused_gatv2;
 mod gatv2;
+mod gpu;
 mod kernels;
 mod layout;
 mod passes;
@@ -25,6 +26,7 @@ mod tiles;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::graph::Adjacency;
+use crate::torch::cuda_program::ProgramError;
 pub use dropout::AttentionDropout;
 use kernels::Shape;
 
@@ -33,10 +35,10 @@ use kernels::Shape;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionKernel {
-    /// Fused where it can (CPU; f32, f64 or bf16), else composed.
+    /// Fused on the CPU (f32, f64 or bf16), else composed.
     #[default]
     Auto,
-    /// Fused, or an error where it cannot.
+    /// Fused, or an error where it cannot. On a GPU, GAT's kernel is compiled there when it is first used (which needs NVRTC).
     Fused,
     /// Of torch's own operations.
     Composed,
@@ -76,10 +78,13 @@ pub enum AttentionError {
     Shape { tensor: &'static str, found: Vec<i64>, expected: Vec<i64> },
     /// The fused kernels were asked for where they do not run.
     #[error(
-        "the fused attention kernel runs on the CPU for f32, f64 and bf16, not on {device:?} for {kind:?}; \
-         use attention = \"auto\" or \"composed\""
+        "fused attention of {layer} was asked for on {device:?} for {kind:?}; it runs on the CPU and, for GAT, on CUDA devices, \
+         for f32, f64 and bf16; use attention = \"auto\" or \"composed\""
     )]
-    Unsupported { device: Device, kind: Kind },
+    Unsupported { layer: &'static str, device: Device, kind: Kind },
+    /// The kernel for a GPU cannot be compiled or loaded.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// An option outside its range.
     #[error("attention dropout must lie in [0, 1), got {0}")]
     Dropout(f64),
@@ -115,12 +120,12 @@ pub fn gat_conv(
     let attention_source = attention_source.f_to_kind(real)?;
     let attention_target = attention_target.f_to_kind(real)?;
     let bias = bias.map(|bias| bias.f_to_kind(real)).transpose()?;
-    if use_fused(kernel, values, options)? {
-        let function = fused_gat(adjacency, heads, channels, options, true);
+    let implementation = Implementation::choose(kernel, values, options)?;
+    if implementation != Implementation::Composed {
         let vectors = [attention_source.f_reshape([row])?, attention_target.f_reshape([row])?];
         let values = values.f_contiguous()?;
         let inputs: Vec<&Tensor> = [&values, &vectors[0], &vectors[1]].into_iter().chain(&bias).collect();
-        return Ok(fused::run(function, &inputs)?);
+        return run_fused(implementation, &inputs, adjacency, (heads, channels), options, true);
     }
     let by_head = values.f_reshape([-1, heads, channels])?;
     let wide = by_head.f_to_kind(real)?;
@@ -155,10 +160,10 @@ pub fn gat_attention(
     let real = computing_kind(values)?;
     let score_source = score_source.f_to_kind(real)?;
     let score_target = score_target.f_to_kind(real)?;
-    if use_fused(kernel, values, options)? {
-        let function = fused_gat(adjacency, heads, channels, options, false);
+    let implementation = Implementation::choose(kernel, values, options)?;
+    if implementation != Implementation::Composed {
         let inputs = [values.f_contiguous()?, score_source.f_contiguous()?, score_target.f_contiguous()?];
-        return Ok(fused::run(function, &inputs.each_ref())?);
+        return run_fused(implementation, &inputs.each_ref(), adjacency, (heads, channels), options, false);
     }
     Ok(composed::attend(values, &score_source, &score_target, adjacency, options)?)
 }
@@ -198,7 +203,11 @@ pub fn gatv2_attention(
         Some(bias) => bias.f_to_kind(real)?,
         None => Tensor::f_zeros([row], (real, source.device()))?,
     };
-    if use_fused(kernel, source, options)? {
+    let implementation = Implementation::choose(kernel, source, options)?;
+    if implementation == Implementation::Gpu {
+        return Err(AttentionError::Unsupported { layer: "GATv2", device: source.device(), kind });
+    }
+    if implementation == Implementation::Cpu {
         let shape = Shape { heads: heads as usize, channels: channels as usize };
         let function =
             fused_gatv2::FusedGatV2 { adjacency: adjacency.shallow_clone(), shape, options: options.clone() };
@@ -223,29 +232,50 @@ pub fn gatv2_attention(
     Ok(attended)
 }
 
-fn fused_gat(
-    adjacency: &Adjacency,
-    heads: i64,
-    channels: i64,
-    options: &AttentionOptions,
-    projected: bool,
-) -> fused::FusedGat {
-    // Sizes of tensors are never negative.
-    let shape = Shape { heads: heads as usize, channels: channels as usize };
-    fused::FusedGat { adjacency: adjacency.shallow_clone(), shape, options: options.clone(), projected }
+/// What computes one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Implementation {
+    /// Fused, on the CPU.
+    Cpu,
+    /// Fused, on a GPU.
+    Gpu,
+    Composed,
 }
 
-fn use_fused(kernel: AttentionKernel, values: &Tensor, options: &AttentionOptions) -> Result<bool, AttentionError> {
-    if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
-        return Err(AttentionError::Dropout(dropout.probability));
+impl Implementation {
+    fn choose(kernel: AttentionKernel, values: &Tensor, options: &AttentionOptions) -> Result<Self, AttentionError> {
+        if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
+            return Err(AttentionError::Dropout(dropout.probability));
+        }
+        let (device, kind) = (values.device(), values.f_kind()?);
+        let known = matches!(kind, Kind::Float | Kind::Double | Kind::BFloat16);
+        match (kernel, device) {
+            (AttentionKernel::Composed, _) => Ok(Self::Composed),
+            (AttentionKernel::Auto | AttentionKernel::Fused, Device::Cpu) if known => Ok(Self::Cpu),
+            (AttentionKernel::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
+            (AttentionKernel::Fused, _) => Err(AttentionError::Unsupported { layer: "GAT", device, kind }),
+            (AttentionKernel::Auto, _) => Ok(Self::Composed),
+        }
     }
-    let (device, kind) = (values.device(), values.f_kind()?);
-    let supported = device == Device::Cpu && matches!(kind, Kind::Float | Kind::Double | Kind::BFloat16);
-    match kernel {
-        AttentionKernel::Fused if !supported => Err(AttentionError::Unsupported { device, kind }),
-        AttentionKernel::Composed => Ok(false),
-        AttentionKernel::Auto | AttentionKernel::Fused => Ok(supported),
+}
+
+/// Inputs: values, two attention vectors (`projected`) or scores, and a bias where there is one.
+fn run_fused(
+    implementation: Implementation,
+    inputs: &[&Tensor],
+    adjacency: &Adjacency,
+    (heads, channels): (i64, i64),
+    options: &AttentionOptions,
+    projected: bool,
+) -> Result<Attended, AttentionError> {
+    // Sizes of tensors are never negative.
+    let shape = Shape { heads: heads as usize, channels: channels as usize };
+    let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
+    if implementation == Implementation::Gpu {
+        let program = gpu::program(inputs[0].device(), shape, inputs[0].f_kind()?)?;
+        return Ok(gpu::run(gpu::GpuGat { program, adjacency, shape, options, projected }, inputs)?);
     }
+    Ok(fused::run(fused::FusedGat { adjacency, shape, options, projected }, inputs)?)
 }
 
 /// Scores, softmax and sums are computed in this type.

@@ -1,0 +1,390 @@
+// Graph attention on a GPU, forward and backward, without an array of edges × channels. Compiled at run time for one
+// number of heads and channels (HEADS, CHANNELS) and one type of values:
+//
+//   REAL        float or double: scores, weights and sums
+//   VALUES_BF16 1 if values are stored as bfloat16, 0 if as REAL
+//
+// One warp does one node and head: its lanes go side by side over the node's edges where weights are computed, and over
+// the head's channels where rows are added up. Each sum has one order, so results are the same in every run; there are
+// no atomic operations, no shared memory, and no two warps that wait for each other.
+//
+// What is computed is said in ../kernels.rs, which does the same on a CPU: for target i, source j and head h,
+// raw = s_j + t_i, attention = softmax over j of leaky_relu(raw), out_i = Σ_j attention_ij · values_j + bias. Whether raw
+// was positive is kept as the sign of the weight.
+//
+// Arrays are read by index alone: a test runs this file on the CPU, where an ARRAY checks every index.
+#ifndef ARRAY
+#define ARRAY(type) type* __restrict__
+#endif
+
+typedef REAL Real;
+typedef long long Index;
+
+#if VALUES_BF16
+struct Value {
+  unsigned short bits;
+};
+
+__device__ inline Real widen(Value value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+// Rounds to nearest, ties to even, as torch does.
+__device__ inline Value narrow(Real value) {
+  const unsigned bits = __float_as_uint(value);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const unsigned rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return Value{static_cast<unsigned short>(is_nan ? 0x7fc0u : rounded)};
+}
+#else
+typedef Real Value;
+
+__device__ inline Real widen(Value value) {
+  return value;
+}
+
+__device__ inline Value narrow(Real value) {
+  return value;
+}
+#endif
+
+constexpr int LANES = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+// Channels that a lane has: lane, lane + 32, ...
+constexpr int CHANNELS_OF_LANE = (CHANNELS + LANES - 1) / LANES;
+
+__device__ inline float exponential(float value) {
+  return expf(value);
+}
+
+__device__ inline double exponential(double value) {
+  return exp(value);
+}
+
+__device__ inline float magnitude(float value) {
+  return fabsf(value);
+}
+
+__device__ inline double magnitude(double value) {
+  return fabs(value);
+}
+
+// Of zeros, too: a weight may have been rounded to nothing.
+__device__ inline bool has_minus(float value) {
+  return __float_as_int(value) < 0;
+}
+
+__device__ inline bool has_minus(double value) {
+  return __double_as_longlong(value) < 0;
+}
+
+__device__ inline Real leaky(Real raw, Real negative_slope) {
+  return raw > 0 ? raw : raw * negative_slope;
+}
+
+__device__ inline Real sum_of_warp(Real value) {
+  for (int distance = LANES / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(ALL_LANES, value, distance);
+  }
+  return value;
+}
+
+__device__ inline Real largest_of_warp(Real value) {
+  for (int distance = LANES / 2; distance > 0; distance /= 2) {
+    const Real other = __shfl_xor_sync(ALL_LANES, value, distance);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+// The node and head of this warp: node * HEADS + head.
+__device__ inline Index item_of_warp() {
+  return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / LANES;
+}
+
+__device__ inline int lane_of_thread() {
+  return threadIdx.x % LANES;
+}
+
+// Word `position % 4` of Philox 4×32-10 (Salmon et al. 2011) of counter `position / 4`: the CPU's masks.
+__device__ inline unsigned random_word(unsigned long long seed, Index position) {
+  const unsigned long long counter = static_cast<unsigned long long>(position) / 4;
+  unsigned state[4] = {static_cast<unsigned>(counter), static_cast<unsigned>(counter >> 32), 0, 0};
+  unsigned key[2] = {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long first = 0xD2511F53ull * state[0];
+    const unsigned long long second = 0xCD9E8D57ull * state[2];
+    const unsigned high = static_cast<unsigned>(second >> 32) ^ state[1] ^ key[0];
+    const unsigned low = static_cast<unsigned>(first >> 32) ^ state[3] ^ key[1];
+    state[0] = high;
+    state[1] = static_cast<unsigned>(second);
+    state[2] = low;
+    state[3] = static_cast<unsigned>(first);
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  // Not by index: registers have none.
+  const unsigned first = position % 2 == 0 ? state[0] : state[1];
+  const unsigned second = position % 2 == 0 ? state[2] : state[3];
+  return position % 4 < 2 ? first : second;
+}
+
+// Scores by node: scalar products of each head's values with its two attention vectors.
+extern "C" __global__ void project_scores(
+    int nodes,
+    ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
+    ARRAY(const Real) attention_source, // [HEADS * CHANNELS]
+    ARRAY(const Real) attention_target, // [HEADS * CHANNELS]
+    ARRAY(Real) source_scores, // [nodes, HEADS]
+    ARRAY(Real) target_scores) { // [nodes, HEADS]
+  const Index item = item_of_warp();
+  if (item >= static_cast<Index>(nodes) * HEADS) {
+    return;
+  }
+  const int lane = lane_of_thread();
+  const int first_column = static_cast<int>(item % HEADS) * CHANNELS;
+  Real source = 0;
+  Real target = 0;
+  for (int channel = lane; channel < CHANNELS; channel += LANES) {
+    const Real value = widen(values[item * CHANNELS + channel]);
+    source += value * attention_source[first_column + channel];
+    target += value * attention_target[first_column + channel];
+  }
+  source = sum_of_warp(source);
+  target = sum_of_warp(target);
+  if (lane == 0) {
+    source_scores[item] = source;
+    target_scores[item] = target;
+  }
+}
+
+// Scores to attention weights to weighted sums.
+extern "C" __global__ void attend(
+    int nodes,
+    ARRAY(const int) row_pointers, // [nodes + 1]
+    ARRAY(const int) sources, // [edges]
+    ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
+    ARRAY(const Real) source_scores, // [nodes, HEADS]
+    ARRAY(const Real) target_scores, // [nodes, HEADS]
+    ARRAY(const Real) bias, // [HEADS * CHANNELS], or absent
+    Real negative_slope,
+    int has_dropout,
+    unsigned long long seed,
+    unsigned threshold, // words below it drop their weight
+    Real kept_scale,
+    ARRAY(Value) output, // [nodes, HEADS * CHANNELS]
+    ARRAY(Real) signed_weights, // [edges, HEADS], before dropout, or absent
+    ARRAY(Real) applied_weights) { // [edges, HEADS], after dropout, or absent
+  const Index item = item_of_warp();
+  if (item >= static_cast<Index>(nodes) * HEADS) {
+    return;
+  }
+  const int lane = lane_of_thread();
+  const Index node = item / HEADS;
+  const int head = static_cast<int>(item % HEADS);
+  const Index first_edge = row_pointers[node];
+  const Index end = row_pointers[node + 1];
+  const Real target_score = target_scores[item];
+
+  // As PyTorch Geometric: the largest logit subtracted, 1e-16 added to the divisor.
+  Real largest = -__uint_as_float(0x7f800000u); // infinity
+  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
+    const Real raw = source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
+    const Real logit = leaky(raw, negative_slope);
+    largest = logit > largest ? logit : largest;
+  }
+  largest = largest_of_warp(largest);
+  Real sum = 0;
+  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
+    const Real raw = source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
+    sum += exponential(leaky(raw, negative_slope) - largest);
+  }
+  const Real scale = 1 / (sum_of_warp(sum) + static_cast<Real>(1e-16));
+
+  Real sums[CHANNELS_OF_LANE];
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    const int channel = lane + part * LANES;
+    sums[part] = bias && channel < CHANNELS ? bias[head * CHANNELS + channel] : 0;
+  }
+  // All lanes together, as they pass weights to each other; those beyond the last edge bring none.
+  for (Index chunk = first_edge; chunk < end; chunk += LANES) {
+    const Index edge = chunk + lane;
+    Real weight = 0;
+    int source = 0;
+    if (edge < end) {
+      source = sources[edge];
+      const Real raw = source_scores[static_cast<Index>(source) * HEADS + head] + target_score;
+      const Index position = edge * HEADS + head;
+      weight = exponential(leaky(raw, negative_slope) - largest) * scale;
+      if (signed_weights) {
+        signed_weights[position] = raw > 0 ? weight : -weight;
+      }
+      if (has_dropout) {
+        weight = random_word(seed, position) >= threshold ? weight * kept_scale : 0;
+      }
+      if (applied_weights) {
+        applied_weights[position] = weight;
+      }
+    }
+    const int edges = end - chunk < LANES ? static_cast<int>(end - chunk) : LANES;
+    for (int other = 0; other < edges; ++other) {
+      const Real factor = __shfl_sync(ALL_LANES, weight, other);
+      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, source, other)) * HEADS + head) * CHANNELS;
+#pragma unroll
+      for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+        const int channel = lane + part * LANES;
+        if (channel < CHANNELS) {
+          sums[part] += factor * widen(values[row + channel]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    const int channel = lane + part * LANES;
+    if (channel < CHANNELS) {
+      output[item * CHANNELS + channel] = narrow(sums[part]);
+    }
+  }
+}
+
+// Backward over incoming edges: gradients of the raw scores, and their sums by target.
+extern "C" __global__ void attend_backward_targets(
+    int nodes,
+    ARRAY(const int) row_pointers, // [nodes + 1]
+    ARRAY(const int) sources, // [edges]
+    ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
+    ARRAY(const Value) gradient, // of the output, [nodes, HEADS * CHANNELS]
+    ARRAY(const Real) signed_weights, // [edges, HEADS]
+    ARRAY(const Real) applied_weights, // [edges, HEADS], absent without dropout
+    Real negative_slope,
+    Real kept_scale,
+    ARRAY(Real) raw_gradients, // [edges, HEADS]
+    ARRAY(Real) target_gradients) { // [nodes, HEADS]
+  const Index item = item_of_warp();
+  if (item >= static_cast<Index>(nodes) * HEADS) {
+    return;
+  }
+  const int lane = lane_of_thread();
+  const Index node = item / HEADS;
+  const int head = static_cast<int>(item % HEADS);
+  const Index first_edge = row_pointers[node];
+  const Index end = row_pointers[node + 1];
+  Real gradient_row[CHANNELS_OF_LANE];
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    const int channel = lane + part * LANES;
+    gradient_row[part] = channel < CHANNELS ? widen(gradient[item * CHANNELS + channel]) : 0;
+  }
+
+  // Gradients g of the weights a before dropout, and Σ a·g.
+  Real mean = 0;
+  for (Index edge = first_edge; edge < end; ++edge) {
+    const Index row = (static_cast<Index>(sources[edge]) * HEADS + head) * CHANNELS;
+    Real product = 0;
+#pragma unroll
+    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+      const int channel = lane + part * LANES;
+      if (channel < CHANNELS) {
+        product += gradient_row[part] * widen(values[row + channel]);
+      }
+    }
+    product = sum_of_warp(product);
+    const Index position = edge * HEADS + head;
+    if (applied_weights) {
+      product *= applied_weights[position] > 0 ? kept_scale : 0;
+    }
+    mean += magnitude(signed_weights[position]) * product;
+    // The lane that reads it again below.
+    if ((edge - first_edge) % LANES == lane) {
+      raw_gradients[position] = product;
+    }
+  }
+  // a · (g − Σ a·g) · slope
+  Real total = 0;
+  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
+    const Index position = edge * HEADS + head;
+    const Real weight = signed_weights[position];
+    const Real slope = has_minus(weight) ? negative_slope : 1;
+    const Real raw_gradient = magnitude(weight) * (raw_gradients[position] - mean) * slope;
+    raw_gradients[position] = raw_gradient;
+    total += raw_gradient;
+  }
+  total = sum_of_warp(total);
+  if (lane == 0) {
+    target_gradients[item] = total;
+  }
+}
+
+// Backward over outgoing edges: gradients of the values, and of the scores by source.
+extern "C" __global__ void attend_backward_sources(
+    int nodes,
+    ARRAY(const int) column_pointers, // [nodes + 1]
+    ARRAY(const int) transposed, // [edges]: position of each edge in order of target
+    ARRAY(const int) targets, // [edges], in order of target
+    ARRAY(const Value) gradient, // of the output, [nodes, HEADS * CHANNELS]
+    ARRAY(const Real) signed_weights, // [edges, HEADS]
+    ARRAY(const Real) applied_weights, // [edges, HEADS], absent without dropout
+    ARRAY(const Real) raw_gradients, // [edges, HEADS]
+    ARRAY(const Real) target_gradients, // [nodes, HEADS]
+    ARRAY(const Real) attention_source, // [HEADS * CHANNELS], absent where scores were given
+    ARRAY(const Real) attention_target, // [HEADS * CHANNELS], likewise
+    ARRAY(Real) source_gradients, // [nodes, HEADS]
+    ARRAY(Value) value_gradients) { // [nodes, HEADS * CHANNELS]
+  const Index item = item_of_warp();
+  if (item >= static_cast<Index>(nodes) * HEADS) {
+    return;
+  }
+  const int lane = lane_of_thread();
+  const Index node = item / HEADS;
+  const int head = static_cast<int>(item % HEADS);
+  const Index first_edge = column_pointers[node];
+  const Index end = column_pointers[node + 1];
+  Real sums[CHANNELS_OF_LANE];
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    sums[part] = 0;
+  }
+  Real total = 0;
+  for (Index chunk = first_edge; chunk < end; chunk += LANES) {
+    const Index place = chunk + lane;
+    Real weight = 0;
+    int target = 0;
+    if (place < end) {
+      const int edge = transposed[place];
+      const Index position = static_cast<Index>(edge) * HEADS + head;
+      target = targets[edge];
+      weight = applied_weights ? applied_weights[position] : magnitude(signed_weights[position]);
+      total += raw_gradients[position];
+    }
+    const int edges = end - chunk < LANES ? static_cast<int>(end - chunk) : LANES;
+    for (int other = 0; other < edges; ++other) {
+      const Real factor = __shfl_sync(ALL_LANES, weight, other);
+      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, target, other)) * HEADS + head) * CHANNELS;
+#pragma unroll
+      for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+        const int channel = lane + part * LANES;
+        if (channel < CHANNELS) {
+          sums[part] += factor * widen(gradient[row + channel]);
+        }
+      }
+    }
+  }
+  total = sum_of_warp(total);
+  if (lane == 0) {
+    source_gradients[item] = total;
+  }
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    const int channel = lane + part * LANES;
+    if (channel < CHANNELS) {
+      const int column = head * CHANNELS + channel;
+      Real through_scores = 0;
+      if (attention_source) {
+        through_scores = total * attention_source[column] + target_gradients[item] * attention_target[column];
+      }
+      value_gradients[item * CHANNELS + channel] = narrow(sums[part] + through_scores);
+    }
+  }
+}

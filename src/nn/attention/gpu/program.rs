@@ -1,0 +1,48 @@
+//! The programs of the shapes that were used so far.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tch::{Device, Kind};
+
+use super::super::kernels::Shape;
+use crate::torch::cuda_program::{Program, ProgramError, Source};
+
+/// Device, heads, channels, and type of the values.
+type Key = (Device, usize, usize, Kind);
+
+/// The kernels for one shape of values on one device, compiled when they are first asked for.
+pub(in crate::nn::attention) fn program(
+    device: Device,
+    shape: Shape,
+    values: Kind,
+) -> Result<Arc<Program>, ProgramError> {
+    static COMPILED: OnceLock<Mutex<HashMap<Key, Arc<Program>>>> = OnceLock::new();
+    // Whoever needs the same one meanwhile waits for it.
+    let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
+    let key = (device, shape.heads, shape.channels, values);
+    if let Some(program) = compiled.get(&key) {
+        return Ok(Arc::clone(program));
+    }
+    let program = Arc::new(Program::compile(&source(shape, values), device)?);
+    tracing::debug!("compiled attention of {} x {} for {values:?} on {device:?}", shape.heads, shape.channels);
+    compiled.insert(key, Arc::clone(&program));
+    Ok(program)
+}
+
+/// The program of a shape.
+pub(super) fn source(shape: Shape, values: Kind) -> Source {
+    let real = if values == Kind::Double { "double" } else { "float" };
+    Source {
+        name: "graph attention",
+        text: include_str!("attention.cu"),
+        kernels: &["project_scores", "attend", "attend_backward_targets", "attend_backward_sources"],
+        definitions: vec![
+            ("HEADS", shape.heads.to_string()),
+            ("CHANNELS", shape.channels.to_string()),
+            ("REAL", real.to_owned()),
+            ("VALUES_BF16", i32::from(values == Kind::BFloat16).to_string()),
+        ],
+    }
+}

@@ -1,0 +1,228 @@
+//! The kernels for a GPU, run on the CPU with emulated warps, against attention composed of torch's operations; and what
+//! NVRTC says of them, where it is installed.
+
+use tch::{Device, Kind, Tensor};
+
+use super::super::kernels::Shape;
+use super::super::{AttentionDropout, AttentionKernel, AttentionOptions, composed, gat_conv};
+use super::{GpuGat, program, run};
+use crate::graph::Adjacency;
+use crate::torch::cuda_program::{self, ProgramError};
+use crate::torch::philox::philox;
+
+type Named = Vec<(&'static str, Tensor)>;
+
+/// `(target, source)` pairs, with exactly one self-loop a node.
+fn adjacency(nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Adjacency {
+    let mut pairs: Vec<(usize, usize)> = edges.into_iter().chain((0..nodes).map(|node| (node, node))).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let mut transposed: Vec<usize> = (0..pairs.len()).collect();
+    transposed.sort_by_key(|&edge| (pairs[edge].1, pairs[edge].0));
+    let indices = |values: Vec<usize>| {
+        Tensor::from_slice(&values.into_iter().map(|value| i32::try_from(value).unwrap()).collect::<Vec<_>>())
+    };
+    let pointers = |key: &dyn Fn(usize) -> usize| {
+        indices((0..=nodes).map(|node| (0..pairs.len()).filter(|&edge| key(edge) < node).count()).collect())
+    };
+    Adjacency {
+        row_pointers: pointers(&|edge| pairs[edge].0),
+        column_pointers: pointers(&|edge| pairs[edge].1),
+        sources: indices(pairs.iter().map(|pair| pair.1).collect()),
+        targets: indices(pairs.iter().map(|pair| pair.0).collect()),
+        transposed: indices(transposed),
+        components: Default::default(),
+    }
+}
+
+fn random_graph(nodes: usize, edges: usize, seed: u64) -> Adjacency {
+    let pairs = (0..edges).map(|edge| philox(seed, edge as u64)).map(|words| (words[0] as usize, words[1] as usize));
+    adjacency(nodes, pairs.map(|(target, source)| (target % nodes, source % nodes)).collect::<Vec<_>>())
+}
+
+/// Uniform values of variance one, the same on every machine.
+fn values(size: &[i64], seed: u64, kind: Kind) -> Tensor {
+    let count: i64 = size.iter().product();
+    let uniform = (0..count as u64).map(|index| f64::from(philox(seed, index)[0]) / f64::from(u32::MAX) - 0.5);
+    (Tensor::from_slice(&uniform.collect::<Vec<_>>()) * 12.0_f64.sqrt()).reshape(size).to_kind(kind)
+}
+
+/// Output, weights and gradients for a fixed random loss, of `layer(values, source, target, bias)`.
+fn results(
+    shape: Shape,
+    nodes: i64,
+    kind: Kind,
+    projected: bool,
+    layer: impl Fn(&[&Tensor]) -> super::Attended,
+) -> Named {
+    let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+    let (heads, row) = (shape.heads as i64, shape.row() as i64);
+    // Scores have a variance of one either way.
+    let (scores, scale) = match projected {
+        true => (vec![row], (shape.channels as f64).sqrt()),
+        false => (vec![nodes, heads], 1.0),
+    };
+    let inputs = [
+        values(&[nodes, row], 1, kind),
+        values(&scores, 2, real) / scale,
+        values(&scores, 3, real) / scale,
+        values(&[row], 4, real),
+    ]
+    .map(|input| input.set_requires_grad(true));
+    let attended = layer(&inputs.each_ref());
+    (&attended.output * values(&[nodes, row], 5, kind)).sum(real).backward();
+    let gradients = ["values", "source", "target", "bias"].into_iter().zip(inputs.iter().map(Tensor::grad));
+    [("output", attended.output.detach())]
+        .into_iter()
+        .chain(gradients)
+        .chain(attended.weights.map(|weights| ("weights", weights)))
+        .collect()
+}
+
+fn on_emulated_gpu(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
+    let program = program(Device::Cpu, shape, kind).unwrap();
+    results(shape, super::super::num_nodes(graph), kind, projected, |inputs| {
+        let (adjacency, program) = (graph.shallow_clone(), program.clone());
+        run(GpuGat { program, adjacency, shape, options: options.clone(), projected }, inputs).unwrap()
+    })
+}
+
+fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
+    let (heads, channels) = (shape.heads as i64, shape.channels as i64);
+    results(shape, super::super::num_nodes(graph), kind, projected, |inputs| {
+        let [values, source, target, bias] = inputs else { unreachable!("four inputs are made above") };
+        if projected {
+            let [source, target] = [source, target].map(|vector| vector.reshape([1, heads, channels]));
+            let kernel = AttentionKernel::Composed;
+            return gat_conv(kernel, values, &source, &target, Some(*bias), graph, options).unwrap();
+        }
+        let mut attended =
+            composed::attend(&values.reshape([-1, heads, channels]), source, target, graph, options).unwrap();
+        attended.output = (attended.output.reshape([-1, heads * channels]) + *bias).to_kind(kind);
+        attended
+    })
+}
+
+/// Largest difference, relative to the largest magnitude of the two, or to one where that is smaller.
+fn relative_difference(left: &Tensor, right: &Tensor) -> f64 {
+    assert_eq!(left.size(), right.size());
+    if left.numel() == 0 {
+        return 0.0;
+    }
+    let (left, right) = (left.to_kind(Kind::Double), right.to_kind(Kind::Double));
+    let scale = left.abs().max().maximum(&right.abs().max()).double_value(&[]).max(1.0);
+    (left - right).abs().max().double_value(&[]) / scale
+}
+
+fn assert_equal(graph: &Adjacency, shape: (usize, usize), kind: Kind, options: &AttentionOptions, tolerance: f64) {
+    let shape = Shape { heads: shape.0, channels: shape.1 };
+    for projected in [true, false] {
+        let found = on_emulated_gpu(graph, shape, kind, projected, options);
+        let expected = of_torch(graph, shape, kind, projected, options);
+        assert_eq!(found.len(), expected.len());
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            let difference = relative_difference(found, expected);
+            assert!(
+                difference <= tolerance,
+                "{shape:?} of {kind:?}, projected {projected}: {name} differs by {difference:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_for_the_shapes_of_the_models() {
+    let graph = random_graph(24, 80, 7);
+    for shape in [(1, 80), (4, 24), (8, 48), (4, 256), (3, 33), (2, 1)] {
+        assert_equal(&graph, shape, Kind::Float, &AttentionOptions::default(), 1e-5);
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_for_unusual_graphs() {
+    let hub = (0..300).flat_map(|node| [(3, node), (node, 299)]);
+    let graphs = [
+        ("no node", adjacency(0, [])),
+        ("one node", adjacency(1, [])),
+        ("isolated nodes", adjacency(70, [])),
+        ("a node of degree 300", adjacency(300, hub)),
+        ("degrees around a warp's width", adjacency(40, (31..34).flat_map(|node| (0..node).map(move |to| (node, to))))),
+        ("one cycle", adjacency(100, (0..100).map(|node| (node, (node + 1) % 100)))),
+    ];
+    for (name, graph) in &graphs {
+        println!("{name}");
+        assert_equal(graph, (2, 13), Kind::Float, &AttentionOptions::default(), 1e-5);
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
+    let graph = random_graph(40, 200, 11);
+    for negative_slope in [0.0, 0.2, 0.7] {
+        let dropout = Some(AttentionDropout { probability: 0.3, seed: 0x1234_5678_9abc_def0 });
+        let options = AttentionOptions { negative_slope, dropout, return_weights: true };
+        assert_equal(&graph, (4, 24), Kind::Float, &options, 1e-5);
+    }
+    let options = AttentionOptions { return_weights: true, ..AttentionOptions::default() };
+    assert_equal(&graph, (3, 8), Kind::Float, &options, 1e-5);
+}
+
+#[test]
+fn kernels_are_composed_attention_in_other_types() {
+    let graph = random_graph(40, 150, 13);
+    let dropout = Some(AttentionDropout { probability: 0.2, seed: 3 });
+    for dropout in [None, dropout] {
+        let options = AttentionOptions { dropout, ..AttentionOptions::default() };
+        assert_equal(&graph, (4, 24), Kind::Double, &options, 1e-13);
+        // Composed attention rounds every message to bfloat16, which has eight bits.
+        assert_equal(&graph, (4, 24), Kind::BFloat16, &options, 2e-2);
+    }
+}
+
+#[test]
+fn results_are_the_same_in_every_run() {
+    let graph = random_graph(50, 300, 17);
+    let shape = Shape { heads: 4, channels: 24 };
+    let run = || on_emulated_gpu(&graph, shape, Kind::Float, true, &AttentionOptions::default());
+    for ((name, first), (_, second)) in run().iter().zip(&run()) {
+        assert_eq!(first, second, "{name}");
+    }
+}
+
+#[test]
+fn nvrtc_compiles_the_kernels_for_old_and_new_gpus() {
+    match cuda_program::compiler_version() {
+        Err(ProgramError::CompilerMissing) => {
+            return println!("skipped: compiling for a GPU needs NVRTC (scripts/test --all installs it)");
+        }
+        version => println!("NVRTC {:?}", version.unwrap()),
+    }
+    let source = |heads, channels, kind| super::program::source(Shape { heads, channels }, kind);
+    let architectures = cuda_program::architectures().unwrap();
+    println!("it knows {architectures:?}");
+    assert!(architectures.contains(&90), "{architectures:?}");
+    for (heads, channels, kind) in [(1, 80, Kind::Float), (4, 256, Kind::BFloat16), (4, 24, Kind::Double)] {
+        cuda_program::compile_for(&source(heads, channels, kind), 90).unwrap();
+    }
+    for architecture in [architectures[0], architectures[architectures.len() - 1]] {
+        let code = cuda_program::compile_for(&source(4, 24, Kind::Float), architecture).unwrap();
+        assert_eq!(code[..4], *b"\x7fELF", "machine code for {architecture}");
+    }
+    // What comes after the newest is given assembly, which the driver translates.
+    let newer = cuda_program::compile_for(&source(4, 24, Kind::Float), 100_000).unwrap();
+    assert!(String::from_utf8_lossy(&newer).contains(".entry attend("), "assembly");
+    assert_eq!(newer.last(), Some(&0), "a text for C ends with zero");
+    let message = cuda_program::compile_for(&source(4, 24, Kind::Float), 20).unwrap_err().to_string();
+    assert!(message.contains("knows GPUs of [75") && message.contains("not of 20"), "{message}");
+}
+
+#[test]
+fn what_nvrtc_does_not_accept_is_shown() {
+    if cuda_program::compiler_version().is_err() {
+        return println!("skipped: compiling for a GPU needs NVRTC (scripts/test --all installs it)");
+    }
+    let mut source = super::program::source(Shape { heads: 1, channels: 8 }, Kind::Float);
+    source.text = "extern \"C\" __global__ void attend(int nodes) { nodez = 1; }";
+    let message = cuda_program::compile_for(&source, 90).unwrap_err().to_string();
+    assert!(message.contains("\"nodez\" is undefined"), "{message}");
+}
