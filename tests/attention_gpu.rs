@@ -5,7 +5,9 @@ mod attention_common;
 
 use attention_common::{adjacency, batch, normal, relative_difference};
 use kdgat::graph::Adjacency;
-use kdgat::nn::attention::{AttentionDropout, AttentionKernel, AttentionOptions, gat_attention, gat_conv};
+use kdgat::nn::attention::{
+    AttentionDropout, AttentionKernel, AttentionOptions, gat_attention, gat_conv, gatv2_attention,
+};
 use kdgat::torch::cuda_program;
 use kdgat::torch::device::{Stream, StreamGuard, cuda_device_count, cuda_sleep};
 use tch::{Device, Kind, Tensor};
@@ -13,6 +15,9 @@ use tch::{Device, Kind, Tensor};
 const GPU: Device = Device::Cuda(0);
 
 type Named = Vec<(&'static str, Tensor)>;
+type Run = fn(Device, AttentionKernel, &Adjacency, (i64, i64), Kind, &AttentionOptions) -> Named;
+
+const LAYERS: [(&str, Run); 2] = [("GAT", run), ("GATv2", run_v2)];
 
 /// Whether there is what these tests need; if not, says so.
 fn can_run() -> bool {
@@ -28,6 +33,11 @@ fn can_run() -> bool {
     true
 }
 
+/// Multiples of `step`: their products and sums are exact, so that no score is below zero on one device and above on another.
+fn rounded(size: &[i64], seed: u64, kind: Kind, step: f64) -> Tensor {
+    (normal(size, seed, Kind::Double) / step).round().to_kind(kind) * step
+}
+
 /// Output, weights and gradients for a fixed random loss, on the CPU.
 fn run(
     device: Device,
@@ -40,8 +50,8 @@ fn run(
     let nodes = graph.row_pointers.size()[0] - 1;
     let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
     let leaf = |values: Tensor| values.to_device(device).set_requires_grad(true);
-    let vector = |seed| leaf(normal(&[1, heads, channels], seed, real) / (channels as f64).sqrt());
-    let values = leaf(normal(&[nodes, heads * channels], 1, kind));
+    let vector = |seed| leaf(rounded(&[1, heads, channels], seed, real, 0.25) / 16.0);
+    let values = leaf(rounded(&[nodes, heads * channels], 1, kind, 0.125));
     let (source, target) = (vector(2), vector(3));
     let bias = leaf(normal(&[heads * channels], 4, real));
     let graph = graph.to_device(device);
@@ -59,7 +69,39 @@ fn run(
     results.into_iter().map(|(name, tensor)| (name, tensor.to_device(Device::Cpu))).collect()
 }
 
+/// The same of GATv2 with terms of edges.
+fn run_v2(
+    device: Device,
+    kernel: AttentionKernel,
+    graph: &Adjacency,
+    (heads, channels): (i64, i64),
+    kind: Kind,
+    options: &AttentionOptions,
+) -> Named {
+    let (nodes, row) = (graph.row_pointers.size()[0] - 1, heads * channels);
+    let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+    let inputs = [
+        rounded(&[nodes, row], 1, kind, 0.125),
+        rounded(&[nodes, row], 2, kind, 0.125),
+        normal(&[1, heads, channels], 3, real) / (channels as f64).sqrt(),
+        normal(&[row], 4, real),
+        rounded(&[graph.num_edges(), row], 5, kind, 0.125),
+    ]
+    .map(|input| input.to_device(device).set_requires_grad(true));
+    let [source, target, vector, bias, edges] = &inputs;
+    let graph = graph.to_device(device);
+    let attended = gatv2_attention(kernel, source, target, Some(edges), vector, Some(bias), &graph, options).unwrap();
+    let weight = normal(&[nodes, row], 6, kind).to_device(device);
+    (&attended.output * weight).sum(real).backward();
+    let names = ["source", "target", "attention", "bias", "edge terms"];
+    let mut results = vec![("output", attended.output.detach())];
+    results.extend(names.into_iter().zip(inputs.iter().map(Tensor::grad)));
+    results.extend(attended.weights.map(|weights| ("weights", weights)));
+    results.into_iter().map(|(name, tensor)| (name, tensor.to_device(Device::Cpu))).collect()
+}
+
 fn assert_close(what: &str, found: &Named, expected: &Named, tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
     for ((name, found), (_, expected)) in found.iter().zip(expected) {
         let difference = relative_difference(found, expected);
         assert!(difference <= tolerance, "{what}: {name} differs by {difference:e}, more than {tolerance:e}");
@@ -83,12 +125,14 @@ fn fused_on_a_gpu_equals_composed_there_and_fused_on_the_cpu() {
     for (name, graph) in &graphs {
         for shape in [(1, 80), (4, 24), (8, 48), (4, 256), (3, 13)] {
             for options in [&AttentionOptions::default(), &dropping] {
-                let what = format!("{name}, {shape:?}, dropout {:?}", options.dropout);
-                let fused = run(GPU, AttentionKernel::Fused, graph, shape, Kind::Float, options);
-                let composed = run(GPU, AttentionKernel::Composed, graph, shape, Kind::Float, options);
-                assert_close(&what, &fused, &composed, 1e-5);
-                let on_cpu = run(Device::Cpu, AttentionKernel::Fused, graph, shape, Kind::Float, options);
-                assert_close(&what, &fused, &on_cpu, 1e-5);
+                for (layer, run) in LAYERS {
+                    let what = format!("{layer}, {name}, {shape:?}, dropout {:?}", options.dropout);
+                    let fused = run(GPU, AttentionKernel::Fused, graph, shape, Kind::Float, options);
+                    let composed = run(GPU, AttentionKernel::Composed, graph, shape, Kind::Float, options);
+                    assert_close(&what, &fused, &composed, 1e-5);
+                    let on_cpu = run(Device::Cpu, AttentionKernel::Fused, graph, shape, Kind::Float, options);
+                    assert_close(&what, &fused, &on_cpu, 1e-5);
+                }
             }
         }
     }
@@ -102,9 +146,11 @@ fn other_types_on_a_gpu_equal_the_cpu() {
     let graph = batch(40, 26, 57, 9);
     for (kind, tolerance) in [(Kind::Double, 1e-12), (Kind::BFloat16, 1.0 / 128.0)] {
         let options = AttentionOptions::default();
-        let [found, expected] =
-            [GPU, Device::Cpu].map(|device| run(device, AttentionKernel::Fused, &graph, (4, 24), kind, &options));
-        assert_close(&format!("{kind:?}"), &found, &expected, tolerance);
+        for (layer, run) in LAYERS {
+            let [found, expected] =
+                [GPU, Device::Cpu].map(|device| run(device, AttentionKernel::Fused, &graph, (4, 24), kind, &options));
+            assert_close(&format!("{layer}, {kind:?}"), &found, &expected, tolerance);
+        }
     }
 }
 
@@ -116,21 +162,34 @@ fn kernels_wait_for_what_was_put_on_the_current_stream() {
     let graph = batch(40, 26, 57, 11).to_device(GPU);
     let nodes = graph.row_pointers.size()[0] - 1;
     let normal = |size: &[i64], seed| normal(size, seed, Kind::Float).to_device(GPU);
-    let wanted = normal(&[nodes, 4, 24], 1);
-    let scores = [normal(&[nodes, 4], 2), normal(&[nodes, 4], 3)];
-    let attend = |values: &Tensor| {
+    let wanted = [normal(&[nodes, 4, 24], 1), normal(&[nodes, 4], 2), normal(&[nodes, 4], 3)];
+    let weight = normal(&[nodes, 4, 24], 4);
+    // Output and gradients.
+    let attend = |kernel, values: &[Tensor; 3]| {
+        let inputs = values.each_ref().map(|value| value.detach().set_requires_grad(true));
         let options = AttentionOptions::default();
-        gat_attention(AttentionKernel::Fused, values, &scores[0], &scores[1], &graph, &options).unwrap().output
+        let [values, source, target] = &inputs;
+        let output = gat_attention(kernel, values, source, target, &graph, &options).unwrap().output;
+        (&output * &weight).sum(Kind::Float).backward();
+        [output.detach(), values.grad(), source.grad(), target.grad()]
     };
-    let expected = attend(&wanted);
+    let expected = attend(AttentionKernel::Fused, &wanted);
+    let composed = attend(AttentionKernel::Composed, &wanted);
     Stream::default_of(GPU).unwrap().synchronize().unwrap();
+    for (fused, composed) in expected.iter().zip(&composed) {
+        assert!(relative_difference(fused, composed) < 1e-5, "with given scores");
+    }
     let side = Stream::from_pool(GPU, false).unwrap();
     let _guard = StreamGuard::enter(&side).unwrap();
-    let mut values = wanted.zeros_like();
-    // Long, so that a kernel on another stream would read zeros.
+    let mut values = wanted.each_ref().map(Tensor::zeros_like);
+    // Long, so that kernels on another stream would read zeros.
     cuda_sleep(200_000_000).unwrap();
-    values.copy_(&wanted);
-    let found = attend(&values);
+    for (value, wanted) in values.iter_mut().zip(&wanted) {
+        value.copy_(wanted);
+    }
+    let found = attend(AttentionKernel::Fused, &values);
     side.synchronize().unwrap();
-    assert_eq!(found, expected);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
 }

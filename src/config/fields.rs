@@ -61,7 +61,7 @@ config_fields! {
         fc_layers: usize = 3, AtLeast(1.0);
         /// Graph convolution; gatv2 uses the edge features.
         conv: Convolution = Convolution::Gat;
-        /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is GAT's attention alone, compiled there (NVRTC).
+        /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is attention alone, compiled there (NVRTC).
         attention: AttentionChoice = AttentionChoice::Auto;
         /// Probability with which an ID is replaced by UNKNOWN in training (with `id_encoding = "hash"`: by any other ID).
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);

@@ -66,7 +66,7 @@ fn title(found: &Found) -> String {
     if let [sweep] = found.sweeps.as_slice()
         && let Ok(plan) = sweep.plan()
     {
-        return format!("Sweep {}", plan.name);
+        return plan.title();
     }
     if let ([run], []) = (found.runs.as_slice(), found.sweeps.as_slice()) {
         return format!("{} on {}", run.name, run.dataset());
@@ -134,5 +134,5 @@ fn of_sweep(folder: &SweepFolder, pairs: &[(String, String)]) -> Result<Section,
     let tables = sweep_report::tables(&plan, &rows, pairs)?;
     let source = folder.path().join(TABLE);
     blocks.extend(tables.into_iter().map(|table| Block::Table(table::of_sweep(table, source.clone()))));
-    Ok(Section { title: format!("Sweep {}", plan.name), blocks })
+    Ok(Section { title: plan.title(), blocks })
 }

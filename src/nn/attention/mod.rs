@@ -3,7 +3,7 @@
 //!
 //! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
 //! [`gatv2_attention`] the layer of GATv2. Each comes
-//! [fused](AttentionKernel::Fused) (never an array of edges × channels, forward and backward; on the CPU, and GAT on a GPU) and
+//! [fused](AttentionKernel::Fused) (never an array of edges × channels, forward and backward; on the CPU, and on a GPU) and
 //! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
 
 // Functions on tiles are all called alike, whether they need to know the instructions or not.
@@ -38,7 +38,7 @@ pub enum AttentionKernel {
     /// Fused on the CPU (f32, f64 or bf16), else composed.
     #[default]
     Auto,
-    /// Fused, or an error where it cannot. On a GPU, GAT's kernel is compiled there when it is first used (which needs NVRTC).
+    /// Fused, or an error where it cannot. On a GPU, kernels are compiled when they are first used (which needs NVRTC).
     Fused,
     /// Of torch's own operations.
     Composed,
@@ -78,10 +78,10 @@ pub enum AttentionError {
     Shape { tensor: &'static str, found: Vec<i64>, expected: Vec<i64> },
     /// The fused kernels were asked for where they do not run.
     #[error(
-        "fused attention of {layer} was asked for on {device:?} for {kind:?}; it runs on the CPU and, for GAT, on CUDA devices, \
-         for f32, f64 and bf16; use attention = \"auto\" or \"composed\""
+        "fused attention was asked for on {device:?} for {kind:?}; it runs on the CPU and on CUDA devices, for f32, f64 and \
+         bf16; use attention = \"auto\" or \"composed\""
     )]
-    Unsupported { layer: &'static str, device: Device, kind: Kind },
+    Unsupported { device: Device, kind: Kind },
     /// The kernel for a GPU cannot be compiled or loaded.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -204,19 +204,19 @@ pub fn gatv2_attention(
         None => Tensor::f_zeros([row], (real, source.device()))?,
     };
     let implementation = Implementation::choose(kernel, source, options)?;
-    if implementation == Implementation::Gpu {
-        return Err(AttentionError::Unsupported { layer: "GATv2", device: source.device(), kind });
-    }
-    if implementation == Implementation::Cpu {
-        let shape = Shape { heads: heads as usize, channels: channels as usize };
-        let function =
-            fused_gatv2::FusedGatV2 { adjacency: adjacency.shallow_clone(), shape, options: options.clone() };
+    if implementation != Implementation::Composed {
         let source = source.f_contiguous()?;
         let target = target.f_to_kind(kind)?.f_contiguous()?;
         let attention = attention.f_reshape([row])?;
         let edge_term = edge_term.map(|edge_term| edge_term.f_to_kind(kind)?.f_contiguous()).transpose()?;
         let inputs: Vec<&Tensor> = [&source, &target, &attention, &bias].into_iter().chain(&edge_term).collect();
-        return Ok(fused_gatv2::run(function, &inputs)?);
+        let shape = Shape { heads: heads as usize, channels: channels as usize };
+        if implementation == Implementation::Gpu {
+            let layer = gpu::Layer::new(source.device(), kind, adjacency, shape, options)?;
+            return Ok(gpu::run(gpu::GpuGatV2 { layer }, options.return_weights, &inputs)?);
+        }
+        let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
+        return Ok(fused_gatv2::run(fused_gatv2::FusedGatV2 { adjacency, shape, options }, &inputs)?);
     }
     let by_head = |tensor: &Tensor| tensor.f_reshape([-1, heads, channels]);
     let edge_term = edge_term.map(by_head).transpose()?;
@@ -253,7 +253,7 @@ impl Implementation {
             (AttentionKernel::Composed, _) => Ok(Self::Composed),
             (AttentionKernel::Auto | AttentionKernel::Fused, Device::Cpu) if known => Ok(Self::Cpu),
             (AttentionKernel::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
-            (AttentionKernel::Fused, _) => Err(AttentionError::Unsupported { layer: "GAT", device, kind }),
+            (AttentionKernel::Fused, _) => Err(AttentionError::Unsupported { device, kind }),
             (AttentionKernel::Auto, _) => Ok(Self::Composed),
         }
     }
@@ -270,11 +270,11 @@ fn run_fused(
 ) -> Result<Attended, AttentionError> {
     // Sizes of tensors are never negative.
     let shape = Shape { heads: heads as usize, channels: channels as usize };
-    let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
     if implementation == Implementation::Gpu {
-        let program = gpu::program(inputs[0].device(), shape, inputs[0].f_kind()?)?;
-        return Ok(gpu::run(gpu::GpuGat { program, adjacency, shape, options, projected }, inputs)?);
+        let layer = gpu::Layer::new(inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
+        return Ok(gpu::run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
     }
+    let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
     Ok(fused::run(fused::FusedGat { adjacency, shape, options, projected }, inputs)?)
 }
 

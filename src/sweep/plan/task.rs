@@ -110,6 +110,15 @@ pub struct Trial {
 }
 
 impl Plan {
+    /// What its tables are headed: `Sweep` and its name, or the name alone where nothing varies, as in a pipeline.
+    pub fn title(&self) -> String {
+        if self.trials.len() > 1 {
+            return format!("Sweep {}", self.name);
+        }
+        let mut letters = self.name.chars();
+        letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+    }
+
     /// The task of this digest.
     pub fn task(&self, id: &str) -> Option<&Task> {
         self.tasks.iter().find(|task| task.id == id)

@@ -34,8 +34,7 @@ pub fn tables(plan: &Plan, rows: &[Row], pairs: &[(String, String)]) -> Result<V
 pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> Result<Report, SweepError> {
     let rows = table::rows(folder, plan)?;
     let tables = tables(plan, &rows, pairs)?;
-    let title = format!("Sweep {}", plan.name);
-    let markdown = tables::markdown(&title, &tables);
+    let markdown = tables::markdown(&plan.title(), &tables);
     let groups =
         csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
     let contents = [("report.md", markdown.clone().into_bytes()), ("report.csv", groups)];

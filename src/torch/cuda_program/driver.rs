@@ -56,7 +56,7 @@ impl Module {
         // SAFETY: `code` is what NVRTC made (assembly ends with a zero byte), and is copied.
         check("loading a program on the GPU", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
         let mut functions = HashMap::new();
-        for &kernel in source.kernels {
+        for &(kernel, _) in source.kernels {
             let name = CString::new(kernel).unwrap_or_default();
             let mut function = ptr::null_mut();
             // SAFETY: a loaded module and a null-terminated name.
@@ -76,7 +76,7 @@ impl Module {
         threads: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<(), ProgramError> {
-        let problem = "the program has no such kernel".to_owned();
+        let problem = "is not in the program".to_owned();
         let missing = || ProgramError::Argument { kernel: kernel.to_owned(), problem };
         let function = *self.functions.get(kernel).ok_or_else(missing)?;
         let stream = Stream::current(self.device)?.native_handle()? as CUstream;

@@ -19,7 +19,7 @@
 
 namespace emulated {
 
-// How the launching side passes an array; one of no elements that is not `present` is absent.
+// How the launching side passes an array; without an address it is absent.
 struct RawArray {
   void* data;
   unsigned long long bytes;

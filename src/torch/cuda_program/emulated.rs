@@ -40,7 +40,7 @@ impl Library {
         // SAFETY: loads the library just made, whose initialisers only set variables; it stays loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let mut launchers = HashMap::new();
-        for &kernel in source.kernels {
+        for &(kernel, _) in source.kernels {
             let name = CString::new(format!("launch_{kernel}")).unwrap_or_default();
             // SAFETY: a handle or null, for which the name is not found, and a null-terminated name.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -64,7 +64,7 @@ impl Library {
     ) -> Result<(), ProgramError> {
         let launchers = self.launchers.lock();
         let problem = |problem: &str| ProgramError::Argument { kernel: kernel.to_owned(), problem: problem.to_owned() };
-        let launcher = launchers.get(kernel).ok_or_else(|| problem("the program has no such kernel"))?;
+        let launcher = launchers.get(kernel).ok_or_else(|| problem("is not in the program"))?;
         // SAFETY: by this function's contract.
         let failure = unsafe { launcher(blocks, threads, arguments.as_mut_ptr()) };
         if failure.is_null() {
@@ -76,7 +76,7 @@ impl Library {
 }
 
 fn program(source: &Source) -> String {
-    let launchers = source.kernels.iter().map(|kernel| {
+    let launchers = source.kernels.iter().map(|(kernel, _)| {
         format!(
             "extern \"C\" const char* launch_{kernel}(unsigned blocks, unsigned threads, void** arguments) {{\n  \
              return emulated::launch({kernel}, blocks, threads, arguments);\n}}\n"
@@ -109,7 +109,7 @@ mod tests {
     "#;
 
     fn run(wrong: i32) -> (Result<(), String>, Tensor) {
-        let source = Source { name: "sums", text: SUM, kernels: &["sum"], definitions: Vec::new() };
+        let source = Source { name: "sums", text: SUM, kernels: &[("sum", 4)], definitions: Vec::new() };
         let program = Program::compile(&source, Device::Cpu).unwrap();
         let values = Tensor::arange(256, (Kind::Float, Device::Cpu));
         let sums = Tensor::zeros([256], (Kind::Float, Device::Cpu));

@@ -32,8 +32,8 @@ pub struct Source {
     pub name: &'static str,
     /// CUDA C++.
     pub text: &'static str,
-    /// Its `extern "C" __global__` functions.
-    pub kernels: &'static [&'static str],
+    /// Its `extern "C" __global__` functions, each with its number of parameters.
+    pub kernels: &'static [(&'static str, usize)],
     /// Macros, defined before the text.
     pub definitions: Vec<(&'static str, String)>,
 }
@@ -42,6 +42,7 @@ pub struct Source {
 #[derive(Debug)]
 pub struct Program {
     device: Device,
+    kernels: &'static [(&'static str, usize)],
     loaded: Loaded,
 }
 
@@ -76,8 +77,8 @@ pub enum Argument<'a> {
 pub enum ProgramError {
     /// NVRTC is not installed.
     #[error(
-        "CUDA's run-time compiler was not found (libnvrtc.so, beside libtorch or on the library path); install it (it comes \
-         with CUDA, and as the Python package nvidia-cuda-nvrtc), or use attention = \"composed\""
+        "CUDA's run-time compiler was not found (libnvrtc.so, in nvidia/*/lib beside torch or on the library path); install it (it \
+         comes with CUDA, and as the Python package nvidia-cuda-nvrtc), or use attention = \"composed\""
     )]
     CompilerMissing,
     /// NVRTC did not accept the program.
@@ -115,18 +116,24 @@ impl Program {
             Device::Cpu => Loaded::Emulated(emulated::Library::compile(source)?),
             device => Err(DeviceError::Unsupported { what: "a CUDA program", device })?,
         };
-        Ok(Self { device, loaded })
+        Ok(Self { device, kernels: source.kernels, loaded })
     }
 
     /// Puts a kernel on the stream that is current for the program's device, with at least `threads` threads (whole
     /// blocks; the kernel sees to the surplus).
     ///
-    /// The caller sees to it that the arguments are those of the kernel and that it stays inside their bounds.
-    pub fn launch(&self, kernel: &str, threads: u64, arguments: &[Argument<'_>]) -> Result<(), ProgramError> {
+    /// The caller sees to it that the arguments have the types of the kernel's parameters, and that it stays inside their
+    /// bounds.
+    pub(crate) fn launch(&self, kernel: &str, threads: u64, arguments: &[Argument<'_>]) -> Result<(), ProgramError> {
         if threads == 0 {
             return Ok(());
         }
         let problem = |problem: String| ProgramError::Argument { kernel: kernel.to_owned(), problem };
+        match self.kernels.iter().find(|(name, _)| *name == kernel) {
+            Some((_, count)) if *count == arguments.len() => {}
+            Some((_, count)) => return Err(problem(format!("takes {count} arguments, not {}", arguments.len()))),
+            None => return Err(problem("is not in the program".to_owned())),
+        }
         let blocks = u32::try_from(threads.div_ceil(u64::from(BLOCK_THREADS)))
             .ok()
             .filter(|&blocks| i32::try_from(blocks).is_ok())

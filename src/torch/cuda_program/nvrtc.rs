@@ -38,10 +38,14 @@ pub(crate) fn compile(source: &Source, capability: i32) -> Result<Vec<u8>, Progr
     let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: as many null-terminated options as told, alive during the call.
     let compiled = unsafe { sys::nvrtcCompileProgram(program.handle, pointers.len() as i32, pointers.as_ptr()) };
-    if compiled == nvrtcResult::NVRTC_ERROR_COMPILATION {
-        return Err(ProgramError::Compile { name: source.name, architecture, log: program.log()? });
+    if let Err(error) = check("compiling for the GPU", compiled) {
+        // What is wrong with the program, or what the compiler itself misses.
+        let log = program.log()?;
+        return Err(match log.is_empty() {
+            true => error,
+            false => ProgramError::Compile { name: source.name, architecture, log },
+        });
     }
-    check("compiling for the GPU", compiled)?;
     // SAFETY: functions of NVRTC that ask for this program's size and contents.
     match exact {
         true => program.bytes(
@@ -116,26 +120,31 @@ impl Drop for Compilation {
     }
 }
 
-/// Loads NVRTC if that was not done: from the library path, or from where torch's Python packages put it.
+/// Loads NVRTC if that was not done: from where torch's Python packages put it, or from the library path.
 fn load() -> Result<(), ProgramError> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     // SAFETY: loads a library whose initialisers are NVIDIA's own.
-    let found = *FOUND
-        .get_or_init(|| unsafe { sys::is_culib_present() || (load_beside_libtorch() && sys::is_culib_present()) });
+    let found = *FOUND.get_or_init(|| unsafe {
+        load_beside_libtorch();
+        sys::is_culib_present()
+    });
     if found { Ok(()) } else { Err(ProgramError::CompilerMissing) }
 }
 
 /// Once loaded from anywhere, it is found by its name. What it loads itself it would look for on the library path alone.
-fn load_beside_libtorch() -> bool {
+/// It is there or not: whoever asks next, finds out.
+fn load_beside_libtorch() {
     let packages = libtorch_folder().and_then(|folder| Some(folder.parent()?.parent()?.join("nvidia")));
     let Some(folders) = packages.and_then(|packages| std::fs::read_dir(packages).ok()) else {
-        return false;
+        return;
     };
     let folders: Vec<PathBuf> = folders.flatten().map(|folder| folder.path().join("lib")).collect();
-    ["libnvrtc-builtins.so", "libnvrtc.so"].into_iter().all(|name| {
-        let libraries = folders.iter().flat_map(|folder| libraries_in(folder, name));
-        libraries.into_iter().any(|path| loads(&path))
-    })
+    for name in ["libnvrtc-builtins.so", "libnvrtc.so"] {
+        let mut libraries = folders.iter().flat_map(|folder| libraries_in(folder, name));
+        if !libraries.any(|path| loads(&path)) {
+            return;
+        }
+    }
 }
 
 /// Files in `folder` whose names begin with `name`.
@@ -149,7 +158,7 @@ fn loads(library: &Path) -> bool {
         return false;
     };
     // SAFETY: a null-terminated name of a library whose initialisers are NVIDIA's own; it stays loaded.
-    !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null()
+    !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null()
 }
 
 fn text(text: String) -> Result<CString, ProgramError> {

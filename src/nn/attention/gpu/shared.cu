@@ -8,9 +8,8 @@
 // the head's channels where rows are added up. Each sum has one order, so results are the same in every run; there are
 // no atomic operations, no shared memory, and no two warps that wait for each other.
 //
-// What is computed is said in ../kernels.rs, which does the same on a CPU: for target i, source j and head h,
-// raw = s_j + t_i, attention = softmax over j of leaky_relu(raw), out_i = Σ_j attention_ij · values_j + bias. Whether raw
-// was positive is kept as the sign of the weight.
+// This file has what GAT and GATv2 share; gat.cu and gatv2.cu follow it. What is computed is said in ../kernels.rs and
+// ../gatv2.rs, which do the same on a CPU.
 //
 // Arrays are read by index alone: a test runs this file on the CPU, where an ARRAY checks every index.
 #ifndef ARRAY
@@ -129,43 +128,16 @@ __device__ inline unsigned random_word(unsigned long long seed, Index position) 
   return position % 4 < 2 ? first : second;
 }
 
-// Scores by node: scalar products of each head's values with its two attention vectors.
-extern "C" __global__ void project_scores(
-    int nodes,
-    ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
-    ARRAY(const Real) attention_source, // [HEADS * CHANNELS]
-    ARRAY(const Real) attention_target, // [HEADS * CHANNELS]
-    ARRAY(Real) source_scores, // [nodes, HEADS]
-    ARRAY(Real) target_scores) { // [nodes, HEADS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
-    return;
-  }
-  const int lane = lane_of_thread();
-  const int first_column = static_cast<int>(item % HEADS) * CHANNELS;
-  Real source = 0;
-  Real target = 0;
-  for (int channel = lane; channel < CHANNELS; channel += LANES) {
-    const Real value = widen(values[item * CHANNELS + channel]);
-    source += value * attention_source[first_column + channel];
-    target += value * attention_target[first_column + channel];
-  }
-  source = sum_of_warp(source);
-  target = sum_of_warp(target);
-  if (lane == 0) {
-    source_scores[item] = source;
-    target_scores[item] = target;
-  }
-}
-
-// Scores to attention weights to weighted sums.
+// Scores to attention weights to weighted sums: raw = s_j + t_i, or given for each edge; attention = softmax over j of
+// leaky_relu(raw); out_i = Σ_j attention_ij · values_j + bias. Whether raw was positive is kept as the sign of the weight.
 extern "C" __global__ void attend(
     int nodes,
     ARRAY(const int) row_pointers, // [nodes + 1]
     ARRAY(const int) sources, // [edges]
     ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
-    ARRAY(const Real) source_scores, // [nodes, HEADS]
-    ARRAY(const Real) target_scores, // [nodes, HEADS]
+    ARRAY(const Real) source_scores, // [nodes, HEADS], absent where scores of edges are given
+    ARRAY(const Real) target_scores, // [nodes, HEADS], likewise
+    ARRAY(const Real) edge_scores, // [edges, HEADS], or absent
     ARRAY(const Real) bias, // [HEADS * CHANNELS], or absent
     Real negative_slope,
     int has_dropout,
@@ -184,20 +156,24 @@ extern "C" __global__ void attend(
   const int head = static_cast<int>(item % HEADS);
   const Index first_edge = row_pointers[node];
   const Index end = row_pointers[node + 1];
-  const Real target_score = target_scores[item];
+  const Real target_score = edge_scores ? 0 : target_scores[item];
+  const auto raw_of = [&](Index edge) -> Real {
+    if (edge_scores) {
+      return edge_scores[edge * HEADS + head];
+    }
+    return source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
+  };
 
   // As PyTorch Geometric: the largest logit subtracted, 1e-16 added to the divisor.
   Real largest = -__uint_as_float(0x7f800000u); // infinity
   for (Index edge = first_edge + lane; edge < end; edge += LANES) {
-    const Real raw = source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
-    const Real logit = leaky(raw, negative_slope);
+    const Real logit = leaky(raw_of(edge), negative_slope);
     largest = logit > largest ? logit : largest;
   }
   largest = largest_of_warp(largest);
   Real sum = 0;
   for (Index edge = first_edge + lane; edge < end; edge += LANES) {
-    const Real raw = source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
-    sum += exponential(leaky(raw, negative_slope) - largest);
+    sum += exponential(leaky(raw_of(edge), negative_slope) - largest);
   }
   const Real scale = 1 / (sum_of_warp(sum) + static_cast<Real>(1e-16));
 
@@ -214,7 +190,7 @@ extern "C" __global__ void attend(
     int source = 0;
     if (edge < end) {
       source = sources[edge];
-      const Real raw = source_scores[static_cast<Index>(source) * HEADS + head] + target_score;
+      const Real raw = raw_of(edge);
       const Index position = edge * HEADS + head;
       weight = exponential(leaky(raw, negative_slope) - largest) * scale;
       if (signed_weights) {
@@ -314,77 +290,5 @@ extern "C" __global__ void attend_backward_targets(
   total = sum_of_warp(total);
   if (lane == 0) {
     target_gradients[item] = total;
-  }
-}
-
-// Backward over outgoing edges: gradients of the values, and of the scores by source.
-extern "C" __global__ void attend_backward_sources(
-    int nodes,
-    ARRAY(const int) column_pointers, // [nodes + 1]
-    ARRAY(const int) transposed, // [edges]: position of each edge in order of target
-    ARRAY(const int) targets, // [edges], in order of target
-    ARRAY(const Value) gradient, // of the output, [nodes, HEADS * CHANNELS]
-    ARRAY(const Real) signed_weights, // [edges, HEADS]
-    ARRAY(const Real) applied_weights, // [edges, HEADS], absent without dropout
-    ARRAY(const Real) raw_gradients, // [edges, HEADS]
-    ARRAY(const Real) target_gradients, // [nodes, HEADS]
-    ARRAY(const Real) attention_source, // [HEADS * CHANNELS], absent where scores were given
-    ARRAY(const Real) attention_target, // [HEADS * CHANNELS], likewise
-    ARRAY(Real) source_gradients, // [nodes, HEADS]
-    ARRAY(Value) value_gradients) { // [nodes, HEADS * CHANNELS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
-    return;
-  }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = column_pointers[node];
-  const Index end = column_pointers[node + 1];
-  Real sums[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    sums[part] = 0;
-  }
-  Real total = 0;
-  for (Index chunk = first_edge; chunk < end; chunk += LANES) {
-    const Index place = chunk + lane;
-    Real weight = 0;
-    int target = 0;
-    if (place < end) {
-      const int edge = transposed[place];
-      const Index position = static_cast<Index>(edge) * HEADS + head;
-      target = targets[edge];
-      weight = applied_weights ? applied_weights[position] : magnitude(signed_weights[position]);
-      total += raw_gradients[position];
-    }
-    const int edges = end - chunk < LANES ? static_cast<int>(end - chunk) : LANES;
-    for (int other = 0; other < edges; ++other) {
-      const Real factor = __shfl_sync(ALL_LANES, weight, other);
-      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, target, other)) * HEADS + head) * CHANNELS;
-#pragma unroll
-      for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-        const int channel = lane + part * LANES;
-        if (channel < CHANNELS) {
-          sums[part] += factor * widen(gradient[row + channel]);
-        }
-      }
-    }
-  }
-  total = sum_of_warp(total);
-  if (lane == 0) {
-    source_gradients[item] = total;
-  }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      const int column = head * CHANNELS + channel;
-      Real through_scores = 0;
-      if (attention_source) {
-        through_scores = total * attention_source[column] + target_gradients[item] * attention_target[column];
-      }
-      value_gradients[item * CHANNELS + channel] = narrow(sums[part] + through_scores);
-    }
   }
 }
