@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ use crate::torch::allocator::{self, Phase};
 
 /// How long a thread waits for the memory of a batch.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// And how long while the training loop waits for that very batch and the memory in use stays the same: whatever holds it
+/// waits, too.
+const IDLE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How batches are made ahead of time.
 #[derive(Debug, Clone)]
@@ -65,13 +69,19 @@ impl Loader {
             drop.epoch = epoch;
         }
         let work = Arc::new(Work { store: Arc::clone(&self.store), batches, assemble });
-        let mut epoch =
-            EpochBatches { remaining: work.batches.len(), next: 0, channels: Vec::new(), threads: Vec::new() };
+        let mut epoch = EpochBatches {
+            remaining: work.batches.len(),
+            next: 0,
+            channels: Vec::new(),
+            awaited: Vec::new(),
+            threads: Vec::new(),
+        };
         for worker in 0..workers {
             // One batch more than the channel holds lies finished in the thread that waits to hand it over.
             let (sender, receiver) = bounded(waiting - 1);
-            let work = Arc::clone(&work);
-            let run = move || work.run(worker, workers, &sender);
+            let (work, awaited) = (Arc::clone(&work), Arc::new(AtomicBool::new(false)));
+            epoch.awaited.push(Arc::clone(&awaited));
+            let run = move || work.run(worker, workers, &sender, &awaited);
             match std::thread::Builder::new().name(format!("kdgat-loader-{worker}")).spawn(run) {
                 Ok(thread) => {
                     epoch.threads.push(thread);
@@ -100,24 +110,32 @@ struct Work {
 }
 
 impl Work {
-    fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>) {
+    fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>, awaited: &AtomicBool) {
         let _phase = allocator::enter_phase(Phase::Data);
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
         hand_over(worker, share, sender, |graphs| {
-            patiently(|| assembler.assemble(&self.store, graphs, &self.assemble))
+            patiently(awaited, || assembler.assemble(&self.store, graphs, &self.assemble))
         });
     }
 }
 
-/// Makes a batch again when memory ran out: the training loop will free some when its step is done.
-fn patiently(mut make: impl FnMut() -> Result<Batch, StoreError>) -> Result<Batch, StoreError> {
+/// Makes a batch again when memory ran out: the training loop will free some when its step is done, unless it waits for
+/// this batch (`awaited`).
+fn patiently<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let out_of_memory =
         |error: &StoreError| matches!(error, StoreError::Tensor { source, .. } if allocator::is_out_of_memory(source));
     let start = Instant::now();
+    let (mut in_use, mut idle_since) = (allocator::stats().current, start);
     loop {
         match make() {
             Err(error) if out_of_memory(&error) && start.elapsed() < PATIENCE => {
+                let now_in_use = allocator::stats().current;
+                if now_in_use != in_use || !awaited.load(Ordering::Acquire) {
+                    (in_use, idle_since) = (now_in_use, Instant::now());
+                } else if idle_since.elapsed() >= IDLE_PATIENCE {
+                    return Err(error);
+                }
                 allocator::release_cached();
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -149,6 +167,8 @@ pub struct EpochBatches {
     remaining: usize,
     next: usize,
     channels: Vec<Receiver<Result<Batch, StoreError>>>,
+    /// For each thread, whether its next batch is waited for.
+    awaited: Vec<Arc<AtomicBool>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -162,7 +182,14 @@ impl Iterator for EpochBatches {
         let worker = self.next % self.channels.len();
         self.next += 1;
         self.remaining -= 1;
-        let result = self.channels[worker].recv().unwrap_or_else(|_| {
+        if let Some(awaited) = self.awaited.get(worker) {
+            awaited.store(true, Ordering::Release);
+        }
+        let received = self.channels[worker].recv();
+        if let Some(awaited) = self.awaited.get(worker) {
+            awaited.store(false, Ordering::Release);
+        }
+        let result = received.unwrap_or_else(|_| {
             let thread = format!("loader thread {worker}");
             Err(StoreError::Panic { thread, message: "it ended before its last batch".to_string() })
         });
@@ -193,6 +220,23 @@ impl Drop for EpochBatches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused() -> StoreError {
+        let source = tch::TchError::Torch("kdgat: host memory limit of 1 bytes: it would be exceeded".to_owned());
+        assert!(allocator::is_out_of_memory(&source));
+        StoreError::Tensor { tensor: "x", source }
+    }
+
+    #[test]
+    fn a_batch_that_is_waited_for_is_soon_given_up_and_another_is_not() {
+        let start = Instant::now();
+        patiently(&AtomicBool::new(true), || Err::<(), _>(refused())).unwrap_err();
+        // Other tests allocate meanwhile, so that it can take longer than alone.
+        assert!((IDLE_PATIENCE..PATIENCE + IDLE_PATIENCE).contains(&start.elapsed()));
+        let start = Instant::now();
+        let later = || if start.elapsed() > IDLE_PATIENCE + IDLE_PATIENCE / 4 { Ok(7) } else { Err(refused()) };
+        assert_eq!(patiently(&AtomicBool::new(false), later).unwrap(), 7);
+    }
 
     #[test]
     fn a_panic_reaches_the_consumer_with_its_message() {
