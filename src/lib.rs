@@ -4,6 +4,10 @@
 //! store ([`graph`]), batches of graphs train a model ([`nn`], [`train`]), and a frozen teacher on a
 //! thread of its own ([`distill`]) supplies the targets. A [`stage`] wires these together.
 
+// Helpers of the tests in tests/ name the crate.
+#[cfg(test)]
+extern crate self as kdgat;
+
 pub mod can;
 pub mod cli;
 pub mod config;

@@ -5,33 +5,25 @@ use std::ffi::CStr;
 use half::bf16;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::AttentionOptions;
 use super::backward::{Backward, Gradients};
 use super::element::{Element, Real};
 use super::kernels::Shape;
 use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores};
 use super::softmax::SavedWeights;
-use super::{Attended, AttentionOptions};
 use crate::graph::Adjacency;
-use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::autograd::{Forward, Function};
 use crate::torch::view::{self, Storable};
 
-/// Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a bias.
+/// Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a bias. All are contiguous on
+/// the CPU; all but the values have the computing type.
 pub(super) struct FusedGat {
     pub(super) adjacency: Adjacency,
     pub(super) shape: Shape,
     pub(super) options: AttentionOptions,
     /// Whether the second and third input are attention vectors (`[heads * channels]`) or scores (`[nodes, heads]`).
     pub(super) projected: bool,
-}
-
-/// Runs the layer. All inputs are contiguous on the CPU; all but the values have the computing type.
-pub(super) fn run(function: FusedGat, inputs: &[&Tensor]) -> Result<Attended, TchError> {
-    let return_weights = function.options.return_weights;
-    let mut outputs = autograd::apply(function, inputs)?.into_iter();
-    let output = outputs.next().unwrap_or_default();
-    let weights = if return_weights { outputs.next().map(|weights| weights.detach()) } else { None };
-    Ok(Attended { output, weights })
 }
 
 impl Function for FusedGat {

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use half::bf16;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::AttentionOptions;
 use super::backward::{sum_blocks, zeros};
 use super::element::{Element, Real};
 use super::gatv2::{Pairs, SourceGradients, TargetGradients};
@@ -12,28 +13,19 @@ use super::kernels::{RowGradients, Shape};
 use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores, buffer};
 use super::softmax::SavedWeights;
-use super::{Attended, AttentionOptions};
 use crate::graph::Adjacency;
-use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::autograd::{Forward, Function};
 use crate::torch::parallel::{Parts, parallel_for};
 use crate::torch::simd::dispatch;
 use crate::torch::view::{self, Storable};
 
 /// Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias `[heads * channels]`, and
-/// optionally edge terms `[edges, heads * channels]`.
+/// optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU, attention vector and bias in the
+/// computing type.
 pub(super) struct FusedGatV2 {
     pub(super) adjacency: Adjacency,
     pub(super) shape: Shape,
     pub(super) options: AttentionOptions,
-}
-
-/// Runs the layer. All inputs are contiguous on the CPU, attention vector and bias in the computing type.
-pub(super) fn run(function: FusedGatV2, inputs: &[&Tensor]) -> Result<Attended, TchError> {
-    let return_weights = function.options.return_weights;
-    let mut outputs = autograd::apply(function, inputs)?.into_iter();
-    let output = outputs.next().unwrap_or_default();
-    let weights = if return_weights { outputs.next().map(|weights| weights.detach()) } else { None };
-    Ok(Attended { output, weights })
 }
 
 const SOURCE: usize = 0;

@@ -26,6 +26,7 @@ mod tiles;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::graph::Adjacency;
+use crate::torch::autograd::{self, Function};
 use crate::torch::cuda_program::ProgramError;
 pub use dropout::AttentionDropout;
 use kernels::Shape;
@@ -213,10 +214,11 @@ pub fn gatv2_attention(
         let shape = Shape { heads: heads as usize, channels: channels as usize };
         if implementation == Implementation::Gpu {
             let layer = gpu::Layer::new(source.device(), kind, adjacency, shape, options)?;
-            return Ok(gpu::run(gpu::GpuGatV2 { layer }, options.return_weights, &inputs)?);
+            return Ok(run(gpu::GpuGatV2 { layer }, options.return_weights, &inputs)?);
         }
-        let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
-        return Ok(fused_gatv2::run(fused_gatv2::FusedGatV2 { adjacency, shape, options }, &inputs)?);
+        let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);
+        let function = fused_gatv2::FusedGatV2 { adjacency, shape, options: options.clone() };
+        return Ok(run(function, return_weights, &inputs)?);
     }
     let by_head = |tensor: &Tensor| tensor.f_reshape([-1, heads, channels]);
     let edge_term = edge_term.map(by_head).transpose()?;
@@ -272,10 +274,19 @@ fn run_fused(
     let shape = Shape { heads: heads as usize, channels: channels as usize };
     if implementation == Implementation::Gpu {
         let layer = gpu::Layer::new(inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
-        return Ok(gpu::run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
+        return Ok(run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
     }
-    let (adjacency, options) = (adjacency.shallow_clone(), options.clone());
-    Ok(fused::run(fused::FusedGat { adjacency, shape, options, projected }, inputs)?)
+    let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);
+    let function = fused::FusedGat { adjacency, shape, options: options.clone(), projected };
+    Ok(run(function, return_weights, inputs)?)
+}
+
+/// Runs a layer, which gives its weights beside the output if it was asked to.
+fn run<F: Function>(function: F, return_weights: bool, inputs: &[&Tensor]) -> Result<Attended, TchError> {
+    let mut outputs = autograd::apply(function, inputs)?.into_iter();
+    let output = outputs.next().unwrap_or_default();
+    let weights = if return_weights { outputs.next().map(|weights| weights.detach()) } else { None };
+    Ok(Attended { output, weights })
 }
 
 /// Scores, softmax and sums are computed in this type.

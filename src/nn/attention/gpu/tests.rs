@@ -1,53 +1,22 @@
 //! The kernels for a GPU, run on the CPU with emulated warps, against attention composed of torch's operations; and what
 //! NVRTC says of them, where it is installed.
 
+#[path = "../../../../tests/attention_common/mod.rs"]
+mod attention_common;
+
 use tch::{Device, Kind, Tensor};
+
+use attention_common::{adjacency, batch, normal, relative_difference};
 
 use super::super::kernels::Shape;
 use super::super::{
-    AttentionDropout, AttentionKernel, AttentionOptions, composed, gat_conv, gatv2_attention, num_nodes,
+    AttentionDropout, AttentionKernel, AttentionOptions, composed, gat_conv, gatv2_attention, num_nodes, run,
 };
-use super::{GpuGat, GpuGatV2, Layer, run};
+use super::{GpuGat, GpuGatV2, Layer};
 use crate::graph::Adjacency;
 use crate::torch::cuda_program::{self, ProgramError};
-use crate::torch::philox::philox;
 
 type Named = Vec<(&'static str, Tensor)>;
-
-/// `(target, source)` pairs, with exactly one self-loop a node.
-fn adjacency(nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Adjacency {
-    let mut pairs: Vec<(usize, usize)> = edges.into_iter().chain((0..nodes).map(|node| (node, node))).collect();
-    pairs.sort_unstable();
-    pairs.dedup();
-    let mut transposed: Vec<usize> = (0..pairs.len()).collect();
-    transposed.sort_by_key(|&edge| (pairs[edge].1, pairs[edge].0));
-    let indices = |values: Vec<usize>| {
-        Tensor::from_slice(&values.into_iter().map(|value| i32::try_from(value).unwrap()).collect::<Vec<_>>())
-    };
-    let pointers = |key: &dyn Fn(usize) -> usize| {
-        indices((0..=nodes).map(|node| (0..pairs.len()).filter(|&edge| key(edge) < node).count()).collect())
-    };
-    Adjacency {
-        row_pointers: pointers(&|edge| pairs[edge].0),
-        column_pointers: pointers(&|edge| pairs[edge].1),
-        sources: indices(pairs.iter().map(|pair| pair.1).collect()),
-        targets: indices(pairs.iter().map(|pair| pair.0).collect()),
-        transposed: indices(transposed),
-        components: Default::default(),
-    }
-}
-
-fn random_graph(nodes: usize, edges: usize, seed: u64) -> Adjacency {
-    let pairs = (0..edges).map(|edge| philox(seed, edge as u64)).map(|words| (words[0] as usize, words[1] as usize));
-    adjacency(nodes, pairs.map(|(target, source)| (target % nodes, source % nodes)).collect::<Vec<_>>())
-}
-
-/// Uniform values of variance one, the same on every machine.
-fn values(size: &[i64], seed: u64, kind: Kind) -> Tensor {
-    let count: i64 = size.iter().product();
-    let uniform = (0..count as u64).map(|index| f64::from(philox(seed, index)[0]) / f64::from(u32::MAX) - 0.5);
-    (Tensor::from_slice(&uniform.collect::<Vec<_>>()) * 12.0_f64.sqrt()).reshape(size).to_kind(kind)
-}
 
 /// Output, weights and gradients for a fixed random loss, of `layer(values, source, target, bias)`.
 fn results(
@@ -55,7 +24,7 @@ fn results(
     nodes: i64,
     kind: Kind,
     projected: bool,
-    layer: impl Fn(&[&Tensor]) -> super::Attended,
+    layer: impl Fn(&[&Tensor]) -> super::super::Attended,
 ) -> Named {
     let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
     let (heads, row) = (shape.heads as i64, shape.row() as i64);
@@ -65,14 +34,14 @@ fn results(
         false => (vec![nodes, heads], 1.0),
     };
     let inputs = [
-        values(&[nodes, row], 1, kind),
-        values(&scores, 2, real) / scale,
-        values(&scores, 3, real) / scale,
-        values(&[row], 4, real),
+        normal(&[nodes, row], 1, kind),
+        normal(&scores, 2, real) / scale,
+        normal(&scores, 3, real) / scale,
+        normal(&[row], 4, real),
     ]
     .map(|input| input.set_requires_grad(true));
     let attended = layer(&inputs.each_ref());
-    (&attended.output * values(&[nodes, row], 5, kind)).sum(real).backward();
+    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
     let gradients = ["values", "source", "target", "bias"].into_iter().zip(inputs.iter().map(Tensor::grad));
     [("output", attended.output.detach())]
         .into_iter()
@@ -107,17 +76,6 @@ fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, option
     })
 }
 
-/// Largest difference, relative to the largest magnitude of the two, or to one where that is smaller.
-fn relative_difference(left: &Tensor, right: &Tensor) -> f64 {
-    assert_eq!(left.size(), right.size());
-    if left.numel() == 0 {
-        return 0.0;
-    }
-    let (left, right) = (left.to_kind(Kind::Double), right.to_kind(Kind::Double));
-    let scale = left.abs().max().maximum(&right.abs().max()).double_value(&[]).max(1.0);
-    (left - right).abs().max().double_value(&[]) / scale
-}
-
 /// As [`results`], of GATv2 on an emulated GPU or of torch's operations.
 fn results_of_v2(
     graph: &Adjacency,
@@ -131,13 +89,13 @@ fn results_of_v2(
     let (heads, channels, row) = (shape.heads as i64, shape.channels as i64, shape.row() as i64);
     let nodes = num_nodes(graph);
     let mut inputs = vec![
-        values(&[nodes, row], 1, kind),
-        values(&[nodes, row], 2, kind),
-        values(&[row], 3, real) / (channels as f64).sqrt(),
-        values(&[row], 4, real),
+        normal(&[nodes, row], 1, kind),
+        normal(&[nodes, row], 2, kind),
+        normal(&[row], 3, real) / (channels as f64).sqrt(),
+        normal(&[row], 4, real),
     ];
     if with_edges {
-        inputs.push(values(&[graph.num_edges(), row], 6, kind));
+        inputs.push(normal(&[graph.num_edges(), row], 6, kind));
     }
     let inputs: Vec<Tensor> = inputs.into_iter().map(|input| input.set_requires_grad(true)).collect();
     let attended = if emulated {
@@ -149,7 +107,7 @@ fn results_of_v2(
         let (kernel, edge_term) = (AttentionKernel::Composed, edge_term.first());
         gatv2_attention(kernel, source, target, edge_term, &vector, Some(bias), graph, options).unwrap()
     };
-    (&attended.output * values(&[nodes, row], 5, kind)).sum(real).backward();
+    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
     let names = ["source", "target", "attention", "bias", "edge terms"];
     [("output", attended.output.detach())]
         .into_iter()
@@ -183,7 +141,7 @@ fn assert_equal(graph: &Adjacency, shape: (usize, usize), kind: Kind, options: &
 
 #[test]
 fn kernels_are_composed_attention_for_the_shapes_of_the_models() {
-    let graph = random_graph(24, 80, 7);
+    let graph = batch(1, 24, 80, 7);
     for shape in [(1, 80), (4, 24), (1, 256), (3, 33)] {
         assert_equal(&graph, shape, Kind::Float, &AttentionOptions::default(), 1e-5);
     }
@@ -208,7 +166,7 @@ fn kernels_are_composed_attention_for_unusual_graphs() {
 
 #[test]
 fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
-    let graph = random_graph(40, 200, 11);
+    let graph = batch(1, 40, 200, 11);
     for negative_slope in [0.0, 0.2, 0.7] {
         let dropout = Some(AttentionDropout { probability: 0.3, seed: 0x1234_5678_9abc_def0 });
         let options = AttentionOptions { negative_slope, dropout, return_weights: true };
@@ -220,7 +178,7 @@ fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
 
 #[test]
 fn kernels_are_composed_attention_in_other_types() {
-    let graph = random_graph(40, 150, 13);
+    let graph = batch(1, 40, 150, 13);
     let dropout = Some(AttentionDropout { probability: 0.2, seed: 3 });
     for dropout in [None, dropout] {
         let options = AttentionOptions { dropout, ..AttentionOptions::default() };
@@ -232,7 +190,7 @@ fn kernels_are_composed_attention_in_other_types() {
 
 #[test]
 fn results_are_the_same_in_every_run() {
-    let graph = random_graph(50, 300, 17);
+    let graph = batch(1, 50, 300, 17);
     let shape = Shape { heads: 4, channels: 24 };
     let run = || on_emulated_gpu(&graph, shape, Kind::Float, true, &AttentionOptions::default());
     for ((name, first), (_, second)) in run().iter().zip(&run()) {
