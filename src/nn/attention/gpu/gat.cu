@@ -8,24 +8,22 @@ extern "C" __global__ void project_scores(
     ARRAY(const Real) attention_target, // [HEADS * CHANNELS]
     ARRAY(Real) source_scores, // [nodes, HEADS]
     ARRAY(Real) target_scores) { // [nodes, HEADS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const int first_column = static_cast<int>(item % HEADS) * CHANNELS;
   Real source = 0;
   Real target = 0;
-  for (int channel = lane; channel < CHANNELS; channel += LANES) {
-    const Real value = widen(values[item * CHANNELS + channel]);
-    source += value * attention_source[first_column + channel];
-    target += value * attention_target[first_column + channel];
-  }
+  for_each_channel([&](int, int channel) {
+    const Real value = widen(values[at.item * CHANNELS + channel]);
+    source += value * attention_source[at.head * CHANNELS + channel];
+    target += value * attention_target[at.head * CHANNELS + channel];
+  });
   source = sum_of_warp(source);
   target = sum_of_warp(target);
-  if (lane == 0) {
-    source_scores[item] = source;
-    target_scores[item] = target;
+  if (at.lane == 0) {
+    source_scores[at.item] = source;
+    target_scores[at.item] = target;
   }
 }
 
@@ -44,28 +42,21 @@ extern "C" __global__ void attend_backward_sources(
     ARRAY(const Real) attention_target, // [HEADS * CHANNELS], likewise
     ARRAY(Real) source_gradients, // [nodes, HEADS]
     ARRAY(Value) value_gradients) { // [nodes, HEADS * CHANNELS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = column_pointers[node];
-  const Index end = column_pointers[node + 1];
-  Real sums[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    sums[part] = 0;
-  }
+  const Index first_edge = column_pointers[at.node];
+  const Index end = column_pointers[at.node + 1];
+  Real sums[CHANNELS_OF_LANE] = {};
   Real total = 0;
   for (Index chunk = first_edge; chunk < end; chunk += LANES) {
-    const Index place = chunk + lane;
+    const Index place = chunk + at.lane;
     Real weight = 0;
     int target = 0;
     if (place < end) {
       const int edge = transposed[place];
-      const Index position = static_cast<Index>(edge) * HEADS + head;
+      const Index position = static_cast<Index>(edge) * HEADS + at.head;
       target = targets[edge];
       weight = applied_weights ? applied_weights[position] : magnitude(signed_weights[position]);
       total += raw_gradients[position];
@@ -73,32 +64,24 @@ extern "C" __global__ void attend_backward_sources(
     const int edges = end - chunk < LANES ? static_cast<int>(end - chunk) : LANES;
     for (int other = 0; other < edges; ++other) {
       const Real factor = __shfl_sync(ALL_LANES, weight, other);
-      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, target, other)) * HEADS + head) * CHANNELS;
-#pragma unroll
-      for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-        const int channel = lane + part * LANES;
-        if (channel < CHANNELS) {
-          sums[part] += factor * widen(gradient[row + channel]);
-        }
-      }
+      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, target, other)) * HEADS + at.head) * CHANNELS;
+      for_each_channel([&](int part, int channel) {
+        sums[part] += factor * widen(gradient[row + channel]);
+      });
     }
   }
   total = sum_of_warp(total);
-  if (lane == 0) {
-    source_gradients[item] = total;
+  if (at.lane == 0) {
+    source_gradients[at.item] = total;
   }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      const int column = head * CHANNELS + channel;
-      Real through_scores = 0;
-      if (attention_source) {
-        through_scores = total * attention_source[column] + target_gradients[item] * attention_target[column];
-      }
-      value_gradients[item * CHANNELS + channel] = narrow(sums[part] + through_scores);
+  for_each_channel([&](int part, int channel) {
+    const int column = at.head * CHANNELS + channel;
+    Real through_scores = 0;
+    if (attention_source) {
+      through_scores = total * attention_source[column] + target_gradients[at.item] * attention_target[column];
     }
-  }
+    value_gradients[at.item * CHANNELS + channel] = narrow(sums[part] + through_scores);
+  });
 }
 
 // Gradients of the two attention vectors: sums over nodes of scores' gradients times values, by parts of NODES_OF_PART nodes.
@@ -108,42 +91,27 @@ extern "C" __global__ void add_up_vector_gradients(
     ARRAY(const Real) source_gradients, // [nodes, HEADS]
     ARRAY(const Real) target_gradients, // [nodes, HEADS]
     ARRAY(Real) parts) { // [parts, 2, HEADS * CHANNELS]
-  const Index item = item_of_warp();
-  const Index part_index = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first = part_index * NODES_OF_PART;
+  // This warp's place is a part of the nodes and a head.
+  const Place at = place_of_warp();
+  const Index first = at.node * NODES_OF_PART;
   if (first >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
   const Index end = first + NODES_OF_PART < nodes ? first + NODES_OF_PART : nodes;
-  Real of_source[CHANNELS_OF_LANE];
-  Real of_target[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    of_source[part] = 0;
-    of_target[part] = 0;
-  }
+  Real of_source[CHANNELS_OF_LANE] = {};
+  Real of_target[CHANNELS_OF_LANE] = {};
   for (Index node = first; node < end; ++node) {
-    const Index position = node * HEADS + head;
+    const Index position = node * HEADS + at.head;
     const Real source = source_gradients[position];
     const Real target = target_gradients[position];
-#pragma unroll
-    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-      const int channel = lane + part * LANES;
-      if (channel < CHANNELS) {
-        const Real value = widen(values[position * CHANNELS + channel]);
-        of_source[part] += source * value;
-        of_target[part] += target * value;
-      }
-    }
+    for_each_channel([&](int part, int channel) {
+      const Real value = widen(values[position * CHANNELS + channel]);
+      of_source[part] += source * value;
+      of_target[part] += target * value;
+    });
   }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      parts[((2 * part_index) * HEADS + head) * CHANNELS + channel] = of_source[part];
-      parts[((2 * part_index + 1) * HEADS + head) * CHANNELS + channel] = of_target[part];
-    }
-  }
+  for_each_channel([&](int part, int channel) {
+    parts[((2 * at.node) * HEADS + at.head) * CHANNELS + channel] = of_source[part];
+    parts[((2 * at.node + 1) * HEADS + at.head) * CHANNELS + channel] = of_target[part];
+  });
 }

@@ -26,18 +26,14 @@ impl Function for GpuGat {
         let scores = projected.as_ref().map_or([source, target], |scores| scores.each_ref());
         let Attention { output, signed, applied } =
             self.layer.attend(values, Scores::OfNodes(scores), inputs.get(3).copied(), recorded)?;
-        let options = &self.layer.options;
         let mut saved = Vec::new();
         if let Some(signed) = signed {
             saved.extend([values.shallow_clone(), signed]);
             if self.projected {
                 saved.extend([source.shallow_clone(), target.shallow_clone()]);
             }
-            // Last, so that the others' places do not depend on it.
-            saved.extend(applied.as_ref().filter(|_| options.dropout.is_some()).map(Tensor::shallow_clone));
         }
-        let weights = applied.filter(|_| options.return_weights);
-        Ok(Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved })
+        Ok(self.layer.finish(output, applied, saved))
     }
 
     fn backward(

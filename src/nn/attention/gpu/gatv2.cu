@@ -15,40 +15,31 @@ extern "C" __global__ void score_pairs(
     ARRAY(const Real) attention, // [HEADS * CHANNELS]
     Real negative_slope,
     ARRAY(Real) edge_scores) { // [edges, HEADS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = row_pointers[node];
-  const Index end = row_pointers[node + 1];
-  Real target_row[CHANNELS_OF_LANE];
-  Real attention_row[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    target_row[part] = channel < CHANNELS ? widen(target_values[item * CHANNELS + channel]) : 0;
-    attention_row[part] = channel < CHANNELS ? attention[head * CHANNELS + channel] : 0;
-  }
+  const Index first_edge = row_pointers[at.node];
+  const Index end = row_pointers[at.node + 1];
+  Real target_row[CHANNELS_OF_LANE] = {};
+  Real attention_row[CHANNELS_OF_LANE] = {};
+  for_each_channel([&](int part, int channel) {
+    target_row[part] = widen(target_values[at.item * CHANNELS + channel]);
+    attention_row[part] = attention[at.head * CHANNELS + channel];
+  });
   for (Index edge = first_edge; edge < end; ++edge) {
-    const Index position = edge * HEADS + head;
-    const Index row = (static_cast<Index>(sources[edge]) * HEADS + head) * CHANNELS;
+    const Index position = edge * HEADS + at.head;
+    const Index row = (static_cast<Index>(sources[edge]) * HEADS + at.head) * CHANNELS;
     Real score = 0;
-#pragma unroll
-    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-      const int channel = lane + part * LANES;
-      if (channel < CHANNELS) {
-        Real sum = widen(source_values[row + channel]) + target_row[part];
-        if (edge_terms) {
-          sum += widen(edge_terms[position * CHANNELS + channel]);
-        }
-        score += attention_row[part] * leaky(sum, negative_slope);
+    for_each_channel([&](int part, int channel) {
+      Real sum = widen(source_values[row + channel]) + target_row[part];
+      if (edge_terms) {
+        sum += widen(edge_terms[position * CHANNELS + channel]);
       }
-    }
+      score += attention_row[part] * leaky(sum, negative_slope);
+    });
     score = sum_of_warp(score);
-    if (lane == 0) {
+    if (at.lane == 0) {
       edge_scores[position] = score;
     }
   }
@@ -69,56 +60,41 @@ extern "C" __global__ void pairs_backward_targets(
     ARRAY(Value) target_gradients, // [nodes, HEADS * CHANNELS]
     ARRAY(Value) edge_gradients, // [edges, HEADS * CHANNELS], or absent
     ARRAY(Real) attention_parts) { // [nodes, HEADS * CHANNELS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = row_pointers[node];
-  const Index end = row_pointers[node + 1];
-  Real target_row[CHANNELS_OF_LANE];
-  Real attention_row[CHANNELS_OF_LANE];
-  Real of_target[CHANNELS_OF_LANE];
-  Real of_attention[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    target_row[part] = channel < CHANNELS ? widen(target_values[item * CHANNELS + channel]) : 0;
-    attention_row[part] = channel < CHANNELS ? attention[head * CHANNELS + channel] : 0;
-    of_target[part] = 0;
-    of_attention[part] = 0;
-  }
+  const Index first_edge = row_pointers[at.node];
+  const Index end = row_pointers[at.node + 1];
+  Real target_row[CHANNELS_OF_LANE] = {};
+  Real attention_row[CHANNELS_OF_LANE] = {};
+  Real of_target[CHANNELS_OF_LANE] = {};
+  Real of_attention[CHANNELS_OF_LANE] = {};
+  for_each_channel([&](int part, int channel) {
+    target_row[part] = widen(target_values[at.item * CHANNELS + channel]);
+    attention_row[part] = attention[at.head * CHANNELS + channel];
+  });
   for (Index edge = first_edge; edge < end; ++edge) {
-    const Index position = edge * HEADS + head;
-    const Index row = (static_cast<Index>(sources[edge]) * HEADS + head) * CHANNELS;
+    const Index position = edge * HEADS + at.head;
+    const Index row = (static_cast<Index>(sources[edge]) * HEADS + at.head) * CHANNELS;
     const Real of_score = score_gradients[position];
-#pragma unroll
-    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-      const int channel = lane + part * LANES;
-      if (channel < CHANNELS) {
-        Real sum = widen(source_values[row + channel]) + target_row[part];
-        if (edge_terms) {
-          sum += widen(edge_terms[position * CHANNELS + channel]);
-        }
-        const Real of_sum = of_score * attention_row[part] * (sum > 0 ? 1 : negative_slope);
-        of_target[part] += of_sum;
-        of_attention[part] += of_score * leaky(sum, negative_slope);
-        if (edge_gradients) {
-          edge_gradients[position * CHANNELS + channel] = narrow(of_sum);
-        }
+    for_each_channel([&](int part, int channel) {
+      Real sum = widen(source_values[row + channel]) + target_row[part];
+      if (edge_terms) {
+        sum += widen(edge_terms[position * CHANNELS + channel]);
       }
-    }
+      const Real of_sum = of_score * attention_row[part] * (sum > 0 ? 1 : negative_slope);
+      of_target[part] += of_sum;
+      of_attention[part] += of_score * leaky(sum, negative_slope);
+      if (edge_gradients) {
+        edge_gradients[position * CHANNELS + channel] = narrow(of_sum);
+      }
+    });
   }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      target_gradients[item * CHANNELS + channel] = narrow(of_target[part]);
-      attention_parts[item * CHANNELS + channel] = of_attention[part];
-    }
-  }
+  for_each_channel([&](int part, int channel) {
+    target_gradients[at.item * CHANNELS + channel] = narrow(of_target[part]);
+    attention_parts[at.item * CHANNELS + channel] = of_attention[part];
+  });
 }
 
 // Backward over outgoing edges: gradients of the source values, as values and through the scores.
@@ -137,49 +113,35 @@ extern "C" __global__ void pairs_backward_sources(
     ARRAY(const Real) applied_weights, // [edges, HEADS], absent without dropout
     ARRAY(const Real) score_gradients, // [edges, HEADS]
     ARRAY(Value) source_gradients) { // [nodes, HEADS * CHANNELS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = column_pointers[node];
-  const Index end = column_pointers[node + 1];
-  Real source_row[CHANNELS_OF_LANE];
-  Real attention_row[CHANNELS_OF_LANE];
-  Real of_source[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    source_row[part] = channel < CHANNELS ? widen(source_values[item * CHANNELS + channel]) : 0;
-    attention_row[part] = channel < CHANNELS ? attention[head * CHANNELS + channel] : 0;
-    of_source[part] = 0;
-  }
+  const Index first_edge = column_pointers[at.node];
+  const Index end = column_pointers[at.node + 1];
+  Real source_row[CHANNELS_OF_LANE] = {};
+  Real attention_row[CHANNELS_OF_LANE] = {};
+  Real of_source[CHANNELS_OF_LANE] = {};
+  for_each_channel([&](int part, int channel) {
+    source_row[part] = widen(source_values[at.item * CHANNELS + channel]);
+    attention_row[part] = attention[at.head * CHANNELS + channel];
+  });
   for (Index place = first_edge; place < end; ++place) {
     const Index edge = transposed[place];
-    const Index position = edge * HEADS + head;
-    const Index row = (static_cast<Index>(targets[edge]) * HEADS + head) * CHANNELS;
+    const Index position = edge * HEADS + at.head;
+    const Index row = (static_cast<Index>(targets[edge]) * HEADS + at.head) * CHANNELS;
     const Real of_score = score_gradients[position];
     const Real weight = applied_weights ? applied_weights[position] : magnitude(signed_weights[position]);
-#pragma unroll
-    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-      const int channel = lane + part * LANES;
-      if (channel < CHANNELS) {
-        Real sum = source_row[part] + widen(target_values[row + channel]);
-        if (edge_terms) {
-          sum += widen(edge_terms[position * CHANNELS + channel]);
-        }
-        of_source[part] += weight * widen(gradient[row + channel]);
-        of_source[part] += of_score * attention_row[part] * (sum > 0 ? 1 : negative_slope);
+    for_each_channel([&](int part, int channel) {
+      Real sum = source_row[part] + widen(target_values[row + channel]);
+      if (edge_terms) {
+        sum += widen(edge_terms[position * CHANNELS + channel]);
       }
-    }
+      of_source[part] += weight * widen(gradient[row + channel]);
+      of_source[part] += of_score * attention_row[part] * (sum > 0 ? 1 : negative_slope);
+    });
   }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      source_gradients[item * CHANNELS + channel] = narrow(of_source[part]);
-    }
-  }
+  for_each_channel([&](int part, int channel) {
+    source_gradients[at.item * CHANNELS + channel] = narrow(of_source[part]);
+  });
 }

@@ -39,17 +39,13 @@ impl Function for GpuGatV2 {
         let scores = self.scores(pairs)?;
         let Attention { output, signed, applied } =
             self.layer.attend(pairs.source, Scores::OfEdges(&scores), Some(inputs[BIAS]), recorded)?;
-        let options = &self.layer.options;
         let mut saved = Vec::new();
         if let Some(signed) = signed {
             saved.extend([SOURCE, TARGET, VECTOR].map(|index| inputs[index].shallow_clone()));
             saved.push(signed);
             saved.extend(edge_term.map(Tensor::shallow_clone));
-            // Last, so that the others' places do not depend on it.
-            saved.extend(applied.as_ref().filter(|_| options.dropout.is_some()).map(Tensor::shallow_clone));
         }
-        let weights = applied.filter(|_| options.return_weights);
-        Ok(Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved })
+        Ok(self.layer.finish(output, applied, saved))
     }
 
     fn backward(

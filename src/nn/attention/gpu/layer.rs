@@ -8,6 +8,7 @@ use super::super::kernels::Shape;
 use super::super::{AttentionError, AttentionOptions, computing_kind, expect, num_nodes};
 use super::program::program;
 use crate::graph::Adjacency;
+use crate::torch::autograd::Forward;
 use crate::torch::cuda_program::{Argument, Program};
 
 /// Threads of a warp, which does one node and head.
@@ -117,6 +118,16 @@ impl Layer {
             ],
         )?;
         Ok(Attention { output, signed, applied })
+    }
+
+    /// What a forward hands back: the output, the applied weights where they are asked for, and what is saved, if anything is.
+    /// Dropout's weights come last there, so that the others' places do not depend on them.
+    pub(super) fn finish(&self, output: Tensor, applied: Option<Tensor>, mut saved: Vec<Tensor>) -> Forward {
+        if !saved.is_empty() && self.options.dropout.is_some() {
+            saved.extend(applied.as_ref().map(Tensor::shallow_clone));
+        }
+        let weights = applied.filter(|_| self.options.return_weights);
+        Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved }
     }
 
     /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target,

@@ -96,13 +96,29 @@ __device__ inline Real largest_of_warp(Real value) {
   return value;
 }
 
-// The node and head of this warp: node * HEADS + head.
-__device__ inline Index item_of_warp() {
-  return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / LANES;
+// What a warp does: its node and head, and item = node * HEADS + head.
+struct Place {
+  Index item;
+  Index node;
+  int head;
+  int lane;
+};
+
+__device__ inline Place place_of_warp() {
+  const Index item = (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / LANES;
+  return Place{item, item / HEADS, static_cast<int>(item % HEADS), static_cast<int>(threadIdx.x % LANES)};
 }
 
-__device__ inline int lane_of_thread() {
-  return threadIdx.x % LANES;
+// Calls body(part, channel) for each of the lane's channels; registers hold those by part.
+template <typename Body>
+__device__ inline void for_each_channel(Body body) {
+#pragma unroll
+  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
+    const int channel = static_cast<int>(threadIdx.x % LANES) + part * LANES;
+    if (channel < CHANNELS) {
+      body(part, channel);
+    }
+  }
 }
 
 // Word `position % 4` of Philox 4×32-10 (Salmon et al. 2011) of counter `position / 4`: the CPU's masks.
@@ -147,51 +163,46 @@ extern "C" __global__ void attend(
     ARRAY(Value) output, // [nodes, HEADS * CHANNELS]
     ARRAY(Real) signed_weights, // [edges, HEADS], before dropout, or absent
     ARRAY(Real) applied_weights) { // [edges, HEADS], after dropout, or absent
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = row_pointers[node];
-  const Index end = row_pointers[node + 1];
-  const Real target_score = edge_scores ? 0 : target_scores[item];
+  const Index first_edge = row_pointers[at.node];
+  const Index end = row_pointers[at.node + 1];
+  const Real target_score = edge_scores ? 0 : target_scores[at.item];
   const auto raw_of = [&](Index edge) -> Real {
     if (edge_scores) {
-      return edge_scores[edge * HEADS + head];
+      return edge_scores[edge * HEADS + at.head];
     }
-    return source_scores[static_cast<Index>(sources[edge]) * HEADS + head] + target_score;
+    return source_scores[static_cast<Index>(sources[edge]) * HEADS + at.head] + target_score;
   };
 
   // As PyTorch Geometric: the largest logit subtracted, 1e-16 added to the divisor.
   Real largest = -__uint_as_float(0x7f800000u); // infinity
-  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
+  for (Index edge = first_edge + at.lane; edge < end; edge += LANES) {
     const Real logit = leaky(raw_of(edge), negative_slope);
     largest = logit > largest ? logit : largest;
   }
   largest = largest_of_warp(largest);
   Real sum = 0;
-  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
+  for (Index edge = first_edge + at.lane; edge < end; edge += LANES) {
     sum += exponential(leaky(raw_of(edge), negative_slope) - largest);
   }
   const Real scale = 1 / (sum_of_warp(sum) + static_cast<Real>(1e-16));
 
-  Real sums[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    sums[part] = bias && channel < CHANNELS ? bias[head * CHANNELS + channel] : 0;
+  Real sums[CHANNELS_OF_LANE] = {};
+  if (bias) {
+    for_each_channel([&](int part, int channel) { sums[part] = bias[at.head * CHANNELS + channel]; });
   }
   // All lanes together, as they pass weights to each other; those beyond the last edge bring none.
   for (Index chunk = first_edge; chunk < end; chunk += LANES) {
-    const Index edge = chunk + lane;
+    const Index edge = chunk + at.lane;
     Real weight = 0;
     int source = 0;
     if (edge < end) {
       source = sources[edge];
       const Real raw = raw_of(edge);
-      const Index position = edge * HEADS + head;
+      const Index position = edge * HEADS + at.head;
       weight = exponential(leaky(raw, negative_slope) - largest) * scale;
       if (signed_weights) {
         signed_weights[position] = raw > 0 ? weight : -weight;
@@ -206,23 +217,15 @@ extern "C" __global__ void attend(
     const int edges = end - chunk < LANES ? static_cast<int>(end - chunk) : LANES;
     for (int other = 0; other < edges; ++other) {
       const Real factor = __shfl_sync(ALL_LANES, weight, other);
-      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, source, other)) * HEADS + head) * CHANNELS;
-#pragma unroll
-      for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-        const int channel = lane + part * LANES;
-        if (channel < CHANNELS) {
-          sums[part] += factor * widen(values[row + channel]);
-        }
-      }
+      const Index row = (static_cast<Index>(__shfl_sync(ALL_LANES, source, other)) * HEADS + at.head) * CHANNELS;
+      for_each_channel([&](int part, int channel) {
+        sums[part] += factor * widen(values[row + channel]);
+      });
     }
   }
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    if (channel < CHANNELS) {
-      output[item * CHANNELS + channel] = narrow(sums[part]);
-    }
-  }
+  for_each_channel([&](int part, int channel) {
+    output[at.item * CHANNELS + channel] = narrow(sums[part]);
+  });
 }
 
 // Backward over incoming edges: gradients of the raw scores, and their sums by target.
@@ -238,49 +241,40 @@ extern "C" __global__ void attend_backward_targets(
     Real kept_scale,
     ARRAY(Real) raw_gradients, // [edges, HEADS]
     ARRAY(Real) target_gradients) { // [nodes, HEADS]
-  const Index item = item_of_warp();
-  if (item >= static_cast<Index>(nodes) * HEADS) {
+  const Place at = place_of_warp();
+  if (at.node >= nodes) {
     return;
   }
-  const int lane = lane_of_thread();
-  const Index node = item / HEADS;
-  const int head = static_cast<int>(item % HEADS);
-  const Index first_edge = row_pointers[node];
-  const Index end = row_pointers[node + 1];
-  Real gradient_row[CHANNELS_OF_LANE];
-#pragma unroll
-  for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-    const int channel = lane + part * LANES;
-    gradient_row[part] = channel < CHANNELS ? widen(gradient[item * CHANNELS + channel]) : 0;
-  }
+  const Index first_edge = row_pointers[at.node];
+  const Index end = row_pointers[at.node + 1];
+  Real gradient_row[CHANNELS_OF_LANE] = {};
+  for_each_channel([&](int part, int channel) {
+    gradient_row[part] = widen(gradient[at.item * CHANNELS + channel]);
+  });
 
   // Gradients g of the weights a before dropout, and Σ a·g.
   Real mean = 0;
   for (Index edge = first_edge; edge < end; ++edge) {
-    const Index row = (static_cast<Index>(sources[edge]) * HEADS + head) * CHANNELS;
+    const Index row = (static_cast<Index>(sources[edge]) * HEADS + at.head) * CHANNELS;
     Real product = 0;
-#pragma unroll
-    for (int part = 0; part < CHANNELS_OF_LANE; ++part) {
-      const int channel = lane + part * LANES;
-      if (channel < CHANNELS) {
-        product += gradient_row[part] * widen(values[row + channel]);
-      }
-    }
+    for_each_channel([&](int part, int channel) {
+      product += gradient_row[part] * widen(values[row + channel]);
+    });
     product = sum_of_warp(product);
-    const Index position = edge * HEADS + head;
+    const Index position = edge * HEADS + at.head;
     if (applied_weights) {
       product *= applied_weights[position] > 0 ? kept_scale : 0;
     }
     mean += magnitude(signed_weights[position]) * product;
     // The lane that reads it again below.
-    if ((edge - first_edge) % LANES == lane) {
+    if ((edge - first_edge) % LANES == at.lane) {
       raw_gradients[position] = product;
     }
   }
   // a · (g − Σ a·g) · slope
   Real total = 0;
-  for (Index edge = first_edge + lane; edge < end; edge += LANES) {
-    const Index position = edge * HEADS + head;
+  for (Index edge = first_edge + at.lane; edge < end; edge += LANES) {
+    const Index position = edge * HEADS + at.head;
     const Real weight = signed_weights[position];
     const Real slope = has_minus(weight) ? negative_slope : 1;
     const Real raw_gradient = magnitude(weight) * (raw_gradients[position] - mean) * slope;
@@ -288,7 +282,7 @@ extern "C" __global__ void attend_backward_targets(
     total += raw_gradient;
   }
   total = sum_of_warp(total);
-  if (lane == 0) {
-    target_gradients[item] = total;
+  if (at.lane == 0) {
+    target_gradients[at.item] = total;
   }
 }
