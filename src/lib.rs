@@ -8,6 +8,23 @@
 #[cfg(test)]
 extern crate self as kdgat;
 
+/// As the standard library's, without its panic where nobody reads standard error any more (`2> >(head)`): that is no reason
+/// to lose a training. Said before the modules, so that it is theirs.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// As [`eprintln!`], without the end of the line.
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}
+
 pub mod can;
 pub mod cli;
 pub mod config;
@@ -22,6 +39,7 @@ pub mod graph;
 pub mod interrupt;
 pub mod memory;
 pub mod nn;
+pub mod notices;
 pub mod onnx;
 pub mod random;
 pub mod report;

@@ -10,6 +10,7 @@ use crate::can::CanError;
 use crate::config::ConfigError;
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
+use crate::notices;
 use crate::report::ReportError;
 use crate::stage::StageError;
 use crate::sweep::SweepError;
@@ -99,9 +100,9 @@ pub fn report(error: &Error) -> ExitCode {
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {}", without_trace(&error.to_string()));
+    notices::line(&format!("error: {}", without_trace(&error.to_string())));
     for cause in error.chain().skip(1) {
-        eprintln!("  because: {}", without_trace(&cause.to_string()));
+        notices::line(&format!("  because: {}", without_trace(&cause.to_string())));
     }
     ExitCode::from(exit_code(error))
 }

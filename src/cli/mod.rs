@@ -36,8 +36,11 @@ pub use reference::reference;
 pub use settings::{FieldFlags, Settings};
 pub use sweep::{Executor, SweepArgs, SweepCommand};
 
+use crate::notices;
+
 /// The whole program: parses the process's arguments, runs the command, prints what went wrong.
 pub fn main() -> ExitCode {
+    notices::listen();
     match parse(std::env::args_os()) {
         Ok(cli) => run(cli).unwrap_or_else(|error| exit::report(&error)),
         Err(message) => {

@@ -12,7 +12,7 @@ use tch::Device;
 use super::metrics::{EpochMetrics, losses_of};
 use super::panel::{MemoryPlan, Panel, State};
 use crate::memory::Reading;
-use crate::terminal;
+use crate::{notices, terminal};
 
 /// Plain lines of epochs are at least this far apart, but for the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -77,7 +77,9 @@ impl Console {
     pub fn new(log: Option<&Path>) -> io::Result<Self> {
         let log = log.map(|path| OpenOptions::new().create(true).append(true).open(path)).transpose()?;
         let view = if io::stderr().is_terminal() { View::Bar(bar()) } else { View::Lines };
-        Ok(Self { view, log, last_line: None })
+        let console = Self { view, log, last_line: None };
+        console.share()?;
+        Ok(console)
     }
 
     /// Shows a panel from where the loop begins to where it ends, if standard error is a terminal.
@@ -88,6 +90,14 @@ impl Console {
             self.line("--live needs a terminal on standard error; progress is shown in plain lines");
         }
         self
+    }
+
+    /// Lets warnings from anywhere go where this console's lines go.
+    fn share(&self) -> io::Result<()> {
+        let bar = if let View::Bar(bar) = &self.view { Some(bar.clone()) } else { None };
+        let log = self.log.as_ref().map(File::try_clone).transpose()?;
+        notices::go_to(bar, log);
+        Ok(())
     }
 
     /// A line that stays.
