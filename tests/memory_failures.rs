@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kdgat::config::{self, Config, Sources};
+use kdgat::config::{self, Config, Sources, TeacherCache};
 use kdgat::stage::{EvaluateOptions, StageError};
 use kdgat::torch;
 use kdgat::torch::allocator::{self, Failures};
@@ -33,6 +33,8 @@ fn turn() -> MutexGuard<'static, ()> {
 enum Training {
     /// A VGAE whose teacher's targets are kept.
     Cached,
+    /// A VGAE whose teacher's targets are kept in a file, which the first run fills for the others.
+    FromDisk,
     /// A VGAE whose teacher comes for each burst.
     Visited,
     /// A GAT without a teacher.
@@ -40,7 +42,7 @@ enum Training {
 }
 
 impl Training {
-    const ALL: [Self; 3] = [Self::Cached, Self::Visited, Self::Classifier];
+    const ALL: [Self; 4] = [Self::Cached, Self::FromDisk, Self::Visited, Self::Classifier];
 
     fn configured(self, workplace: &Workplace, run: &Path) -> Config {
         let model = if self == Self::Classifier { "gat" } else { "vgae" };
@@ -55,6 +57,9 @@ impl Training {
         match self {
             Self::Classifier => (config.model.hidden, config.distillation.use_kd) = (vec![8], false),
             _ => (config.model.hidden, config.model.latent, config.model.embedding) = (vec![8, 8, 4], 4, 2),
+        }
+        if self == Self::FromDisk {
+            config.distillation.teacher_cache = TeacherCache::Disk;
         }
         if self == Self::Visited {
             (config.distillation.offload_teacher, config.distillation.use_teacher_cache) = (true, false);

@@ -11,10 +11,10 @@ mod records;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tch::TchError;
+use tch::{Device, TchError};
 
 use crate::distill::targets::{TargetName, TargetRows, Targets};
-
+use crate::memory::{Meter, is_out_of_memory, patiently};
 use crate::torch::parallel::{Parts, parallel_for};
 
 use file::CacheFile;
@@ -83,7 +83,7 @@ pub struct CacheSummary {
 impl TargetCache {
     /// A cache in memory, gone with the process. `used`: the graphs that will be asked for, if not all.
     pub fn in_memory(layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
-        let memory = Memory::new(layout.graphs() as usize);
+        let memory = Memory::new(layout.graphs() as usize, layout.total_bytes(used)?);
         let filled = vec![0; layout.graphs() as usize];
         Self::new(layout, Storage::Memory(memory), filled, used)
     }
@@ -215,6 +215,27 @@ impl TargetCache {
         Ok(())
     }
 
+    /// Keeps the records that another cache of the same targets has of the graphs that will be asked for; how many.
+    pub fn read_from(&mut self, other: &mut TargetCache) -> Result<usize, CacheError> {
+        /// Graphs that are read at a time.
+        const GRAPHS: usize = 512;
+        let used = (0..self.graphs.len()).filter(|&graph| self.graphs[graph] & USED != 0);
+        let used: Vec<u64> =
+            used.filter(|&graph| other.graphs[graph] & FILLED != 0).map(|graph| graph as u64).collect();
+        let before = self.remaining;
+        for graphs in used.chunks(GRAPHS) {
+            let (mut rows, missing) = patiently(Meter::new(Device::Cpu), || other.lookup(graphs))?;
+            if !missing.is_empty() {
+                // Damaged ones: the rows of the others alone.
+                let whole = (0..graphs.len()).filter(|position| !missing.contains(position));
+                let whole: Vec<u64> = whole.map(|position| graphs[position]).collect();
+                rows = patiently(Meter::new(Device::Cpu), || other.lookup(&whole))?.0;
+            }
+            self.insert_rows(&rows);
+        }
+        Ok(before - self.remaining)
+    }
+
     /// Keeps rows that are on the host already.
     pub fn insert_rows(&mut self, rows: &HostRows) {
         for (position, &graph) in rows.graphs().iter().enumerate() {
@@ -225,7 +246,9 @@ impl TargetCache {
                 return self.stop_writing(&error);
             }
             let written = match &mut self.storage {
-                Storage::Memory(memory) => memory.put(graph as usize, &self.record).map_err(CacheError::from),
+                Storage::Memory(memory) => patiently(Meter::new(Device::Cpu), || {
+                    Ok::<_, CacheError>(memory.put(graph as usize, &self.record)?)
+                }),
                 // Another process was first: its record stays, so that a graph's targets do not change any more.
                 Storage::File(file)
                     if self.graphs[graph as usize] & DAMAGED == 0 && file.is_filled(graph).unwrap_or(false) =>
@@ -236,6 +259,8 @@ impl TargetCache {
             };
             match written {
                 Ok(()) => self.note(graph, true),
+                // There may be room the next time that these targets are computed.
+                Err(error) if is_out_of_memory(&error) => return,
                 Err(error) => self.stop_writing(&error),
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tch::Device;
 
 use crate::distill::accelerator::Accelerator;
-use crate::distill::cache::{HostRows, TargetCache, check_repetition, rounded};
+use crate::distill::cache::{HostRows, Precision, TargetCache, check_repetition, rounded};
 use crate::distill::order::Stream;
 use crate::distill::shuttle::Ready;
 use crate::distill::targets::Targets;
@@ -43,6 +43,8 @@ pub(super) struct Answers<'a> {
     /// The gate's first graphs, computed twice before anything else; empty when it was passed earlier.
     gate: Vec<Targets>,
     gate_batches: usize,
+    /// Live targets are rounded to this, whether or not there is a cache: losses do not depend on what is kept.
+    precision: Precision,
     /// Replies that wait for the end of the visit; `None` where the teacher works beside the student.
     held: Option<Vec<Reply>>,
     replies: &'a Replies,
@@ -57,7 +59,7 @@ impl<'a> Answers<'a> {
     /// [`Answers::release`], so that its activations never lie beside the teacher's or its weights.
     pub fn look_up(
         batches: Vec<Batch>,
-        mut cache: Option<&'a mut TargetCache>,
+        (mut cache, precision): (Option<&'a mut TargetCache>, Precision),
         gate_passed: bool,
         beside: bool,
         replies: &'a Replies,
@@ -86,7 +88,7 @@ impl<'a> Answers<'a> {
         }
         let (keep, gate) = (Vec::new(), Vec::new());
         let held = (!beside && !live.is_empty()).then(Vec::new);
-        Ok((Self { pending, cache, keep, gate, gate_batches, held, replies, shared }, live))
+        Ok((Self { pending, cache, keep, gate, gate_batches, precision, held, replies, shared }, live))
     }
 
     /// Takes the targets of batch number `number` of those that went through the teacher.
@@ -111,17 +113,19 @@ impl<'a> Answers<'a> {
                 let merged = merge(cache, rows, &missing, &pending.graphs, ready.targets, &mut self.keep)?;
                 on_device::<A>(accelerator, &merged)?
             }
-            (Some(cache), _) => {
-                let precision = cache.layout().precision;
+            (None, _) if self.precision == Precision::F32 => ready,
+            (cache, _) => {
+                let precision = self.precision;
                 let targets = patiently(Meter::new(accelerator.device()), || {
                     Ok::<_, TeacherError>(rounded(ready.targets.shallow_clone(), precision)?)
                 })?;
-                self.keep.push(Keep::Targets(Arc::clone(&pending.graphs), ready.targets));
+                if cache.is_some() {
+                    self.keep.push(Keep::Targets(Arc::clone(&pending.graphs), ready.targets));
+                }
                 // Rounding is more work on the teacher's stream: what the student waits for is its end.
                 let events = vec![accelerator.record(Stream::Teacher)?];
                 Ready { targets, events }
             }
-            (None, _) => ready,
         };
         self.send(pending.graphs.len(), misses, Reply::new::<A>(ready))
     }

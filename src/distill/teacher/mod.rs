@@ -7,13 +7,13 @@
 //!     for batch in burst:
 //!         targets = teacher.targets()?      # waits; errors and panics of the thread arrive here
 //!         student step
-//!         (before the last optimiser step)  teacher.prepare()
 //! summary = teacher.finish()?
 //! ```
 //!
 //! With a resident teacher the loop may submit the next burst before it steps through the present one; then the
 //! teacher works beside the student. Otherwise the visit falls between two student steps, when the student's
-//! activations are gone.
+//! activations are gone. A loop may call [`Teacher::prepare`] before a burst's last optimiser step; kdgat's own does not, for
+//! what that gains has not been measured.
 
 mod answers;
 mod error;
@@ -33,13 +33,13 @@ use parking_lot::Mutex;
 use tch::Device;
 
 use crate::graph::Batch;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, is_out_of_memory, patiently};
 use crate::torch::allocator::{self, Phase};
 use crate::torch::resolve_vector_math;
 use crate::train::timeline::Span;
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
-use super::cache::{CacheSummary, StoreShape};
+use super::cache::{CacheSummary, Precision, StoreShape};
 use super::model::FrozenModel;
 use super::planner::Measured;
 use super::shuttle::Shuttle;
@@ -141,6 +141,7 @@ impl Teacher {
             shuttle,
             policy,
             cache,
+            precision: if options.cache.mode == CacheMode::Off { Precision::F32 } else { options.cache.precision },
             gate_passed: false,
             overlap: options.overlap && options.device != Device::Cpu,
             needed: true,
@@ -212,15 +213,22 @@ impl Teacher {
         if let Some(cause) = &self.failure {
             return Err(TeacherError::Stopped { cause: cause.clone() });
         }
-        let Some(awaited) = self.awaited.pop_front() else { return Err(TeacherError::NothingSubmitted) };
+        let Some(awaited) = self.awaited.front() else { return Err(TeacherError::NothingSubmitted) };
         let asked = Instant::now();
         if let Some(last_answer) = self.last_answer {
             self.shared.note_step(asked - last_answer);
         }
         let outcome = match awaited {
             Awaited::Thread => take(&self.replies).map(Targets::into_rows),
-            Awaited::Cache(batch) => self.kept_targets(batch),
+            Awaited::Cache(batch) => match self.kept_targets(batch) {
+                Ok(Some(rows)) => Ok(rows),
+                Ok(None) => self.compute_again(batch),
+                // Nothing is lost: they stay the next, and are asked for again when there is room for them.
+                Err(error) if is_out_of_memory(&error) => return Err(error),
+                Err(error) => Err(error),
+            },
         };
+        self.awaited.pop_front();
         self.shared.note_wait(asked.elapsed());
         self.last_answer = Some(Instant::now());
         if let Err(error) = &outcome {
@@ -230,24 +238,29 @@ impl Teacher {
         outcome
     }
 
-    /// Targets out of the cache; a batch of which something is missing after all goes to the thread.
-    fn kept_targets(&self, batch: Batch) -> Result<TargetRows, TeacherError> {
+    /// Targets out of the cache. `None` if something is missing after all.
+    fn kept_targets(&self, batch: &Batch) -> Result<Option<TargetRows>, TeacherError> {
         let Some(cache) = &self.kept else { return Err(TeacherError::Interrupted) };
         let _phase = allocator::enter_phase(Phase::Teacher);
         let meter = Meter::new(Device::Cpu);
         if let Some(rows) = cache.lock().in_place(batch.graph_index.as_slice())? {
             self.shared.note_batch(batch.num_graphs() as u64, 0);
-            return Ok(rows);
+            return Ok(Some(rows));
         }
         let (rows, missing) =
             patiently(meter, || Ok::<_, TeacherError>(cache.lock().lookup(batch.graph_index.as_slice())?))?;
-        if missing.is_empty() {
-            self.shared.note_batch(batch.num_graphs() as u64, 0);
-            return patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?.into_rows()));
+        if !missing.is_empty() {
+            return Ok(None);
         }
-        drop(rows);
+        let targets = patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?.into_rows()))?;
+        self.shared.note_batch(batch.num_graphs() as u64, 0);
+        Ok(Some(targets))
+    }
+
+    /// Targets of a batch of which something in the cache was damaged, from the thread.
+    fn compute_again(&self, batch: &Batch) -> Result<TargetRows, TeacherError> {
         let (replies, answer) = unbounded();
-        self.send(Request::Again(batch, replies));
+        self.send(Request::Again(batch.shallow_clone(), replies));
         match answer.recv() {
             Ok(reply) => reply.and_then(Reply::take).map(Targets::into_rows),
             // The thread has ended, and its last reply tells why.

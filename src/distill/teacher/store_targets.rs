@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::distill::cache::{CacheKey, RecordLayout, StoreShape, TargetCache, free_disk_bytes};
+use crate::distill::cache::{CacheError, CacheKey, RecordLayout, StoreShape, TargetCache, free_disk_bytes};
 use crate::distill::planner::format_bytes;
 use crate::distill::targets::TargetLayout;
 
@@ -29,8 +29,14 @@ pub(super) fn open(
     let fits = bytes <= options.ram_budget_bytes;
     match (options.mode, &options.path) {
         (CacheMode::Ram, _) | (CacheMode::Auto, _) if fits => {
-            let cache = TargetCache::in_memory(layout, used)?;
-            Ok((Some(cache), vec![format!("teacher cache: {size}; kept in memory ({budget} allowed)")]))
+            let mut cache = TargetCache::in_memory(layout.clone(), used)?;
+            let mut lines = vec![format!("teacher cache: {size}; kept in memory ({budget} allowed)")];
+            // What was computed ahead of time, or by another run.
+            if let (CacheMode::Auto, Some(path)) = (options.mode, options.path.as_ref().filter(|path| path.exists())) {
+                let read = cache.read_from(&mut TargetCache::open(path, &key, layout, used)?)?;
+                lines.push(format!("teacher cache: {read} of {graphs} graphs read from {}", path.display()));
+            }
+            Ok((Some(cache), lines))
         }
         (CacheMode::Ram, _) => Err(TeacherError::CacheTooLarge { size, budget }),
         (CacheMode::Auto, None) => {
@@ -50,6 +56,10 @@ fn on_disk(
     size: &str,
 ) -> Result<(Option<TargetCache>, Vec<String>), TeacherError> {
     let bytes = layout.total_bytes(used)?;
+    if let Some(folder) = path.parent() {
+        let error = |source| CacheError::Io { path: folder.to_owned(), action: "make the folder of", source };
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
     let free = free_disk_bytes(path.parent().unwrap_or(Path::new(".")));
     let place = path.display();
     let free_text = free.map_or("an unknown amount".to_string(), format_bytes);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tch::Device;
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError};
-use crate::distill::cache::TargetCache;
+use crate::distill::cache::{Precision, TargetCache};
 use crate::distill::shuttle::{Ready, Shuttle, VisitKind};
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
@@ -59,6 +59,8 @@ pub(super) struct Worker<A: Accelerator> {
     pub shuttle: Shuttle<A>,
     pub policy: Policy,
     pub cache: Option<SharedCache>,
+    /// Of targets, kept or not.
+    pub precision: Precision,
     pub gate_passed: bool,
     /// The teacher has a stream of its own.
     pub overlap: bool,
@@ -128,13 +130,13 @@ impl<A: Accelerator> Worker<A> {
         if self.overlap && !host {
             return Err(TeacherError::BatchOnDevice { device: self.shuttle.accelerator().device() });
         }
-        let Self { shuttle, policy, cache, gate_passed, shared, .. } = self;
+        let Self { shuttle, policy, cache, precision, gate_passed, shared, .. } = self;
         let mut cache = cache.as_ref().map(|cache| cache.lock());
         let kind = policy.kind();
         // On a CPU both would only take turns on the same cores.
         let beside = self.overlap || (kind == VisitKind::Resident && !shuttle.accelerator().is_host());
         let (mut answers, live) =
-            Answers::look_up(batches, cache.as_deref_mut(), *gate_passed, beside, replies, shared)?;
+            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, beside, replies, shared)?;
         self.needed = !live.is_empty();
         if self.needed {
             shared.note_visit(kind.residency().as_str());
