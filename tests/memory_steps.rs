@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kdgat::can::Dataset;
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
-use kdgat::memory::Meter;
+use kdgat::memory::{Meter, MicroBatch};
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::fused::step_seed::{self, LayerId};
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
@@ -85,7 +85,7 @@ fn step(
 ) -> (Tensor, Tensor, u64) {
     let mut runner = StepRunner::new(trainable, Device::Cpu, None).unwrap();
     if let Some(graphs) = parts_of {
-        runner.begin_with(graphs);
+        runner.begin_with(MicroBatch::at_most(graphs));
     }
     objective.announce(std::slice::from_ref(batch)).unwrap();
     objective.receive(batch).unwrap();

@@ -20,7 +20,7 @@ mod values;
 pub use check::{Stage, check, check_stage};
 pub use error::{ConfigError, Problem};
 pub use fields::*;
-pub use frozen::freeze;
+pub use frozen::{CONFIG_KEY, freeze};
 pub use layer::{field, fields, nearest, nearest_field};
 pub use load::{Loaded, Sources, load};
 pub use origin::Origin;

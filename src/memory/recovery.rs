@@ -8,6 +8,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tch::TchError;
 
 use super::Meter;
@@ -41,7 +42,7 @@ fn says(error: &(dyn Error + 'static), what: impl Fn(&str) -> bool) -> bool {
 }
 
 /// How often the same work was repeated in vain.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Patience {
     repetitions: u32,
 }
@@ -99,11 +100,13 @@ where
     }
 }
 
-/// How many graphs of a batch go through the model at a time.
-#[derive(Clone, Debug)]
+/// How many graphs of a batch go through the model at a time. Part of a run's state: batch norm sees so many at a time, and a
+/// run that goes on has to go on with the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MicroBatch {
     /// `None`: all of them.
     graphs: Option<usize>,
+    #[serde(skip)]
     patience: Patience,
     good_steps: u64,
     good_steps_needed: u64,

@@ -52,6 +52,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
             data.dataset.name
         )));
     }
+    training::expect_validation(&validation, &data.dataset.name)?;
     let batch_graphs = training::batch_graphs(config, training.len());
     let shuffle = training::shuffle(config);
     let node_budget = training::node_budget(config, &data.store)?;

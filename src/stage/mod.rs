@@ -12,6 +12,7 @@ mod export;
 mod fusion;
 mod fusion_models;
 mod fusion_report;
+mod going_on;
 mod memory_plan;
 pub mod objective;
 mod outcome;

@@ -65,11 +65,10 @@ impl Outcome {
             Ending::EarlyStopping => "stopped early: the validation loss no longer falls",
             Ending::Interrupted => "interrupted; go on with --resume",
         };
-        let best = self.best_val_loss.map_or("none".to_owned(), |loss| format!("{loss:.6}"));
-        console.line(&format!(
-            "{ending} after {} epochs; best validation loss {best} in epoch {}",
-            self.epochs, self.best_epoch
-        ));
+        let best = self.best_val_loss.map_or("no validation loss yet".to_owned(), |loss| {
+            format!("best validation loss {loss:.6} in epoch {}", self.best_epoch)
+        });
+        console.line(&format!("{ending} after {} epochs; {best}", self.epochs));
         if let Some(metrics) = summary.best.as_ref().or(summary.last.as_ref()) {
             console.line(&format!("  losses (training, validation): {}", describe_parts(metrics)));
             console.line(&format!("  {:.0} graphs/s in that epoch", metrics.graphs_per_second));

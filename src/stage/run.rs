@@ -6,13 +6,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
+use super::going_on;
 use super::objective::Student;
 use super::outcome::Outcome;
 use super::setup::Data;
-use super::sizing::Sizing;
+use super::sizing::{Decided, Sizing};
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
+use crate::distill::registry::Registry;
 use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
@@ -36,14 +38,18 @@ pub struct Run<'a> {
     console: Console,
     /// Data, teacher, batch size: part of `config.json` and `summary.json`.
     inputs: Map<String, Value>,
-    resumes: bool,
+    /// What the first part of a run that goes on has decided.
+    decided: Option<Decided>,
     teacher_digest: Option<String>,
-    /// Whether the teacher reads edge features.
-    teacher_edge_features: bool,
+    /// Of the teacher.
+    teacher: Option<Architecture>,
 }
 
 impl<'a> Run<'a> {
     /// Opens the run's folder. `extra_inputs` identify what only this stage reads.
+    ///
+    /// # Errors
+    /// If the run cannot go on with this configuration: nothing in its folder was touched then.
     pub fn open(
         config: &'a Config,
         stage: Stage,
@@ -53,6 +59,12 @@ impl<'a> Run<'a> {
     ) -> Result<Self, StageError> {
         let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
         let directory = training::run_directory(config, &data.dataset.name, stage)?;
+        let resumes = config.output.resume && directory.file(LAST).exists();
+        let decided = resumes.then(|| going_on::check(config, stage, data, teacher_digest.as_deref(), &directory));
+        let decided = decided.transpose()?;
+        if config.model.size.starts_with("teacher") && !config.distillation.use_kd {
+            Registry::new(&config.distillation.teachers_dir).check_writable(&data.dataset.name)?;
+        }
         let log = directory.file("log.txt");
         let mut console =
             Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source })?;
@@ -60,13 +72,16 @@ impl<'a> Run<'a> {
             let what = format!("{} {} on {}", config.model.model, config.model.size, data.dataset.name);
             console = console.with_panel(Heading { what, run: directory.path().display().to_string() });
         }
+        if config.output.resume && !resumes {
+            console
+                .line(&format!("{}: there is no state to go on from; the run begins anew", directory.path().display()));
+        }
         let mut inputs = Map::new();
         inputs.insert("dataset".into(), json!(data.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
         inputs.extend(extra_inputs);
-        let resumes = config.output.resume && directory.file(LAST).exists();
-        let teacher_edge_features = teacher.is_some_and(|teacher| teacher.architecture.reads_edge_features());
-        Ok(Self { config, stage, data, directory, console, inputs, resumes, teacher_digest, teacher_edge_features })
+        let teacher = teacher.map(|teacher| teacher.architecture.clone());
+        Ok(Self { config, stage, data, directory, console, inputs, decided, teacher_digest, teacher })
     }
 
     /// The run's folder.
@@ -76,7 +91,7 @@ impl<'a> Run<'a> {
 
     /// Whether the run goes on from a checkpoint.
     pub fn resumes(&self) -> bool {
-        self.resumes
+        self.decided.is_some()
     }
 
     /// Trains the student, saves what came of it, and makes it the dataset's teacher if it is meant to be one.
@@ -90,7 +105,9 @@ impl<'a> Run<'a> {
         let mut trainable = Trainable::new(parameters.into_tensors(), self.data.device)?;
         let num_parameters = trainable.count_parameters(is_deployed);
         let vocabulary = Arc::new(self.data.store.vocabulary().clone());
-        let edge_features = self.teacher_edge_features || architecture.reads_edge_features();
+        let teacher = self.teacher.as_ref();
+        let edge_features =
+            teacher.is_some_and(Architecture::reads_edge_features) || architecture.reads_edge_features();
         let (training_loader, validation_loader) =
             training::loaders(self.config, &self.data.store, &vocabulary, edge_features);
         let mut options = training::fit_options(self.config, self.data.device);
@@ -98,13 +115,14 @@ impl<'a> Run<'a> {
             config: self.config,
             data: self.data,
             architecture: &architecture,
+            teacher,
             directory: &self.directory,
-            resumes: self.resumes,
+            decided: self.decided,
             loader: &training_loader,
             console: &mut self.console,
         };
-        sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
-        options.identity = self.freeze(plan.graphs().batch_graphs)?;
+        let recomputes = sizing.settle(&mut student, &mut trainable, plan, &mut options)?;
+        options.identity = self.freeze(plan.graphs().batch_graphs, recomputes)?;
         let line = self.describe(num_parameters, plan.graphs(), student.teacher().digest());
         self.console.line(&line);
         for decision in student.teacher().decisions() {
@@ -133,7 +151,7 @@ impl<'a> Run<'a> {
                 save_best: &mut save_best,
             },
             &options,
-            self.resumes,
+            self.decided.is_some(),
         )?;
 
         // Save.
@@ -156,12 +174,13 @@ impl<'a> Run<'a> {
 
     /// Writes the frozen configuration with what identifies the inputs, now that the batch size is known. Returns the
     /// digest of everything that the losses depend on.
-    fn freeze(&mut self, batch_graphs: usize) -> Result<String, StageError> {
+    fn freeze(&mut self, batch_graphs: usize, recomputes: bool) -> Result<String, StageError> {
         let identity =
             training::identity(self.config, self.stage, batch_graphs, self.data, self.teacher_digest.as_deref());
         self.inputs.insert("batch_graphs".into(), json!(batch_graphs));
+        self.inputs.insert("recomputes".into(), json!(recomputes));
         self.inputs.insert("identity".into(), json!(identity));
-        if !self.resumes {
+        if self.decided.is_none() {
             let frozen = config::freeze(self.config, self.stage.as_str(), &self.inputs);
             self.directory.write_json("config.json", &frozen)?;
         }

@@ -1,14 +1,13 @@
 //! The size of batches and the limits of memory, before the first epoch.
 
 use serde::Serialize;
-use serde_json::Value;
 use tch::Device;
 
 use super::StageError;
 use super::objective::Student;
 use super::setup::Data;
 use super::training::{self, StagePlan};
-use crate::config::{Config, MemoryEstimation};
+use crate::config::{Config, MemoryEstimation, Residency};
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, WorstBatches, gibibytes};
 use crate::memory::estimate::{Circumstances, estimate};
@@ -48,15 +47,27 @@ pub struct Sizing<'a> {
     pub config: &'a Config,
     pub data: &'a Data,
     pub architecture: &'a Architecture,
+    /// Of the teacher that the student learns from.
+    pub teacher: Option<&'a Architecture>,
     pub directory: &'a RunDirectory,
-    pub resumes: bool,
+    /// What the first part of the run decided.
+    pub decided: Option<Decided>,
     pub loader: &'a Loader,
     pub console: &'a mut Console,
 }
 
+/// What a run that is gone on with was sized by: part of its `config.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decided {
+    /// Graphs of a batch.
+    pub batch_graphs: Option<usize>,
+    /// Activations are computed again in the backward pass.
+    pub recomputes: bool,
+}
+
 impl Sizing<'_> {
-    /// Puts the limits in force and settles how many graphs a batch has, and how many of them go through the model at a
-    /// time at first.
+    /// Puts the limits in force and settles how many graphs a batch has, how many of them go through the model at a time at
+    /// first, and whether activations are computed again, which is returned.
     ///
     /// # Errors
     /// If not even one graph fits: with the table of what takes how much.
@@ -66,24 +77,22 @@ impl Sizing<'_> {
         trainable: &mut Trainable,
         plan: &mut impl StagePlan,
         options: &mut FitOptions,
-    ) -> Result<(), StageError> {
+    ) -> Result<bool, StageError> {
         let limit = self.limit()?;
-        if self.resumes {
-            // The first part of the run has decided: its losses go on only with the same batches.
-            if let Some(batch_graphs) = self.frozen_batch_graphs()? {
-                plan.set_batch_graphs(batch_graphs);
-            }
+        if let Some(decided) = self.decided {
+            self.go_on(decided, &limit, student, plan, options)?;
+            return Ok(decided.recomputes);
         }
         let memory = &self.config.memory;
         let cap = plan.graphs().batch_graphs.min(plan.graphs().training.len()).max(1);
-        let finds_size = self.config.training.optimize_batch_size && !self.resumes;
+        let finds_size = self.config.training.optimize_batch_size;
         let worst = self.worst(&plan.graphs().training);
         let target = self.target_bytes(&limit);
 
         student.set_checkpointing(false);
         let mut budget = self.budget(student, trainable, plan, options, finds_size, false)?;
         let fitting = |budget: &MemoryBudget| budget.largest_batch(&worst, target, cap);
-        let mut graphs = fitting(&budget);
+        let (mut graphs, mut recomputes) = (fitting(&budget), false);
         if memory.gradient_checkpointing && graphs.is_none_or(|graphs| graphs < cap) {
             // Computing activations twice costs time: only where it lets more graphs in.
             student.set_checkpointing(true);
@@ -91,7 +100,7 @@ impl Sizing<'_> {
             let measures = budget.method == Method::Measured;
             let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
             if fitting(&recomputing) > graphs {
-                (graphs, budget) = (fitting(&recomputing), recomputing);
+                (graphs, budget, recomputes) = (fitting(&recomputing), recomputing, true);
                 self.console
                     .line("memory: activations are computed again in the backward pass, so that more graphs fit");
             } else {
@@ -120,7 +129,30 @@ impl Sizing<'_> {
             planned_bytes: target as u64,
             batch_graphs: graphs,
         };
-        Ok(self.directory.write_json(BUDGET, &written)?)
+        self.directory.write_json(BUDGET, &written)?;
+        Ok(recomputes)
+    }
+
+    /// The first part of the run has decided: losses go on only with the same batches, cut in the same places. Where that
+    /// fits no more, steps find out, as they do when memory becomes scarce while training.
+    fn go_on(
+        &mut self,
+        decided: Decided,
+        limit: &Limit,
+        student: &mut impl Student,
+        plan: &mut impl StagePlan,
+        options: &FitOptions,
+    ) -> Result<(), StageError> {
+        if let Some(batch_graphs) = decided.batch_graphs {
+            plan.set_batch_graphs(batch_graphs);
+        }
+        student.set_checkpointing(decided.recomputes);
+        let graphs = plan.graphs();
+        let batch_graphs = graphs.batch_graphs.min(graphs.training.len()).max(1);
+        let budget = self.closed_form(student, plan, options, decided.recomputes)?;
+        let expected_bytes = budget.peak_bytes(self.worst(&graphs.training).shape(batch_graphs)) as u64;
+        self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
+        Ok(())
     }
 
     /// The limit of the device that is trained on. Host tensors are kept below theirs by the allocator.
@@ -144,13 +176,6 @@ impl Sizing<'_> {
         }
         let in_use = Meter::new(Device::Cpu).read().current_bytes;
         target.min(SHARE_OF_AVAILABLE * (memory::available_bytes() + in_use) as f64)
-    }
-
-    fn frozen_batch_graphs(&self) -> Result<Option<usize>, StageError> {
-        let path = self.directory.file("config.json");
-        let text = std::fs::read(&path).map_err(|source| StageError::File { path, action: "read", source })?;
-        let config: Value = serde_json::from_slice(&text).unwrap_or_default();
-        Ok(config["inputs"]["batch_graphs"].as_u64().map(|graphs| graphs as usize))
     }
 
     fn worst(&self, graphs: &[u64]) -> WorstBatches {
@@ -177,7 +202,6 @@ impl Sizing<'_> {
             return self.closed_form(student, plan, options, checkpointing);
         }
         let graphs = &plan.graphs().training;
-        let cache_bytes = student.teacher().memory_cache_bytes();
         let size_of = |graph| self.size_of(graph);
         let probe = Probe {
             objective: student,
@@ -193,12 +217,7 @@ impl Sizing<'_> {
         };
         match probe.measure() {
             Ok(mut budget) => {
-                // What is kept so far is among the rest that was there.
-                let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
-                let to_come = cache_bytes.saturating_sub(kept);
-                if to_come > 0 && self.data.device == Device::Cpu {
-                    budget.add("targets still to be kept", Moment::Always, to_come as f64);
-                }
+                self.add_targets_to_come(student, &mut budget);
                 Ok(budget)
             }
             // Something else may have taken the memory for a moment: the architecture says whether it can fit at all.
@@ -210,7 +229,16 @@ impl Sizing<'_> {
         }
     }
 
-    /// The budget from the architecture, with the teacher that is at work already.
+    /// What is kept so far is among the rest that was there.
+    fn add_targets_to_come(&self, student: &impl Student, budget: &mut MemoryBudget) {
+        let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
+        let to_come = student.teacher().memory_cache_bytes().saturating_sub(kept);
+        if to_come > 0 && self.data.device == Device::Cpu {
+            budget.add("targets still to be kept", Moment::Always, to_come as f64);
+        }
+    }
+
+    /// The budget from the architecture, with the teacher: on the host it is at work already and was counted.
     fn closed_form(
         &self,
         student: &impl Student,
@@ -227,10 +255,14 @@ impl Sizing<'_> {
             burst: student.burst(),
             waiting_batches: self.waiting_batches(),
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
-            resident_teacher: true,
+            resident_teacher: self.config.distillation.residency() != Residency::Layer,
         };
-        let mut budget = estimate(self.architecture, None, &circumstances)?;
-        budget.note_teacher(Meter::new(Device::Cpu).read());
+        let on_gpu = self.data.device.is_cuda();
+        let mut budget = estimate(self.architecture, self.teacher.filter(|_| on_gpu), &circumstances)?;
+        if !on_gpu {
+            budget.note_teacher(Meter::new(Device::Cpu).read());
+        }
+        self.add_targets_to_come(student, &mut budget);
         Ok(budget)
     }
 

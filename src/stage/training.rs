@@ -10,7 +10,9 @@ use tch::{Device, Kind};
 use super::StageError;
 use super::setup::Data;
 use super::teacher::TeacherUse;
-use crate::config::{AttentionChoice, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice, Stage};
+use crate::config::{
+    AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice, Stage,
+};
 use crate::graph::{
     AssembleOptions, EdgeScaling, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop, Vocabulary,
 };
@@ -31,7 +33,7 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
     let name = format!("{model}_{}_{}{suffix}", config.model.size, stage.as_str());
     let parent: PathBuf = config.output.runs_dir.join(dataset).join(name);
     Ok(match (&config.output.run_dir, config.output.resume) {
-        (Some(path), _) => RunDirectory::at(path)?,
+        (Some(path), goes_on) => RunDirectory::at(path, goes_on)?,
         (None, true) => RunDirectory::resume(&parent)?,
         (None, false) => RunDirectory::create(&parent)?,
     })
@@ -39,7 +41,7 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
 
 /// Digest of everything that the losses depend on: a run is resumed only with the same.
 ///
-/// Where the teacher lies, how its outputs are cached, and what is written where change no loss.
+/// Where the teacher lies, where its outputs are cached, and what is written where change no loss.
 pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
     let mut model = json!(config.model);
@@ -67,6 +69,13 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     }
     if let Some(nodes) = training.batch_nodes {
         content["batch_nodes"] = json!(nodes);
+    }
+    // As above, these are named only where they change something: runs of before they were go on.
+    if training.shuffle_block > 0 {
+        content["shuffle"] = json!([training.shuffle_block, training.shuffle_buffer]);
+    }
+    if teacher.is_some() && distillation.teacher_cache_precision == CachePrecision::F16 {
+        content["teacher_cache_precision"] = json!("f16");
     }
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
@@ -112,6 +121,17 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
         tensorboard: config.output.tensorboard,
         memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
+}
+
+/// Without graphs for validation no epoch would be the best, and no model would be kept.
+pub fn expect_validation(validation: &[u64], dataset: &str) -> Result<(), StageError> {
+    if !validation.is_empty() {
+        return Ok(());
+    }
+    Err(StageError::Input(format!(
+        "dataset {dataset} has no graph for validation, by which the best epoch is chosen; raise --validation-fraction, lower \
+         --window, or train on longer logs"
+    )))
 }
 
 /// Graphs of a batch: no more than configured, and few enough that an epoch keeps its steps.

@@ -33,12 +33,12 @@ pub enum FitError {
     /// Not one graph fits into the memory that there is.
     #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
     OutOfMemory { source: Box<FitError> },
-    /// The loss became infinite or not a number.
+    /// The loss or the model became infinite or not a number.
     #[error(
-        "the training loss is {loss} in epoch {epoch}, step {step}; lower --lr, raise --gradient-clip's effect, \
-         or look at the inputs; the last good state is in {path}", path = path.display()
+        "{what} after step {step} of epoch {epoch}; lower --lr or --gradient-clip, or look for what is no number in the \
+         data; {state}"
     )]
-    NotFinite { loss: f64, epoch: u64, step: u64, path: std::path::PathBuf },
+    NotFinite { what: String, epoch: u64, step: u64, state: String },
 }
 
 fn remedies() -> &'static str {

@@ -40,7 +40,7 @@ use super::trainable::Trainable;
 use super::validation;
 use crate::graph::{Batch, Loader};
 use crate::interrupt;
-use crate::memory::{self, Activity, Meter, Sampler, patiently};
+use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, patiently};
 use crate::random::{self, Purpose};
 
 /// File of everything that is needed to go on.
@@ -87,7 +87,7 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
         if loop_state.position.epoch >= options.max_epochs {
             break Ending::MaxEpochs;
         }
-        if loop_state.position.progress.epochs_since_best > options.patience {
+        if loop_state.position.progress.epochs_since_best >= options.patience.max(1) {
             break Ending::EarlyStopping;
         }
         if !loop_state.epoch(&mut fit, options)? {
@@ -104,7 +104,6 @@ struct LoopState {
     optimizer: Adam,
     runner: StepRunner,
     meter: Meter,
-    optimizer_steps: u64,
     /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
     sums: Tensor,
     logs: RunLogs,
@@ -131,16 +130,16 @@ impl LoopState {
         let meter = Meter::new(options.device);
         let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
         let mut runner = patiently(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
-        if let Some(graphs) = options.micro_batch_graphs {
-            runner.begin_with(graphs);
-        }
         let zeros = || Ok::<_, FitError>(Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?);
         let mut sums = patiently(meter, zeros)?;
         let loss_scale = LossScale::of(options.precision);
-        let mut position = Position { identity: options.identity.clone(), loss_scale, ..Position::default() };
+        let micro_batch = options.micro_batch_graphs.map_or_else(MicroBatch::default, MicroBatch::at_most);
+        let mut position =
+            Position { identity: options.identity.clone(), loss_scale, micro_batch, ..Position::default() };
         if resume && fit.run.file(LAST).exists() {
             position = patiently(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
+        runner.begin_with(position.micro_batch.clone());
         let (epoch, step) = (position.epoch, position.step);
         let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
         let has_teacher = !fit.objective.step_columns().is_empty();
@@ -150,7 +149,6 @@ impl LoopState {
             optimizer,
             runner,
             meter,
-            optimizer_steps: 0,
             sums,
             logs,
             timeline,
@@ -175,13 +173,15 @@ impl LoopState {
         memory::set_epoch(epoch);
         memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
+        fit.objective.start_epoch();
 
         let rest = batches.into_iter().skip(self.position.step as usize).collect();
         let mut loaded = fit.training_loader.epoch(rest, epoch);
         while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
             for batch in &burst {
                 self.step(fit, options, batch, lr, total_steps)?;
-                if interrupt::requested() {
+                // Gradients that are being added up are not saved: the stop comes after their step.
+                if interrupt::requested() && self.has_stepped(options, total_steps) {
                     self.save(fit)?;
                     return Ok(false);
                 }
@@ -235,12 +235,13 @@ impl LoopState {
 
         let mut norm = None;
         let computed = Instant::now();
-        if (step + 1) % options.accumulate_grad_batches == 0 || step + 1 == total_steps {
+        self.position.step += 1;
+        self.position.total_steps += 1;
+        if self.has_stepped(options, total_steps) {
             let optimizer_start = Instant::now();
             norm = self.optimizer_step(fit, lr)?;
             self.clock.optimizer += optimizer_start.elapsed().as_secs_f64();
         }
-        self.position.step += 1;
         self.position.epoch_graphs += batch.num_graphs() as u64;
         if let Some(timeline) = &mut self.timeline {
             timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
@@ -250,16 +251,20 @@ impl LoopState {
         self.clock.steps += seconds;
         fit.console.advance(|| self.pulse());
         if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
-            self.log_step(fit, batch, (lr, norm, seconds), total_steps)?;
+            self.log_step(fit, batch, (lr, norm, seconds))?;
         }
-        self.optimizer_steps += 1;
         if options.clear_cache_every_n > 0
-            && self.optimizer_steps.is_multiple_of(options.clear_cache_every_n)
+            && self.position.total_steps.is_multiple_of(options.clear_cache_every_n)
             && options.device.is_cuda()
         {
             self.meter.release_kept();
         }
         Ok(())
+    }
+
+    /// Whether the last batch was the last of those whose gradients are added up.
+    fn has_stepped(&self, options: &FitOptions, total_steps: u64) -> bool {
+        self.position.step.is_multiple_of(options.accumulate_grad_batches) || self.position.step == total_steps
     }
 
     /// One update; `None` where the gradients overflowed in half precision and are thrown away.
@@ -296,17 +301,10 @@ impl LoopState {
         fit: &mut Fit,
         batch: &Batch,
         (lr, norm, seconds): (f64, Option<Tensor>, f64),
-        total_steps: u64,
     ) -> Result<(), FitError> {
         let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
         if !mean.is_finite() {
-            let path = fit.run.file(LAST);
-            return Err(FitError::NotFinite {
-                loss: mean,
-                epoch: self.position.epoch,
-                step: self.position.step - 1,
-                path,
-            });
+            return Err(self.not_finite(fit, format!("the training loss is {mean}")));
         }
         let norm = norm.map_or(Ok(f64::NAN), |norm| norm.f_double_value(&[]))?;
         let mut row = vec![
@@ -321,7 +319,7 @@ impl LoopState {
             format!("{:.3}", seconds * 1e3),
         ];
         row.extend(fit.objective.step_values());
-        self.logs.step(&row, self.position.epoch * total_steps + self.position.step - 1)?;
+        self.logs.step(&row, self.position.total_steps - 1)?;
         let columns = fit.objective.step_columns();
         fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status(), (columns, &row));
         Ok(())
@@ -370,10 +368,26 @@ impl LoopState {
         Ok(())
     }
 
-    /// Writes `last/`: one file, so that it is from one moment.
+    /// Writes `last/`: one file, so that it is from one moment. A state that no step can lead out of is not written over a
+    /// good one.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
-        patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &self.position))
+        if let Some(name) = patiently(self.meter, || fit.trainable.not_finite())? {
+            return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
+        }
+        let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
+        patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
+    }
+
+    /// What is not finite any more, where in the run.
+    fn not_finite(&self, fit: &Fit, what: String) -> FitError {
+        let path = fit.run.file(LAST);
+        let state = match path.exists() {
+            true => format!("the last good state is in {}", path.display()),
+            false => "no epoch was finished, so that there is no state to go on from".to_owned(),
+        };
+        let (epoch, step) = (self.position.epoch + 1, self.position.step);
+        FitError::NotFinite { what, epoch, step, state }
     }
 
     fn summary(self, ending: Ending) -> FitSummary {

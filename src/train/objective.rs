@@ -41,6 +41,9 @@ pub trait Objective {
     /// How many batches are announced at a time.
     fn burst(&self) -> usize;
 
+    /// An epoch begins: what [`Objective::status`] tells is of this epoch from here on.
+    fn start_epoch(&mut self) {}
+
     /// Announces the next batches, whose losses will be asked for in this order.
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError>;
 

@@ -18,8 +18,15 @@ pub enum RunError {
     #[error("{path}: no unfinished run to resume; start one without --resume", path = path.display())]
     NothingToResume { path: PathBuf },
     /// Another process is writing the run.
-    #[error("{path}: another process is training in this run; wait for it, or leave out --resume", path = path.display())]
+    #[error("{path}: another process is training in this run; wait for it, or train in another folder", path = path.display())]
     InUse { path: PathBuf },
+    /// A new run would be written over another.
+    #[error(
+        "{path}: there is a run already (it has {found}); go on with it by --resume, name another folder as --run-dir, or \
+         delete this one",
+        path = path.display()
+    )]
+    Taken { path: PathBuf, found: &'static str },
 }
 
 /// A run's folder, held by this process alone.
@@ -48,14 +55,23 @@ impl RunDirectory {
         }
     }
 
-    /// A folder of the user's choice, made if it is not there.
-    pub fn at(path: &Path) -> Result<Self, RunError> {
+    /// A folder of the user's choice, made if it is not there: of the run to go on with, or of a new one.
+    ///
+    /// # Errors
+    /// If a new run would be written over another.
+    pub fn at(path: &Path, goes_on: bool) -> Result<Self, RunError> {
+        /// What a run cannot be without, or what would be lost.
+        const OF_A_RUN: [&str; 5] = ["config.json", "summary.json", "metrics.csv", "best.safetensors", "last"];
         fs::create_dir_all(path).map_err(|source| RunError::File {
             path: path.to_owned(),
             action: "create the run's folder",
             source,
         })?;
-        Self::hold(path.to_owned())
+        let held = Self::hold(path.to_owned())?;
+        match OF_A_RUN.into_iter().find(|name| held.file(name).exists()) {
+            Some(found) if !goes_on => Err(RunError::Taken { path: path.to_owned(), found }),
+            _ => Ok(held),
+        }
     }
 
     /// The newest run below `parent` that has a checkpoint and no summary.
@@ -131,6 +147,12 @@ mod tests {
         assert_eq!(held.path(), parent.join("1"));
         assert!(matches!(RunDirectory::resume(&parent), Err(RunError::InUse { .. })));
         drop(held);
+        assert!(matches!(
+            RunDirectory::at(&parent.join("1"), false),
+            Err(RunError::Taken { found: "config.json", .. })
+        ));
+        assert!(RunDirectory::at(&parent.join("1"), true).is_ok());
+        assert!(RunDirectory::at(&parent.join("new"), false).is_ok());
         let second = RunDirectory::create(&parent).unwrap();
         assert_eq!(second.path(), parent.join("2"));
         finish(second, true);

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::loss_scale::LossScale;
 use super::schedule::Progress;
+use crate::memory::MicroBatch;
 
 /// The position of a run. Random decisions are functions of it, so it stands for the random state too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,12 @@ pub struct Position {
     pub epoch_seconds: f64,
     /// Graphs of this epoch seen so far.
     pub epoch_graphs: u64,
+    /// Steps of all epochs that are done.
+    #[serde(default)]
+    pub total_steps: u64,
+    /// Graphs that go through the model at a time.
+    #[serde(default)]
+    pub micro_batch: MicroBatch,
     /// Validation losses seen, learning rate reductions.
     pub progress: Progress,
     /// Factor of the loss in half precision.

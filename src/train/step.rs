@@ -99,9 +99,14 @@ impl StepRunner {
         torch::recover(|| self.attempt(objective, trainable, batch, options))
     }
 
-    /// Lets no more than `graphs` graphs go through the model at a time, until many steps went well.
-    pub fn begin_with(&mut self, graphs: usize) {
-        self.micro = MicroBatch::at_most(graphs);
+    /// Lets so many graphs go through the model at a time.
+    pub fn begin_with(&mut self, micro_batch: MicroBatch) {
+        self.micro = micro_batch;
+    }
+
+    /// How many graphs go through the model at a time now.
+    pub fn micro_batch(&self) -> &MicroBatch {
+        &self.micro
     }
 
     /// The loss of the batch that `objective` has received, in evaluation mode. As [`Self::gradients`].

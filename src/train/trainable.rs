@@ -57,6 +57,16 @@ impl Trainable {
         tch::no_grad(|| self.gradients.f_zero_()).map(drop)
     }
 
+    /// The name of a tensor with a value that is infinite or not a number.
+    pub fn not_finite(&self) -> Result<Option<&str>, TchError> {
+        for named in self.tensors.iter().filter(|named| named.tensor.is_floating_point()) {
+            if tch::no_grad(|| named.tensor.f_isfinite()?.f_all())?.f_int64_value(&[])? == 0 {
+                return Ok(Some(&named.name));
+            }
+        }
+        Ok(None)
+    }
+
     /// Number of trained values.
     pub fn num_parameters(&self) -> i64 {
         self.values.size()[0]

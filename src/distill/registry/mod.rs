@@ -101,6 +101,13 @@ impl Registry {
         Registered::open(&folder)
     }
 
+    /// Whether a teacher of this dataset could be registered: better known before it is trained than after.
+    pub fn check_writable(&self, dataset: &str) -> Result<(), RegistryError> {
+        let folder = self.root.join(dataset);
+        std::fs::create_dir_all(&folder).map_err(file_error(&folder, "create"))?;
+        tempfile::tempfile_in(&folder).map(drop).map_err(file_error(&folder, "write to"))
+    }
+
     fn folder(&self, dataset: &str, model: &str) -> Result<PathBuf, RegistryError> {
         for name in [dataset, model] {
             let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);

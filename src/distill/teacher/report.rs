@@ -194,7 +194,10 @@ impl Shared {
             let all_kept = report.cache_hit_rows > 0 && report.cache_miss_rows == 0;
             report.teacher_mode = if all_kept { "cached".into() } else { counts.summary.total.teacher_mode.clone() };
         }
+        // The mode of the whole is that of the last visit.
+        let mode = std::mem::take(&mut counts.summary.total.teacher_mode);
         counts.summary.total.add(&report);
+        counts.summary.total.teacher_mode = mode;
         report
     }
 
@@ -205,7 +208,9 @@ impl Shared {
 }
 
 impl StepReport {
-    fn add(&mut self, other: &StepReport) {
+    /// Adds what was done later; the mode and the bytes on the device are those of the later report.
+    pub fn add(&mut self, other: &StepReport) {
+        self.teacher_mode.clone_from(&other.teacher_mode);
         self.copy_ms += other.copy_ms;
         self.copy_exposed_ms += other.copy_exposed_ms;
         self.teacher_forward_ms += other.teacher_forward_ms;

@@ -100,6 +100,10 @@ impl Objective for GatObjective {
         self.teacher.burst()
     }
 
+    fn start_epoch(&mut self) {
+        self.teacher.start_epoch();
+    }
+
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
         self.teacher.announce(batches);
         Ok(())

@@ -29,8 +29,8 @@ pub struct TeacherLink {
     burst: usize,
     /// Targets of the batch at hand.
     received: Received,
-    /// What the teacher did up to the last row of the log.
-    last_report: StepReport,
+    /// What the teacher did in this epoch, up to the last row of the log.
+    of_epoch: StepReport,
 }
 
 enum Received {
@@ -43,12 +43,17 @@ enum Received {
 impl TeacherLink {
     /// To a teacher that is asked for `burst` batches at a time.
     pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
-        Self { teacher, burst, received: Received::Nothing, last_report: StepReport::default() }
+        Self { teacher, burst, received: Received::Nothing, of_epoch: StepReport::default() }
     }
 
     /// Batches to announce at a time.
     pub fn burst(&self) -> usize {
         if self.teacher.is_some() { self.burst } else { 1 }
+    }
+
+    /// An epoch begins.
+    pub fn start_epoch(&mut self) {
+        self.of_epoch = StepReport::default();
     }
 
     /// Hands batches over whose targets will be asked for, in this order.
@@ -123,7 +128,7 @@ impl TeacherLink {
             report.cache_miss_rows.to_string(),
             report.device_bytes_teacher.to_string(),
         ];
-        self.last_report = report;
+        self.of_epoch.add(&report);
         values
     }
 
@@ -144,9 +149,9 @@ impl TeacherLink {
         if self.teacher.is_none() {
             return String::new();
         }
-        let report = &self.last_report;
+        let report = &self.of_epoch;
         let rows = report.cache_hit_rows + report.cache_miss_rows;
-        // An epoch's last row of the log may follow a single step, whose targets were counted in the row before.
+        // An epoch's first row of the log may come before any targets.
         let hits = match rows {
             0 => String::new(),
             rows => format!(", {:.0} % of targets kept", 100.0 * report.cache_hit_rows as f64 / rows as f64),

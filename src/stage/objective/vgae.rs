@@ -121,6 +121,10 @@ impl Objective for VgaeObjective {
         self.teacher.burst()
     }
 
+    fn start_epoch(&mut self) {
+        self.teacher.start_epoch();
+    }
+
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
         self.teacher.announce(batches);
         Ok(())

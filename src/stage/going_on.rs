@@ -1,0 +1,89 @@
+//! Whether a run can go on with a configuration, before anything in its folder is touched.
+
+use serde_json::{Map, Value};
+
+use super::StageError;
+use super::setup::Data;
+use super::sizing::Decided;
+use super::training;
+use crate::config::{self, Config, Stage};
+use crate::train::run_directory::RunDirectory;
+
+/// What the first part of the run decided.
+///
+/// # Errors
+/// If its losses would not go on as they began: names the settings that differ.
+pub fn check(
+    config: &Config,
+    stage: Stage,
+    data: &Data,
+    teacher: Option<&str>,
+    directory: &RunDirectory,
+) -> Result<Decided, StageError> {
+    let path = directory.file("config.json");
+    let text =
+        std::fs::read(&path).map_err(|source| StageError::File { path: path.clone(), action: "read", source })?;
+    let frozen: Value = serde_json::from_slice(&text).map_err(|error| {
+        StageError::Input(format!(
+            "{}: is no configuration ({error}); start a new run without --resume",
+            path.display()
+        ))
+    })?;
+    let inputs = &frozen["inputs"];
+    let batch_graphs = inputs["batch_graphs"].as_u64().map(|graphs| graphs as usize);
+    let decided = Decided { batch_graphs, recomputes: inputs["recomputes"].as_bool().unwrap_or(false) };
+    // Without its number of graphs only the saved state can tell.
+    let (Some(batch_graphs), Some(found)) = (batch_graphs, inputs["identity"].as_str()) else { return Ok(decided) };
+    if training::identity(config, stage, batch_graphs, data, teacher) == found {
+        return Ok(decided);
+    }
+    let now = config::freeze(config, stage.as_str(), &Map::new());
+    let mut reasons = differences(&frozen[config::CONFIG_KEY], &now[config::CONFIG_KEY]);
+    for (name, found, now) in [
+        ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
+        ("the teacher", &inputs["teacher_digest"], teacher),
+    ] {
+        if found.as_str() != now {
+            reasons.insert(
+                0,
+                format!("{name} (it was {}, now {})", found.as_str().unwrap_or("none"), now.unwrap_or("none")),
+            );
+        }
+    }
+    Err(StageError::Input(format!(
+        "{}: the run cannot go on with other settings or data: {} changed; resume it with its own settings (--config {}), or \
+         start a new run without --resume",
+        directory.path().display(),
+        if reasons.is_empty() { "something".to_owned() } else { reasons.join(", ") },
+        path.display(),
+    )))
+}
+
+/// Fields of the second configuration that differ from the first, with both values.
+fn differences(before: &Value, now: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (section, fields) in now.as_object().into_iter().flatten() {
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            let before = &before[section][name];
+            if before != value {
+                found.push(format!("{name} (it was {before}, now {value})"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_that_differ_are_named_with_both_values() {
+        let before = json!({"training": {"lr": 0.1, "seed": 1}, "data": {"window": 100}});
+        let now = json!({"data": {"window": 50}, "training": {"lr": 0.2, "seed": 1}});
+        assert_eq!(differences(&before, &now), ["window (it was 100, now 50)", "lr (it was 0.1, now 0.2)"]);
+        assert!(differences(&now, &now).is_empty());
+    }
+}
