@@ -38,6 +38,22 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether an error of the file system is about the path that was given, which the user can choose otherwise, and not about
+/// the disk or the machine: so that whoever tries again later tries in vain.
+pub fn is_about_the_path(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::AlreadyExists
+            | Kind::ReadOnlyFilesystem
+            | Kind::InvalidFilename
+    )
+}
+
 fn partial_name(path: &Path) -> PathBuf {
     // The process number keeps two writers of one file from sharing a temporary.
     let mut name = path.as_os_str().to_owned();

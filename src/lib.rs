@@ -43,6 +43,7 @@ pub mod notices;
 pub mod onnx;
 pub mod random;
 pub mod report;
+pub mod shell;
 pub mod stage;
 pub mod sweep;
 pub mod terminal;

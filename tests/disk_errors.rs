@@ -55,8 +55,26 @@ fn folders_that_cannot_be_written_are_named() {
     let workplace = Workplace::with_teacher();
     // Nobody can make a folder there, not even root.
     for (flag, folder) in [("--runs-dir", "/proc/runs"), ("--stores-dir", "/proc/stores")] {
-        let output = workplace.run(&student(&[flag, folder]));
-        let text = said(&output);
-        assert!(!output.status.success() && text.contains(folder), "{flag}: {text}");
+        let text = workplace.refused(&student(&[flag, folder]));
+        assert!(text.contains(folder), "{flag}: {text}");
+    }
+}
+
+/// Exit code 2, whatever the command.
+#[test]
+#[cfg(target_os = "linux")]
+fn outputs_that_cannot_be_written_are_wrong_input() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--run-dir", "run"]));
+    let data = small_dataset().to_string_lossy();
+    for arguments in [
+        &["evaluate", "run", "--resamples", "0", "--output", "/proc/kdgat"][..],
+        &["report", "run", "--output", "/proc/kdgat/report.html"],
+        &["export", "run", "--output", "/proc/kdgat"],
+        &["pipeline", "--data", &data, "--output", "/proc/kdgat"],
+        &["data", "simulate", "/proc/kdgat"],
+    ] {
+        let text = workplace.refused(arguments);
+        assert!(text.contains("/proc/kdgat"), "{arguments:?}: {text}");
     }
 }

@@ -86,6 +86,11 @@ fn no_teacher_says_how_to_train_one() {
     let registry = Registry::new(folder.path());
     let error = registry.find("hcrl_ch", "vgae").unwrap_err().to_string();
     assert!(error.contains("kdgat autoencoder --preset vgae,teacher --data"), "{error}");
+    // A name that is none, of the dataset that has no path.
+    let error = registry.find("sim", "vgea").unwrap_err().to_string();
+    assert!(error.ends_with("train one with: kdgat autoencoder --preset vgae,teacher"), "{error}");
+    let error = registry.find("my car", "GAT").unwrap_err().to_string();
+    assert!(error.ends_with("kdgat curriculum --preset gat,teacher --data 'PATH_OF_MY CAR'"), "{error}");
     registry.register(&config(), &weights(1), false).unwrap();
     let error = registry.find("hcrl_sa", "vgae").unwrap_err().to_string();
     assert!(error.contains("the nearest one is hcrl_ch/vgae"), "{error}");

@@ -180,7 +180,7 @@ fn what_cannot_be_evaluated_is_named() {
     for (arguments, message) in [
         (vec!["nowhere"], "nowhere: does not exist; name a run's folder"),
         (vec!["small"], "holds no best.safetensors"),
-        (vec!["--window", "50", "runs/small/gat_student_normal/1"], "trained on windows of 100 frames"),
+        (vec!["--window", "50", "runs/small/gat_student_normal/1"], "the store has windows of 50; use --window 100"),
         (vec!["--calibrate-seconds", "10", "--threshold", "youden"], "--threshold fpr:0.001"),
         (vec!["--calibrate-seconds", "-1"], "must be above 0"),
         (vec!["--runs-dir", "empty"], "no finished run of dataset small"),

@@ -245,6 +245,19 @@ fn what_makes_no_sense_is_refused() {
     assert!(said_once(&workplace).contains("no finished"), "{}", said_once(&workplace));
 }
 
+#[test]
+fn a_model_of_another_kind_is_named_with_what_is_wanted() {
+    let workplace = with_models();
+    teacher(&workplace, &["--run-dir", "agent"]);
+    let said = workplace.refused(&["detect", "--model", "agent", "frames.log"]);
+    assert!(said.contains("best.safetensors: is an agent of `kdgat fusion`; name a vgae or gat"), "{said}");
+    let (vgae, gat) = ("runs/small/vgae_student_autoencoder/1", "runs/small/gat_student_normal/1/best.safetensors");
+    let said = workplace.refused(&["fusion", "--preset", "dqn,student", "--teacher-path", vgae]);
+    assert!(said.contains("is a model (vgae or gat); name an agent"), "{said}");
+    let said = workplace.refused(&["autoencoder", "--preset", "vgae,student", "--teacher-path", gat]);
+    assert!(said.contains(&format!("--teacher-path {gat}: this is a gat")), "{said}");
+}
+
 /// What it says where there is nothing to fuse.
 fn said_once(_: &Workplace) -> String {
     let empty = Workplace::new();

@@ -283,6 +283,28 @@ fn damage_is_found_and_named() {
 }
 
 #[test]
+fn pointers_that_descend_or_leave_a_shard_are_found_when_it_is_opened() {
+    let fixture = fixture(1000);
+    let store = open_or_build(&fixture.dataset, &small(), &fixture.stores, &()).unwrap();
+    let shard = store.path().join("shard-00001.safetensors");
+    let whole = fs::read(&shard).unwrap();
+    let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let graphs = store.manifest().shards[1].graphs as usize;
+    // `node_ptr` and `edge_ptr` come first: the first pointer, one in the middle, the last, each in its lowest and highest bit.
+    for (column, name) in [(0, "node_ptr"), (1, "edge_ptr")] {
+        for (graph, byte, bit) in [(0, 0, 0x01), (graphs / 2, 0, 0x80), (graphs / 2, 7, 0x80), (graphs, 0, 0x01)] {
+            let mut damaged = whole.clone();
+            damaged[data + 8 * (column * (graphs + 1) + graph) + byte] ^= bit;
+            fs::write(&shard, damaged).unwrap();
+            let error = Store::open(store.path()).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("shard-00001") && text.contains(name), "{name} {graph} {byte}: {text}");
+            assert!(error.is_input());
+        }
+    }
+}
+
+#[test]
 fn a_folder_of_a_killed_build_is_removed_and_never_opened() {
     let fixture = fixture(1000);
     let folder = store_folder(&fixture.dataset, &small(), &fixture.stores).unwrap();
@@ -406,7 +428,8 @@ fn what_gives_no_store_says_why() {
     }
     let blocked = fixture.dataset.root.join("train_01_attack_free/drive-1.csv/stores");
     let error = open_or_build(&fixture.dataset, &small(), &blocked, &()).unwrap_err();
-    assert!(!error.is_input() && error.to_string().contains("cannot create"), "{error}");
+    // A path that can be no folder, whoever tries.
+    assert!(error.is_input() && error.to_string().contains("cannot create"), "{error}");
 }
 
 #[test]

@@ -74,11 +74,29 @@ fn a_limit_is_kept_by_teachers_and_students() {
 #[test]
 fn what_fits_nowhere_is_said_before_the_first_epoch() {
     let workplace = Workplace::new();
-    let output =
-        workplace.run(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "60kB"]].concat());
-    let said = support::cli::said(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--memory-limit", "60kB"]].concat();
+    let said = workplace.refused(&arguments);
     assert!(said.contains("memory"), "{said}");
+}
+
+/// The limit is named, not the file or device that was at work when it was reached, and the exit code is that of wrong input.
+#[test]
+fn a_limit_too_small_for_the_first_tensors_is_named() {
+    let workplace = Workplace::with_teacher();
+    for arguments in [
+        &[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "1"]].concat()[..],
+        &["normal", "--preset", "gat,teacher", "--max-epochs", "1"],
+        &["curriculum", "--preset", "gat,student", "--score-only"],
+        &[&["teachers", "cache"], SMALL_STUDENT].concat(),
+    ] {
+        let said = workplace.refused(&[arguments, &["--memory-limit", "10kB"]].concat());
+        let error = said.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>().join("\n");
+        assert!(error.contains("the limit of 10kB") && error.contains("--memory-limit"), "{arguments:?}: {said}");
+        assert!(
+            error.contains("kdgat memory plan") && !error.contains("Internal torch error"),
+            "{arguments:?}: {said}"
+        );
+    }
 }
 
 #[test]

@@ -166,6 +166,12 @@ fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
     assert!(refused("absent").contains("does not exist"));
     fs::create_dir(place.path("empty")).unwrap();
     assert!(refused("empty").contains("holds no run"));
+    let log = evil.join("metrics.csv");
+    let mut lines: Vec<String> = fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect();
+    lines[2] = "1,abc,".to_owned();
+    fs::write(&log, lines.join("\n") + "\n").unwrap();
+    let said = refused("<img src=x onerror=alert(1)>");
+    assert!(said.contains("metrics.csv: line 3 has 3 fields"), "{said}");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use kdgat::train::checkpoint;
+use kdgat::train::state::Position;
 use support::cli::{SMALL_STUDENT, Workplace, contents, loss_columns, said};
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -171,7 +173,7 @@ fn a_state_that_is_no_number_is_never_written_over_a_good_one() {
     assert!(text.contains("there is no state to go on from") == !run.join("last/state.safetensors").exists(), "{text}");
     let log = std::fs::read_to_string(run.join("log.txt")).unwrap();
     assert!(log.contains("error: "), "the log does not say why the run ended:\n{log}");
-    if let Ok((tensors, _)) = kdgat::train::checkpoint::read::<serde_json::Value>(&run.join("last/state.safetensors")) {
+    if let Ok((tensors, _)) = checkpoint::read::<Position>(&run.join("last/state.safetensors")) {
         for (name, tensor) in tensors {
             assert!(tensor.isfinite().all().int64_value(&[]) == 1, "{name} of the saved state is not finite");
         }

@@ -130,6 +130,9 @@ pub enum DataCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Read the whole graph store first and compare it with its checksums
+        #[arg(long)]
+        verify: bool,
         #[command(flatten)]
         settings: Settings,
     },

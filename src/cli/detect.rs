@@ -17,6 +17,7 @@ use crate::evaluate::calibration::CALIBRATION;
 use crate::evaluate::{Calibration, CarScale, TrainedModel, records};
 use crate::interrupt;
 use crate::nn::Architecture;
+use crate::shell;
 
 /// What `kdgat detect` takes.
 #[derive(Args, Debug)]
@@ -99,7 +100,7 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(AttackAbove, Op
             eprintln!(
                 "no threshold is recorded for {}: using a probability of 0.5; `kdgat evaluate {}` chooses one",
                 model.name,
-                args.model.display()
+                shell::quoted_path(&args.model)
             );
             Ok((AttackAbove::Score(0.5), None))
         }
@@ -107,7 +108,7 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(AttackAbove, Op
             "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {}` or \
              `kdgat calibrate`, or give --threshold",
             model.name,
-            args.model.display()
+            shell::quoted_path(&args.model)
         ))
         .into()),
     }

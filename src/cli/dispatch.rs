@@ -8,7 +8,7 @@ use super::commands::{Cli, Command, DataCommand, TeachersCommand};
 use super::memory as memory_commands;
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
-    pipeline, reference, report, sweep, teachers,
+    pipeline, reference, report, sweep, teachers, verify,
 };
 use crate::config::{Config, DeviceChoice, Stage};
 use crate::memory::GpuCap;
@@ -69,7 +69,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Data(DataCommand::Merge { parts, settings }) => data::merge(&settings.load()?.config, &parts),
         Command::Data(DataCommand::List { json }) => data::list(json),
         Command::Data(DataCommand::Check { settings, json }) => check::run(&settings.load()?.config, json),
-        Command::Data(DataCommand::Info { settings, json }) => data::info(&settings.load()?.config, json),
+        Command::Data(DataCommand::Info { settings, json, verify }) => {
+            let config = settings.load()?.config;
+            if verify {
+                verify::store(&config)?;
+            }
+            data::info(&config, json)
+        }
         Command::Teachers(TeachersCommand::List(settings)) => teachers::list(&settings.load()?.config),
         Command::Teachers(TeachersCommand::Show { settings, teacher }) => {
             teachers::show(&settings.load()?.config, &teacher)

@@ -24,6 +24,7 @@ mod report;
 mod settings;
 mod sweep;
 mod teachers;
+mod verify;
 
 use std::process::ExitCode;
 

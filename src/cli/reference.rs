@@ -22,7 +22,9 @@ model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a TOML
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
 
 Results are written to standard output, what goes on to standard error. Exit codes: 0 fine, 2 wrong usage or input, 1 anything else: a
-failure, an interruption (the same command, a training with `--resume`, goes on), or, of `kdgat compare`, a difference.
+failure, an interruption (the same command, a training with `--resume`, goes on), or, of `kdgat compare`, a difference. Input is all that
+a user gives: arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too small. A full disk, and
+memory that the system or a GPU does not have, are failures.
 ";
 
 /// `kdgat commands`.

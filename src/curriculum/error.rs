@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
 use crate::torch::device::DeviceError;
@@ -44,7 +45,9 @@ impl CurriculumError {
             Self::Store(error) => error.is_input(),
             Self::Model(ModelError::Torch(_)) => false,
             Self::Model(_) => true,
-            Self::Interrupted { .. } | Self::Write { .. } | Self::Device(_) | Self::File(_) => false,
+            Self::File(error) => error.is_input(),
+            Self::Write { source, .. } => files::is_about_the_path(source),
+            Self::Interrupted { .. } | Self::Device(_) => false,
         }
     }
 }

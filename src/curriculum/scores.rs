@@ -11,6 +11,7 @@ use crate::graph::Store;
 use crate::memory::{Meter, patiently};
 use crate::nn::weights::{self, StateDict};
 use crate::train::checkpoint;
+use crate::train::checkpoint_kind::{Content, Kind};
 
 /// The difficulty of one graph and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -51,6 +52,10 @@ struct Metadata {
     origin: Origin,
     /// How often the run had scored before.
     period: u64,
+}
+
+impl Content for Metadata {
+    const KIND: Kind = Kind::Scores;
 }
 
 impl Scores {
@@ -123,6 +128,7 @@ impl Scores {
             let missing = || checkpoint::CheckpointError::Damaged {
                 path: path.to_owned(),
                 reason: format!("it has no column '{name}'"),
+                kind: Kind::Scores,
             };
             tensors.get(name).ok_or_else(missing)
         };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::can::CanError;
 use crate::distill::RegistryError;
+use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
 use crate::train::checkpoint::CheckpointError;
@@ -37,7 +38,9 @@ impl EvaluateError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Store(error) => error.is_input(),
-            Self::Model(ModelError::Torch(_)) | Self::File { .. } => false,
+            Self::Checkpoint(error) => error.is_input(),
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Model(ModelError::Torch(_)) => false,
             _ => true,
         }
     }

@@ -115,7 +115,7 @@ pub fn describe(scorer: &Scorer, store: &Store, graph: u64, why: Why, threshold:
     let Dissected { raw, by_node, edges } = scorer.dissect(&batch)?;
     let node = |(id, contribution): (&u32, f32)| Node { id: format!("{id:03X}"), contribution };
     let edge = |(source, target, attention): (usize, usize, f32)| Edge { source, target, attention };
-    let entry = &store.manifest().files[view.file as usize];
+    let entry = store.log_of(graph);
     Ok(Window {
         why,
         folder: entry.folder.clone(),

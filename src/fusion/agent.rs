@@ -12,6 +12,7 @@ use crate::memory::{Meter, patiently};
 use crate::nn::weights::{self, StateDict};
 use crate::nn::{DatasetIdentity, GivenTensors, QNetwork, QNetworkConfig, Scope};
 use crate::train::checkpoint::{self, CheckpointError};
+use crate::train::checkpoint_kind::{Content, Kind};
 
 /// Graphs that go through a network at a time.
 pub const BATCH_GRAPHS: usize = 4096;
@@ -48,6 +49,10 @@ pub struct AgentDescription {
     /// Digest of the weights of the agent that it learned from.
     pub teacher_digest: Option<String>,
     pub created_by_version: String,
+}
+
+impl Content for AgentDescription {
+    const KIND: Kind = Kind::Agent;
 }
 
 /// An agent that only answers.
@@ -88,7 +93,7 @@ impl Agent {
         let anomaly = AnomalyScale::from_tensors(&tensors)?;
         if !description.scaling.is_whole() {
             let reason = "its scaling has not a mean and a deviation for each value of a state".to_owned();
-            return Err(CheckpointError::Damaged { path: path.to_owned(), reason }.into());
+            return Err(CheckpointError::Damaged { path: path.to_owned(), reason, kind: Kind::Agent }.into());
         }
         let of_network = || tensors.iter().filter(|(name, _)| !AnomalyScale::owns(name));
         let digest = weights::digest(of_network().map(|(name, tensor)| (name.as_str(), tensor)))?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::evaluate::EvaluateError;
+use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
 use crate::train::checkpoint::CheckpointError;
@@ -54,9 +55,12 @@ impl FusionError {
         match self {
             Self::Evaluate(error) => error.is_input(),
             Self::Store(error) => error.is_input(),
-            Self::Checkpoint(_) | Self::Input(_) | Self::OtherIdentity { .. } => true,
-            Self::Run(error) => !matches!(error, RunError::File { .. }),
-            _ => false,
+            Self::Checkpoint(error) => error.is_input(),
+            Self::Run(error) => error.is_input(),
+            Self::Log(error) => error.is_input(),
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Damaged { .. } | Self::Input(_) | Self::OtherIdentity { .. } => true,
+            Self::Model(_) | Self::Interrupted { .. } | Self::NotFinite { .. } => false,
         }
     }
 }

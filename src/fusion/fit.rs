@@ -24,6 +24,7 @@ use super::{FusionError, World, weight};
 use crate::memory::{self, Meter, patiently};
 use crate::nn::weights::StateDict;
 use crate::train::checkpoint;
+use crate::train::checkpoint_kind::{Content, Kind};
 use crate::train::console::{Console, LoopFacts};
 use crate::train::fit::{Ending, LAST, METRICS};
 use crate::train::logs::CsvLog;
@@ -66,6 +67,10 @@ struct AgentPosition {
     best: Value,
     peak_memory_bytes: u64,
     identity: String,
+}
+
+impl Content for AgentPosition {
+    const KIND: Kind = Kind::RunState;
 }
 
 /// Means over the validation graphs, acting greedily.

@@ -102,7 +102,12 @@ impl Assembler {
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
         let in_place = store.node_features_in_place(graphs)?;
-        self.assemble_with(&views, graphs, in_place, store.features(), options)
+        let batch = self.assemble_with(&views, graphs, in_place, store.features(), options);
+        batch.map_err(|error| match error {
+            // A store holds only graphs that fit a batch.
+            StoreError::Graph { graph, detail } => store.damaged(graph, &detail),
+            other => other,
+        })
     }
 
     /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::can::CanError;
+use crate::files;
 
 /// Why a store could not be built, opened or read.
 #[derive(Debug, Error)]
@@ -100,18 +101,16 @@ impl StoreError {
             | Self::SourceChanged { .. }
             | Self::Parts { .. }
             | Self::EdgeList { .. } => true,
-            Self::Can(error) => !matches!(
-                error,
-                CanError::UnreadableFolder { .. }
-                    | CanError::Open { .. }
-                    | CanError::Read { .. }
-                    | CanError::Write { .. }
-            ),
-            Self::Io { .. }
-            | Self::NoSuchGraph { .. }
-            | Self::Graph { .. }
-            | Self::Tensor { .. }
-            | Self::Panic { .. } => false,
+            Self::Can(error) => match error {
+                CanError::UnreadableFolder { source, .. }
+                | CanError::Open { source, .. }
+                | CanError::Read { source, .. }
+                | CanError::Write { source, .. } => files::is_about_the_path(source),
+                _ => true,
+            },
+            // Names within the folder of stores are not the user's: a folder in place of a file may be gone next time.
+            Self::Io { source, .. } => files::is_about_the_path(source) && source.kind() != io::ErrorKind::IsADirectory,
+            Self::NoSuchGraph { .. } | Self::Graph { .. } | Self::Tensor { .. } | Self::Panic { .. } => false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::chart::DrawError;
+use crate::files;
 use crate::sweep::SweepError;
 
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,7 @@ impl ReportError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Input { .. } => true,
+            Self::File { source, .. } => files::is_about_the_path(source),
             Self::Sweep(error) => error.is_input(),
             _ => false,
         }

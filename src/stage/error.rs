@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::can::CanError;
 use crate::distill::TeacherError;
+use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
 use crate::onnx::OnnxError;
@@ -55,23 +56,19 @@ pub enum StageError {
 }
 
 impl StageError {
-    /// Whether the user can mend it: a wrong name, a missing folder, a damaged file.
+    /// Whether the user can mend it: a wrong name, a missing folder, a damaged file, a limit that is too small.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::Fit(error) => {
-                matches!(error, FitError::OtherIdentity { .. } | FitError::Store(_))
-                    && !crate::memory::is_out_of_memory(error)
-            }
+            Self::Fit(error) => error.is_input(),
             Self::Store(error) => error.is_input(),
             Self::Evaluate(error) => error.is_input(),
             Self::Fusion(error) => error.is_input(),
             Self::Curriculum(error) => error.is_input(),
             Self::Teacher(error) => error.is_input(),
-            Self::Memory(_)
-            | Self::Torch(_)
-            | Self::Model(ModelError::Torch(_))
-            | Self::Onnx(OnnxError::Torch(_))
-            | Self::File { .. } => false,
+            Self::Checkpoint(error) => error.is_input(),
+            Self::Run(error) => error.is_input(),
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
             _ => true,
         }
     }

@@ -146,7 +146,7 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
     let window = config.data.window;
     match models.iter().find(|model| model.description.window != window && model.description.window != 0) {
         Some(model) => Err(StageError::Input(format!(
-            "{} was trained on windows of {} frames, the store has windows of {window}; use --window {0}",
+            "{0} was trained on windows of {1} frames, the store has windows of {window}; use --window {1}",
             model.name, model.description.window
         ))),
         None => Ok(models),

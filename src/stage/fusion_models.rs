@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use super::setup::{self, Data};
-use super::{StageError, training};
+use super::{StageError, teacher, training};
 use crate::config::{Config, ModelKind};
 use crate::distill::registry::Registry;
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models};
@@ -131,7 +131,7 @@ fn of_dataset(config: &Config, dataset: &str, kind: ModelKind, flag: &str) -> Re
         return Ok(run);
     }
     let command = if kind == ModelKind::Vgae { "autoencoder" } else { "normal" };
-    let data = config.data.data.as_ref().map_or(String::new(), |path| format!(" --data {}", path.display()));
+    let data = teacher::data_flag(config);
     Err(StageError::Input(format!(
         "no finished {kind} of size {size} for dataset {dataset} below {}; train one with `kdgat {command} --preset \
          {kind},{size}{data}`, or name one with {flag}",
@@ -160,7 +160,7 @@ fn frozen(run: &Path) -> Value {
 pub fn newest_teacher(config: &Config, dataset: &str) -> Result<PathBuf, StageError> {
     let runs = models::finished_agents(&config.output.runs_dir, dataset)?;
     newest(&runs, ModelKind::Dqn.as_str(), "teacher").map(|run| run.join(BEST)).ok_or_else(|| {
-        let data = config.data.data.as_ref().map_or(String::new(), |path| format!(" --data {}", path.display()));
+        let data = teacher::data_flag(config);
         StageError::Input(format!(
             "no finished fusion agent of size teacher for dataset {dataset} below {}; train one with `kdgat fusion --preset \
              dqn,teacher{data}`, name one with --teacher-path, or use --use-kd false",

@@ -64,7 +64,7 @@ fn write_scores(config: &Config, data: &Data, scorer: &Scorer, output: impl Writ
 
 fn row<'a>(store: &'a Store, score: &GraphScore) -> Result<Row<'a>, CurriculumError> {
     let view = store.try_graph(score.graph)?;
-    let file = &store.manifest().files[view.file as usize];
+    let file = store.log_of(score.graph);
     let split = match file.role {
         Role::Test => "test",
         _ => match file.split.of(score.graph - file.first_graph) {

@@ -287,9 +287,10 @@ impl Sizing<'_> {
             format!("most of it is for {largest}:\n{}", budget.table(1, worst))
         });
         StageError::Memory(format!(
-            "not even one graph at a time fits into the memory of {} ({}); raise the limit, or use a smaller model; {}",
+            "not even one graph at a time fits into the memory of {} ({}); raise {}, or use a smaller model; {}",
             gibibytes(limit.bytes as f64),
             limit.source,
+            if self.data.device.is_cuda() { "--gpu-memory-limit" } else { "--memory-limit" },
             described.unwrap_or_default()
         ))
     }

@@ -18,6 +18,7 @@ use crate::graph::Store;
 use crate::memory::{self, Meter, patiently};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
+use crate::shell;
 use crate::train::checkpoint;
 
 /// Targets are kept in memory while they take at most this part of what is free.
@@ -44,6 +45,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
         Some(path) => open(path)?,
         None => registered(config, &data.dataset.name, model)?,
     };
+    check_kind(config, model, &found)?;
     let ids = found.vocabulary.ids().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
     let vocabulary_digest = blake3::hash(&ids).to_hex()[..16].to_owned();
     let (teacher, student) = (found.architecture.input().features(), data.store.features());
@@ -60,6 +62,23 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     let (architecture, weights) = (found.architecture, found.weights);
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+}
+
+/// Only a model of the student's kind gives the targets that the student learns from.
+fn check_kind(config: &Config, student: &str, found: &LoadedModel) -> Result<(), StageError> {
+    let (kind, path) = (found.architecture.model_name(), found.path.display());
+    if kind == student {
+        return Ok(());
+    }
+    Err(StageError::Input(match &config.distillation.teacher_path {
+        Some(_) => format!(
+            "--teacher-path {path}: this is a {kind}, and the teacher of a {student} is a {student}; name a {student}"
+        ),
+        None => format!(
+            "the registered teacher {path} is a {kind}, and the teacher of a {student} is a {student}; register another, or name \
+             one with --teacher-path"
+        ),
+    }))
 }
 
 /// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
@@ -87,8 +106,9 @@ fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> S
     format!("kdgat {} --preset {model},{size}{}", stage.as_str(), data_flag(config))
 }
 
-fn data_flag(config: &Config) -> String {
-    config.data.data.as_ref().map(|path| format!(" --data {}", path.display())).unwrap_or_default()
+/// The flag that names the configured data in a command to be copied; none for the simulated dataset.
+pub(super) fn data_flag(config: &Config) -> String {
+    config.data.data.as_ref().map(|path| format!(" --data {}", shell::quoted_path(path))).unwrap_or_default()
 }
 
 /// How a run will ask its teacher.

@@ -175,6 +175,14 @@ pub fn says_refused_inside_limit(text: &str) -> bool {
     text.contains("kdgat: host memory limit") && !text.contains("it would be exceeded")
 }
 
+/// The limit of host memory, if the message is that of an allocation that would have exceeded it: the same work will fail
+/// again under the same limit.
+pub fn limit_reached(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("kdgat: host memory limit of ")?;
+    let (bytes, rest) = rest.split_once(" bytes: ")?;
+    rest.starts_with("it would be exceeded").then(|| bytes.parse().ok())?
+}
+
 /// Lets this thread's allocations belong to `phase` until the guard is dropped.
 pub fn enter_phase(phase: Phase) -> PhaseGuard {
     // SAFETY: one number.

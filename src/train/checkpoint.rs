@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use super::checkpoint_kind::{Content, Kind};
 use crate::files;
 use crate::nn::ModelError;
 use crate::nn::weights::{self, StateDict};
@@ -27,15 +27,40 @@ pub enum CheckpointError {
     /// The file system refused.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
-    /// The file is no checkpoint of kdgat, or not a whole one.
-    #[error("{path}: {reason}; delete it and start the run anew, or resume from another checkpoint", path = path.display())]
-    Damaged { path: PathBuf, reason: String },
+    /// The file was never a checkpoint.
+    #[error("{path}: is no checkpoint of kdgat ({reason}); {}", wanted.advice(), path = path.display())]
+    Foreign { path: PathBuf, reason: &'static str, wanted: Kind },
+    /// A whole checkpoint, of another kind than is wanted.
+    #[error("{path}: is {found}; {}", wanted.advice(), path = path.display())]
+    OtherKind { path: PathBuf, found: Kind, wanted: Kind },
+    /// A checkpoint that is not what was written.
+    #[error("{path}: is damaged: {reason}; {}", kind.remedy(), path = path.display())]
+    Damaged { path: PathBuf, reason: String, kind: Kind },
     /// The file comes from another version of the format.
-    #[error("{path}: is format version {found}, this program reads version {expected}", path = path.display(), expected = FORMAT_VERSION)]
+    #[error(
+        "{path}: is format version {found}, this program reads version {expected}; use the version of kdgat that wrote it, \
+         or train again",
+        path = path.display(),
+        expected = FORMAT_VERSION
+    )]
     Version { path: PathBuf, found: u32 },
+    /// What is to be written is no content of a checkpoint.
+    #[error("{path}: cannot be written: {reason}; please report it", path = path.display())]
+    Content { path: PathBuf, reason: String },
     /// Its tensors cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+impl CheckpointError {
+    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Model(ModelError::Torch(_)) | Self::Content { .. } => false,
+            _ => true,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,8 +76,8 @@ struct Metadata<T> {
 pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Result<(), CheckpointError> {
     let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
     let metadata = Metadata { format_version: FORMAT_VERSION, digest, content };
-    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
-    let text = serde_json::to_string(&metadata).map_err(|error| damaged(error.to_string()))?;
+    let unfit = |reason: String| CheckpointError::Content { path: path.to_owned(), reason };
+    let text = serde_json::to_string(&metadata).map_err(|error| unfit(error.to_string()))?;
 
     let mut bytes = BTreeMap::new();
     for (name, tensor) in tensors {
@@ -60,12 +85,12 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
     }
     let mut views = Vec::with_capacity(bytes.len());
     for (name, (dtype, shape, bytes)) in &bytes {
-        let dtype = dtype.ok_or_else(|| damaged(format!("tensor '{name}' has a kind that is not stored")))?;
-        let view = TensorView::new(dtype, shape.clone(), bytes).map_err(|error| damaged(error.to_string()))?;
+        let dtype = dtype.ok_or_else(|| unfit(format!("tensor '{name}' has a kind that is not stored")))?;
+        let view = TensorView::new(dtype, shape.clone(), bytes).map_err(|error| unfit(error.to_string()))?;
         views.push((name.as_str(), view));
     }
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
-    let file = safetensors::serialize(views, Some(metadata)).map_err(|error| damaged(error.to_string()))?;
+    let file = safetensors::serialize(views, Some(metadata)).map_err(|error| unfit(error.to_string()))?;
     files::write_atomically(path, &file).map_err(|source| CheckpointError::File {
         path: path.to_owned(),
         action: "write the checkpoint",
@@ -76,21 +101,31 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
 /// Reads what [`write`] wrote.
 ///
 /// # Errors
-/// If the file is missing, of another version, or not what was written.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
-    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
+/// If the file is missing, of another kind or version, or not what was written; each says what to do instead.
+pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
+    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND };
+    let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
     let file = std::fs::read(path).map_err(|source| CheckpointError::File {
         path: path.to_owned(),
         action: "read the checkpoint",
         source,
     })?;
-    let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| damaged(error.to_string()))?;
+    // What is called a safetensors file was one; what has another name never was.
+    let is_named_so = path.extension().is_some_and(|extension| extension == "safetensors");
+    let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| match is_named_so {
+        true => damaged(error.to_string()),
+        false => foreign("it is no safetensors file"),
+    })?;
     let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
-    let text = text.ok_or_else(|| damaged("was not written by kdgat (no 'kdgat' metadata)".into()))?;
+    let text = text.ok_or_else(|| foreign("a safetensors file without the metadata 'kdgat'"))?;
     let json: serde_json::Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
     let found = json["format_version"].as_u64().unwrap_or(0) as u32;
     if found != FORMAT_VERSION {
         return Err(CheckpointError::Version { path: path.to_owned(), found });
+    }
+    let found = Kind::of(&json);
+    if found != T::KIND {
+        return Err(CheckpointError::OtherKind { path: path.to_owned(), found, wanted: T::KIND });
     }
     let metadata: Metadata<T> = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
 
@@ -126,18 +161,18 @@ fn shape(tensor: &Tensor) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use tch::Kind;
-
     use super::*;
+    use crate::nn::ModelDescription;
+    use crate::train::state::Position;
 
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Content {
-        epoch: u64,
+    /// Where a run is after so many epochs.
+    fn position(epoch: u64) -> Position {
+        Position { epoch, ..Position::default() }
     }
 
     fn sample() -> StateDict {
         StateDict::from([
-            ("a.weight".to_owned(), Tensor::arange(6, (Kind::Float, tch::Device::Cpu)).view([2, 3])),
+            ("a.weight".to_owned(), Tensor::arange(6, (tch::Kind::Float, tch::Device::Cpu)).view([2, 3])),
             ("count".to_owned(), Tensor::from(7i64)),
         ])
     }
@@ -146,9 +181,9 @@ mod tests {
     fn a_checkpoint_comes_back_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
-        write(&path, &sample(), &Content { epoch: 3 }).unwrap();
-        let (tensors, content) = read::<Content>(&path).unwrap();
-        assert_eq!(content, Content { epoch: 3 });
+        write(&path, &sample(), &position(3)).unwrap();
+        let (tensors, content) = read::<Position>(&path).unwrap();
+        assert_eq!(content, position(3));
         assert_eq!(tensors, sample());
     }
 
@@ -156,12 +191,12 @@ mod tests {
     fn a_changed_byte_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
-        write(&path, &sample(), &Content { epoch: 3 }).unwrap();
+        write(&path, &sample(), &position(3)).unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         std::fs::write(&path, bytes).unwrap();
-        let text = read::<Content>(&path).unwrap_err().to_string();
+        let text = read::<Position>(&path).unwrap_err().to_string();
         assert!(text.contains("state.safetensors") && text.contains("digest"), "{text}");
     }
 
@@ -169,12 +204,49 @@ mod tests {
     fn a_truncated_file_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
-        write(&path, &sample(), &Content { epoch: 3 }).unwrap();
+        write(&path, &sample(), &position(3)).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         for length in [0, 7, 20, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..length]).unwrap();
-            let error = read::<Content>(&path).unwrap_err();
+            let error = read::<Position>(&path).unwrap_err();
             assert!(matches!(error, CheckpointError::Damaged { .. }), "{length} bytes: {error}");
         }
+    }
+
+    #[test]
+    fn advice_fits_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write(&path("state.safetensors"), &sample(), &position(3)).unwrap();
+        let said = |text: String, words: &[&str]| {
+            assert!(words.iter().all(|word| text.contains(word)), "{words:?} are not all in: {text}");
+            assert!(!text.contains("delete it"), "{text}");
+        };
+
+        // Another kind, whole.
+        let error = read::<ModelDescription>(&path("state.safetensors")).unwrap_err();
+        assert!(
+            matches!(error, CheckpointError::OtherKind { found: Kind::RunState, .. }) && error.is_input(),
+            "{error}"
+        );
+        said(error.to_string(), &["state.safetensors: is the state of a training run", "name a vgae or gat"]);
+
+        // No checkpoint at all.
+        std::fs::write(path("metrics.csv"), "epoch,train_loss\n0,0.5\n").unwrap();
+        let error = read::<ModelDescription>(&path("metrics.csv")).unwrap_err();
+        assert!(matches!(error, CheckpointError::Foreign { .. }), "{error}");
+        said(error.to_string(), &["metrics.csv: is no checkpoint of kdgat", "best.safetensors"]);
+        let view = TensorView::new(safetensors::Dtype::U8, vec![1], &[7]).unwrap();
+        std::fs::write(path("other.safetensors"), safetensors::serialize([("x", view)], None).unwrap()).unwrap();
+        let error = read::<ModelDescription>(&path("other.safetensors")).unwrap_err();
+        said(error.to_string(), &["other.safetensors: is no checkpoint of kdgat", "without the metadata"]);
+
+        // Damaged: for a model and for the state of a run.
+        std::fs::write(path("best.safetensors"), "half of a he").unwrap();
+        said(
+            read::<ModelDescription>(&path("best.safetensors")).unwrap_err().to_string(),
+            &["damaged", "train it again"],
+        );
+        said(read::<Position>(&path("best.safetensors")).unwrap_err().to_string(), &["damaged", "without --resume"]);
     }
 }

@@ -4,6 +4,7 @@ use super::checkpoint::CheckpointError;
 use super::logs::LogError;
 use super::objective::ObjectiveError;
 use super::run_directory::RunError;
+use crate::files;
 use crate::nn::ModelError;
 
 /// Anything that can end the loop early.
@@ -39,6 +40,30 @@ pub enum FitError {
          data; {state}"
     )]
     NotFinite { what: String, epoch: u64, step: u64, state: String },
+}
+
+impl FitError {
+    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_input(),
+            Self::Checkpoint(error) => error.is_input(),
+            Self::Run(error) => error.is_input(),
+            Self::Log(error) => error.is_input(),
+            Self::OtherIdentity { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl RunError {
+    /// As [`FitError::is_input`].
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::NothingToResume { .. } | Self::InUse { .. } | Self::Taken { .. } => true,
+        }
+    }
 }
 
 fn remedies() -> &'static str {

@@ -20,6 +20,11 @@ impl LogError {
     pub fn new(path: &Path, action: &'static str, source: io::Error) -> Self {
         Self { path: path.to_owned(), action, source: source.into() }
     }
+
+    /// Whether the path that was given is to blame, and not the disk.
+    pub fn is_input(&self) -> bool {
+        matches!(self.source.kind(), csv::ErrorKind::Io(error) if files::is_about_the_path(error))
+    }
 }
 
 /// A CSV file with a fixed header whose first columns are numbers that grow from row to row.

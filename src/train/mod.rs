@@ -2,6 +2,7 @@
 
 mod batch_plan;
 pub mod checkpoint;
+pub mod checkpoint_kind;
 pub mod console;
 mod error;
 pub mod event_file;

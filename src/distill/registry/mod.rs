@@ -10,13 +10,17 @@ mod config;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::config::nearest;
 use crate::distill::weights::{Weights, WeightsError};
+use crate::shell;
 
 pub use config::{FORMAT_VERSION, TeacherConfig, TrainedOn};
 
 const WEIGHTS: &str = "weights.safetensors";
 const CONFIG: &str = "config.json";
 const CARD: &str = "card.md";
+/// Name of the dataset that is simulated when none is given.
+const SIMULATED: &str = "sim";
 
 /// The folder of registered teachers.
 #[derive(Debug, Clone)]
@@ -145,10 +149,22 @@ impl Registry {
             .iter()
             .max_by(|left, right| strsim::jaro_winkler(left, &wanted).total_cmp(&strsim::jaro_winkler(right, &wanted)));
         let near = nearest.map_or(String::new(), |name| format!(" (the nearest one is {name})"));
-        let stage = if model == "vgae" { "autoencoder" } else { "curriculum" };
-        let command = format!("kdgat {stage} --preset {model},teacher --data PATH_OF_{}", dataset.to_uppercase());
-        RegistryError::NoTeacher { wanted, root: self.root.clone(), near, command }
+        RegistryError::NoTeacher { wanted, root: self.root.clone(), near, command: training_command(dataset, model) }
     }
+}
+
+/// The command that trains a teacher of this dataset: of the model whose name is nearest, where there is none of that name.
+/// The simulated dataset needs no path; that of any other is not known here.
+fn training_command(dataset: &str, model: &str) -> String {
+    let (stage, model) = match nearest(model, ["vgae", "gat"].into_iter()) {
+        "vgae" => ("autoencoder", "vgae"),
+        _ => ("curriculum", "gat"),
+    };
+    let data = match dataset {
+        SIMULATED => String::new(),
+        _ => format!(" --data {}", shell::quoted(&format!("PATH_OF_{}", dataset.to_uppercase()))),
+    };
+    format!("kdgat {stage} --preset {model},teacher{data}")
 }
 
 impl Registered {

@@ -1,6 +1,7 @@
 //! A dataset's graphs on disk: a folder of mapped shards and a manifest. `docs/store.md` describes the files.
 //!
-//! Opening maps the shards and reads nothing of them; graphs are read in place, whatever the size of the store.
+//! Opening maps the shards and reads only where in them the graphs lie; graphs are read in place, whatever the size of
+//! the store.
 
 pub mod build;
 mod chain;
@@ -44,7 +45,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Maps the store in `folder` and checks its manifest, and the size and header of each shard.
+    /// Maps the store in `folder` and checks its manifest, and the size, header and pointers of each shard: no graph of an
+    /// open store leaves its shard.
     ///
     /// The contents of the shards are compared with their checksums by [`Store::verify`], not here.
     ///
@@ -121,6 +123,22 @@ impl Store {
         self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
     }
 
+    /// The log that a graph of the store is from, by the manifest.
+    ///
+    /// # Panics
+    /// Where there is no such graph.
+    pub fn log_of(&self, graph: u64) -> &FileEntry {
+        // The first log begins at graph 0 and a log without graphs where the next one does: the manifest was checked.
+        &self.manifest.files[self.manifest.files.partition_point(|file| file.first_graph <= graph) - 1]
+    }
+
+    /// What is wrong with a graph, as damage of the shard that holds it.
+    pub(in crate::graph) fn damaged(&self, graph: u64, detail: &str) -> StoreError {
+        let shard = self.manifest.shards.partition_point(|entry| entry.first_graph <= graph).saturating_sub(1);
+        let path = self.shards.get(shard).map_or(self.path.as_path(), Shard::path).to_path_buf();
+        StoreError::Damaged { shard: path, detail: format!("graph {graph}: {detail}") }
+    }
+
     /// Features of the nodes of `graphs`, `[num_nodes, node_features]`, as a tensor over the mapped file, where they lie
     /// side by side in one shard; it is for reading only.
     ///
@@ -142,7 +160,7 @@ impl Store {
     /// As [`Store::try_graph`].
     ///
     /// # Panics
-    /// Where that returns an error.
+    /// Where there is no such graph. What makes a shard's graphs unreadable was found when the store was opened.
     pub fn graph(&self, graph: u64) -> GraphView<'_> {
         self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
     }

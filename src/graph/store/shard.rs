@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const PAGE_BYTES: usize = 4096;
 /// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
 type Layout = [(&'static str, Dtype, usize); COLUMNS];
 const COLUMNS: usize = 13;
+/// Which of them say where a graph's nodes and edges lie.
+const NODE_POINTERS: usize = 0;
+const EDGE_POINTERS: usize = 1;
 
 const fn layout(features: FeatureSet) -> Layout {
     [
@@ -143,7 +146,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps the file and checks its size, header and shapes, not its contents.
+    /// Maps the file and checks its size, header, shapes, and where each graph's nodes and edges lie; not its contents.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when anything is not as in the manifest.
@@ -163,6 +166,11 @@ impl Shard {
         let layout = layout(features);
         let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout, [graphs, nodes, edges]));
         let offsets = offsets.map_err(damaged)?;
+        for (column, last) in [(NODE_POINTERS, nodes), (EDGE_POINTERS, edges)] {
+            let checked = check_pointers(&file, offsets[column], graphs + 1, last as u64);
+            let checked = checked.map_err(StoreError::io("read", &path))?;
+            checked.map_err(|detail| damaged(format!("{} {detail}", layout[column].0)))?;
+        }
         // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
@@ -191,8 +199,8 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Damaged`] when its pointers leave the shard.
     pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
-        let nodes = self.span(0, index, self.nodes)?;
-        let edges = self.span(1, index, self.edges)?;
+        let nodes = self.span(NODE_POINTERS, index, self.nodes)?;
+        let edges = self.span(EDGE_POINTERS, index, self.edges)?;
         let width = self.node_features;
         Ok(GraphView {
             first_frame: self.column::<u64>(2, index..index + 1)[0],
@@ -214,7 +222,8 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Damaged`] when pointers leave the shard, [`StoreError::Tensor`].
     pub fn node_features(&self, graphs: Range<usize>) -> Result<Tensor, StoreError> {
-        let (first, last) = (self.span(0, graphs.start, self.nodes)?, self.span(0, graphs.end - 1, self.nodes)?);
+        let span = |graph| self.span(NODE_POINTERS, graph, self.nodes);
+        let (first, last) = (span(graphs.start)?, span(graphs.end - 1)?);
         if last.end < first.start {
             return Err(self.damaged(format!("node_ptr of graphs {graphs:?} descends")));
         }
@@ -250,7 +259,7 @@ impl Shard {
         match begin <= end && end <= length {
             true => Ok(begin..end),
             false => {
-                let name = if column == 0 { "node_ptr" } else { "edge_ptr" };
+                let name = if column == NODE_POINTERS { "node_ptr" } else { "edge_ptr" };
                 Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
             }
         }
@@ -286,6 +295,30 @@ fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, S
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header)?;
     Ok(Ok(header))
+}
+
+/// Bytes of pointers that are read at a time.
+const POINTER_BLOCK_BYTES: usize = 1 << 16;
+
+/// What is wrong with `count` pointers that should ascend from 0 to `last`: then every graph lies within the shard, and who
+/// reads one needs no other check. It costs 16 bytes of reading a graph, where a graph has some thousands. Read, not mapped,
+/// as the header is.
+fn check_pointers(mut file: &File, offset: usize, count: usize, last: u64) -> io::Result<Result<(), String>> {
+    file.seek(SeekFrom::Start(offset as u64))?;
+    let mut block = vec![0; POINTER_BLOCK_BYTES.min(count * size_of::<u64>())];
+    let (mut index, mut previous) = (0, 0);
+    while index < count {
+        let bytes = block.len().min((count - index) * size_of::<u64>());
+        let block = &mut block[..bytes];
+        file.read_exact(block)?;
+        for pointer in block.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned::<u64>) {
+            if pointer < previous || pointer > last || (index == 0 && pointer != 0) {
+                return Ok(Err(format!("does not ascend from 0 to {last}: [{index}] is {pointer} after {previous}")));
+            }
+            (index, previous) = (index + 1, pointer);
+        }
+    }
+    Ok(if previous == last { Ok(()) } else { Err(format!("ends at {previous}, expected {last}")) })
 }
 
 fn column_offsets(

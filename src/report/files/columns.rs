@@ -1,5 +1,6 @@
 //! A CSV file by the names of its columns.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::report::ReportError;
@@ -16,16 +17,38 @@ pub struct Columns {
 impl Columns {
     /// Reads a file; `None` where there is none. A last row without its end, as a run that is still writing leaves it, is
     /// left out.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a row before its end that has not a field for each column.
     pub fn read(path: &Path) -> Result<Option<Self>, ReportError> {
         if !path.exists() {
             return Ok(None);
         }
         let unreadable = |error: csv::Error| ReportError::input(path, format!("is no table: {error}"));
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(unreadable)?;
+        let text = fs::read(path).map_err(ReportError::file(path, "read"))?;
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
         let header: Vec<String> = reader.headers().map_err(unreadable)?.iter().map(str::to_owned).collect();
-        let rows = reader.records().collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
-        let rows = rows.into_iter().filter(|row| row.len() == header.len()).collect();
+        let mut rows = reader.records().collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        rows.pop_if(|row| row.len() != header.len() && !text.ends_with(b"\n"));
+        if let Some(row) = rows.iter().find(|row| row.len() != header.len()) {
+            let found = format!("has {} fields, expected {}", row.len(), header.len());
+            return Err(damaged(path, row, &found));
+        }
         Ok(Some(Self { path: path.to_owned(), header, rows }))
+    }
+
+    /// For a file all of whose fields are numbers, or empty.
+    ///
+    /// # Errors
+    /// Names the line of the first that is not.
+    pub fn check_numbers(&self) -> Result<(), ReportError> {
+        for row in &self.rows {
+            let is_wrong = |field: &&str| !field.is_empty() && field.parse::<f64>().is_err();
+            if let Some((column, field)) = self.names().zip(row).find(|(_, field)| is_wrong(field)) {
+                return Err(damaged(&self.path, row, &format!("has '{field}' in column {column}, expected a number")));
+            }
+        }
+        Ok(())
     }
 
     /// Rows.
@@ -62,6 +85,11 @@ impl Columns {
     }
 }
 
+fn damaged(path: &Path, row: &csv::StringRecord, found: &str) -> ReportError {
+    let line = row.position().map_or(0, csv::Position::line);
+    ReportError::input(path, format!("line {line} {found}; restore the file, or remove that line"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +105,24 @@ mod tests {
         assert_eq!(table.points("epoch", "loss"), [(0.0, 0.5), (1.0, 0.25)]);
         assert_eq!(table.points("epoch", "kd"), [(1.0, 0.1)]);
         assert!(table.points("epoch", "absent").is_empty());
+    }
+
+    #[test]
+    fn damage_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let said = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let read = Columns::read(&path).and_then(|table| table.unwrap_or_default().check_numbers());
+            read.map_or_else(|error| error.to_string(), |()| "whole".to_owned())
+        };
+        assert_eq!(said("epoch,loss,kd\n0,0.5,\n1,nan,0.1\n"), "whole");
+        let text = said("epoch,loss,kd\n0,0.5,\n1,abc,0.1\n2,0.1,0.2\n");
+        assert!(text.contains("metrics.csv: line 3 has 'abc' in column loss"), "{text}");
+        // Too short, in the middle and, with its end, at the end.
+        for text in ["epoch,loss,kd\n0,0.5,\n1,abc\n2,0.1,0.2\n", "epoch,loss,kd\n0,0.5,\n1,0.5\n"] {
+            let text = said(text);
+            assert!(text.contains("line 3 has 2 fields, expected 3"), "{text}");
+        }
     }
 }

@@ -40,6 +40,7 @@ impl Run {
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         let path = folder.join("metrics.csv");
         let metrics = Columns::read(&path)?.ok_or_else(|| ReportError::input(&path, "is not there"))?;
+        metrics.check_numbers()?;
         let config = read_json(&folder.join("config.json"));
         Ok(Self {
             folder: folder.to_owned(),

@@ -1,0 +1,109 @@
+//! Files that are damaged, or are no such files: every command names them, ends with code 2, and gives advice that fits.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::cli::{SMALL_STUDENT, Workplace, only_store};
+
+fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "2"], more].concat()
+}
+
+/// The shards of the workplace's only store.
+fn shards(workplace: &Workplace) -> Vec<PathBuf> {
+    let entries = fs::read_dir(only_store(&workplace.path().join("stores"))).unwrap();
+    let mut shards: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    shards.retain(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    shards.sort();
+    shards
+}
+
+/// Changes the bytes of one tensor of a safetensors file.
+fn damage(path: &Path, tensor: &str, change: impl Fn(&mut [u8])) {
+    let mut bytes = fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let offset = |at: usize| 8 + length + header[tensor]["data_offsets"][at].as_u64().unwrap() as usize;
+    change(&mut bytes[offset(0)..offset(1)]);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn pointers_that_leave_their_shard_are_named_by_every_command() {
+    let workplace = Workplace::with_teacher();
+    let shard = &shards(&workplace)[0];
+    let whole = fs::read(shard).unwrap();
+    let classifier = ["--preset", "gat,student", "--use-kd", "false", "--max-epochs", "1"];
+    // The second pointer, now far past the end of the shard.
+    for (tensor, byte) in [("node_ptr", 15), ("edge_ptr", 11)] {
+        fs::write(shard, &whole).unwrap();
+        damage(shard, tensor, |bytes| bytes[byte] ^= 0x10);
+        for command in [
+            student(&[]),
+            [&["normal"], &classifier[..]].concat(),
+            [&["curriculum"], &classifier[..]].concat(),
+            [&["teachers", "cache"], SMALL_STUDENT].concat(),
+            [&["memory", "plan"], SMALL_STUDENT].concat(),
+            vec!["evaluate", "teachers/small/vgae"],
+            vec!["data", "info"],
+        ] {
+            let said = workplace.refused(&command);
+            assert!(said.contains("shard-00000") && said.contains(tensor), "{command:?}: {said}");
+            assert!(said.contains("delete the folder") && !said.contains("panicked"), "{command:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn edges_between_no_nodes_are_named_with_their_shard() {
+    let workplace = Workplace::with_teacher();
+    for shard in shards(&workplace) {
+        // The high byte of every source: no graph has so many nodes.
+        damage(&shard, "edge_source", |bytes| bytes.iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x40));
+    }
+    let said = workplace.refused(&student(&["--run-dir", "run"]));
+    assert!(said.contains("an edge comes from node") && said.contains("shard-"), "{said}");
+    assert!(said.contains("delete the folder") && said.contains("kdgat data build"), "{said}");
+}
+
+#[test]
+fn a_changed_feature_is_found_by_verifying() {
+    let workplace = Workplace::with_teacher();
+    let said = workplace.success(&["data", "info", "--verify"]);
+    assert!(said.contains("all as they were written") && said.contains("IDs in the vocabulary"), "{said}");
+    damage(&shards(&workplace)[0], "node_features", |bytes| bytes[2] ^= 1);
+    workplace.success(&["data", "info"]);
+    let said = workplace.refused(&["data", "info", "--verify"]);
+    assert!(said.contains("shard-00000") && said.contains("checksum"), "{said}");
+}
+
+#[test]
+fn advice_about_weights_fits_what_is_wrong_with_them() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--run-dir", "run"]));
+    let run = workplace.path().join("run");
+    let advice = |arguments: &[&str], words: &[&str]| {
+        let said = workplace.refused(arguments);
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {words:?} are not all in: {said}");
+        assert!(!said.contains("delete it") && !said.contains("another checkpoint"), "{arguments:?}: {said}");
+    };
+    fs::write(run.join("frames.log"), "").unwrap();
+    let detect = |model| ["detect", "--model", model, "run/frames.log"];
+    advice(&detect("run/metrics.csv"), &["run/metrics.csv: is no checkpoint of kdgat", "name a vgae or gat"]);
+    advice(&detect("run/last/state.safetensors"), &["is the state of a training run; name a vgae or gat"]);
+    for (name, words) in [
+        ("best.safetensors", ["damaged", "train it again"]),
+        ("last/state.safetensors", ["damaged", "start the run anew, without --resume"]),
+    ] {
+        let path = run.join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+        match name {
+            "best.safetensors" => advice(&detect("run"), &words),
+            _ => advice(&student(&["--run-dir", "run", "--resume"]), &words),
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+}
