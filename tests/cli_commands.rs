@@ -128,3 +128,72 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(output.status.success(), "{:?} {}", output.status, stderr(&output));
     assert!(output.stderr.is_empty(), "{}", stderr(&output));
 }
+
+#[test]
+fn numbers_that_mean_nothing_are_refused() {
+    for (flag, value) in [("--threshold", "nan"), ("--threshold", "inf"), ("--threads", "0"), ("--threads", "5000")] {
+        let error = parse_error(&["detect", "--model", "run", flag, value, "-"]);
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(flag), "{error}");
+    }
+    for sizes in [["--graphs", "0", "--nodes", "3"], ["--graphs", "10", "--nodes", "0"]] {
+        let error = parse_error(&[&["memory", "plan"], &sizes[..]].concat());
+        assert!(error.to_string().contains("1.."), "{error}");
+    }
+    let line = ["kdgat", "detect", "--model", "run", "--threshold", "-1e3", "-"].map(std::ffi::OsString::from);
+    kdgat::cli::parse(line).unwrap();
+}
+
+#[test]
+fn flags_that_a_command_does_not_read_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, flags) in [
+        (
+            "curriculum --preset gat,student --score-only --max-epochs 3 --offload-teacher --tensorboard --live \
+             --run-dir foo --kd-alpha 0.2",
+            &["--max-epochs", "--offload-teacher", "--tensorboard", "--live", "--run-dir", "--kd-alpha"][..],
+        ),
+        ("data info --max-epochs 3 --lr 9", &["--max-epochs", "--lr"]),
+        ("data build --lr 3", &["--lr"]),
+        ("data check --window 50", &["--window"]),
+        ("data merge part --threads 2", &["--threads"]),
+        ("data simulate sim4 --kd-alpha 0.9", &["--kd-alpha"]),
+        ("teachers list --lr 0.1", &["--lr"]),
+        ("teachers verify --device cpu", &["--device"]),
+        (
+            "teachers cache --preset vgae,student --resume --live --lr 0.3 --tensorboard",
+            &["--resume", "--live", "--lr", "--tensorboard"],
+        ),
+        ("evaluate run --kd-alpha 0.3 --tensorboard", &["--kd-alpha", "--tensorboard"]),
+        ("export run --data here", &["--data"]),
+        ("memory plan --live", &["--live"]),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = kdgat(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "kdgat {line}: {}", stderr(&output));
+        for flag in flags {
+            let said = format!("{flag} would be ignored: `kdgat ");
+            assert!(stderr(&output).contains(&said), "kdgat {line}: {}", stderr(&output));
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something was written all the same");
+    // What a preset or a variable sets may be meant for another command.
+    let list = ["teachers", "list", "--preset", "vgae,student", "--teachers-dir", "teachers"];
+    let output = command(folder.path(), &list).env("KDGAT_LR", "0.5").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for arguments in [&["config"][..], &["data", "list"], &["teachers", "list"], &["memory", "table"]] {
+        let output = command(folder.path(), arguments).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "kdgat {arguments:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).starts_with("error: cannot write to standard output\n  because: "),
+            "{}",
+            stderr(&output)
+        );
+    }
+}

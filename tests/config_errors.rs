@@ -88,6 +88,45 @@ fn numbers_out_of_range_are_refused_where_they_are_written() {
 }
 
 #[test]
+fn a_window_is_as_long_as_can_be_counted() {
+    assert!(error("window = 65535").contains("has to be from 2 to 65534; set it with --window"));
+    load("window = 65534", &[], &[]).unwrap();
+    assert_eq!(kdgat::graph::features::LONGEST_WINDOW, 65534);
+}
+
+/// `KDGAT_DATA` is the folder that holds datasets by name, or the folder of one.
+#[test]
+fn the_folder_of_datasets_is_no_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = folder.path().join("car");
+    fs::create_dir_all(dataset.join("train_01_attack_free")).unwrap();
+    fs::write(dataset.join("train_01_attack_free/drive.csv"), "").unwrap();
+    let data = |value: &std::path::Path, flags: &[(&str, &str)]| {
+        load("", &[("KDGAT_DATA", value.to_str().unwrap())], flags).unwrap().config.data.data
+    };
+    assert_eq!(data(folder.path(), &[]), None);
+    assert_eq!(data(folder.path(), &[("data", "car")]), Some("car".into()));
+    assert_eq!(data(&dataset, &[]), Some(dataset.clone()));
+    // What is not there is told when it is opened.
+    assert_eq!(data(&folder.path().join("absent"), &[]), Some(folder.path().join("absent")));
+}
+
+#[test]
+fn the_simulated_dataset_has_a_name() {
+    assert_eq!(load("", &[], &[("data", "sim")]).unwrap().config.data.data, None);
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("sim")).unwrap();
+    let here = Sources {
+        working_folder: folder.path().to_path_buf(),
+        flags: vec![("data".to_owned(), "sim".to_owned())],
+        ..Sources::default()
+    };
+    assert_eq!(config::load(&here).unwrap().config.data.data, Some("sim".into()), "a folder of that name");
+    let elsewhere = [("KDGAT_DATA", folder.path().to_str().unwrap())];
+    assert_eq!(load("", &elsewhere, &[("data", "sim")]).unwrap().config.data.data, Some("sim".into()));
+}
+
+#[test]
 fn all_problems_are_reported_together() {
     let message = load(
         "conv = \"x\"\npatience = 0\nfoo = 1\n",

@@ -5,18 +5,26 @@ mod evaluate_support;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout};
 use serde_json::Value;
 
-fn feed(mut command: Command, text: &[u8]) -> Output {
+fn fed(mut command: Command, text: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let text = text.to_vec();
     let writer = std::thread::spawn(move || input.write_all(&text));
     let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
+    // Whoever refuses a stream may do so before its end.
+    let written = writer.join().unwrap();
+    assert!(written.is_ok() || !output.status.success(), "{written:?}");
+    output
+}
+
+fn feed(command: Command, text: &[u8]) -> Output {
+    let output = fed(command, text);
     assert!(output.status.success(), "{}", stderr(&output));
     output
 }
@@ -159,4 +167,114 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     let few = bench.kdgat(&["calibrate", "--model", &model(&run), "--benign", "few.log"]);
     assert_eq!(few.status.code(), Some(2));
     assert!(stderr(&few).contains("3 attack-free windows are too few"), "{}", stderr(&few));
+}
+
+/// Sends a signal and waits for the end, which must not take a second signal.
+fn ended_by(mut child: Child, signal: rustix::process::Signal) -> Output {
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it is still waiting for a line");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// What `systemctl stop` does to a service whose bus is silent.
+#[test]
+fn one_signal_ends_a_silent_stream_in_order() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv"))[..250]);
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let mut command = bench.command(&["detect", "--model", &model(&run), "--threshold", "0.5", "-"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..2 {
+            output.read_line(&mut String::new()).unwrap();
+        }
+        let ended = ended_by(child, signal);
+        let said = stderr(&ended);
+        assert_eq!(ended.status.code(), Some(0), "{said}");
+        assert!(said.contains("stopping after the frames that have come"), "{said}");
+        assert!(said.contains("2 windows"), "{said}");
+        drop(input);
+    }
+}
+
+#[test]
+fn one_signal_ends_a_pipe_that_nobody_writes_into() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let pipe = bench.path().join("can0");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let arguments = ["detect", "--model", &model(&run), "--threshold", "0.5", "can0"];
+    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Opening it waits for the reader, which listens to signals by then.
+    let writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    let ended = ended_by(child, rustix::process::Signal::TERM);
+    assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+    drop(writer);
+
+    // What is written comes out as from a file.
+    let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv"))[..301]);
+    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::fs::write(&pipe, &text).unwrap();
+    let live = child.wait_with_output().unwrap();
+    assert!(live.status.success(), "{}", stderr(&live));
+    assert_eq!(detections(&live).len(), 3);
+}
+
+#[test]
+fn compressed_streams_are_read_as_compressed_files_are() {
+    let bench = Bench::new();
+    let run = bench.vgae("vgae_student_autoencoder", 1, 1);
+    let text = candump(&frames_of(&bench.log(KNOWN, "fuzzing.csv")));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let detect = || bench.command(&["detect", "--model", &model(&run), "--threshold", "0.5", "-"]);
+    let plain = feed(detect(), text.as_bytes());
+    let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    for compressed in [&gzip, &zstd] {
+        assert_eq!(feed(detect(), compressed).stdout, plain.stdout);
+    }
+    let truncated = fed(detect(), &gzip[..gzip.len() / 2]);
+    assert_eq!(truncated.status.code(), Some(2));
+    assert!(stderr(&truncated).contains("damaged or truncated gzip data"), "{}", stderr(&truncated));
+    let calibrate = bench.command(&["calibrate", "--model", &model(&run), "--benign", "-", "--output", "car.json"]);
+    feed(calibrate, &gzip);
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_an_error() {
+    let bench = Bench::new();
+    let name_of_run = model(&bench.gat("gat_student_normal", 1, 1));
+    let text = candump(&frames_of(&bench.log(KNOWN, "fuzzing.csv"))[..300]);
+    let headless = "timestamp,arbitration_id,foo\n".to_owned() + &"1.0,7DF,bar\n".repeat(300);
+    std::fs::write(bench.path().join("drive.log"), &text).unwrap();
+    std::fs::write(bench.path().join("foo.csv"), &headless).unwrap();
+    let csv: &[&str] = &["--format", "can-train-and-test"];
+    let ascii: &[&str] = &["--format", "candump-ascii"];
+    for (format, name, content, message) in [
+        (ascii, "drive.log", &text, "drop --format to have the format recognised"),
+        (csv, "foo.csv", &headless, "the header needs a column data_field (or data, payload)"),
+        (&[], "foo.csv", &headless, "lacks a column data_field (or data, payload)"),
+    ] {
+        for file in ["-", name] {
+            let arguments = [&["detect", "--model", &name_of_run, "--threshold", "0.5", file], format].concat();
+            let output = fed(bench.command(&arguments), content.as_bytes());
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+            assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+            assert!(output.stdout.is_empty(), "{arguments:?}");
+        }
+    }
+    let empty = fed(bench.command(&["detect", "--model", &name_of_run, "--threshold", "0.5", "-"]), b"");
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(stderr(&empty).contains("standard input: it ended before its first line"), "{}", stderr(&empty));
 }

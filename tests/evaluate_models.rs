@@ -4,6 +4,7 @@ mod evaluate_support;
 
 use std::sync::Arc;
 
+use evaluate_support::graph_support::{traffic, write_log};
 use evaluate_support::{Bench, KNOWN, UNKNOWN, stderr};
 use kdgat::evaluate::{METRICS, Scorer, TrainedModel};
 use kdgat::graph::{Split, assemble};
@@ -193,4 +194,20 @@ fn what_cannot_be_evaluated_is_named() {
     let output = bench.kdgat(&["evaluate", "--data", "small", "runs/small/gat_student_normal/1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("thresholds.json: is format version 7"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_calibration_of_nothing_is_said() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let data = bench.path().join("plain");
+    write_log(&data, "train_01_attack_free", "drive-1.csv", &traffic(6_000, 12, 1, 0..0));
+    write_log(&data, "train_02_with_attacks", "fuzzing.csv", &traffic(6_000, 12, 2, 4_000..5_800));
+    write_log(&data, KNOWN, "fuzzing.csv", &traffic(6_000, 12, 3, 2_000..3_000));
+    for (data, is_said) in [("plain", true), ("small", false)] {
+        let arguments = ["evaluate", "--data", data, "--device", "cpu", "--resamples", "0", "--calibrate-seconds", "1"];
+        let output = bench.kdgat(&[&arguments[..], &[run.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("nothing was calibrated"), is_said, "{data}: {}", stderr(&output));
+    }
 }

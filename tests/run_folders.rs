@@ -170,7 +170,7 @@ fn a_state_that_is_no_number_is_never_written_over_a_good_one() {
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("not finite") || text.contains("the training loss is"), "{text}");
-    assert!(text.contains("there is no state to go on from") == !run.join("last/state.safetensors").exists(), "{text}");
+    assert!(text.contains("there is no state to go on from") != run.join("last/state.safetensors").exists(), "{text}");
     let log = std::fs::read_to_string(run.join("log.txt")).unwrap();
     assert!(log.contains("error: "), "the log does not say why the run ended:\n{log}");
     if let Ok((tensors, _)) = checkpoint::read::<Position>(&run.join("last/state.safetensors")) {

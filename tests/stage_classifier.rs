@@ -110,6 +110,10 @@ fn scores_are_the_same_twice_and_a_run_can_name_its_model() {
     small_vgae_teacher(&place, &[]);
     let first = place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]);
     assert_eq!(first, place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]));
+    // `| head -2`: whoever reads the table may go away.
+    let mut child = place.command(&["curriculum", "--score-only"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
     let best = "runs/tiny/vgae_teacher_autoencoder/1/best.safetensors";
     place.run(&[
         "curriculum",

@@ -126,6 +126,8 @@ fn mistakes_are_said_with_their_place() {
     assert!(said.contains("no step before it"), "{said}");
     let said = wrong(&format!("measure = \"studnet\"\n{SMALL}"));
     assert!(said.contains("the nearest is `student`"), "{said}");
+    let said = wrong(&SMALL.replace("val_loss", "val_los"));
+    assert!(said.contains("step `student` has no metric `val_los`; the nearest is `val_loss`"), "{said}");
     let said = plan_of(SMALL, &["lrr=1"]).unwrap_err();
     assert!(said.contains("--set lrr=1") && said.contains("`lr`"), "{said}");
     let said = plan_of(SMALL, &["lr=fast"]).unwrap_err();

@@ -29,6 +29,8 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 
 /// The variable that names the folder with the datasets.
 pub const DATA_FOLDER_VARIABLE: &str = "KDGAT_DATA";
+/// Name of the dataset that is simulated when none is given.
+pub const SIMULATED: &str = "sim";
 /// Folders within a dataset's folder that are looked through for logs.
 const DEPTH: usize = 4;
 
@@ -73,6 +75,11 @@ pub fn entries() -> &'static [Entry] {
         };
         BUILT_IN.iter().filter_map(parse).collect()
     })
+}
+
+/// Whether this is a folder, and that of no dataset: datasets may lie in it by name.
+pub fn holds_no_dataset(folder: &Path) -> bool {
+    folder.is_dir() && matches!(open(folder, None), Err(CanError::NoDatasetFolders { .. }))
 }
 
 /// The folder that `KDGAT_DATA` names, if it is set.

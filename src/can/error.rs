@@ -42,6 +42,10 @@ pub enum CanError {
     #[error("{path}: the file is empty{detail}; remove it or fetch it again", path = path.display())]
     EmptyFile { path: PathBuf, detail: &'static str },
 
+    /// A stream that ended before anything came.
+    #[error("{path}: it ended before its first line; see why its writer had nothing to say", path = path.display())]
+    EmptyStream { path: PathBuf },
+
     /// A log could not be opened.
     #[error("{path}: cannot open: {source}", path = path.display())]
     Open { path: PathBuf, source: io::Error },
@@ -55,8 +59,12 @@ pub enum CanError {
     Damaged { path: PathBuf, compression: &'static str, decompressed_bytes: u64, source: io::Error },
 
     /// No known format could read any of the first lines.
-    #[error("{path}: no known log format reads its first lines (first line: {first_line:?}); known formats: {known}; --format forces one", path = path.display())]
-    UnknownFormat { path: PathBuf, first_line: String, known: String },
+    #[error("{path}: no known log format reads its first lines (first line: {first_line:?}{reason}); known formats: {known}; --format forces one", path = path.display())]
+    UnknownFormat { path: PathBuf, first_line: String, reason: String, known: String },
+
+    /// The format is known or forced, and still no row could be read to the log's end.
+    #[error("{path}: not one of its {problem}; {advice}", path = path.display())]
+    NothingRead { path: PathBuf, problem: String, advice: String },
 
     /// The file's size changed between opening it and reaching its end.
     #[error("{path}: changed while it was read ({size_at_open} bytes when opened, {size_at_end} at the end); wait until nothing writes it", path = path.display())]

@@ -65,7 +65,7 @@ impl fmt::Display for RejectReason {
             Self::NulByte => "NUL byte",
             Self::InvalidUtf8 => "invalid UTF-8",
             Self::LineTooLong => "line too long",
-            Self::HeaderLacksColumn => "header lacks a column",
+            Self::HeaderLacksColumn => "header lacks a column (timestamp, arbitration_id and data_field are needed)",
             Self::NotARow => "not a row of this format",
         })
     }

@@ -10,7 +10,7 @@ use super::data::describe;
 use super::output;
 use super::settings::Settings;
 use super::sweep::{Executor, requests};
-use crate::config::Config;
+use crate::config::{Config, reads};
 use crate::graph::Share;
 use crate::graph::store::{Gathered, Gathering};
 use crate::memory::limits::PROCESS_BYTES;
@@ -47,7 +47,7 @@ pub struct BuildArgs {
 
 /// Builds what is asked for, if it is not there.
 pub fn run(args: &BuildArgs) -> Result<ExitCode> {
-    let config = args.settings.load()?.config;
+    let config = args.settings.load_reading(&reads::BUILD)?.config;
     match (args.part, args.parts) {
         (Some(share), _) => {
             let folder = stage::build_store_part(&config, share)?;

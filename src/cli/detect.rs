@@ -10,6 +10,7 @@ use clap::Args;
 use tch::Device;
 
 use super::exit::UsageError;
+use super::output::OutputError;
 use crate::can::{Format, ReadReport};
 use crate::config::EvaluationConfig;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
@@ -29,7 +30,7 @@ pub struct DetectArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Score above which a window is an attack; without, that of the calibration, else the one recorded by `kdgat evaluate`
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = finite)]
     pub threshold: Option<f64>,
     /// A calibration for this car; without, calibration.json in the run's folder if there is one
     #[arg(long, value_name = "FILE")]
@@ -41,8 +42,14 @@ pub struct DetectArgs {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Threads that compute
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=4096))]
     pub threads: i32,
+}
+
+/// A score that windows can be above or below.
+fn finite(text: &str) -> Result<f64, String> {
+    let number: f64 = text.trim().parse().map_err(|_| "expected a number".to_owned())?;
+    if number.is_finite() { Ok(number) } else { Err("expected a finite number, which scores can be above".to_owned()) }
 }
 
 /// Reads, scores and prints until the stream ends.
@@ -52,8 +59,9 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     let (threshold, car) = threshold(&args, &model)?;
     let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
     let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
+    // A stream of a bus goes on for ever: stopping is how it usually ends.
+    interrupt::listen_to_stop_after("the frames that have come")?;
     let mut stream = FrameStream::open(&args.file, args.format)?;
-    interrupt::listen()?;
 
     let mut output = BufWriter::new(io::stdout().lock());
     let (mut frames, mut attacks, mut busy) = (Vec::new(), 0u64, Duration::ZERO);
@@ -63,11 +71,11 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
         let start = Instant::now();
         detector.push(&frames, |detection| -> Result<()> {
             attacks += u64::from(detection.label == "attack");
-            serde_json::to_writer(&mut output, &detection).map_err(io::Error::from)?;
-            Ok(output.write_all(b"\n")?)
+            serde_json::to_writer(&mut output, &detection).map_err(|error| OutputError(error.into()))?;
+            Ok(output.write_all(b"\n").map_err(OutputError)?)
         })?;
         // Whoever reads a live stream gets each line as soon as it is known.
-        output.flush()?;
+        output.flush().map_err(OutputError)?;
         busy += start.elapsed();
     }
     eprintln!("{}", summary(&detector, attacks, busy, stream.report()));

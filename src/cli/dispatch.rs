@@ -10,7 +10,7 @@ use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
     pipeline, reference, report, sweep, teachers, verify,
 };
-use crate::config::{Config, DeviceChoice, Stage};
+use crate::config::{Config, DeviceChoice, Stage, reads};
 use crate::memory::GpuCap;
 use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
@@ -34,7 +34,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             Ok(exit_code(&torch::recover(|| stage::normal(&loaded.config))?))
         }
         Command::Curriculum(args) if args.score_only => {
-            let loaded = args.settings.load()?;
+            let loaded = args.settings.load_reading(&reads::SCORE)?;
             start(&loaded.config)?;
             stage::score_only(&loaded.config, args.scores.as_deref())?;
             Ok(ExitCode::SUCCESS)
@@ -64,27 +64,35 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Calibrate(args) => calibrate::run(args),
         Command::Detect(args) => detect::run(args),
-        Command::Data(DataCommand::Simulate { folder, settings }) => data::simulate(&settings.load()?.config, &folder),
+        Command::Data(DataCommand::Simulate { folder, settings }) => {
+            data::simulate(&settings.load_reading(&reads::SIMULATE)?.config, &folder)
+        }
         Command::Data(DataCommand::Build(args)) => build::run(&args),
-        Command::Data(DataCommand::Merge { parts, settings }) => data::merge(&settings.load()?.config, &parts),
+        Command::Data(DataCommand::Merge { parts, settings }) => {
+            data::merge(&settings.load_reading(&reads::MERGE)?.config, &parts)
+        }
         Command::Data(DataCommand::List { json }) => data::list(json),
-        Command::Data(DataCommand::Check { settings, json }) => check::run(&settings.load()?.config, json),
+        Command::Data(DataCommand::Check { settings, json }) => {
+            check::run(&settings.load_reading(&reads::CHECK)?.config, json)
+        }
         Command::Data(DataCommand::Info { settings, json, verify }) => {
-            let config = settings.load()?.config;
+            let config = settings.load_reading(&reads::INFO)?.config;
             if verify {
                 verify::store(&config)?;
             }
             data::info(&config, json)
         }
-        Command::Teachers(TeachersCommand::List(settings)) => teachers::list(&settings.load()?.config),
+        Command::Teachers(TeachersCommand::List(settings)) => {
+            teachers::list(&settings.load_reading(&reads::TEACHERS)?.config)
+        }
         Command::Teachers(TeachersCommand::Show { settings, teacher }) => {
-            teachers::show(&settings.load()?.config, &teacher)
+            teachers::show(&settings.load_reading(&reads::TEACHERS)?.config, &teacher)
         }
         Command::Teachers(TeachersCommand::Verify { settings, teachers }) => {
-            teachers::verify(&settings.load()?.config, &teachers)
+            teachers::verify(&settings.load_reading(&reads::TEACHERS)?.config, &teachers)
         }
         Command::Teachers(TeachersCommand::Cache(settings)) => {
-            let loaded = settings.load()?;
+            let loaded = settings.load_reading(&reads::CACHE)?;
             start(&loaded.config)?;
             teachers::cache(&loaded.config)
         }

@@ -8,6 +8,9 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
+use crate::config::reads;
+use crate::evaluate::judge::NOT_CALIBRATED;
+use crate::evaluate::tables::Row;
 use crate::stage::{self, EvaluateOptions};
 
 /// What `kdgat evaluate` takes beside the configuration.
@@ -34,7 +37,7 @@ pub struct EvaluateArgs {
 
 /// Scores, writes, prints.
 pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
-    let loaded = args.settings.load()?;
+    let loaded = args.settings.load_reading(&reads::EVALUATE)?;
     let options = EvaluateOptions {
         runs: args.runs,
         predictions: args.predictions,
@@ -43,6 +46,14 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         resamples: args.resamples,
     };
     let (report, folder) = stage::evaluate(&loaded.config, &options)?;
+    let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
+    if options.calibrate_seconds.is_some() && !report.models.iter().any(|model| model.rows.iter().any(is_calibrated)) {
+        eprintln!(
+            "nothing was calibrated: {} has no test folder with `unknown_vehicle` in its name whose logs have attack-free traffic \
+             enough",
+            report.dataset
+        );
+    }
     output::write(&format!("{}\nwritten: {}\n", report.text(), folder.join("metrics.{json,csv}").display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ use crate::config::{ByteSize, ConfigError};
 use crate::distill::RegistryError;
 use crate::evaluate::EvaluateError;
 use crate::files;
+use crate::graph::StoreError;
 use crate::notices;
 use crate::report::ReportError;
 use crate::stage::StageError;
@@ -39,6 +40,12 @@ impl ExitStatus for ConfigError {
 }
 
 impl ExitStatus for StageError {
+    fn exit_code(&self) -> u8 {
+        if self.is_input() { INPUT } else { FAILURE }
+    }
+}
+
+impl ExitStatus for StoreError {
     fn exit_code(&self) -> u8 {
         if self.is_input() { INPUT } else { FAILURE }
     }
@@ -105,8 +112,18 @@ pub fn exit_code(error: &Error) -> u8 {
             })
         };
     }
-    first_of!(ConfigError, UsageError, StageError, EvaluateError, CanError, RegistryError, ReportError, SweepError)
-        .unwrap_or(FAILURE)
+    let found = first_of!(
+        ConfigError,
+        UsageError,
+        StageError,
+        StoreError,
+        EvaluateError,
+        CanError,
+        RegistryError,
+        ReportError,
+        SweepError
+    );
+    found.unwrap_or(FAILURE)
 }
 
 /// Why memory ran out.

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::output;
 use super::settings::Settings;
+use crate::config::reads;
 use crate::stage::{self, ExportOptions};
 
 /// What `kdgat export` takes beside the configuration.
@@ -31,7 +32,8 @@ pub struct ExportArgs {
 
 /// Reads, writes, says where.
 pub fn run(args: ExportArgs) -> Result<ExitCode> {
-    let loaded = args.settings.load()?;
+    let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
+    let loaded = args.settings.load_reading(reads)?;
     let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
     let (folder, names) = stage::export(&loaded.config, &options)?;
     output::write(&format!("written: {} in {}\n", names.join(", "), folder.display()))?;

@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::output;
 use super::settings::Settings;
+use crate::config::reads;
 use crate::memory::plan;
 use crate::stage::{PlannedSize, plan_memory};
 
@@ -25,16 +27,21 @@ pub enum MemoryCommand {
 #[derive(Args, Debug)]
 pub struct PlanArgs {
     /// Graphs to train on, instead of a dataset's
-    #[arg(long, value_name = "N", requires = "nodes")]
+    #[arg(long, value_name = "N", requires = "nodes", value_parser = at_least_one())]
     pub graphs: Option<usize>,
     /// Nodes of a graph (distinct IDs in a window)
-    #[arg(long, value_name = "N", requires = "graphs")]
+    #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
     pub nodes: Option<usize>,
     /// Edges of a graph (distinct successions in a window)
-    #[arg(long, value_name = "N", requires = "graphs")]
+    #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
     pub edges: Option<usize>,
     #[command(flatten)]
     pub settings: Settings,
+}
+
+/// A graph without nodes takes nothing, and says nothing about a training.
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// Carries out the command.
@@ -47,7 +54,7 @@ pub fn run(command: MemoryCommand) -> Result<ExitCode> {
                 // A window of 100 frames has between one and three successions for each of its IDs.
                 edges_per_graph: args.edges.unwrap_or(nodes * 3),
             });
-            plan_memory(&args.settings.load()?.config, size)?
+            plan_memory(&args.settings.load_reading(&reads::PLAN)?.config, size)?
         }
         MemoryCommand::Table { overlays } => {
             let rows = plan::table()?;

@@ -18,7 +18,7 @@ use crate::{interrupt, stage};
 /// What `kdgat pipeline` takes.
 #[derive(Args, Debug)]
 pub struct PipelineArgs {
-    /// Folder of a dataset, or the name of one in the folder KDGAT_DATA; without, the simulated dataset `sim`
+    /// Folder of a dataset, or the name of one in the folder KDGAT_DATA; without, the dataset that KDGAT_DATA is itself, else the simulated `sim`
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Presets that are laid over those of each step, such as quick

@@ -17,14 +17,17 @@ const OPENING: &str = "\
 `kdgat COMMAND -h` shows the common flags of a command, `--help` all of them, `kdgat --version` the version.
 
 Commands that read the configuration have a flag for each of its fields (`max_epochs` is `--max-epochs`); those are in
-[configuration.md](configuration.md) and not repeated here. They also take `--preset NAME,..`, presets that are merged left to right (a
-model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a TOML file, or the `config.json` of a run to repeat it.
+[configuration.md](configuration.md) and not repeated here. The flag of a field that a command does not read is refused. They also take
+`--preset NAME,..`, presets that are merged left to right (a model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a
+TOML file, or the `config.json` of a run to repeat it.
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
 
 Results are written to standard output, what goes on to standard error. Exit codes: 0 fine, 2 wrong usage or input, 1 anything else: a
 failure, an interruption (the same command, a training with `--resume`, goes on), or, of `kdgat compare`, a difference. Input is all that
 a user gives: arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too small. A full disk, and
-memory that the system or a GPU does not have, are failures.
+memory that the system or a GPU does not have, are failures. A second Ctrl-C ends the program at once, with 130. Commands that have nothing to
+save (`evaluate`, `calibrate`, `export`, `report`, ...) are ended by the first signal itself, which a shell shows as 130, or 143 for
+SIGTERM. `detect` finishes what has come and ends with 0.
 ";
 
 /// `kdgat commands`.

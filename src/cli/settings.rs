@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{self, Config, ConfigError, Field, Loaded, SECTIONS, Sources, Stage};
+use crate::config::{self, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
 
 /// What a command's configuration is merged from.
 #[derive(Args, Clone, Debug, Default)]
@@ -35,6 +35,13 @@ impl Settings {
     pub fn load_for(&self, stage: Stage) -> Result<Loaded, ConfigError> {
         let loaded = self.merge()?;
         config::check_stage(&loaded, stage)?;
+        Ok(loaded)
+    }
+
+    /// The merged configuration, checked for a command that reads a part of it.
+    pub fn load_reading(&self, reads: &Reads) -> Result<Loaded, ConfigError> {
+        let loaded = self.merge()?;
+        config::check_reads(&loaded, reads)?;
         Ok(loaded)
     }
 

@@ -12,12 +12,12 @@ use super::values::*;
 config_fields! {
     /// Where the traffic comes from and how it is cut into graphs.
     data: DataConfig {
-        /// Folder of a dataset, or the name of one in the folder KDGAT_DATA (`kdgat data list`). none: the simulated dataset `sim`, made on first use.
+        /// Folder of a dataset, or the name of one in the folder KDGAT_DATA (`kdgat data list`). none, or `sim` where nothing else has that name: the simulated dataset, made on first use.
         data: Option<PathBuf> = None;
         /// Folder of the graph stores.
         stores_dir: PathBuf = "stores".into();
         /// Frames of a window, which becomes one graph.
-        window: usize = 100, AtLeast(2.0);
+        window: usize = 100, Between(2.0, 65534.0);
         /// Frames from the start of a window to the start of the next.
         stride: usize = 100, AtLeast(1.0);
         /// Features of nodes and edges: 10 of a node in one pass, or 35, standardised by attack-free training data. Teacher and student have the same.
@@ -93,7 +93,7 @@ config_fields! {
         batch_nodes: Option<usize> = None, AtLeast(1.0);
         /// Find the batch size that fits the memory.
         optimize_batch_size: bool = true;
-        /// Optimiser steps that an epoch keeps when the batch size is found automatically.
+        /// Batches that an epoch keeps when the batch size is found automatically.
         min_steps_per_epoch: usize = 20, AtLeast(1.0);
         /// Seed of every random decision.
         seed: u64 = 42;
@@ -111,7 +111,7 @@ config_fields! {
         device: DeviceChoice = DeviceChoice::Auto;
         /// Precision of the computation.
         precision: Precision = Precision::Single;
-        /// Optimiser steps between two rows of steps.csv.
+        /// Batches between two rows of steps.csv.
         log_every_n_steps: usize = 20, AtLeast(1.0);
         /// Loss of the classifier: cross-entropy, cross-entropy weighted by class, or focal loss (gat).
         task_loss: TaskLoss = TaskLoss::CrossEntropy;
@@ -222,7 +222,7 @@ config_fields! {
         memory_limit: Option<ByteSize> = None, Above(0.0);
         /// GPU memory that must not be exceeded. none: what is free at the start.
         gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
-        /// Optimiser steps between two releases of cached GPU memory; 0 never releases.
+        /// Batches between two releases of cached GPU memory; 0 never releases.
         clear_cache_every_n: usize = 100;
         /// Keep Adam's states in host memory.
         offload_optimizer: bool = false;

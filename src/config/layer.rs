@@ -1,6 +1,8 @@
 //! One layer of the configuration: the fields that a file, the variables, or the flags set. Every name and
 //! value is checked here, so that what a layer hands to figment always fits the types.
 
+use std::ffi::OsString;
+
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
 
@@ -107,8 +109,8 @@ impl Layer {
     }
 
     /// The variables `KDGAT_*` among those given.
-    pub fn from_variables(
-        variables: &[(std::ffi::OsString, std::ffi::OsString)],
+    pub fn from_variables<'a>(
+        variables: impl Iterator<Item = &'a (OsString, OsString)>,
         problems: &mut Vec<Problem>,
     ) -> Layer {
         let mut layer = Layer::default();

@@ -1,7 +1,7 @@
 //! The layers, merged: built-in defaults, presets, `kdgat.toml`, variables, `--config`, flags. Later wins.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use figment::Figment;
@@ -13,6 +13,7 @@ use super::layer::{Layer, fields};
 use super::origin::Origin;
 use super::text::{Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
+use crate::can::catalogue;
 
 /// Everything that a configuration is merged from.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +52,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     if project_file.is_file() {
         layers.push(file_layer(&project_file, "kdgat.toml", &mut problems)?);
     }
-    layers.push(Layer::from_variables(&sources.variables, &mut problems));
+    let variables = sources.variables.iter().filter(|(name, value)| !names_data_folder(sources, name, value));
+    layers.push(Layer::from_variables(variables, &mut problems));
     if let Some(path) = &sources.config_file {
         let layer = file_layer(&sources.working_folder.join(path), &path.display().to_string(), &mut problems)?;
         if !sources.presets.is_empty() && layer.assignments.len() == fields().count() {
@@ -76,13 +78,32 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     }
     // Every value was read by its field's own type, so that this can only fail for a type that does not
     // read back what it writes; a test goes through all of them.
-    let config = figment.extract().map_err(|error| {
+    let mut config: Config = figment.extract().map_err(|error| {
         ConfigError::Invalid(vec![Problem::Combination {
             what: format!("the merged configuration does not fit its types: {error}"),
             remedy: "please report this".to_string(),
         }])
     })?;
+    if config.data.data.as_deref().is_some_and(|data| names_simulated(sources, data)) {
+        config.data.data = None;
+    }
     Ok(Loaded { config, origins })
+}
+
+/// Whether this is `KDGAT_DATA` and names the folder in which datasets lie by name. The folder of one dataset is the value
+/// of the field `data`, as with any other variable.
+fn names_data_folder(sources: &Sources, name: &OsStr, value: &OsStr) -> bool {
+    name == catalogue::DATA_FOLDER_VARIABLE
+        && !value.is_empty()
+        && catalogue::holds_no_dataset(&sources.working_folder.join(value))
+}
+
+/// Whether `data` is the name of the simulated dataset, which has no folder until it is made, and of nothing else.
+fn names_simulated(sources: &Sources, data: &Path) -> bool {
+    let variable = sources.variables.iter().find(|(name, _)| name == catalogue::DATA_FOLDER_VARIABLE);
+    let beside = variable.map(|(_, folder)| sources.working_folder.join(folder).join(data));
+    let is_there = sources.working_folder.join(data).exists() || beside.is_some_and(|folder| folder.is_dir());
+    data == Path::new(catalogue::SIMULATED) && !is_there
 }
 
 fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {

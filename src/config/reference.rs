@@ -18,7 +18,7 @@ Every field below can be set in six places. Later ones win:
 2. presets, named by `--preset vgae,student,quick` and merged left to right: a model, a size of it, then any overlays.
    They are looked for in `presets/` of the working directory, then in the program itself;
 3. `kdgat.toml` of the working directory;
-4. environment variables: `lr` is `KDGAT_LR`;
+4. environment variables: `lr` is `KDGAT_LR` (but `KDGAT_DATA` sets no field where it is the folder that holds datasets by name);
 5. the file that `--config` names: TOML, or the `config.json` of a run, which repeats that run;
 6. flags: `lr` is `--lr`, `max_epochs` is `--max-epochs`.
 
@@ -39,7 +39,9 @@ Sizes have a unit, `6GiB` (1024³) or `512MB` (1000²), or are bytes. Where `non
 Paths are relative to the working directory.
 
 An unknown field, preset or value is an error that names the nearest valid one and the place where it was written. A flag that the
-command would ignore, or a combination that contradicts itself, is refused; all problems are shown together.
+command would ignore, or a combination that contradicts itself, is refused; all problems are shown together. Presets, files and
+variables may set what other commands read. `kdgat memory plan` takes the flags of the training that it plans, `kdgat teachers cache`
+those of the student's model, `kdgat config` all.
 ";
 
 /// The reference of all fields and presets, in Markdown.

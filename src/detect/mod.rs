@@ -4,6 +4,7 @@
 //! time; what is held is one window and one graph. A window is given out when the frame after it has come, since that is
 //! where its last edge leads to.
 
+mod live;
 pub mod source;
 
 use serde::Serialize;

@@ -1,11 +1,10 @@
 //! Where frames come from: a log file, or a stream that is still being written.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::can::formats::StreamReader;
+use super::live::{Decompressed, LiveInput};
+use crate::can::formats::{StreamReader, nothing_read};
 use crate::can::{CanError, Format, Frame, LogReader, ReadReport, open_log};
 
 /// Frames of a file that are read at a time.
@@ -14,19 +13,28 @@ const BLOCK_FRAMES: usize = 4096;
 pub const STANDARD_INPUT: &str = "-";
 
 /// Frames of a file, or of a stream as they come.
-pub enum FrameStream {
+pub struct FrameStream {
+    source: Source,
+    /// How messages call it.
+    origin: PathBuf,
+    /// The format was asked for.
+    forced: bool,
+}
+
+enum Source {
     /// A log, perhaps compressed.
     File(LogReader),
     /// Standard input, or a named pipe.
-    Live(StreamReader<Box<dyn Read>>),
+    Live(StreamReader<Decompressed>),
 }
 
 impl fmt::Debug for FrameStream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::File(_) => "FrameStream::File",
-            Self::Live(_) => "FrameStream::Live",
-        })
+        let kind = match self.source {
+            Source::File(_) => "file",
+            Source::Live(_) => "live",
+        };
+        write!(formatter, "FrameStream({kind} {})", self.origin.display())
     }
 }
 
@@ -36,36 +44,52 @@ impl FrameStream {
     /// # Errors
     /// A file that is missing or unreadable, or in no known format.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Self, CanError> {
-        if path.as_os_str() == STANDARD_INPUT {
-            let input: Box<dyn Read> = Box::new(io::stdin().lock());
-            return Ok(Self::Live(StreamReader::new(input, Path::new("standard input"), format)));
-        }
+        let is_standard = path.as_os_str() == STANDARD_INPUT;
+        let origin = if is_standard { PathBuf::from("standard input") } else { path.to_path_buf() };
         // A pipe has no beginning to look at: whatever is read of it is gone.
-        let is_stream = path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-        if is_stream {
-            let open = |source| CanError::Open { path: path.to_path_buf(), source };
-            let input: Box<dyn Read> = Box::new(File::open(path).map_err(open)?);
-            return Ok(Self::Live(StreamReader::new(input, path, format)));
-        }
-        open_log(path, format).map(Self::File)
+        let is_stream = is_standard || path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let source = if is_stream {
+            if format == Some(Format::Parquet) {
+                let problem = "a stream ends with what says how to read it; write it to a file first".to_owned();
+                return Err(CanError::Parquet { path: origin, problem });
+            }
+            let input = if is_standard { LiveInput::standard() } else { LiveInput::open(path) };
+            let input = input.map_err(|source| CanError::Open { path: origin.clone(), source })?;
+            Source::Live(StreamReader::new(Decompressed::new(input), &origin, format))
+        } else {
+            Source::File(open_log(path, format)?)
+        };
+        Ok(Self { source, origin, forced: format.is_some() })
     }
 
-    /// Clears `frames` and fills it with what comes next, perhaps nothing yet; `false` at the end.
+    /// Clears `frames` and fills it with what comes next, perhaps nothing yet; `false` at the end. A silent stream is
+    /// waited for no longer than a moment, so that the caller may stop.
     ///
     /// # Errors
-    /// When the log cannot be read on.
+    /// When the log cannot be read on, or had rows and not one of them could be read.
     pub fn read(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
-        match self {
-            Self::File(reader) => Ok(reader.read_block(BLOCK_FRAMES, frames)? > 0),
-            Self::Live(reader) => reader.read_available(frames),
+        let more = match &mut self.source {
+            Source::File(reader) => reader.read_block(BLOCK_FRAMES, frames)? > 0,
+            Source::Live(reader) => reader.read_available(frames)?,
+        };
+        if more {
+            return Ok(true);
         }
+        nothing_read(&self.origin, self.report(), self.format(), self.forced).map_or(Ok(false), Err)
     }
 
     /// What was seen so far.
     pub fn report(&self) -> &ReadReport {
-        match self {
-            Self::File(reader) => reader.report(),
-            Self::Live(reader) => reader.report(),
+        match &self.source {
+            Source::File(reader) => reader.report(),
+            Source::Live(reader) => reader.report(),
+        }
+    }
+
+    fn format(&self) -> Option<Format> {
+        match &self.source {
+            Source::File(reader) => Some(reader.format()),
+            Source::Live(reader) => reader.format(),
         }
     }
 }

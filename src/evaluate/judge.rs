@@ -210,7 +210,7 @@ impl Subject {
 }
 
 /// Name of what is not calibrated.
-const NOT_CALIBRATED: &str = "none";
+pub const NOT_CALIBRATED: &str = "none";
 
 fn name_of(by: Option<CalibrateBy>) -> String {
     by.map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))

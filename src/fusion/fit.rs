@@ -33,7 +33,7 @@ use crate::train::run_directory::{RunDirectory, RunError};
 use crate::train::schedule::{Progress, Schedule};
 
 /// What is logged of an epoch beside its losses.
-const PARTS: [&str; 4] = ["td_loss", "kd_loss", "reward", "weight"];
+pub const PARTS: [&str; 4] = ["td_loss", "kd_loss", "reward", "weight"];
 
 /// Settings of the loop.
 #[derive(Debug, Clone)]

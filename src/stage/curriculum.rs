@@ -24,6 +24,15 @@ const RUN_SCORES: &str = "last/difficulty.safetensors";
 /// How difficult the graphs are, and which of them epochs chose.
 const CHOICES: &str = "curriculum.csv";
 
+/// What a curriculum adds to the columns of `metrics.csv`.
+pub const CURRICULUM_COLUMNS: &[&str] = &[
+    "curriculum_ratio",
+    "curriculum_percentile",
+    "curriculum_normals",
+    "curriculum_topped_up",
+    "curriculum_difficulty",
+];
+
 /// Every epoch all attacks, and normal graphs as the curriculum chooses.
 pub struct CurriculumEpochs {
     graphs: Graphs,
@@ -219,13 +228,7 @@ impl BatchPlan for CurriculumEpochs {
     }
 
     fn columns(&self) -> &'static [&'static str] {
-        &[
-            "curriculum_ratio",
-            "curriculum_percentile",
-            "curriculum_normals",
-            "curriculum_topped_up",
-            "curriculum_difficulty",
-        ]
+        CURRICULUM_COLUMNS
     }
 
     fn values(&self, epoch: u64) -> Vec<String> {

@@ -28,6 +28,7 @@ mod training;
 pub use autoencoder::autoencoder;
 pub use classifier::{curriculum, normal};
 pub use compare::{CompareOptions, Comparison, compare};
+pub use curriculum::CURRICULUM_COLUMNS;
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use export::{ExportOptions, export};

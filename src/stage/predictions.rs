@@ -44,11 +44,8 @@ impl Predictions {
     }
 
     fn row(&mut self, cells: &[String]) -> Result<(), StageError> {
-        let error = |error: csv::Error| StageError::File {
-            path: self.path.clone(),
-            action: "write",
-            source: std::io::Error::other(error),
-        };
+        let error =
+            |error: csv::Error| StageError::File { path: self.path.clone(), action: "write", source: io_error(error) };
         self.rows.write_record(cells).map_err(error)
     }
 
@@ -59,6 +56,17 @@ impl Predictions {
         file.flush().and_then(|()| file.sync_all()).map_err(error)?;
         self.partial.persist(&self.path).map_err(|failed| error(failed.error))?;
         Ok(())
+    }
+}
+
+/// What the operating system said, its kind included: that the reader has gone away is no error to the command line.
+pub fn io_error(error: csv::Error) -> std::io::Error {
+    if !error.is_io_error() {
+        return std::io::Error::other(error);
+    }
+    match error.into_kind() {
+        csv::ErrorKind::Io(source) => source,
+        kind => std::io::Error::other(format!("{kind:?}")),
     }
 }
 

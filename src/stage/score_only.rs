@@ -1,13 +1,13 @@
 //! `kdgat curriculum --score-only`: the difficulty of every graph of a dataset, as a table.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::StageError;
 use super::curriculum::load_scorer;
 use super::setup::{self, Data};
+use super::{StageError, predictions};
 use crate::can::Role;
 use crate::config::Config;
 use crate::curriculum::{CurriculumError, GraphScore, Scorer};
@@ -35,11 +35,11 @@ pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, Stage
     let data = setup::open(config)?;
     let scorer = load_scorer(config, &data.dataset.name, data.device)?;
     match target {
-        None => write_scores(config, &data, &scorer, io::stdout().lock()),
+        None => write_scores(config, &data, &scorer, Path::new("standard output"), io::stdout().lock()),
         Some(path) => {
             let mut outcome = Ok(0);
             let written = files::write_atomically_with(path, |file| {
-                outcome = write_scores(config, &data, &scorer, io::BufWriter::new(file));
+                outcome = write_scores(config, &data, &scorer, path, io::BufWriter::new(file));
                 // A table that is not whole must not take the name of one that is.
                 if outcome.is_err() { Err(io::Error::other("not scored")) } else { Ok(()) }
             });
@@ -50,10 +50,16 @@ pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, Stage
     }
 }
 
-fn write_scores(config: &Config, data: &Data, scorer: &Scorer, output: impl Write) -> Result<usize, StageError> {
+fn write_scores(
+    config: &Config,
+    data: &Data,
+    scorer: &Scorer,
+    target: &Path,
+    output: impl Write,
+) -> Result<usize, StageError> {
     let graphs: Vec<u64> = (0..data.store.num_graphs()).collect();
     let failed =
-        |source: csv::Error| CurriculumError::Write { path: PathBuf::from("the scores"), source: source.into() };
+        |error: csv::Error| CurriculumError::Write { path: target.to_owned(), source: predictions::io_error(error) };
     let mut table = csv::Writer::from_writer(output);
     scorer.score(&data.store, &graphs, config.curriculum.difficulty_chunk, |scores| {
         scores.iter().try_for_each(|score| table.serialize(row(&data.store, score)?).map_err(failed))

@@ -15,8 +15,7 @@ use crate::memory;
 use crate::nn::DatasetIdentity;
 use crate::torch::allocator;
 
-/// Name of the dataset that is simulated when none is given.
-pub const SIMULATED: &str = "sim";
+pub use crate::can::catalogue::SIMULATED;
 
 /// What a stage computes on, and where.
 #[derive(Debug)]

@@ -14,7 +14,6 @@ pub mod plan;
 pub mod ray;
 pub mod report;
 pub mod run;
-mod shell;
 pub mod slurm;
 pub mod state;
 

@@ -22,7 +22,7 @@ pub struct FitOptions {
     pub adam: AdamOptions,
     /// Batches whose gradients make one step.
     pub accumulate_grad_batches: u64,
-    /// Steps between two rows of `steps.csv`, and two reads of the loss.
+    /// Batches between two rows of `steps.csv`, and two reads of the loss.
     pub log_every_n_steps: u64,
     /// Seed of the run.
     pub seed: u64,
@@ -34,7 +34,7 @@ pub struct FitOptions {
     pub micro_batch_graphs: Option<usize>,
     /// Type of mixed precision; `None` computes in f32.
     pub precision: Option<Kind>,
-    /// Optimiser steps between two releases of a GPU's kept memory; 0 never releases.
+    /// Batches between two releases of a GPU's kept memory; 0 never releases.
     pub clear_cache_every_n: u64,
     /// Write the logs as JSON lines, too.
     pub json_lines: bool,

@@ -22,7 +22,7 @@ impl Workplace {
     /// A command of the program on the small dataset, with one thread so that sums are in one order, and small epochs.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.plain_command(arguments);
-        command.args(["--min-steps-per-epoch", "4"]);
+        command.env("KDGAT_MIN_STEPS_PER_EPOCH", "4");
         command
     }
 
@@ -33,7 +33,8 @@ impl Workplace {
             command.env_remove(name);
         }
         command.current_dir(self.0.path()).args(arguments);
-        command.args(["--data", &dataset().to_string_lossy(), "--threads", "1"]);
+        // Not as flags, which commands refuse that do not read them.
+        command.env("KDGAT_DATA", dataset()).env("KDGAT_THREADS", "1");
         command
     }
 

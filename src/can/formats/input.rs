@@ -45,6 +45,19 @@ impl Compression {
     }
 }
 
+/// The bytes behind `raw`, which is compressed in that way.
+///
+/// # Errors
+/// When a decompressor cannot be made.
+pub fn decompress(compression: Compression, raw: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    Ok(match compression {
+        Compression::None => Box::new(raw),
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
+        Compression::Zstd => Box::new(zstd::Decoder::with_buffer(raw)?),
+        Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(raw)),
+    })
+}
+
 /// A log's decompressed bytes.
 pub struct Input {
     reader: Box<dyn Read + Send>,
@@ -78,12 +91,7 @@ impl Input {
             return Err(CanError::EmptyFile { path: path.to_path_buf(), detail: "" });
         }
         let compression = Compression::of(head);
-        let reader: Box<dyn Read + Send> = match compression {
-            Compression::None => Box::new(raw),
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
-            Compression::Zstd => Box::new(zstd::Decoder::with_buffer(raw).map_err(open_error)?),
-            Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(raw)),
-        };
+        let reader = decompress(compression, raw).map_err(open_error)?;
         let size_at_open = metadata.is_file().then_some(metadata.len());
         Ok(Input { reader, file, path: path.to_path_buf(), compression, size_at_open, bytes_delivered: 0 })
     }

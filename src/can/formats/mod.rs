@@ -29,16 +29,19 @@ mod parquet_log;
 mod road;
 mod stream;
 mod text_log;
+mod unreadable;
 
-pub use input::Compression;
+pub use input::{Compression, decompress};
 pub use lines::MAX_LINE_BYTES;
 pub use piece::{Piece, format_of_pieces, read_piece};
 pub use stream::StreamReader;
+pub use unreadable::nothing_read;
 
 use input::Input;
 use lines::Lines;
 use road::InjectionLabels;
 use text_log::TextLog;
+use unreadable::{known_formats, unknown_format};
 
 /// Lines looked at to find the format.
 const LINES_TO_RECOGNISE: usize = 64;
@@ -134,10 +137,6 @@ impl FromStr for Format {
             format!("unknown log format {name:?}; did you mean {nearest:?}? Known formats: {}", known_formats())
         })
     }
-}
-
-fn known_formats() -> String {
-    Format::ALL.map(Format::name).join(", ")
 }
 
 /// What a line turned out to be.
@@ -250,11 +249,7 @@ fn recognise(lines: &Lines) -> Result<Format, CanError> {
         Some((format, 1..)) => Ok(format),
         _ => {
             let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or(lines.held());
-            Err(CanError::UnknownFormat {
-                path: lines.input().path().to_path_buf(),
-                first_line: String::from_utf8_lossy(&first[..first.len().min(320)]).chars().take(80).collect(),
-                known: known_formats(),
-            })
+            Err(unknown_format(lines.input().path(), first))
         }
     }
 }

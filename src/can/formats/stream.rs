@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memchr::memchr;
 
+use super::unreadable::unknown_format;
 use super::{Format, LineFormat, MAX_LINE_BYTES, Row};
 use crate::can::error::CanError;
 use crate::can::frame::Frame;
@@ -55,8 +56,8 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// Clears `frames`, waits for more of the stream, and fills in the frames of the lines that are whole now: perhaps
-    /// none. `false` at the end.
+    /// Clears `frames`, waits for more of the stream as long as the input does, and fills in the frames of the lines
+    /// that are whole now: perhaps none. `false` at the end.
     ///
     /// # Errors
     /// When the stream cannot be read on, or ended without a line in a known format.
@@ -65,6 +66,7 @@ impl<R: Read> StreamReader<R> {
         let count = loop {
             match self.input.read(&mut self.block) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(source) => return Err(CanError::Read { path: self.origin.clone(), source }),
                 Ok(count) => break count,
             }
@@ -128,18 +130,16 @@ impl<R: Read> StreamReader<R> {
         if !line.is_empty() {
             self.line(&line, frames);
         }
+        if self.line_number == 0 && self.held.is_empty() {
+            return Err(CanError::EmptyStream { path: self.origin.clone() });
+        }
         if self.parser.is_some() {
             return Ok(());
         }
-        if self.line_number == 0 && self.held.is_empty() {
-            return Err(CanError::EmptyFile { path: self.origin.clone(), detail: "" });
-        }
-        let first = self.held.first().map(Vec::as_slice).unwrap_or_default();
-        Err(CanError::UnknownFormat {
-            path: self.origin.clone(),
-            first_line: String::from_utf8_lossy(&first[..first.len().min(320)]).chars().take(80).collect(),
-            known: super::known_formats(),
-        })
+        // Lines that were given up are in the report.
+        let given_up = self.report.rejected.values().flat_map(|found| &found.first).min_by_key(|place| place.line);
+        let first = given_up.map(|place| place.text.as_bytes()).or(self.held.first().map(Vec::as_slice));
+        Err(unknown_format(&self.origin, first.unwrap_or_default()))
     }
 
     fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {

@@ -34,7 +34,7 @@ pub struct GatDistillation {
 }
 
 /// Parts of the loss; the last only where there are hints.
-const WITH_HINT: &[&str] = &[
+pub const WITH_HINT: &[&str] = &[
     "task_loss",
     "kd_loss",
     "accuracy",

@@ -10,9 +10,9 @@ use crate::distill::{TargetName, TargetRows};
 use crate::torch::rows::Rows;
 use crate::train::objective::{Objective, ObjectiveError};
 
-pub use gat::{GatDistillation, GatObjective};
+pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
 pub use teacher_link::TeacherLink;
-pub use vgae::{Translation, VgaeDistillation, VgaeObjective};
+pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 
 /// An objective with a line to its teacher.
 pub trait Student: Objective {

@@ -14,7 +14,7 @@ use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
 use crate::train::timeline::Span;
 
 /// Parts of the loss; the last only where there are hints.
-const WITH_HINT: &[&str] =
+pub const WITH_HINT: &[&str] =
     &["task_loss", "kd_loss", "latent_kd", "recon_kd", "reconstruction", "id", "successors", "kl", "hint_kd"];
 
 /// A VGAE that is trained, perhaps by a teacher.

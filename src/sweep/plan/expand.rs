@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use super::axis::{Axis, Choice, Choices, split};
 use super::combine::{Combination, combinations};
 use super::file::{Combine, Step, StepCommand, SweepFile, text_of};
-use super::shared;
 use super::task::{Input, Plan, Task, TaskKind, Trial, describe, trial_id};
+use super::{metric, shared};
 use crate::config::{self, Config, CurriculumKind, Sources, nearest};
 use crate::sweep::SweepError;
 
@@ -38,8 +38,8 @@ const RUNS: &str = "runs";
 pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surroundings) -> Result<Plan, SweepError> {
     let invalid = |problems: Vec<String>| SweepError::Invalid { file: shown.to_owned(), problems };
     let axes = axes(file).map_err(invalid)?;
-    let problems = step_problems(file).into_iter().chain(axis_problems(file, &axes)).chain(file.resources.problems());
-    let problems: Vec<String> = problems.collect();
+    let problems = step_problems(file).into_iter().chain(metric::problems(file)).chain(axis_problems(file, &axes));
+    let problems: Vec<String> = problems.chain(file.resources.problems()).collect();
     if !problems.is_empty() {
         return Err(invalid(problems));
     }

@@ -4,6 +4,7 @@ mod axis;
 mod combine;
 mod expand;
 pub mod file;
+pub mod metric;
 mod overrides;
 mod shared;
 mod shipped;

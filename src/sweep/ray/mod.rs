@@ -17,6 +17,7 @@ use super::plan::{Plan, Task};
 use super::run::{Board, Ended, Follower, out_of_memory};
 use super::state::{Status, SweepFolder};
 use crate::config::DeviceChoice;
+use crate::shell;
 use http::Server;
 use logs::Logs;
 
@@ -65,9 +66,9 @@ fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> R
     let granted = plan.resources.granted_bytes(folder.state(task)?.growths);
     let threads = plan.resources.threads.unwrap_or(1).max(1);
     let words = [program.display().to_string(), "sweep".into(), "work".into(), folder.path().display().to_string()];
-    let words: Vec<String> = words.iter().map(|word| super::shell::quoted(word)).collect();
+    let words: Vec<String> = words.iter().map(|word| shell::quoted(word)).collect();
     let here = std::env::current_dir().map_err(SweepError::file(std::path::Path::new("."), "find"))?;
-    let here = super::shell::quoted(&here.display().to_string());
+    let here = shell::quoted(&here.display().to_string());
     let trains_on_gpu = task.kind.stage().is_some() && matches!(task.config.training.device, DeviceChoice::Cuda(_));
     Ok(json!({
         "submission_id": format!("{}-{submission}", prefix(folder, task)),

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use super::attempt::Grant;
 use super::ladder::{self, Rung};
 use crate::memory::limits::PROCESS_BYTES;
+use crate::shell::quoted;
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task, TaskKind};
-use crate::sweep::shell::quoted;
 use crate::sweep::state::{SweepFolder, TaskState};
 
 /// The run of a task that was trained.
@@ -37,7 +37,8 @@ pub fn arguments(
         let configured = task.config.memory.memory_limit.map_or(u64::MAX, |size| size.0);
         flag("memory_limit", format!("{}B", tensors.min(configured)));
     }
-    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| task.kind != TaskKind::Fusion) {
+    let reads_limit = task.kind.trains_on_graphs() || task.kind == TaskKind::Targets;
+    if let Some(bytes) = grant.gpu_memory_bytes.filter(|_| reads_limit) {
         let configured = task.config.memory.gpu_memory_limit.map_or(u64::MAX, |size| size.0);
         flag("gpu_memory_limit", format!("{}B", bytes.min(configured)));
     }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use crate::shell::quoted;
 use crate::sweep::plan::{Plan, Task};
-use crate::sweep::shell::quoted;
 use crate::sweep::state::SweepFolder;
 
 /// Exit code of a task that has saved and has to be started again (`EX_TEMPFAIL` of sysexits.h).

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::sweep::SweepError;
+use crate::sweep::plan::metric;
 
 /// Results of a training or an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,11 +49,11 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     let best = epochs.iter().reduce(|best, epoch| if loss(&epoch) < loss(&best) { epoch } else { best });
     let peak = epochs.iter().filter_map(|epoch| epoch.get("peak_memory_bytes")).fold(0.0f64, |a, &b| a.max(b));
     let mut metrics = best.cloned().unwrap_or_default();
-    for speed in ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"] {
-        metrics.remove(speed);
+    for progress in metric::PROGRESS {
+        metrics.remove(progress);
     }
     if let Some(summary) = json(&run.join("summary.json"))? {
-        metrics.extend(summary["num_parameters"].as_f64().map(|count| ("parameters".to_owned(), count)));
+        metrics.extend(summary["num_parameters"].as_f64().map(|count| (metric::PARAMETERS.to_owned(), count)));
     }
     Ok(Results { metrics, epochs: epochs.len() as u64, peak_memory_bytes: peak as u64 })
 }
@@ -83,10 +84,10 @@ pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
         }
     }
     metrics.extend(sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))));
-    for name in ["parameters", "file_bytes"] {
+    for name in metric::SIZES {
         metrics.extend(model[name].as_f64().map(|value| (name.to_owned(), value)));
     }
-    for name in ["ms_per_graph_batch_1", "ms_per_graph_batch_512"] {
+    for name in metric::SPEEDS {
         metrics.extend(model["speed"][name].as_f64().map(|value| (name.to_owned(), value)));
     }
     Ok(Results { metrics, ..Results::default() })

@@ -1,0 +1,127 @@
+//! Which fields the commands read that train nothing: the flag of another one would be ignored, so it is refused.
+//! What training commands read is in [`super::rules`].
+
+use super::check;
+use super::error::{ConfigError, Problem};
+use super::layer::fields;
+use super::load::Loaded;
+use super::origin::Origin;
+use super::table::Field;
+
+/// What a command reads of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Reads {
+    /// The command, without `kdgat`.
+    pub command: &'static str,
+    /// Sections that are read whole.
+    pub sections: &'static [&'static str],
+    /// Other fields that are read.
+    pub fields: &'static [&'static str],
+}
+
+pub const SIMULATE: Reads = Reads { command: "data simulate", sections: &[], fields: &["seed"] };
+pub const BUILD: Reads = Reads { command: "data build", ..INFO };
+pub const INFO: Reads = Reads { command: "data info", sections: &["data"], fields: &["threads", "memory_limit"] };
+pub const MERGE: Reads = Reads { command: "data merge", sections: &[], fields: &["stores_dir"] };
+pub const CHECK: Reads =
+    Reads { command: "data check", sections: &[], fields: &["data", "stores_dir", "log_format", "threads"] };
+/// `kdgat teachers list`, `show` and `verify`.
+pub const TEACHERS: Reads = Reads { command: "teachers", sections: &[], fields: &["teachers_dir"] };
+/// With the student's model, so that the flags of its training do.
+pub const CACHE: Reads = Reads {
+    command: "teachers cache",
+    sections: &["data", "model"],
+    fields: &[
+        "batch_size",
+        "threads",
+        "num_workers",
+        "prefetch_batches",
+        "device",
+        "precision",
+        "use_kd",
+        "teacher_path",
+        "teachers_dir",
+        "kd_hint_weight",
+        "offload_teacher",
+        "teacher_residency",
+        "teacher_burst",
+        "teacher_layer_slots",
+        "use_teacher_cache",
+        "teacher_cache",
+        "teacher_cache_precision",
+        "teacher_cache_dir",
+        "memory_limit",
+        "gpu_memory_limit",
+    ],
+};
+pub const SCORE: Reads = Reads {
+    command: "curriculum --score-only",
+    sections: &["data"],
+    fields: &[
+        "attention",
+        "threads",
+        "device",
+        "teachers_dir",
+        "difficulty_chunk",
+        "difficulty_model",
+        "memory_limit",
+        "gpu_memory_limit",
+    ],
+};
+pub const EVALUATE: Reads = Reads {
+    command: "evaluate",
+    sections: &["data", "evaluation"],
+    fields: &["attention", "seed", "threads", "device", "teachers_dir", "memory_limit", "runs_dir"],
+};
+pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["threads"] };
+pub const EXPORT_EXAMPLES: Reads =
+    Reads { command: "export --examples", sections: &["data"], fields: &["attention", "threads", "memory_limit"] };
+/// Those of the training that is planned.
+pub const PLAN: Reads =
+    Reads { command: "memory plan", sections: &["data", "model", "training", "distillation", "memory"], fields: &[] };
+
+impl Reads {
+    fn includes(&self, field: &Field) -> bool {
+        self.sections.contains(&field.section) || self.fields.contains(&field.name)
+    }
+}
+
+/// What [`check::check`] refuses, and flags of the command line that the command would not read. (A preset, a file or a
+/// variable may serve other commands, a flag is meant for this one.)
+pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
+    let mut problems = match check::check(&loaded.config) {
+        Err(ConfigError::Invalid(problems)) => problems,
+        other => other.map(|()| Vec::new())?,
+    };
+    let given = |field: &&Field| matches!(loaded.origin(field.name), Origin::Flag(_));
+    // Switching something off that is off anyway does no harm.
+    let says_no = |field: &Field| field.kind.switch && (field.show)(&loaded.config) == "false";
+    for field in fields().filter(given).filter(|field| !reads.includes(field) && !says_no(field)) {
+        problems.push(Problem::Ignored {
+            flag: loaded.origin(field.name).to_string(),
+            because: format!("`kdgat {}` does not read it", reads.command),
+            remedy: "drop it".to_owned(),
+        });
+    }
+    ConfigError::unless_empty(problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{SECTIONS, field};
+
+    #[test]
+    fn every_name_is_that_of_a_field_or_a_section() {
+        let all =
+            [SIMULATE, BUILD, INFO, MERGE, CHECK, TEACHERS, CACHE, SCORE, EVALUATE, EXPORT, EXPORT_EXAMPLES, PLAN];
+        for reads in all {
+            for name in reads.fields {
+                assert!(field(name).is_some_and(|field| field.name == *name), "{}: {name}", reads.command);
+            }
+            for name in reads.sections {
+                assert!(SECTIONS.iter().any(|section| section.name == *name), "{}: {name}", reads.command);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Names of the metrics that a step can have, so that a misspelt one is told before anything runs.
+
+use super::file::{StepCommand, SweepFile};
+use crate::config::nearest;
+use crate::evaluate::metrics::METRICS;
+use crate::fusion;
+use crate::stage::{CURRICULUM_COLUMNS, objective};
+use crate::train::metrics::metrics_header;
+
+/// Columns of `metrics.csv` that say how a training went, not what came of it.
+pub const PROGRESS: [&str; 6] = ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"];
+/// The size of a model.
+pub const PARAMETERS: &str = "parameters";
+/// What an evaluation says of a model's size.
+pub const SIZES: [&str; 2] = [PARAMETERS, "file_bytes"];
+/// What an evaluation says of a model's speed.
+pub const SPEEDS: [&str; 2] = ["ms_per_graph_batch_1", "ms_per_graph_batch_512"];
+
+/// What is wrong with the file's metrics.
+pub fn problems(file: &SweepFile) -> Vec<String> {
+    let measured = match &file.measure {
+        Some(name) => file.step.iter().find(|step| step.name == *name),
+        None => file.step.last(),
+    };
+    // That there is no such step is told elsewhere.
+    let Some(step) = measured else { return Vec::new() };
+    let unknown = |place: &str, found: &str, known: Vec<String>| {
+        let near = nearest(last_part(found), known.iter().map(String::as_str));
+        format!("{place}: step `{}` has no metric `{found}`; the nearest is `{near}`", step.name)
+    };
+    let mut problems = Vec::new();
+    let known = results(step.command);
+    let found = if step.command == StepCommand::Evaluate { last_part(&file.metric) } else { &file.metric };
+    if !known.iter().any(|name| name == found) {
+        problems.push(unknown("metric", &file.metric, known));
+    }
+    if let Some(found) = file.early_stopping.as_ref().and_then(|rule| rule.metric.as_ref())
+        && let known = columns(step.command)
+        && !known.is_empty()
+        && !known.contains(found)
+    {
+        problems.push(unknown("[early_stopping] metric", found, known));
+    }
+    problems
+}
+
+/// `f1` of `test_01_known_vehicle_known_attack/f1`: each test folder has every metric.
+fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// What a step of this command has come to.
+fn results(command: StepCommand) -> Vec<String> {
+    if command == StepCommand::Evaluate {
+        return METRICS.iter().chain(&SIZES).chain(&SPEEDS).map(|name| (*name).to_owned()).collect();
+    }
+    let mut known = columns(command);
+    known.retain(|name| !PROGRESS.contains(&name.as_str()));
+    known.push(PARAMETERS.to_owned());
+    known
+}
+
+/// Columns of `metrics.csv`; none of a command that trains nothing.
+fn columns(command: StepCommand) -> Vec<String> {
+    let parts: &[&str] = match command {
+        StepCommand::Autoencoder => objective::VGAE_PARTS,
+        StepCommand::Normal | StepCommand::Curriculum => objective::GAT_PARTS,
+        StepCommand::Fusion => &fusion::fit::PARTS,
+        StepCommand::Evaluate => return Vec::new(),
+    };
+    let mut columns = metrics_header(parts);
+    if command == StepCommand::Curriculum {
+        columns.extend(CURRICULUM_COLUMNS.iter().map(|&column| column.to_owned()));
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(metric: &str, command: &str, more: &str) -> Option<String> {
+        let text = format!("metric = \"{metric}\"\n{more}\n[[step]]\nname = \"one\"\ncommand = \"{command}\"\n");
+        let mut problems = problems(&SweepFile::parse("test", &text).unwrap());
+        assert!(problems.len() <= 1, "{problems:?}");
+        problems.pop()
+    }
+
+    #[test]
+    fn each_command_has_its_metrics() {
+        for (metric, command) in [
+            ("val_loss", "autoencoder"),
+            ("val_hint_kd", "normal"),
+            ("parameters", "normal"),
+            ("curriculum_ratio", "curriculum"),
+            ("val_reward", "fusion"),
+            ("f1", "evaluate"),
+            ("test_01_known_attack/roc_auc", "evaluate"),
+            ("ms_per_graph_batch_1", "evaluate"),
+        ] {
+            assert_eq!(problem(metric, command, ""), None);
+        }
+        for (metric, command, near) in [
+            ("val_task_los", "normal", "val_task_loss"),
+            ("f_1", "evaluate", "f1"),
+            ("test_01/roc_acu", "evaluate", "roc_auc"),
+        ] {
+            let said = problem(metric, command, "").unwrap();
+            let expected = format!("metric: step `one` has no metric `{metric}`; the nearest is `{near}`");
+            assert_eq!(said, expected);
+        }
+        for (metric, command) in [("seconds", "normal"), ("curriculum_ratio", "normal"), ("f1", "fusion")] {
+            assert!(problem(metric, command, "").is_some(), "{metric} of {command}");
+        }
+    }
+
+    #[test]
+    fn early_stopping_looks_at_any_column() {
+        let rule = |metric: &str| format!("early_stopping = {{ rule = \"median\", metric = \"{metric}\" }}");
+        assert_eq!(problem("val_loss", "normal", &rule("graphs_per_second")), None);
+        let said = problem("val_loss", "normal", &rule("val_los")).unwrap();
+        assert!(said.starts_with("[early_stopping] metric: ") && said.contains("`val_loss`"), "{said}");
+    }
+}
