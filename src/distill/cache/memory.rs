@@ -8,15 +8,10 @@ use crate::torch::allocator::{self, Phase};
 use crate::torch::rows::Place;
 use crate::torch::view;
 
-/// Bytes of a block of few records, and of a block of many: of 4 MiB on, the allocator asks for large pages, without which
-/// each record that is read costs searches for its pages.
-const BLOCK_BYTES: [usize; 2] = [1 << 20, 8 << 20];
-/// There are at least this many blocks, so that the last one leaves little unused.
-const BLOCKS: u64 = 4;
+const BLOCK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    block_bytes: usize,
     /// Block, offset and length of each graph's record; a length of zero means none.
     places: Vec<(u32, u32, u32)>,
     blocks: Vec<Block>,
@@ -31,11 +26,8 @@ struct Block {
 }
 
 impl Memory {
-    /// For records of so many graphs, and of so many bytes in all.
-    pub fn new(graphs: usize, bytes: u64) -> Self {
-        let [few, many] = BLOCK_BYTES;
-        let block_bytes = if bytes >= BLOCKS * many as u64 { many } else { few };
-        Self { block_bytes, places: vec![(0, 0, 0); graphs], blocks: Vec::new() }
+    pub fn new(graphs: usize) -> Self {
+        Self { places: vec![(0, 0, 0); graphs], blocks: Vec::new() }
     }
 
     /// The records of `graphs`, as far as they are there.
@@ -79,7 +71,7 @@ impl Memory {
             return Ok(());
         }
         if self.blocks.last().is_none_or(|block| block.capacity - block.used < record.len()) {
-            self.blocks.push(Block::new(self.block_bytes.max(record.len()))?);
+            self.blocks.push(Block::new(BLOCK_BYTES.max(record.len()))?);
         }
         let number = self.blocks.len() - 1;
         let block = &mut self.blocks[number];
@@ -111,8 +103,8 @@ mod tests {
 
     #[test]
     fn records_of_any_size_come_back() {
-        let mut memory = Memory::new(4, 0);
-        let large = vec![7; BLOCK_BYTES[0] + 5];
+        let mut memory = Memory::new(4);
+        let large = vec![7; BLOCK_BYTES + 5];
         memory.put(2, b"two").unwrap();
         memory.put(0, &large).unwrap();
         memory.put(1, b"one").unwrap();

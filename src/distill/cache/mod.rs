@@ -83,7 +83,7 @@ pub struct CacheSummary {
 impl TargetCache {
     /// A cache in memory, gone with the process. `used`: the graphs that will be asked for, if not all.
     pub fn in_memory(layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
-        let memory = Memory::new(layout.graphs() as usize, layout.total_bytes(used)?);
+        let memory = Memory::new(layout.graphs() as usize);
         let filled = vec![0; layout.graphs() as usize];
         Self::new(layout, Storage::Memory(memory), filled, used)
     }
