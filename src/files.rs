@@ -30,6 +30,16 @@ pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::R
     result
 }
 
+/// Makes a folder if it is not there, and finds out whether a file can be made in it: before long work whose results are to
+/// go there.
+///
+/// # Errors
+/// Any error of the file system.
+pub fn expect_writable(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    tempfile::tempfile_in(folder).map(drop)
+}
+
 /// Makes a rename or a new file in the folder of `path` durable.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {

@@ -75,6 +75,7 @@ fn outputs_that_cannot_be_written_are_wrong_input() {
         &["data", "simulate", "/proc/kdgat"],
     ] {
         let text = workplace.refused(arguments);
+        assert!(!text.contains("scoring with"), "noticed after the work alone: {text}");
         // A simulated dataset is made beside its place.
         let named = if arguments[1] == "simulate" { "/proc" } else { "/proc/kdgat" };
         assert!(text.contains(named), "{arguments:?}: {text}");

@@ -60,6 +60,10 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let dataset = store.manifest().dataset.clone();
     let models = find_models(config, options, &dataset)?;
     let files = test_files(&store, calibrate)?;
+    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
+    let action = "write to";
+    files::expect_writable(&folder).map_err(|source| StageError::File { path: folder.clone(), action, source })?;
+    let mut predictions = options.predictions.as_deref().map(Predictions::create).transpose()?;
 
     // Scores.
     let method = config.evaluation.threshold;
@@ -71,7 +75,6 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
 
     // Metrics.
     let bootstrap = Bootstrap { resamples: options.resamples, seed: config.training.seed };
-    let mut predictions = options.predictions.as_deref().map(Predictions::create).transpose()?;
     let mut reports = Vec::new();
     let mut all_curves = Vec::new();
     for one in &scored {
@@ -102,7 +105,6 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         bootstrap,
         models: reports,
     };
-    let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     write(&report, &all_curves, &scored, &folder)?;
     Ok((report, folder))
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::nearest;
 use crate::distill::weights::{Weights, WeightsError};
+use crate::files;
 use crate::shell;
 
 pub use config::{FORMAT_VERSION, TeacherConfig, TrainedOn};
@@ -108,8 +109,7 @@ impl Registry {
     /// Whether a teacher of this dataset could be registered: better known before it is trained than after.
     pub fn check_writable(&self, dataset: &str) -> Result<(), RegistryError> {
         let folder = self.root.join(dataset);
-        std::fs::create_dir_all(&folder).map_err(file_error(&folder, "create"))?;
-        tempfile::tempfile_in(&folder).map(drop).map_err(file_error(&folder, "write to"))
+        files::expect_writable(&folder).map_err(file_error(&folder, "write to"))
     }
 
     fn folder(&self, dataset: &str, model: &str) -> Result<PathBuf, RegistryError> {

@@ -174,7 +174,7 @@ impl Teacher {
     ///
     /// Blocks while the thread has several bursts to do already. If the thread has ended, [`Teacher::targets`] says why.
     pub fn submit(&mut self, batches: Vec<Batch>) {
-        if self.kept.is_some() && self.shared.are_all_kept() {
+        if self.keeps_all() {
             self.awaited.extend(batches.into_iter().map(Awaited::Cache));
             return;
         }
@@ -193,6 +193,12 @@ impl Teacher {
             // A closed channel means that the thread has ended; its last reply tells why.
             let _ = requests.send(request);
         }
+    }
+
+    /// Whether all targets are kept where [`Self::targets`] reads them: then no visit is shared, and nothing is gained by
+    /// submitting more than the next batch.
+    pub fn keeps_all(&self) -> bool {
+        self.kept.is_some() && self.shared.are_all_kept()
     }
 
     /// Whether the next targets were kept, and [`Self::targets`] reads them on the caller's threads.

@@ -46,9 +46,13 @@ impl TeacherLink {
         Self { teacher, burst, received: Received::Nothing, of_epoch: StepReport::default() }
     }
 
-    /// Batches to announce at a time.
+    /// Batches to announce at a time. One, where no visit of the teacher serves several: they would be waited for together,
+    /// instead of being read while the student steps.
     pub fn burst(&self) -> usize {
-        if self.teacher.is_some() { self.burst } else { 1 }
+        match &self.teacher {
+            Some(teacher) if !teacher.keeps_all() => self.burst,
+            _ => 1,
+        }
     }
 
     /// An epoch begins.
