@@ -164,4 +164,6 @@ fn known_datasets_are_listed_and_found_by_name() {
     // The folder of datasets chooses none.
     let (code, text) = run(&["data", "info"]);
     assert!(code == Some(0) && text.contains("sim: windows of 100"), "{text}");
+    let (code, text) = run(&["data", "info", "--data", "all"]);
+    assert!(code == Some(2) && text.contains("--data NAME"), "{text}");
 }

@@ -10,6 +10,7 @@ mod config;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::can::catalogue::SIMULATED;
 use crate::config::nearest;
 use crate::distill::weights::{Weights, WeightsError};
 use crate::files;
@@ -20,8 +21,6 @@ pub use config::{FORMAT_VERSION, TeacherConfig, TrainedOn};
 const WEIGHTS: &str = "weights.safetensors";
 const CONFIG: &str = "config.json";
 const CARD: &str = "card.md";
-/// Name of the dataset that is simulated when none is given.
-const SIMULATED: &str = "sim";
 
 /// The folder of registered teachers.
 #[derive(Debug, Clone)]
