@@ -34,11 +34,21 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
     if !known.iter().any(|name| name == found) {
         problems.push(unknown("metric", &file.metric, known));
     }
-    if let Some(found) = file.early_stopping.as_ref().and_then(|rule| rule.metric.as_ref())
-        && let known = columns(step.command)
-        && !known.is_empty()
-        && !known.contains(found)
-    {
+    let Some(rule) = &file.early_stopping else { return problems };
+    let known = columns(step.command);
+    let found = rule.metric.as_ref().unwrap_or(&file.metric);
+    if known.is_empty() {
+        // An evaluation has no epochs; the rule would never end anything, and nobody would know.
+        problems.push(format!(
+            "[early_stopping]: step `{}`, by which trials are compared, has no epochs, so there is nothing to end early; \
+             leave the rule out, or measure the training before it (`measure`)",
+            step.name
+        ));
+    } else if rule.metric.is_none() && found == PARAMETERS {
+        problems.push(format!(
+            "[early_stopping]: `{PARAMETERS}` is the same in every epoch; name a column to look at, e.g. metric = \"val_loss\""
+        ));
+    } else if !known.contains(found) && (rule.metric.is_some() || problems.is_empty()) {
         problems.push(unknown("[early_stopping] metric", found, known));
     }
     problems
@@ -120,5 +130,17 @@ mod tests {
         assert_eq!(problem("val_loss", "normal", &rule("graphs_per_second")), None);
         let said = problem("val_loss", "normal", &rule("val_los")).unwrap();
         assert!(said.starts_with("[early_stopping] metric: ") && said.contains("`val_loss`"), "{said}");
+    }
+
+    #[test]
+    fn early_stopping_needs_epochs_to_look_at() {
+        let rule = "early_stopping = { rule = \"asha\" }";
+        assert_eq!(problem("val_loss", "normal", rule), None);
+        let said = problem("f1", "evaluate", rule).unwrap();
+        assert!(said.contains("step `one`") && said.contains("no epochs"), "{said}");
+        let said = problem("parameters", "normal", rule).unwrap();
+        assert!(said.contains("the same in every epoch"), "{said}");
+        let said = problem("val_los", "normal", rule).unwrap();
+        assert!(said.starts_with("metric: "), "told once: {said}");
     }
 }
