@@ -147,7 +147,11 @@ fn parts_add_up_to_the_whole_batch() {
     let _turn = turn();
     let batch = batch(23);
     let tasks = || {
-        [ClassLoss::CrossEntropy, ClassLoss::balanced(&[3, 2], Device::Cpu).unwrap(), ClassLoss::Focal { gamma: 2.0 }]
+        [
+            ClassLoss::CrossEntropy,
+            ClassLoss::balanced(&[3, 2], &[1, 1], Device::Cpu).unwrap(),
+            ClassLoss::Focal { gamma: 2.0 },
+        ]
     };
     for task in tasks() {
         let name = format!("{task:?}");

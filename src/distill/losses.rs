@@ -136,12 +136,20 @@ pub enum LogitLoss {
 impl LogitLoss {
     /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`.
     pub fn of(self, student: &Tensor, teacher: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
+        // Two models that agree differ by less than a half-precision number can tell from their logits.
+        let (student, teacher) = (&widened(student)?, &widened(teacher)?);
         match self {
             Self::SoftLabels { temperature } => soft_labels(student, teacher, temperature),
             Self::Decoupled { temperature } => decoupled(student, teacher, labels, temperature),
             Self::Distance => logit_distance(student, teacher),
         }
     }
+}
+
+/// f32 of half precision; others as they are.
+fn widened(logits: &Tensor) -> Result<Tensor, ModelError> {
+    let is_half = matches!(logits.kind(), Kind::Half | Kind::BFloat16);
+    Ok(if is_half { logits.f_to_kind(Kind::Float)? } else { logits.shallow_clone() })
 }
 
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.

@@ -10,6 +10,7 @@ use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, Pass, activation, pool};
 pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
+use super::segments;
 use crate::graph::Batch;
 
 /// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
@@ -196,7 +197,8 @@ impl BatchNorm {
     }
 
     fn composed_of_batch(&self, x: &Tensor, pass: Pass) -> Result<Tensor, ModelError> {
-        let running = self.running(pass)?;
+        // Of one row there is no variance: libtorch would leave NaN in the running one, for good.
+        let running = self.running(pass)?.filter(|_| x.size()[0] > 1);
         let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
             Some(&self.weight),
@@ -316,9 +318,7 @@ pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -
 /// Mean over the nodes of each graph, of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
-    let mut shape = x.size();
-    shape[0] = batch.num_graphs() as i64;
-    let sums = Tensor::f_zeros(&shape, (x.kind(), x.device()))?.f_index_add(0, &batch.graph_of_node, x)?;
+    let sums = segments::sums(x, &batch.node_pointers, &batch.graph_of_node)?;
     let counts = if x.dim() == 2 { counts.f_unsqueeze(1)? } else { counts };
     Ok(sums.f_div(&counts)?)
 }

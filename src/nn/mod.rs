@@ -18,6 +18,7 @@ pub mod node_input;
 pub mod parameters;
 pub mod q_network;
 mod recompute;
+mod segments;
 pub mod vgae;
 mod vgae_losses;
 pub mod weights;

@@ -105,10 +105,10 @@ pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, Stag
 }
 
 fn task_loss(config: &Config, data: &Data) -> Result<ClassLoss, StageError> {
-    let graphs = |attack| data.store.select(Split::Train, Some(attack)).len();
+    let by_class = |split| [false, true].map(|attack| data.store.select(split, Some(attack)).len());
     Ok(match config.training.task_loss {
         TaskLoss::CrossEntropy => ClassLoss::CrossEntropy,
-        TaskLoss::Weighted => ClassLoss::balanced(&[graphs(false), graphs(true)], data.device)?,
+        TaskLoss::Weighted => ClassLoss::balanced(&by_class(Split::Train), &by_class(Split::Validation), data.device)?,
         TaskLoss::Focal => ClassLoss::Focal { gamma: config.training.focal_gamma },
     })
 }

@@ -32,9 +32,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Takes in the validation loss of an epoch; returns whether it is the best so far. A loss that is not a number never is.
+    /// Takes in the validation loss of an epoch; returns whether it is the best so far. A loss that is not finite never is.
     pub fn record(&mut self, epoch: u64, loss: f64, schedule: Schedule) -> bool {
-        let improved = self.best_loss.is_none_or(|best| loss < best) && !loss.is_nan();
+        let improved = self.best_loss.is_none_or(|best| loss < best) && loss.is_finite();
         if improved {
             (self.best_loss, self.best_epoch) = (Some(loss), epoch);
             (self.epochs_since_best, self.epochs_on_plateau) = (0, 0);

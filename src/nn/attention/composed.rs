@@ -6,6 +6,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::{Attended, AttentionOptions};
 use crate::graph::Adjacency;
+use crate::nn::segments;
 
 /// Attention with given scores: values `[nodes, heads, channels]`, scores `[nodes, heads]`.
 pub(super) fn attend(
@@ -18,7 +19,7 @@ pub(super) fn attend(
     let (sources, targets) = (adjacency.sources.f_to_kind(Kind::Int64)?, adjacency.targets.f_to_kind(Kind::Int64)?);
     let raw = source_scores.f_index_select(0, &sources)?.f_add(&target_scores.f_index_select(0, &targets)?)?;
     let logits = leaky_relu(&raw, options.negative_slope)?;
-    weighted_sums(values, &logits, &sources, &targets, options)
+    weighted_sums(values, &logits, [&sources, &targets], adjacency, options)
 }
 
 /// GATv2's attention: values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, the attention vector
@@ -40,27 +41,25 @@ pub(super) fn attend_pairs(
     }
     let activated = leaky_relu(&sums, options.negative_slope)?;
     let logits = activated.f_mul(attention)?.f_sum_dim_intlist(-1_i64, false, kind)?;
-    weighted_sums(source, &logits, &sources, &targets, options)
+    weighted_sums(source, &logits, [&sources, &targets], adjacency, options)
 }
 
 /// Softmax over each target's edges, dropout, and sums of source values. Logits are `[edges, heads]`.
-pub(super) fn weighted_sums(
+fn weighted_sums(
     values: &Tensor,
     logits: &Tensor,
-    sources: &Tensor,
-    targets: &Tensor,
+    [sources, targets]: [&Tensor; 2],
+    adjacency: &Adjacency,
     options: &AttentionOptions,
 ) -> Result<Attended, TchError> {
     let kind = values.f_kind()?;
-    let nodes = values.size()[0];
-    let mut weights = softmax(logits, targets, nodes)?;
+    let mut weights = softmax(logits, targets, adjacency)?;
     if let Some(dropout) = options.dropout {
         let factors = dropout.factors(logits.size()[0], logits.size()[1])?;
         weights = weights.f_mul(&factors.f_to_kind(weights.f_kind()?)?.f_to_device(weights.device())?)?;
     }
     let messages = values.f_to_kind(weights.f_kind()?)?.f_index_select(0, sources)?.f_mul(&weights.f_unsqueeze(-1)?)?;
-    let output = messages.f_new_zeros(values.size(), (messages.f_kind()?, messages.device()))?;
-    let output = output.f_index_add(0, targets, &messages)?.f_to_kind(kind)?;
+    let output = segments::sums(&messages, &adjacency.row_pointers, targets)?.f_to_kind(kind)?;
     let weights = if options.return_weights { Some(weights.f_detach()?) } else { None };
     Ok(Attended { output, weights })
 }
@@ -71,13 +70,13 @@ pub(super) fn leaky_relu(input: &Tensor, negative_slope: f64) -> Result<Tensor, 
 }
 
 /// As PyTorch Geometric: the largest logit subtracted without a gradient, 1e-16 added to the divisor.
-fn softmax(logits: &Tensor, targets: &Tensor, nodes: i64) -> Result<Tensor, TchError> {
-    let heads = logits.size()[1];
+fn softmax(logits: &Tensor, targets: &Tensor, adjacency: &Adjacency) -> Result<Tensor, TchError> {
+    let (nodes, heads) = (adjacency.row_pointers.numel() as i64 - 1, logits.size()[1]);
     let index = targets.f_unsqueeze(-1)?.f_expand_as(logits)?;
     let options = (logits.f_kind()?, logits.device());
     let lowest = Tensor::f_full([nodes, heads], f64::NEG_INFINITY, options)?;
     let largest = lowest.f_internal_scatter_reduce(0, &index, &logits.f_detach()?, "amax", true)?;
     let exponentials = logits.f_sub(&largest.f_index_select(0, targets)?)?.f_exp()?;
-    let sums = Tensor::f_zeros([nodes, heads], options)?.f_scatter_add(0, &index, &exponentials)?;
+    let sums = segments::sums(&exponentials, &adjacency.row_pointers, targets)?;
     exponentials.f_div(&sums.f_add_scalar(1e-16)?.f_index_select(0, targets)?)
 }

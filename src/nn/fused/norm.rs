@@ -192,8 +192,9 @@ impl NormReluDropout {
                 variance[column] += f64::from(squares[column]) + rows_of(block) * distance * distance;
             }
         }
-        let unbiased = 1.0 / (count - 1.0).max(1.0);
-        if let Some([running_mean, running_variance]) = &mut self.running {
+        // Of one row there is no variance; the running statistics stay as they are.
+        if let Some([running_mean, running_variance]) = self.running.as_mut().filter(|_| blocks.rows > 1) {
+            let unbiased = 1.0 / (count - 1.0);
             move_towards(running_mean, mean.iter().copied())?;
             move_towards(running_variance, variance.iter().map(|squares| squares * unbiased))?;
         }

@@ -48,7 +48,10 @@ impl GatObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let pooled = self.model.embed(batch, mode)?;
         let logits = self.model.classify(&pooled, mode)?;
-        let task = self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?;
+        let task = match mode {
+            Mode::Training => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
+            Mode::Evaluation => self.task.of_validation(&logits, &batch.labels)?,
+        };
         self.teacher.read()?;
         let targets = self.teacher.targets(part)?;
         let called = logits.f_argmax(-1, false)?;

@@ -1,0 +1,65 @@
+//! Sums over stretches of rows, in an order that does not change from one call to the next.
+
+use tch::{Device, TchError, Tensor};
+
+/// The sum of each stretch of rows: `[rows, ...]` → `[segments, ...]`. Rows `pointers[s]..pointers[s + 1]` are of segment
+/// `s`; `segment_of_row` says the same the other way round, i64.
+///
+/// On a GPU `index_add` adds in whatever order its threads come: a teacher's outputs would differ between two forwards, and
+/// could not be kept. There each segment is summed by one thread; on a CPU `index_add` goes row by row anyway.
+pub fn sums(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
+    match x.device() {
+        Device::Cpu => by_rows(x, pointers, segment_of_row),
+        _ => by_segments(x, pointers),
+    }
+}
+
+fn by_rows(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
+    let mut shape = x.size();
+    shape[0] = (pointers.numel() as i64 - 1).max(0);
+    Tensor::f_zeros(&shape, (x.f_kind()?, x.device()))?.f_index_add(0, segment_of_row, x)
+}
+
+fn by_segments(x: &Tensor, pointers: &Tensor) -> Result<Tensor, TchError> {
+    // The pointers are right by construction; checking them again would wait for the device.
+    let (axis, unchecked, of_no_rows) = (0, true, 0.0);
+    Tensor::f_segment_reduce(x, "sum", None, None, Some(pointers), axis, unchecked, of_no_rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+
+    /// Both ways run on a CPU: what a GPU does is compared here with what a CPU does.
+    #[test]
+    fn both_ways_give_the_same_sums_and_gradients() {
+        let pointers = [0_i32, 3, 3, 4, 9];
+        let of_row: Vec<i64> = pointers
+            .windows(2)
+            .enumerate()
+            .flat_map(|(segment, ends)| (ends[0]..ends[1]).map(move |_| segment as i64))
+            .collect();
+        for shape in [vec![9], vec![9, 5], vec![9, 4, 3]] {
+            for wide in [false, true] {
+                let kind = if wide { Kind::Int64 } else { Kind::Int };
+                let pointers = Tensor::from_slice(&pointers).to_kind(kind);
+                let values = Tensor::randn(&shape, (Kind::Double, Device::Cpu));
+                let weights = Tensor::randn([&[4], &shape[1..]].concat(), (Kind::Double, Device::Cpu));
+                let [(left, left_gradient), (right, right_gradient)] = [true, false].map(|by_segment| {
+                    let x = values.copy().set_requires_grad(true);
+                    let sums = match by_segment {
+                        true => by_segments(&x, &pointers).unwrap(),
+                        false => by_rows(&x, &pointers, &Tensor::from_slice(&of_row)).unwrap(),
+                    };
+                    (&sums * &weights).sum(Kind::Double).backward();
+                    (sums.detach(), x.grad())
+                });
+                assert!(left.allclose(&right, 1e-12, 1e-12, false), "{shape:?}: {left} {right}");
+                assert!(left_gradient.equal(&right_gradient), "{shape:?}: gradients");
+                assert_eq!(left.get(1).abs().max().double_value(&[]), 0.0, "a segment without rows");
+            }
+        }
+    }
+}
