@@ -202,3 +202,49 @@ fn a_sweep_has_its_axes_drawn_and_its_tables() {
     let Some(looked) = look(&place.path("sweeps/small/report.html"), 1280) else { return };
     assert!(looked.console.is_empty(), "{:?}", looked.console);
 }
+
+#[test]
+fn a_run_is_taken_once_however_it_is_named() {
+    let once = charts(&report(trained(), &[NORMAL], "once.html"));
+    let slash = format!("./{NORMAL}/");
+    let table = format!("{NORMAL}/metrics.csv");
+    for paths in [vec![NORMAL, NORMAL], vec![NORMAL, &slash], vec![&table, NORMAL]] {
+        assert_eq!(charts(&report(trained(), &paths, "twice.html")), once, "{paths:?}");
+    }
+    let all = charts(&report(trained(), &[RUNS], "all.html"));
+    assert_eq!(charts(&report(trained(), &[RUNS, NORMAL], "overlap.html")), all);
+}
+
+#[test]
+fn runs_of_other_settings_are_lines_of_their_own() {
+    let place = Workplace::new();
+    let gat =
+        ["normal", "--preset", "gat,student", "--hidden", "8", "--layers", "2", "--heads", "2", "--use-kd", "false"];
+    let run = |folder: &str, more: &[&str]| {
+        place.run(&[&gat[..], &["--max-epochs", "2", "--run-dir", folder], more].concat());
+    };
+    run("runs/a", &["--lr", "0.003", "--seed", "1"]);
+    run("runs/b", &["--lr", "0.003", "--seed", "2"]);
+    run("runs/c", &["--lr", "0.02"]);
+    run("runs/d", &["--lr", "0.02", "--task-loss", "focal"]);
+    let html = report(&place, &["runs"], "report.html");
+    let title = html.split("lowest validation task loss").nth(1).unwrap().split('<').next().unwrap();
+    assert!(title.contains("no KD, lr 0.003 ") && title.contains("no KD, lr 0.02 "), "{title}");
+    let lowest = |run: &str| place.metric(run, "val_task_loss").into_iter().fold(f64::INFINITY, f64::min);
+    let mean = (lowest("runs/a") + lowest("runs/b")) / 2.0;
+    let shown: f64 = title.split("lr 0.003 ").nth(1).unwrap().split(';').next().unwrap().trim().parse().unwrap();
+    assert!((shown - mean).abs() < 1e-3 * mean, "{title}: the mean is {mean}");
+    // Losses of different kinds are not in one chart: there is no second line of the focal loss, so no chart of it.
+    assert_eq!(charts(&html).iter().filter(|chart| chart.starts_with("comparison-")).count(), 1);
+
+    // What is damaged is named, not left out.
+    fs::write(place.path("runs/b/config.json"), "{\"format\": \"kdgat").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
+        .current_dir(place.path(""))
+        .args(["report", "runs"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("runs/b/config.json: is damaged"), "{said}");
+}

@@ -3,12 +3,14 @@
 use super::{Drawn, Figure, significant};
 use crate::report::ReportError;
 use crate::report::chart::{LineChart, Series, palette};
-use crate::report::files::Run;
+use crate::report::files::{Run, Setting, describe, distinguishing, settings};
 use crate::report::html::slug;
 
 /// Runs that differ by seed only, as one line.
 struct Group<'a> {
-    label: &'a str,
+    /// What they are in words, with the settings that tell them from others of that kind.
+    name: String,
+    settings: Vec<Setting>,
     runs: Vec<&'a Run>,
 }
 
@@ -17,13 +19,15 @@ pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn = Vec::new();
     // An agent that fuses two models has no task loss.
     let trained = || runs.iter().filter(|run| run.stage() != "fusion");
-    let mut kinds: Vec<(&str, &str)> = trained().map(|run| (run.dataset(), run.model())).collect();
+    // Losses of different kinds cannot be compared.
+    let kind = |run: &'_ Run| [run.dataset(), run.model(), task_loss(run)].map(str::to_owned);
+    let mut kinds: Vec<[String; 3]> = trained().map(kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    for (dataset, model) in kinds {
-        let groups = groups(trained().filter(|run| (run.dataset(), run.model()) == (dataset, model)));
+    for of_kind in &kinds {
+        let groups = groups(trained().filter(|run| kind(run) == *of_kind));
         if groups.len() > 1 {
-            drawn.extend(one(dataset, model, &groups)?);
+            drawn.extend(one(of_kind, &groups)?);
         }
     }
     if drawn.is_empty() {
@@ -36,26 +40,47 @@ pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     Ok(drawn)
 }
 
+/// `weighted` of a classifier that learned by it; nothing of the usual loss.
+fn task_loss(run: &Run) -> &str {
+    match run.config["config"]["training"]["task_loss"].as_str() {
+        Some(kind) if run.model() == "gat" && kind != "ce" => kind,
+        _ => "",
+    }
+}
+
 fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
-        match groups.iter_mut().find(|group| group.label == run.label) {
+        let settings = settings(&run.config);
+        match groups.iter_mut().find(|group| group.name == run.label && group.settings == settings) {
             Some(group) => group.runs.push(run),
-            None => groups.push(Group { label: &run.label, runs: vec![run] }),
+            None => groups.push(Group { name: run.label.clone(), settings, runs: vec![run] }),
         }
     }
+    let names: Vec<String> = groups.iter().map(|group| name(group, &groups)).collect();
+    groups.iter_mut().zip(names).for_each(|(group, name)| group.name = name);
     // Teachers first, whatever the folders are called.
-    groups.sort_by_key(|group| !group.label.contains("teacher"));
+    groups.sort_by_key(|group| !group.name.contains("teacher"));
     groups
 }
 
-fn one(dataset: &str, model: &str, groups: &[Group]) -> Result<Option<Drawn>, ReportError> {
+/// `student, no KD`, with those settings in which not all runs of that kind agree.
+fn name(group: &Group, groups: &[Group]) -> String {
+    let alike: Vec<&[Setting]> =
+        groups.iter().filter(|other| other.name == group.name).map(|other| &other.settings[..]).collect();
+    let words = group.name.split_once(' ').map_or(group.name.as_str(), |(_, rest)| rest);
+    let words = words.replace("student, curriculum", "curriculum");
+    match describe(&group.settings, &distinguishing(&alike)) {
+        differing if differing.is_empty() => words,
+        differing => format!("{words}, {differing}"),
+    }
+}
+
+fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Option<Drawn>, ReportError> {
     let shown = groups.iter().take(palette::SERIES.len());
     let series = shown.enumerate().map(|(color, group)| {
-        let name = group.label.split_once(' ').map_or(group.label, |(_, rest)| rest);
-        let name = name.replace("student, curriculum", "curriculum");
         let count = group.runs.len();
-        let name = if count > 1 { format!("{name} (mean of {count})") } else { name };
+        let name = if count > 1 { format!("{} (mean of {count})", group.name) } else { group.name.clone() };
         Series::new(name, color, mean(&group.runs))
     });
     let chart = LineChart {
@@ -68,10 +93,10 @@ fn one(dataset: &str, model: &str, groups: &[Group]) -> Result<Option<Drawn>, Re
     let Some(svg) = chart.draw()? else { return Ok(None) };
     let scale = if chart.log_y { " Logarithmic scale." } else { "" };
     let best = |group: &Group| {
-        let lowest = mean(&group.runs).into_iter().map(|(_, loss)| loss).fold(f64::INFINITY, f64::min);
-        lowest
-            .is_finite()
-            .then(|| format!("{} {}", group.label.split_once(' ').map_or("", |(_, rest)| rest), significant(lowest)))
+        let of_run =
+            |run: &&Run| run.by_epoch("val_task_loss").into_iter().map(|(_, loss)| loss).fold(f64::INFINITY, f64::min);
+        let lowest = group.runs.iter().map(of_run).sum::<f64>() / group.runs.len() as f64;
+        lowest.is_finite().then(|| format!("{} {}", group.name, significant(lowest)))
     };
     let lowest: Vec<String> = groups.iter().filter_map(best).collect();
     let hidden = groups.len().saturating_sub(palette::SERIES.len());
@@ -79,10 +104,11 @@ fn one(dataset: &str, model: &str, groups: &[Group]) -> Result<Option<Drawn>, Re
         if hidden > 0 { format!(" {hidden} more kinds of runs are in the table only.") } else { String::new() };
     Ok(Some(
         Figure {
-            slug: slug(&format!("comparison {dataset} {model}")),
+            slug: slug(format!("comparison {dataset} {model} {task_loss}").trim_end()),
             title: format!(
-                "{} on {dataset}: lowest validation task loss \u{2013} {}",
+                "{} on {dataset}: lowest validation task loss{} \u{2013} {}",
                 model.to_uppercase(),
+                if task_loss.is_empty() { String::new() } else { format!(" ({task_loss})") },
                 lowest.join("; ")
             ),
             reading: format!(
@@ -96,13 +122,13 @@ fn one(dataset: &str, model: &str, groups: &[Group]) -> Result<Option<Drawn>, Re
     ))
 }
 
-/// Mean over runs of the validation task loss, epoch by epoch.
+/// Mean over runs of the validation task loss, epoch by epoch, as far as all of them have come.
 fn mean(runs: &[&Run]) -> Vec<(f64, f64)> {
     let lines: Vec<Vec<(f64, f64)>> = runs.iter().map(|run| run.by_epoch("val_task_loss")).collect();
-    let longest = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let shortest = lines.iter().map(Vec::len).min().unwrap_or(0);
     let at = |place: usize| {
-        let values: Vec<(f64, f64)> = lines.iter().filter_map(|line| line.get(place)).copied().collect();
-        (values[0].0, values.iter().map(|(_, loss)| loss).sum::<f64>() / values.len() as f64)
+        let sum: f64 = lines.iter().map(|line| line[place].1).sum();
+        (lines[0][place].0, sum / lines.len() as f64)
     };
-    (0..longest).map(at).collect()
+    (0..shortest).map(at).collect()
 }

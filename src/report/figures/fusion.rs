@@ -24,7 +24,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
 
 /// Whether learning paid, in one sentence; `None` before the run has come to its results.
 pub fn verdict(run: &Run) -> Option<String> {
-    let results = read_json(&run.folder.join(RESULTS));
+    let results = read_json(&run.folder.join(RESULTS)).ok()?;
     Some(results["verdict"]["text"].as_str()?.lines().next()?.to_owned())
 }
 

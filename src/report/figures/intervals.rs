@@ -73,7 +73,7 @@ fn each_folder(
             true => {
                 "Bars are 95 % bootstrap intervals: models whose bars lie apart differ by more than the choice of windows."
             }
-            false => "Intervals are there with `kdgat evaluate --resamples`.",
+            false => "Intervals are there with `--resamples`.",
         };
         drawn.push(
             Figure {

@@ -30,7 +30,8 @@ type Stretch = (usize, f64, f64);
 
 pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     let what = format!("time line of the teacher of {}", run.name);
-    if !run.is_distilled() {
+    // An agent learns from its teacher's values, all computed before the first epoch.
+    if !run.is_distilled() || run.stage() == "fusion" {
         return Ok(Vec::new());
     }
     let Some(table) = run.timeline.as_ref().filter(|table| !table.is_empty()) else {

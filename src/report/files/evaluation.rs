@@ -68,14 +68,14 @@ pub struct Confusion {
 
 impl Evaluation {
     /// Whether a folder is that of an evaluation.
-    pub fn is_at(folder: &Path) -> bool {
-        read_json(&folder.join("metrics.json"))["models"].is_array()
+    pub fn is_at(folder: &Path) -> Result<bool, ReportError> {
+        Ok(read_json(&folder.join("metrics.json"))?["models"].is_array())
     }
 
     /// Reads an evaluation that [is there](Evaluation::is_at).
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         let path = folder.join("metrics.json");
-        let mut content = read_json(&path);
+        let mut content = read_json(&path)?;
         if content["format_version"] != FORMAT_VERSION {
             let found = &content["format_version"];
             let reason = format!("is format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
@@ -97,7 +97,7 @@ impl Evaluation {
 
     /// The agent that fuses two models and its baselines, from the file of its results; `None` where there is none yet.
     pub fn of_fusion(path: &Path) -> Result<Option<Self>, ReportError> {
-        let mut content = read_json(path);
+        let mut content = read_json(path)?;
         if content.is_null() {
             return Ok(None);
         }

@@ -1,5 +1,6 @@
 //! From the paths that a user names to the runs, evaluations and sweeps that lie there.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,64 +26,78 @@ pub struct Found {
 /// # Errors
 /// A path at which there is nothing to report on, or a file that is damaged.
 pub fn find(paths: &[PathBuf]) -> Result<Found, ReportError> {
-    let mut found = Found::default();
+    let (mut found, mut seen) = (Found::default(), HashSet::new());
     for path in paths {
-        let before = found.runs.len() + found.evaluations.len() + found.sweeps.len();
-        let folder = if path.is_file() { path.parent().unwrap_or(Path::new(".")) } else { path };
+        let folder = match path.parent() {
+            Some(parent) if path.is_file() && parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) if path.is_file() => parent,
+            _ => path,
+        };
         if !folder.exists() {
             return Err(ReportError::input(
                 path,
                 "does not exist; name the folder of a run, of a dataset's runs, or of a sweep",
             ));
         }
-        search(folder, 0, &mut found)?;
-        if found.runs.len() + found.evaluations.len() + found.sweeps.len() == before {
+        if search(folder, 0, &mut found, &mut seen)? == 0 {
             return Err(ReportError::input(
                 path,
                 "holds no run (metrics.csv, config.json), no evaluation (metrics.json) and no sweep (plan.json)",
             ));
         }
     }
-    add_evaluations_beside(&mut found)?;
+    add_evaluations_beside(&mut found, &seen)?;
     Ok(found)
 }
 
-fn search(folder: &Path, depth: usize, found: &mut Found) -> Result<(), ReportError> {
+/// Adds what is not there yet; how much there is to report on, known before or not.
+fn search(folder: &Path, depth: usize, found: &mut Found, seen: &mut HashSet<PathBuf>) -> Result<usize, ReportError> {
+    // However a path is written, a folder is taken once.
+    let is_new = seen.insert(canonical(folder));
     if Run::is_at(folder) {
-        if found.runs.iter().all(|run| run.folder != folder) {
+        if is_new {
             found.runs.push(Run::read(folder)?);
         }
-        return Ok(());
+        return Ok(1);
     }
-    if Evaluation::is_at(folder) && found.evaluations.iter().all(|evaluation| evaluation.folder != folder) {
-        found.evaluations.push(Evaluation::read(folder)?);
+    let mut count = 0;
+    if Evaluation::is_at(folder)? {
+        count += 1;
+        if is_new {
+            found.evaluations.push(Evaluation::read(folder)?);
+        }
     }
     if folder.join("plan.json").is_file() && folder.join("tasks").is_dir() {
-        found.sweeps.push(SweepFolder::at(folder)?);
+        count += 1;
+        if is_new {
+            found.sweeps.push(SweepFolder::at(folder)?);
+        }
     }
-    if depth == DEEPEST {
-        return Ok(());
+    if depth < DEEPEST {
+        for folder in subfolders(folder)? {
+            count += search(&folder, depth + 1, found, seen)?;
+        }
     }
-    for folder in subfolders(folder)? {
-        search(&folder, depth + 1, found)?;
-    }
-    Ok(())
+    Ok(count)
+}
+
+fn canonical(folder: &Path) -> PathBuf {
+    folder.canonicalize().unwrap_or_else(|_| folder.to_owned())
 }
 
 /// `runs/<dataset>/evaluation` of runs that were named by themselves.
-fn add_evaluations_beside(found: &mut Found) -> Result<(), ReportError> {
+fn add_evaluations_beside(found: &mut Found, seen: &HashSet<PathBuf>) -> Result<(), ReportError> {
     let names: Vec<String> = found.runs.iter().map(|run| run.name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut beside: Vec<PathBuf> = Vec::new();
     for run in &found.runs {
-        let folder = run.folder.canonicalize().unwrap_or_else(|_| run.folder.clone());
+        let folder = canonical(&run.folder);
         beside.extend(folder.ancestors().nth(2).map(|dataset| dataset.join(EVALUATION)));
     }
     beside.sort();
     beside.dedup();
     for folder in beside {
-        let is_known = |evaluation: &Evaluation| evaluation.folder.canonicalize().is_ok_and(|known| known == folder);
-        if !Evaluation::is_at(&folder) || found.evaluations.iter().any(is_known) {
+        if seen.contains(&folder) || !Evaluation::is_at(&folder)? {
             continue;
         }
         let mut evaluation = Evaluation::read(&folder)?;

@@ -4,8 +4,10 @@ mod columns;
 mod evaluation;
 mod find;
 mod run;
+mod settings;
 
 pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model};
 pub use find::{Found, find};
 pub use run::{Run, read_json};
+pub use settings::{Setting, describe, distinguishing, settings};

@@ -1,5 +1,6 @@
 //! The files of one training run.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -30,24 +31,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether a folder is that of a training run.
+    /// Whether a folder is that of a training run, its files damaged or not.
     pub fn is_at(folder: &Path) -> bool {
-        folder.join("metrics.csv").is_file()
-            && read_json(&folder.join("config.json"))["format"] == "kdgat configuration"
+        folder.join("metrics.csv").is_file() && folder.join("config.json").is_file()
     }
 
     /// Reads a run that [is there](Run::is_at).
+    ///
+    /// # Errors
+    /// A file that is damaged, or a table that is no training's.
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         let path = folder.join("metrics.csv");
         let metrics = Columns::read(&path)?.ok_or_else(|| ReportError::input(&path, "is not there"))?;
         metrics.check_numbers()?;
-        let config = read_json(&folder.join("config.json"));
+        let path = folder.join("config.json");
+        let config = read_json(&path)?;
+        if config["format"] != "kdgat configuration" {
+            return Err(ReportError::input(&path, "is not the configuration of a run beside its metrics.csv"));
+        }
         Ok(Self {
             folder: folder.to_owned(),
             name: RunName::of(folder).name,
             label: label(&config),
-            summary: read_json(&folder.join("summary.json")),
-            budget: read_json(&folder.join("memory_budget.json")),
+            summary: read_json(&folder.join("summary.json"))?,
+            budget: read_json(&folder.join("memory_budget.json"))?,
             metrics,
             memory: Columns::read(&folder.join("memory.csv"))?,
             timeline: Columns::read(&folder.join(TIMELINE))?,
@@ -93,10 +100,22 @@ impl Run {
     }
 }
 
-/// A JSON file's content; null where there is none that can be read: what depends on it is then left out.
-pub fn read_json(path: &Path) -> Value {
-    let text = std::fs::read(path).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or(Value::Null)
+/// A JSON file's content; null where there is no file: what depends on it is then left out.
+///
+/// # Errors
+/// A file that cannot be read or is no JSON.
+pub fn read_json(path: &Path) -> Result<Value, ReportError> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Value::Null),
+        Err(error) => return Err(ReportError::file(path, "read")(error)),
+    };
+    serde_json::from_slice(&text).map_err(|error| {
+        ReportError::input(
+            path,
+            format!("is damaged ({error}); name the other runs, or put the file's copy in its place"),
+        )
+    })
 }
 
 fn label(config: &Value) -> String {

@@ -1,0 +1,69 @@
+//! What a run was trained with, as far as its losses depend on it.
+
+use serde_json::Value;
+
+/// Fields of `[training]` that change how a run is made, not what comes of it; and the seed.
+const BESIDE_THE_POINT: [&str; 7] =
+    ["seed", "threads", "num_workers", "prefetch_batches", "device", "log_every_n_steps", "shuffle_buffer"];
+
+/// A setting's name and value.
+pub type Setting = (String, Value);
+
+/// Of a run's `config.json`: two runs with the same settings differ by their seed at most.
+pub fn settings(config: &Value) -> Vec<Setting> {
+    let sections = &config["config"];
+    let mut found = Vec::new();
+    let mut add = |section: &str, counts: &dyn Fn(&str) -> bool| {
+        let fields = sections[section].as_object().into_iter().flatten();
+        found.extend(fields.filter(|(name, _)| counts(name)).map(|(name, value)| (name.clone(), value.clone())));
+    };
+    add("data", &|name| matches!(name, "window" | "stride" | "features" | "validation_fraction" | "keep_duplicates"));
+    add("model", &|name| name != "attention");
+    add("training", &|name| !BESIDE_THE_POINT.contains(&name));
+    if sections["distillation"]["use_kd"] == true {
+        add("distillation", &|name| name.starts_with("kd_"));
+    }
+    if config["command"] == "curriculum" {
+        add("curriculum", &|name| !matches!(name, "difficulty_chunk" | "difficulty_model"));
+    }
+    found
+}
+
+/// The names of those settings in which not all of `runs` agree.
+pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
+    let Some((first, others)) = runs.split_first() else { return Vec::new() };
+    let differs = |(name, value): &&Setting| {
+        others.iter().any(|run| run.iter().find(|(other, _)| other == name).is_none_or(|(_, other)| other != value))
+    };
+    first.iter().filter(differs).map(|(name, _)| name.clone()).collect()
+}
+
+/// In words: `lr 0.02, task_loss focal`.
+pub fn describe(settings: &[Setting], names: &[String]) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let named = settings.iter().filter(|(name, _)| names.contains(name));
+    named.map(|(name, value)| format!("{name} {}", text(value))).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn seeds_and_places_are_no_settings() {
+        let config = |seed: u64, lr: f64, alpha: f64, use_kd: bool| {
+            json!({ "command": "normal", "config": {
+                "training": { "seed": seed, "threads": seed, "lr": lr },
+                "distillation": { "use_kd": use_kd, "kd_alpha": alpha, "teachers_dir": seed.to_string() },
+                "curriculum": { "curriculum_end_ratio": seed },
+            }})
+        };
+        assert_eq!(settings(&config(1, 0.1, 0.5, true)), settings(&config(2, 0.1, 0.5, true)));
+        assert_eq!(settings(&config(1, 0.1, 0.5, false)), settings(&config(1, 0.1, 0.7, false)));
+        let [left, right] = [0.5, 0.7].map(|alpha| settings(&config(1, alpha / 5.0, alpha, true)));
+        let names = distinguishing(&[&left, &right]);
+        assert_eq!(describe(&right, &names), "lr 0.13999999999999999, kd_alpha 0.7");
+    }
+}
