@@ -155,6 +155,7 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
         std::fs::remove_file(killed.join("summary.json")).unwrap();
         let said = workplace.refused(&[&command("killed")[..], &["--resume", "--reward-balance", "0.2"]].concat());
         assert!(said.contains("other settings"), "{said}");
+        assert!(said.contains("reward_balance (it was 0.05, now 0.2)"), "{said}");
         for folder in [whole, killed] {
             std::fs::remove_dir_all(folder).unwrap();
         }

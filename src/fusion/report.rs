@@ -65,7 +65,9 @@ impl Verdict {
         );
         for one in &self.folders {
             let [(low, high), (fixed_low, fixed_high)] = one.intervals;
-            let apart = if low > fixed_high || high < fixed_low { "" } else { "; their 95 % intervals overlap" };
+            // Without resamples there are no intervals, and nothing to say of them.
+            let overlap = low <= fixed_high && high >= fixed_low;
+            let apart = if overlap { "; their 95 % intervals overlap" } else { "" };
             text += &format!(
                 "  {}: F1 {:.4} against {:.4}, ROC AUC {:.4} against {:.4}{apart}\n",
                 one.folder, one.f1[0], one.f1[1], one.roc_auc[0], one.roc_auc[1]
@@ -226,5 +228,9 @@ mod tests {
         assert!(first(&text(0.9, 0.9)).contains("does not beat"), "a tie is no win");
         let won = text(0.96, 0.95);
         assert!(first(&won).contains("(dqn/1) beats") && won.contains("intervals overlap"), "{won}");
+        let mut models = [model("dqn/1", 0.96), model("VGAE alone", 0.1), model("fixed weight 0.5", 0.95)];
+        models.iter_mut().for_each(|model| model.rows[0].intervals = [(f64::NAN, f64::NAN); 12]);
+        let without = verdict(&models, "fixed weight 0.5").text();
+        assert!(!without.contains("overlap"), "there are no intervals: {without}");
     }
 }

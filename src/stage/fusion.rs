@@ -10,7 +10,7 @@ use super::evaluate::test_files;
 use super::fusion_models::{self, Pair};
 use super::fusion_report::{Judged, summary_json, write_results};
 use super::setup::{self, Data};
-use super::{StageError, training};
+use super::{StageError, going_on, training};
 use crate::config::{self, Config, FusionKind, Stage};
 use crate::evaluate::judge::TestFile;
 use crate::fusion::agent::{self, Agent, AgentDescription};
@@ -27,6 +27,7 @@ use crate::graph::Split;
 use crate::nn::QNetworkConfig;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, Ending, LAST};
+use crate::train::run_directory::RunDirectory;
 
 /// How `kdgat fusion` ended.
 #[derive(Debug)]
@@ -56,6 +57,11 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     let directory = training::run_directory(config, &data.dataset.name, Stage::Fusion)?;
     let path = directory.path().to_owned();
     let resumes = config.output.resume && directory.file(LAST).exists();
+    let teacher_digest = teacher.as_ref().map(|teacher| teacher.digest.clone());
+    let identity = identity(config, &data, &pair, teacher_digest.as_deref());
+    if resumes {
+        check(config, &data, &pair, teacher_digest.as_deref(), (&directory, &identity))?;
+    }
     let log = directory.file("log.txt");
     let console = Console::new(Some(&log)).map_err(|source| StageError::File { path: log, action: "write", source });
     let mut console = console?;
@@ -63,8 +69,6 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
         let what = format!("{} {} on {}", config.fusion.fusion, config.model.size, data.dataset.name);
         console = console.with_panel(Heading { what, run: path.display().to_string() });
     }
-    let teacher_digest = teacher.as_ref().map(|teacher| teacher.digest.clone());
-    let identity = identity(config, &data, &pair, teacher_digest.as_deref());
     let inputs = inputs(&data, &pair, teacher_digest.as_deref(), &identity);
     if !resumes {
         directory.write_json("config.json", &config::freeze(config, Stage::Fusion.as_str(), &inputs))?;
@@ -220,6 +224,28 @@ fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) ->
         "seed": training.seed,
     });
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Whether the run can go on with this configuration; an error names what differs.
+fn check(
+    config: &Config,
+    data: &Data,
+    pair: &Pair,
+    teacher: Option<&str>,
+    (directory, identity): (&RunDirectory, &str),
+) -> Result<(), StageError> {
+    let frozen = going_on::frozen(directory)?;
+    let inputs = &frozen["inputs"];
+    if inputs["identity"] == identity {
+        return Ok(());
+    }
+    let digests = [
+        ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
+        ("the VGAE", &inputs["vgae"]["digest"], Some(pair.vgae.digest.as_str())),
+        ("the GAT", &inputs["gat"]["digest"], Some(pair.gat.digest.as_str())),
+        ("the teacher", &inputs["teacher_digest"], teacher),
+    ];
+    Err(going_on::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.as_str(), &Map::new()), &digests))
 }
 
 fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Map<String, Value> {

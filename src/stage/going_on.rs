@@ -20,15 +20,7 @@ pub fn check(
     teacher: Option<&str>,
     directory: &RunDirectory,
 ) -> Result<Decided, StageError> {
-    let path = directory.file("config.json");
-    let text =
-        std::fs::read(&path).map_err(|source| StageError::File { path: path.clone(), action: "read", source })?;
-    let frozen: Value = serde_json::from_slice(&text).map_err(|error| {
-        StageError::Input(format!(
-            "{}: is no configuration ({error}); start a new run without --resume",
-            path.display()
-        ))
-    })?;
+    let frozen = frozen(directory)?;
     let inputs = &frozen["inputs"];
     let batch_graphs = inputs["batch_graphs"].as_u64().map(|graphs| graphs as usize);
     let decided = Decided { batch_graphs, recomputes: inputs["recomputes"].as_bool().unwrap_or(false) };
@@ -37,26 +29,55 @@ pub fn check(
     if training::identity(config, stage, batch_graphs, data, teacher) == found {
         return Ok(decided);
     }
-    let now = config::freeze(config, stage.as_str(), &Map::new());
-    let mut reasons = differences(&frozen[config::CONFIG_KEY], &now[config::CONFIG_KEY]);
-    for (name, found, now) in [
+    let digests = [
         ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
-    ] {
-        if found.as_str() != now {
-            reasons.insert(
-                0,
-                format!("{name} (it was {}, now {})", found.as_str().unwrap_or("none"), now.unwrap_or("none")),
-            );
+    ];
+    Err(refusal(directory, &frozen, &config::freeze(config, stage.as_str(), &Map::new()), &digests))
+}
+
+/// The configuration that the run began with.
+///
+/// # Errors
+/// A file that cannot be read, or is damaged.
+pub fn frozen(directory: &RunDirectory) -> Result<Value, StageError> {
+    let path = directory.file("config.json");
+    let text =
+        std::fs::read(&path).map_err(|source| StageError::File { path: path.clone(), action: "read", source })?;
+    serde_json::from_slice(&text).map_err(|error| {
+        StageError::Input(format!(
+            "{}: is no configuration ({error}); start a new run without --resume",
+            path.display()
+        ))
+    })
+}
+
+/// Why a run does not go on: what differs of its inputs, each by its digest then and now, and of its settings.
+pub fn refusal(
+    directory: &RunDirectory,
+    frozen: &Value,
+    now: &Value,
+    digests: &[(&str, &Value, Option<&str>)],
+) -> StageError {
+    let path = directory.file("config.json");
+    let mut reasons = Vec::new();
+    for (name, found, now) in digests {
+        if found.as_str() != *now {
+            reasons.push(format!(
+                "{name} (it was {}, now {})",
+                found.as_str().unwrap_or("none"),
+                now.unwrap_or("none")
+            ));
         }
     }
-    Err(StageError::Input(format!(
+    reasons.extend(differences(&frozen[config::CONFIG_KEY], &now[config::CONFIG_KEY]));
+    StageError::Input(format!(
         "{}: the run cannot go on with other settings or data: {} changed; resume it with its own settings (--config {}), or \
          start a new run without --resume",
         directory.path().display(),
         if reasons.is_empty() { "something".to_owned() } else { reasons.join(", ") },
         path.display(),
-    )))
+    ))
 }
 
 /// Fields of the second configuration that differ from the first, with both values.
