@@ -278,6 +278,8 @@ fn a_teacher_is_trained_alone_and_registered() {
     let workplace = Workplace::with_teacher();
     let said = workplace.success(&["teachers", "verify"]);
     assert!(said.contains("small/vgae: whole"), "{said}");
+    let said = workplace.refused(&["teachers", "verify", "--teachers-dir", "elsewhere"]);
+    assert!(said.contains("no teacher is registered in elsewhere"), "{said}");
     let said = workplace.success(&["teachers", "show", "small/vgae"]);
     assert!(said.contains("kdgat autoencoder --preset vgae,teacher"), "{said}");
     let said = workplace.refused(&["teachers", "show", "small/vgea"]);

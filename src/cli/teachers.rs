@@ -61,6 +61,14 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
         [] => registry.list()?.into_iter().map(|listed| (listed.dataset, listed.model)).collect(),
         names => names.iter().map(|name| split(name)).collect::<Result<Vec<_>, _>>()?,
     };
+    if teachers.is_empty() {
+        // A script with a misspelt folder must not take this for a pass.
+        return Err(UsageError(format!(
+            "no teacher is registered in {}, so there is none to verify",
+            config.distillation.teachers_dir.display()
+        ))
+        .into());
+    }
     let mut failed = 0;
     for (dataset, model) in &teachers {
         let checked = registry
