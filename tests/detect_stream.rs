@@ -231,6 +231,30 @@ fn one_signal_ends_a_pipe_that_nobody_writes_into() {
 }
 
 #[test]
+fn a_calibration_on_a_bus_ends_with_what_has_come() {
+    let bench = Bench::new();
+    let run = bench.vgae("vgae_student_autoencoder", 1, 1);
+    let pipe = bench.path().join("can0");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let arguments = ["calibrate", "--model", &model(&run), "--benign", "can0", "--threshold", "fpr:0.1"];
+    let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut bus = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    bus.write_all(candump(&frames_of(&bench.log(UNKNOWN, "other.csv"))[..2001]).as_bytes()).unwrap();
+    while rustix::io::ioctl_fionread(&bus).unwrap() > 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = ended_by(child, rustix::process::Signal::INT);
+    assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+    assert!(
+        stdout(&ended).contains("attack-free windows") && run.join("calibration.json").exists(),
+        "{}",
+        stdout(&ended)
+    );
+    drop(bus);
+}
+
+#[test]
 fn compressed_streams_are_read_as_compressed_files_are() {
     let bench = Bench::new();
     let run = bench.vgae("vgae_student_autoencoder", 1, 1);

@@ -14,6 +14,7 @@ use crate::config::{Setting, Threshold};
 use crate::detect::{self, FrameStream};
 use crate::evaluate::calibration::CALIBRATION;
 use crate::evaluate::{Calibration, Scorer, TrainedModel};
+use crate::interrupt;
 use crate::nn::attention::AttentionKernel;
 
 /// What `kdgat calibrate` takes.
@@ -48,6 +49,8 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let model = TrainedModel::read(&args.model)?;
     let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto)?;
     let window = model.window()?;
+    // As of `detect`: what has come by then is what is calibrated from.
+    interrupt::listen_to_stop_after("the frames that have come")?;
     let mut stream = FrameStream::open(&args.benign, args.format)?;
     let (windows, attacks) = detect::profiled(&scorer, window, model.stride.unwrap_or(window), &mut stream)?;
     let source = args.benign.display().to_string();

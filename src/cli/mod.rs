@@ -37,11 +37,14 @@ pub use reference::reference;
 pub use settings::{FieldFlags, Settings};
 pub use sweep::{Executor, SweepArgs, SweepCommand};
 
-use crate::notices;
+use crate::{notices, torch};
 
 /// The whole program: parses the process's arguments, runs the command, prints what went wrong.
 pub fn main() -> ExitCode {
     notices::listen();
+    if let Err(error) = torch::explain_bus_errors() {
+        tracing::warn!("a mapped file that is cut short will end the program without a word: {error}");
+    }
     match parse(std::env::args_os()) {
         Ok(cli) => run(cli).unwrap_or_else(|error| exit::report(&error)),
         Err(message) => {

@@ -17,6 +17,7 @@ use crate::graph::assemble::Assembler;
 use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
 use crate::graph::window::Windows;
 use crate::graph::{AssembleOptions, Columns};
+use crate::interrupt;
 use crate::memory::{Meter, by_halves, patiently};
 use crate::nn::attention::AttentionKernel;
 
@@ -174,7 +175,8 @@ pub fn profiled(
         Ok(())
     };
     let mut more = true;
-    while more {
+    // A bus never ends: stopping is how its traffic does.
+    while more && !interrupt::requested() {
         more = stream.read(&mut frames)?;
         windows.push(&frames, |first_frame, window| {
             extractor.append_graph(window, 0, first_frame, &mut columns);

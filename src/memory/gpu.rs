@@ -30,7 +30,7 @@ fn by_nvml(index: usize) -> Option<MemoryInfo> {
 }
 
 fn memory_of(nvml: &Nvml, index: usize) -> Result<MemoryInfo, NvmlError> {
-    // NVML counts all cards, CUDA those that it may see.
+    // NVML counts all cards, CUDA those that it may see, in the same order: see `torch::number_gpus_by_bus`.
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let device = match visible.split(',').map(str::trim).filter(|entry| !entry.is_empty()).nth(index) {
         Some(uuid) if uuid.starts_with("GPU-") => nvml.device_by_uuid(uuid)?,

@@ -32,6 +32,18 @@ impl std::fmt::Display for CudaLibrary {
     }
 }
 
+/// Has CUDA number GPUs as NVML and `nvidia-smi` do, by their place on the bus; its own order is the fastest first, and memory
+/// would be looked up on another card. A `CUDA_DEVICE_ORDER` of the user's stays. To be called first in `main`: it does
+/// nothing once there are other threads, which might read the environment.
+pub fn number_gpus_by_bus() {
+    const ORDER: &str = "CUDA_DEVICE_ORDER";
+    let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1);
+    if is_alone && std::env::var_os(ORDER).is_none() {
+        // SAFETY: nobody else can read the environment meanwhile, for this is the only thread.
+        unsafe { std::env::set_var(ORDER, "PCI_BUS_ID") };
+    }
+}
+
 /// Loads libtorch_cuda if this libtorch has one. Later calls return what the first found.
 ///
 /// Call it first in `main`: libtorch looks for CUDA once, when it is first used, and remembers the answer.

@@ -10,6 +10,7 @@
 pub mod allocator;
 pub mod autocast;
 pub mod autograd;
+mod bus_error;
 pub mod checkpoint;
 mod cuda;
 pub mod cuda_program;
@@ -27,7 +28,8 @@ mod vector_math;
 pub mod version;
 pub mod view;
 
-pub use cuda::{CudaLibrary, load_cuda};
+pub use bus_error::explain_bus_errors;
+pub use cuda::{CudaLibrary, load_cuda, number_gpus_by_bus};
 pub use exit::exit_now;
 pub use recover::recover;
 pub use vector_math::resolve_vector_math;
