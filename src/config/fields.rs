@@ -164,7 +164,7 @@ config_fields! {
         curriculum: CurriculumKind = CurriculumKind::Difficulty;
         /// Normal graphs per attack graph at the first epoch.
         curriculum_start_ratio: f64 = 1.0, Above(0.0);
-        /// Normal graphs per attack graph at the last epoch.
+        /// Normal graphs per attack graph that the epochs go towards: after `max_epochs` it would be reached.
         curriculum_end_ratio: f64 = 10.0, Above(0.0);
         /// Percentile of difficulty that the first epoch starts from; it rises to 95.
         difficulty_percentile: f64 = 50.0, Between(0.0, 95.0);
