@@ -26,6 +26,8 @@ const LOG_TAIL_BYTES: u64 = 16 << 10;
 const LOG_PIECE_BYTES: u64 = 1 << 20;
 /// Exit code of wrong usage or input: the same again would fail in the same way.
 const INPUT: i32 = 2;
+/// Exit code of a run that was asked to stop, and of failures.
+const FAILURE: i32 = 1;
 
 /// What a task may use.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,22 +190,23 @@ impl Attempt {
             return conclude_done(folder, plan, task, &mut self.state);
         }
         if task.kind.stage().is_some() {
-            let found = results::of_training(&self.run())?;
-            (self.state.epochs, self.state.metrics) = (found.epochs, found.metrics);
-            self.state.peak_memory_bytes = self.state.peak_memory_bytes.max(found.peak_memory_bytes);
+            self.state.take(results::of_training(&self.run())?);
         }
         let said = last_words(&self.log(), self.log_start);
         match &self.asked_to_stop {
-            Some(Asked::Early(reason)) => {
-                self.state.status = Status::Stopped;
-                self.state.reason = Some(format!("stopped early: {reason}"));
+            Some(Asked::Early(reason)) if was_interrupted(status, &said) => {
+                let has_weights = self.run().join("best.safetensors").exists();
+                let without = if has_weights { "" } else { ", but it has no weights that others could use" };
+                self.state.status = if has_weights { Status::Stopped } else { Status::Failed };
+                self.state.reason = Some(format!("stopped early: {reason}{without}"));
             }
             Some(Asked::Interrupted) => self.state.status = Status::Waiting,
-            None if ran_out_of_memory(status, &said) => {
+            // What ends in another way than it was asked to has failed on its own.
+            _ if ran_out_of_memory(status, &said) => {
                 let (folder, why) = (self.claim.folder(), error_line(&said));
                 out_of_memory(plan, task, &mut self.state, folder, self.may_grow, &why);
             }
-            None => self.fail(plan, status, &said),
+            _ => self.fail(plan, status, &said),
         }
         Ok(())
     }
@@ -236,15 +239,31 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
         }
         _ => results::of_training(&run)?,
     };
-    state.metrics = found.metrics;
-    state.epochs = found.epochs;
-    state.peak_memory_bytes = state.peak_memory_bytes.max(found.peak_memory_bytes);
-    if plan.trials.iter().any(|trial| trial.measured == task.id) && !state.metrics.contains_key(&plan.metric) {
-        let known: Vec<&str> = state.metrics.keys().map(String::as_str).collect();
-        state.status = Status::Failed;
-        state.reason = Some(format!("it has no metric `{}` (there are: {})", plan.metric, known.join(", ")));
+    let measured = found.metrics.get(&plan.metric).copied();
+    state.take(found);
+    if plan.trials.iter().any(|trial| trial.measured == task.id) {
+        let known = || state.metrics.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let wrong = match measured {
+            Some(value) if value.is_finite() => return Ok(()),
+            Some(value) => format!("`{}` is {value}, so that the trial cannot be compared", plan.metric),
+            None => format!("it has no metric `{}` (there are: {})", plan.metric, known()),
+        };
+        (state.status, state.reason) = (Status::Failed, Some(wrong));
     }
     Ok(())
+}
+
+/// What every training that was asked to stop says at its end.
+const INTERRUPTED: &str = "interrupted";
+
+/// Whether a run that was asked to stop has done so. A disk that is full while it saves, or a panic, is another end.
+fn was_interrupted(status: ExitStatus, said: &str) -> bool {
+    match status.code() {
+        Some(FAILURE) => last_error(said).unwrap_or(said).contains(INTERRUPTED),
+        // It was asked before it listened; what earlier attempts have saved is whole.
+        None => status.signal() == Some(Signal::TERM.as_raw()),
+        Some(_) => false,
+    }
 }
 
 /// What a training says that was refused before it took the memory.
@@ -272,10 +291,111 @@ fn last_words(log: &Path, from: u64) -> String {
     read().unwrap_or_default()
 }
 
+fn last_error(said: &str) -> Option<&str> {
+    said.lines().map(str::trim).rfind(|line| line.starts_with("error"))
+}
+
 /// The line of a log that tells most.
 fn error_line(said: &str) -> String {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line =
-        lines().rev().find(|line| line.starts_with("error")).or(lines().next_back()).unwrap_or("it said nothing");
+    let last_line = || said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let line = last_error(said).or_else(last_line).unwrap_or("it said nothing");
     line.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::plan::{Surroundings, SweepFile, expand};
+
+    const EPOCHS: &str = "epoch,val_loss,seconds,val_id\n0,0.5,1.5,inf\n1,0.25,2.5,inf\n";
+
+    /// A sweep of one training that is compared by `metric`, and that task.
+    fn sweep(folder: &Path, metric: &str) -> (SweepFolder, Plan, Task) {
+        let text = format!(
+            "metric = \"{metric}\"\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
+             set = {{ use_kd = false }}\n"
+        );
+        let surroundings = Surroundings { working_folder: folder.to_owned(), variables: Vec::new() };
+        let plan = expand(&SweepFile::parse("test", &text).unwrap(), "test", "test", &surroundings).unwrap();
+        let task = plan.tasks.iter().find(|task| task.step == "student").unwrap().clone();
+        (SweepFolder::at(folder).unwrap(), plan, task)
+    }
+
+    #[test]
+    fn what_is_not_finite_fails_its_trial_only() {
+        let temporary = tempfile::tempdir().unwrap();
+        for (metric, status) in [("val_id", Status::Failed), ("val_loss", Status::Done)] {
+            let (folder, plan, task) = sweep(&temporary.path().join(metric), metric);
+            let claim = folder.claim(&task).unwrap().unwrap();
+            std::fs::create_dir_all(claim.folder().join("run")).unwrap();
+            std::fs::write(claim.folder().join("run/metrics.csv"), EPOCHS).unwrap();
+            let mut state = TaskState::default();
+            conclude_done(&folder, &plan, &task, &mut state).unwrap();
+            claim.write(&state).unwrap();
+            let state = folder.state(&task).unwrap();
+            assert_eq!((state.status, state.metrics["val_loss"]), (status, 0.25));
+            assert!(!state.metrics.contains_key("val_id"));
+            assert_eq!(state.reason.is_some_and(|reason| reason.contains("`val_id` is inf")), status == Status::Failed);
+        }
+    }
+
+    #[test]
+    fn a_run_that_went_on_alone_has_its_own_time() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (folder, plan, task) = sweep(temporary.path(), "val_loss");
+        let claim = folder.claim(&task).unwrap().unwrap();
+        std::fs::create_dir_all(claim.folder().join("run")).unwrap();
+        std::fs::write(claim.folder().join("run/metrics.csv"), EPOCHS).unwrap();
+        std::fs::write(claim.folder().join("run/summary.json"), "{}").unwrap();
+        claim.write(&TaskState { status: Status::Running, ..TaskState::default() }).unwrap();
+        let grant = Grant { threads: 1, memory_bytes: None, gpu: None, gpu_memory_bytes: None, may_grow: false };
+        assert!(Attempt::start(&folder, &plan, &task, claim, &grant).unwrap().is_none());
+        let state = folder.state(&task).unwrap();
+        assert_eq!((state.status, state.seconds), (Status::Done, 4.0));
+    }
+
+    /// How a training stands that was to be stopped early and ended as this script of a shell does.
+    fn stopped_early(script: &str, has_weights: bool) -> TaskState {
+        let temporary = tempfile::tempdir().unwrap();
+        let (folder, plan, task) = sweep(temporary.path(), "val_loss");
+        let claim = folder.claim(&task).unwrap().unwrap();
+        std::fs::create_dir_all(claim.folder().join("run")).unwrap();
+        if has_weights {
+            std::fs::write(claim.folder().join("run/best.safetensors"), "").unwrap();
+        }
+        let log = File::create(claim.folder().join("log.txt")).unwrap();
+        let child = Command::new("sh").args(["-c", script]).stdout(log).spawn().unwrap();
+        let mut attempt = Attempt {
+            task,
+            claim,
+            child,
+            state: TaskState { status: Status::Running, ..TaskState::default() },
+            started: Instant::now(),
+            log_start: 0,
+            log_read: 0,
+            asked_to_stop: Some(Asked::Early("worse".to_owned())),
+            may_grow: false,
+        };
+        loop {
+            if let Some(state) = attempt.poll(&folder, &plan).unwrap() {
+                return state;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn what_fails_while_it_is_stopped_early_has_failed() {
+        let interrupted = "echo 'interrupted; go on with --resume after 3 epochs'; exit 1";
+        let state = stopped_early(interrupted, true);
+        assert_eq!((state.status, state.reason.as_deref()), (Status::Stopped, Some("stopped early: worse")));
+        let state = stopped_early(interrupted, false);
+        assert!(state.status == Status::Failed && state.reason.unwrap().contains("no weights"));
+        assert_eq!(stopped_early("kill -TERM $$", true).status, Status::Stopped, "before it listened");
+        let state = stopped_early("echo interrupted; echo 'error: last/state: cannot write: no space'; exit 1", true);
+        assert!(state.status == Status::Waiting && state.reason.unwrap().contains("no space"));
+        assert_eq!(stopped_early("exit 101", true).failures, 1, "a panic");
+        let state = stopped_early("kill -KILL $$", true);
+        assert!(state.status == Status::Waiting && state.reason.unwrap().contains("out of memory"));
+    }
 }

@@ -11,8 +11,11 @@ use crate::sweep::plan::metric;
 /// Results of a training or an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
+    /// As they were written: what is not finite, too.
     pub metrics: BTreeMap<String, f64>,
     pub epochs: u64,
+    /// Of all epochs together.
+    pub seconds: f64,
     pub peak_memory_bytes: u64,
 }
 
@@ -48,6 +51,7 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     // Of equals the first, as the training has it.
     let best = epochs.iter().reduce(|best, epoch| if loss(&epoch) < loss(&best) { epoch } else { best });
     let peak = epochs.iter().filter_map(|epoch| epoch.get("peak_memory_bytes")).fold(0.0f64, |a, &b| a.max(b));
+    let seconds = epochs.iter().filter_map(|epoch| epoch.get("seconds")).sum();
     let mut metrics = best.cloned().unwrap_or_default();
     for progress in metric::PROGRESS {
         metrics.remove(progress);
@@ -55,7 +59,7 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     if let Some(summary) = json(&run.join("summary.json"))? {
         metrics.extend(summary["num_parameters"].as_f64().map(|count| (metric::PARAMETERS.to_owned(), count)));
     }
-    Ok(Results { metrics, epochs: epochs.len() as u64, peak_memory_bytes: peak as u64 })
+    Ok(Results { metrics, epochs: epochs.len() as u64, seconds, peak_memory_bytes: peak as u64 })
 }
 
 /// What an evaluation says of the model in `run`: the mean of every metric over the test folders, and each folder's own as

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::results::Results;
+
 /// Written by whoever holds the task's claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -25,12 +27,23 @@ pub struct TaskState {
     pub epochs: u64,
     /// Folder of the results, below the task's.
     pub run: Option<String>,
-    /// By name, in the best epoch.
+    /// By name, in the best epoch; all of them finite.
     pub metrics: BTreeMap<String, f64>,
     /// Why it failed, or was stopped.
     pub reason: Option<String>,
     /// Who works on it, or did last.
     pub worker: Option<Worker>,
+}
+
+impl TaskState {
+    /// Takes over what a run has come to. JSON has no number for a metric that is not finite, and nobody could compare it.
+    pub fn take(&mut self, found: Results) {
+        self.metrics = found.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
+        self.epochs = found.epochs;
+        // A run that went on without its sweep knows of more than the sweep does.
+        self.seconds = self.seconds.max(found.seconds);
+        self.peak_memory_bytes = self.peak_memory_bytes.max(found.peak_memory_bytes);
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
