@@ -133,7 +133,28 @@ fn mistakes_are_said_with_their_place() {
     let said = plan_of(SMALL, &["lr=fast"]).unwrap_err();
     assert!(said.contains("lr=fast") && said.contains("no value of lr"), "{said}");
 
+    for (section, name) in [
+        ("[resources]\nthreads = 0", "[resources] threads = 0"),
+        ("[resources]\ntrials_per_gpu = 0", "[resources] trials_per_gpu = 0"),
+        ("[resources]\nmemory_per_trial = \"0B\"", "[resources] memory_per_trial = 0"),
+        ("[slurm]\ncpus = 0\ntime = \"whenever\"", "[slurm] cpus = 0"),
+        ("[slurm]\nmemory_margin = nan", "[slurm] memory_margin = NaN"),
+        ("[early_stopping]\nrule = \"asha\"\nreduction = 1", "[early_stopping] reduction = 1"),
+    ] {
+        let said = wrong(&format!("{SMALL}{section}\n"));
+        assert!(said.contains(name), "{section}: {said}");
+    }
+
     let workplace = Workplace::new();
     assert!(workplace.refused(&["sweep", "student-size"]).contains("student-sizes"));
     assert!(workplace.refused(&["sweep", "status", "nowhere"]).contains("no sweep has been started"));
+}
+
+#[test]
+fn the_name_of_a_job_is_one_word() {
+    let workplace = Workplace::new();
+    let text = SMALL.replace("\n[[axis]]", "\nset = { use_kd = false }\n[[axis]]");
+    std::fs::write(workplace.path().join("my sweep.toml"), text).unwrap();
+    let said = workplace.success(&["sweep", "my sweep.toml", "--dry-run", "--executor", "slurm"]);
+    assert!(said.contains("\n#SBATCH --job-name=kdgat-my_sweep-student\n"), "{said}");
 }

@@ -11,6 +11,8 @@ pub struct EarlyStopping {
     pub rule: Rule,
     /// Column of `metrics.csv` that is looked at; the sweep's metric when left out.
     pub metric: Option<String>,
+    /// Which values of that column are better; the sweep's direction where it is the sweep's own metric.
+    pub direction: Option<Direction>,
     /// Epochs that every trial gets.
     #[serde(default = "ten")]
     pub min_epochs: u64,
@@ -42,9 +44,26 @@ pub enum Rule {
 }
 
 impl EarlyStopping {
+    /// Numbers that the rule cannot be meant with.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut refuse = |name: &str, found: u64, least: u64| {
+            if found < least {
+                problems
+                    .push(format!("[early_stopping] {name} = {found} is out of range: it has to be at least {least}"));
+            }
+        };
+        refuse("min_epochs", self.min_epochs, 1);
+        refuse("min_trials", self.min_trials as u64, 1);
+        // One in one would go on: nothing would ever be ended.
+        refuse("reduction", self.reduction as u64, 2);
+        problems
+    }
+
     /// Why the trial with these values (one an epoch) should end, given those of the others, running or done; `None` when
-    /// it should go on.
+    /// it should go on. `direction` is the sweep's, which holds for its own metric.
     pub fn reason(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
+        let direction = self.direction.unwrap_or(direction);
         match self.rule {
             Rule::Median => self.by_median(direction, trial, others),
             Rule::Asha => self.by_halving(direction, trial, others),
@@ -77,8 +96,8 @@ impl EarlyStopping {
         let reduction = self.reduction.max(2);
         // The last rung that the trial has come to.
         let mut rung = usize::try_from(self.min_epochs.max(1)).ok().filter(|&rung| rung <= trial.len())?;
-        while rung * reduction <= trial.len() {
-            rung *= reduction;
+        while let Some(next) = rung.checked_mul(reduction).filter(|&next| next <= trial.len()) {
+            rung = next;
         }
         let own = best(direction, &trial[..rung])?;
         let reached = others.iter().filter(|other| other.len() >= rung);
@@ -103,7 +122,7 @@ mod tests {
     use super::*;
 
     fn rule(rule: Rule, min_epochs: u64) -> EarlyStopping {
-        EarlyStopping { rule, metric: None, min_epochs, min_trials: 3, reduction: 3 }
+        EarlyStopping { rule, metric: None, direction: None, min_epochs, min_trials: 3, reduction: 3 }
     }
 
     #[test]
@@ -120,6 +139,23 @@ mod tests {
     }
 
     #[test]
+    fn another_column_has_its_own_direction() {
+        let median = EarlyStopping { direction: Some(Direction::Minimize), ..rule(Rule::Median, 2) };
+        let others = vec![vec![1.0, 0.8], vec![1.0, 0.9], vec![1.0, 0.7]];
+        let reason = |trial: &[f64]| median.reason(Direction::Maximize, trial, &others);
+        assert_eq!(reason(&[0.1, 0.1]), None, "the best of a maximised sweep's losses was ended");
+        assert!(reason(&[2.0, 1.9]).is_some());
+    }
+
+    #[test]
+    fn numbers_without_a_meaning_are_named() {
+        assert_eq!(rule(Rule::Asha, 1).problems(), Vec::<String>::new());
+        let wrong = EarlyStopping { min_trials: 0, reduction: 1, ..rule(Rule::Asha, 0) }.problems();
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
+        assert_eq!(wrong[2], "[early_stopping] reduction = 1 is out of range: it has to be at least 2");
+    }
+
+    #[test]
     fn of_three_at_a_rung_the_best_goes_on() {
         let asha = rule(Rule::Asha, 2);
         let others = vec![vec![1.0, 0.5, 0.5], vec![1.0, 0.9, 0.9]];
@@ -128,6 +164,9 @@ mod tests {
         assert!(reason(&[1.0, 0.6]).unwrap().contains("rung of 2"));
         assert_eq!(reason(&[1.0]), None, "not at a rung yet");
         assert_eq!(asha.reason(Direction::Minimize, &[1.0, 9.0], &others[..1]), None, "two cannot be thirds");
+        // A rung beyond all numbers is one that nobody comes to.
+        let huge = EarlyStopping { reduction: 1 << 63, ..asha.clone() };
+        assert_eq!(huge.reason(Direction::Minimize, &[1.0, 0.6], &others), None);
         // The rung of 6 epochs: nobody else is there.
         assert_eq!(reason(&[1.0, 0.9, 0.9, 0.9, 0.9, 0.9]), None);
     }

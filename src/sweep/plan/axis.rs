@@ -1,8 +1,13 @@
 //! Axes: from what the file says to the choices that a trial takes.
 
+use std::collections::HashSet;
+
 use super::file::{AxisEntry, Range, Scale, text_of};
 use crate::config;
 use crate::random;
+
+/// Values of a range, and trials of a sweep, at most: more are a slip, and would take all memory before anything runs.
+pub const MOST: u64 = 100_000;
 
 /// One thing that is varied.
 #[derive(Clone, Debug)]
@@ -29,7 +34,7 @@ pub enum Choices {
 }
 
 /// One value of an axis: what it is called, and what it sets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
     pub label: String,
     /// Presets that are added to a step's.
@@ -73,9 +78,8 @@ impl Axis {
             if listed.is_empty() {
                 return Err(format!("{what} has no value; give one at least"));
             }
-            let twice =
-                listed.iter().enumerate().find(|(at, choice)| listed[..*at].iter().any(|c| c.label == choice.label));
-            if let Some((_, choice)) = twice {
+            let mut seen = HashSet::new();
+            if let Some(choice) = listed.iter().find(|choice| !seen.insert(&choice.label)) {
                 return Err(format!("{what}: `{}` is there twice; keep one of them", choice.label));
             }
         }
@@ -97,7 +101,7 @@ impl Axis {
                 // A whole number stands for the unit around it, so that both ends are as likely as the rest.
                 let half = if *integer { 0.5 } else { 0.0 };
                 let number = between(from - half, to + half, random::to_unit(bits), *scale);
-                let text = if *integer { number.round().clamp(*from, *to).to_string() } else { short(number) };
+                let text = if *integer { whole(number.clamp(*from, *to)) } else { short(number) };
                 Choice::setting(field, text)
             }
         }
@@ -156,9 +160,14 @@ fn of_range(field: &'static str, range: &Range, draws: bool) -> Result<Choices, 
     if count < 2 {
         return Err(format!("a range has 2 values at least (got count = {count})"));
     }
+    if count > MOST {
+        return Err(format!(
+            "a range has {MOST} values at most (got count = {count}); with combine = \"random\" leave `count` out"
+        ));
+    }
     let value = |index: u64| {
         let number = between(from, to, index as f64 / (count - 1) as f64, range.scale);
-        if integer { number.round().to_string() } else { short(number) }
+        if integer { whole(number) } else { short(number) }
     };
     let mut texts: Vec<String> = (0..count).map(value).collect();
     texts.dedup();
@@ -173,9 +182,19 @@ fn between(from: f64, to: f64, share: f64, scale: Scale) -> f64 {
     }
 }
 
+/// The whole number that is nearest.
+fn whole(number: f64) -> String {
+    unsigned_zero(number.round()).to_string()
+}
+
 /// Six significant digits: what a person would compare, and the same on every machine.
 fn short(number: f64) -> String {
-    format!("{number:.5e}").parse::<f64>().unwrap_or(number).to_string()
+    unsigned_zero(format!("{number:.5e}").parse().unwrap_or(number)).to_string()
+}
+
+/// Zero has a sign as a float, and no field takes `-0`.
+fn unsigned_zero(number: f64) -> f64 {
+    if number == 0.0 { 0.0 } else { number }
 }
 
 /// The field's name, or what is wrong with it.

@@ -1,8 +1,8 @@
 //! Axes put together to combinations: all with all, side by side, or drawn at random; less what is excluded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use super::axis::{Axis, Choice, Choices};
+use super::axis::{Axis, Choice, Choices, MOST};
 use super::file::{Combine, SweepFile, text_of};
 use crate::config::nearest;
 use crate::random::{self, Purpose};
@@ -17,6 +17,10 @@ pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>,
         problems.push("`samples` goes with combine = \"random\"; drop it, or set that".to_owned());
     }
     problems.extend(unknown_exclusions(file, axes));
+    if count(file, axes).is_none_or(|count| count > MOST) {
+        problems.push(format!("these are more than {MOST} trials; give fewer values, seeds or `samples`"));
+        return Err(problems);
+    }
     let found = match file.combine {
         Combine::Product => product(axes),
         Combine::Zip => zip(axes).unwrap_or_else(|problem| {
@@ -37,6 +41,17 @@ pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>,
         problems.push("everything is excluded, no trial is left; drop an [[exclude]]".to_owned());
     }
     if problems.is_empty() { Ok(kept) } else { Err(problems) }
+}
+
+/// Trials with all seeds, before anything is excluded; `None` beyond all numbers.
+fn count(file: &SweepFile, axes: &[Axis]) -> Option<u64> {
+    let lengths = || axes.iter().map(|axis| listed(axis).len() as u64);
+    let combinations = match file.combine {
+        Combine::Product => lengths().try_fold(1, u64::checked_mul),
+        Combine::Zip => lengths().max().or(Some(1)),
+        Combine::Random => file.samples.or(Some(0)),
+    };
+    combinations?.checked_mul(file.seeds.len().max(1) as u64)
 }
 
 fn listed(axis: &Axis) -> &[Choice] {
@@ -73,16 +88,13 @@ fn zip(axes: &[Axis]) -> Result<Vec<Combination>, String> {
 
 /// A draw is a function of the seed, its number and the axis alone: more samples leave the first ones as they are.
 fn draws(axes: &[Axis], seed: u64, samples: u64) -> Vec<Combination> {
-    let mut found: Vec<Combination> = Vec::new();
-    for sample in 0..samples {
+    let mut seen: HashSet<Combination> = HashSet::new();
+    let combination = |sample| {
         let draw =
             |(number, axis): (usize, &Axis)| axis.draw(random::bits(seed, Purpose::Sweep, number as u64, sample));
-        let combination: Combination = axes.iter().enumerate().map(draw).collect();
-        if !found.contains(&combination) {
-            found.push(combination);
-        }
-    }
-    found
+        axes.iter().enumerate().map(draw).collect::<Combination>()
+    };
+    (0..samples).map(combination).filter(|combination| seen.insert(combination.clone())).collect()
 }
 
 fn unknown_exclusions(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
@@ -177,6 +189,33 @@ mod tests {
         assert!(rates.iter().all(|rate| (1e-4..=1e-2).contains(rate)));
         let below = rates.iter().filter(|rate| **rate < 1e-3).count();
         assert!((10..=30).contains(&below), "{below} of 40 draws are in the lower decade");
+    }
+
+    #[test]
+    fn whole_numbers_have_no_signed_zero() {
+        let text = "combine = \"random\"\nsamples = 64\n[[axis]]\nfield = \"seed\"\nrange = { from = 0, to = 3 }\n";
+        let mut drawn = labels(text);
+        drawn.sort();
+        assert_eq!(drawn, ["0", "1", "2", "3"]);
+        let text = "[[axis]]\nfield = \"seed\"\nrange = { from = -1, to = 0, count = 6 }\n";
+        assert_eq!(labels(text), ["-1", "0"]);
+    }
+
+    #[test]
+    fn more_than_can_be_meant_is_refused_before_it_is_made() {
+        let refused = |text: &str| {
+            let (file, axes) = file(text);
+            combinations(&file, &axes).unwrap_err().join("\n")
+        };
+        let axis =
+            |field: &str| format!("[[axis]]\nfield = \"{field}\"\nrange = {{ from = 0.1, to = 0.9, count = 400 }}\n");
+        assert!(refused(&format!("{}{}", axis("kd_alpha"), axis("lr"))).contains("more than 100000 trials"));
+        assert!(refused(&format!("seeds = [{}]\n{}", "1, ".repeat(300), axis("lr"))).contains("fewer values, seeds"));
+        let random = "combine = \"random\"\nsamples = 100000000000\n[[axis]]\nfield = \"lr\"\nvalues = [0.1, 0.2]\n";
+        assert!(refused(random).contains("more than 100000 trials"));
+        let range = "[[axis]]\nfield = \"lr\"\nrange = { from = 0.1, to = 0.9, count = 100000000000 }\n";
+        let file = SweepFile::parse("test", &format!("metric = \"val_loss\"\n{range}")).unwrap();
+        assert!(Axis::new(&file.axis[0], false).unwrap_err().contains("at most (got count = 100000000000)"));
     }
 
     #[test]

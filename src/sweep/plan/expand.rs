@@ -1,7 +1,7 @@
 //! From a sweep file to its tasks and trials. Every combination's configuration is merged and checked here, before
 //! anything runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -12,6 +12,7 @@ use super::task::{Input, Plan, Task, TaskKind, Trial, describe, trial_id};
 use super::{metric, shared};
 use crate::config::{self, Config, CurriculumKind, Sources, nearest};
 use crate::sweep::SweepError;
+use crate::sweep::early::EarlyStopping;
 
 /// What configurations are merged from beside the sweep file.
 #[derive(Clone, Debug, Default)]
@@ -39,19 +40,21 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
     let invalid = |problems: Vec<String>| SweepError::Invalid { file: shown.to_owned(), problems };
     let axes = axes(file).map_err(invalid)?;
     let problems = step_problems(file).into_iter().chain(metric::problems(file)).chain(axis_problems(file, &axes));
-    let problems: Vec<String> = problems.chain(file.resources.problems()).collect();
+    let problems = problems.chain(file.early_stopping.iter().flat_map(EarlyStopping::problems));
+    let problems: Vec<String> = problems.chain(file.resources.problems()).chain(file.slurm.problems()).collect();
     if !problems.is_empty() {
         return Err(invalid(problems));
     }
     let (varied, seeds) = axes.split_at(axes.len() - usize::from(!file.seeds.is_empty()));
     let combinations = with_seeds(combinations(file, varied).map_err(invalid)?, seeds);
 
-    let mut expansion = Expansion { file, axes: &axes, shown, surroundings, tasks: Vec::new() };
+    let mut expansion = Expansion { file, axes: &axes, shown, surroundings, tasks: Vec::new(), known: HashSet::new() };
     let mut trials: Vec<Trial> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
     for combination in &combinations {
         let trial = expansion.trial(combination)?;
         // Two combinations that set the same are one trial.
-        if !trials.iter().any(|known| known.id == trial.id) {
+        if known.insert(trial.id.clone()) {
             trials.push(trial);
         }
     }
@@ -151,6 +154,8 @@ struct Expansion<'a> {
     shown: &'a str,
     surroundings: &'a Surroundings,
     tasks: Vec<Task>,
+    /// Their digests.
+    known: HashSet<String>,
 }
 
 impl Expansion<'_> {
@@ -221,7 +226,7 @@ impl Expansion<'_> {
     }
 
     fn add(&mut self, task: Task) {
-        if !self.tasks.iter().any(|known| known.id == task.id) {
+        if self.known.insert(task.id.clone()) {
             self.tasks.push(task);
         }
     }

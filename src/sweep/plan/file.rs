@@ -181,6 +181,9 @@ pub enum Combine {
     Random,
 }
 
+/// Threads of a trial at most, as the field `threads` has it.
+pub const MOST_THREADS: usize = 4096;
+
 /// What a trial may use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -228,8 +231,19 @@ impl Resources {
 
     /// What cannot be meant.
     pub fn problems(&self) -> Vec<String> {
-        let Some(MoreMemory { factor, at_most }) = &self.more_memory else { return Vec::new() };
         let mut problems = Vec::new();
+        if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
+            problems.push(format!(
+                "[resources] threads = {threads} is out of range: it has to be from 1 to {MOST_THREADS}, or left out"
+            ));
+        }
+        if self.memory_per_trial.0 == 0 {
+            problems.push("[resources] memory_per_trial = 0 lets nothing run; use 1GiB or so".to_owned());
+        }
+        if self.trials_per_gpu == 0 {
+            problems.push("[resources] trials_per_gpu = 0 lets nothing run; use 1 or more".to_owned());
+        }
+        let Some(MoreMemory { factor, at_most }) = &self.more_memory else { return problems };
         if !(factor.is_finite() && *factor > 1.0) {
             problems
                 .push(format!("[resources] more_memory: the factor {factor} makes no memory larger; use 2.0 or so"));
@@ -280,10 +294,8 @@ impl JobsFile {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the settings of jobs"))?;
         let file = path.display().to_string();
         let jobs: Self = parse(&file, &text)?;
-        match jobs.resources.problems() {
-            problems if problems.is_empty() => Ok(jobs),
-            problems => Err(SweepError::Invalid { file, problems }),
-        }
+        let problems = [jobs.resources.problems(), jobs.slurm.problems()].concat();
+        if problems.is_empty() { Ok(jobs) } else { Err(SweepError::Invalid { file, problems }) }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::config::nearest;
 use crate::evaluate::metrics::METRICS;
 use crate::fusion;
 use crate::stage::{CURRICULUM_COLUMNS, objective};
+use crate::sweep::early::EarlyStopping;
 use crate::train::metrics::metrics_header;
 
 /// Columns of `metrics.csv` that say how a training went, not what came of it.
@@ -51,7 +52,26 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
     } else if !known.contains(found) && (rule.metric.is_some() || problems.is_empty()) {
         problems.push(unknown("[early_stopping] metric", found, known));
     }
+    problems.extend(direction_problem(file, rule));
     problems
+}
+
+/// Which values of another column are better does not follow from the sweep's metric.
+fn direction_problem(file: &SweepFile, rule: &EarlyStopping) -> Option<String> {
+    let other = rule.metric.as_ref().filter(|metric| **metric != file.metric);
+    match (other, rule.direction) {
+        (Some(metric), None) => Some(format!(
+            "[early_stopping] metric = \"{metric}\" is not the sweep's metric `{}`, so say which values of it are better: \
+             direction = \"minimize\" or \"maximize\"",
+            file.metric
+        )),
+        (None, Some(direction)) if direction != file.direction => Some(format!(
+            "[early_stopping] direction = \"{}\" contradicts the sweep's own (\"{}\") for the same metric; leave it out",
+            direction.as_str(),
+            file.direction.as_str()
+        )),
+        _ => None,
+    }
 }
 
 /// `f1` of `test_01_known_vehicle_known_attack/f1`: each test folder has every metric.
@@ -126,10 +146,25 @@ mod tests {
 
     #[test]
     fn early_stopping_looks_at_any_column() {
-        let rule = |metric: &str| format!("early_stopping = {{ rule = \"median\", metric = \"{metric}\" }}");
+        let rule = |metric: &str| {
+            format!("early_stopping = {{ rule = \"median\", metric = \"{metric}\", direction = \"maximize\" }}")
+        };
         assert_eq!(problem("val_loss", "normal", &rule("graphs_per_second")), None);
         let said = problem("val_loss", "normal", &rule("val_los")).unwrap();
         assert!(said.starts_with("[early_stopping] metric: ") && said.contains("`val_loss`"), "{said}");
+    }
+
+    #[test]
+    fn another_column_needs_a_direction_of_its_own() {
+        let rule = |more: &str| format!("direction = \"maximize\"\nearly_stopping = {{ rule = \"median\"{more} }}");
+        assert_eq!(problem("val_loss", "normal", &rule("")), None);
+        assert_eq!(problem("val_loss", "normal", &rule(", metric = \"val_loss\"")), None);
+        assert_eq!(problem("val_loss", "normal", &rule(", metric = \"lr\", direction = \"minimize\"")), None);
+        let said = problem("val_loss", "normal", &rule(", metric = \"lr\"")).unwrap();
+        assert!(said.contains("metric = \"lr\" is not the sweep's metric `val_loss`"), "{said}");
+        assert!(said.contains("direction = \"minimize\" or"), "{said}");
+        let said = problem("val_loss", "normal", &rule(", direction = \"minimize\"")).unwrap();
+        assert!(said.contains("contradicts"), "{said}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task]
     let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
     let log = folder.path().join("slurm").join(format!("{step}-%A_%a.log"));
     let mut directives = vec![
-        format!("--job-name=kdgat-{}-{step}", plan.name),
+        format!("--job-name=kdgat-{}-{step}", plain(&plan.name)),
         format!("--array=0-{}{at_once}", tasks.len().saturating_sub(1)),
         format!("--cpus-per-task={}", settings.cpus),
         format!("--mem={asked_mebibytes:.0}M"),
@@ -71,4 +71,10 @@ exit "$code"
 "#
     );
     text
+}
+
+/// A name that sbatch takes as one word: the sweep's is that of a file, which may have blanks.
+fn plain(name: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
 }

@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sweep::plan::file::MOST_THREADS;
+
 /// How jobs are submitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmSettings {
     pub partition: Option<String>,
     pub account: Option<String>,
-    /// `HH:MM:SS` of a job; it goes on with its checkpoint when that is over.
+    /// `HH:MM:SS` of a job, or another of Slurm's forms; it goes on with its checkpoint when that is over.
     pub time: String,
     /// Cores of a job.
     pub cpus: usize,
@@ -39,6 +41,94 @@ impl Default for SlurmSettings {
             at_once: 0,
             directives: Vec::new(),
             setup: Vec::new(),
+        }
+    }
+}
+
+/// What `--signal` takes at most.
+const MOST_SIGNAL_SECONDS: u64 = 65535;
+/// Memory is asked for so many times beyond the grant at most.
+const MOST_MARGIN: f64 = 10.0;
+
+impl SlurmSettings {
+    /// What cannot be meant, so that it is told before a job is submitted, and not by `sbatch`.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut refuse = |refused: bool, name: &str, found: &dyn std::fmt::Display, expected: &str| {
+            if refused {
+                problems.push(format!("[slurm] {name} = {found} cannot be meant; expected {expected}"));
+            }
+        };
+        let Self { time, cpus, memory_margin, signal_seconds, .. } = self;
+        refuse(!(1..=MOST_THREADS).contains(cpus), "cpus", cpus, &format!("1 to {MOST_THREADS}"));
+        // Not a number is in no range.
+        let is_margin = (0.0..=MOST_MARGIN).contains(memory_margin);
+        refuse(!is_margin, "memory_margin", memory_margin, &format!("a share from 0 to {MOST_MARGIN}"));
+        let seconds = 1..=MOST_SIGNAL_SECONDS;
+        refuse(!seconds.contains(signal_seconds), "signal_seconds", signal_seconds, "1 to 65535");
+        refuse(!is_time(time), "time", &format!("{time:?}"), "HH:MM:SS, D-HH:MM:SS, or minutes");
+        for (name, value) in [("partition", &self.partition), ("account", &self.account), ("gres", &self.gres)] {
+            let Some(value) = value else { continue };
+            let is_word = !value.is_empty() && !value.contains(|letter: char| letter.is_whitespace() || letter == '#');
+            refuse(!is_word, name, &format!("{value:?}"), "one word, as sbatch takes it");
+        }
+        for directive in &self.directives {
+            let is_flag = directive.starts_with('-') && !directive.contains(['\n', '\r']);
+            refuse(
+                !is_flag,
+                "directives",
+                &format!("{directive:?}"),
+                "a flag of sbatch on one line, such as --nice=100",
+            );
+        }
+        problems
+    }
+}
+
+/// Whether Slurm takes it for a time: minutes, `MM:SS`, `HH:MM:SS`, and after days `HH`, `HH:MM`, `HH:MM:SS`.
+fn is_time(text: &str) -> bool {
+    if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return true;
+    }
+    let is_number = |part: &str| (1..=9).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
+    let parts: Vec<&str> = rest.split(':').collect();
+    days.is_none_or(is_number) && parts.len() <= 3 && parts.iter().all(|part| is_number(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_slurm_would_refuse_is_refused_before() {
+        assert_eq!(SlurmSettings::default().problems(), Vec::<String>::new());
+        let wrong = SlurmSettings {
+            partition: Some("gpu\n#SBATCH --nice".to_owned()),
+            time: "whenever".to_owned(),
+            cpus: 0,
+            memory_margin: f64::NAN,
+            gres: Some("gpu:1 ".to_owned()),
+            signal_seconds: 99_999_999,
+            directives: vec!["--nice=100".to_owned(), "nice".to_owned()],
+            ..SlurmSettings::default()
+        };
+        let problems = wrong.problems();
+        assert_eq!(problems.len(), 7, "{problems:?}");
+        for name in ["cpus = 0", "memory_margin = NaN", "signal_seconds = 99999999", "time = \"whenever\"", "partition"]
+        {
+            assert!(problems.iter().any(|problem| problem.contains(name)), "{name}: {problems:?}");
+        }
+        assert_eq!(SlurmSettings { memory_margin: -5.0, ..SlurmSettings::default() }.problems().len(), 1);
+    }
+
+    #[test]
+    fn times_are_as_slurm_has_them() {
+        for time in ["90", "30:00", "04:00:00", "2-0", "1-12:30", "7-00:00:00", "0", "UNLIMITED"] {
+            assert!(is_time(time), "{time}");
+        }
+        for time in ["", "4h", "1:2:3:4", "1-", "-1", "04:00:", "1-2-3", " 90"] {
+            assert!(!is_time(time), "{time}");
         }
     }
 }
