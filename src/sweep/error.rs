@@ -21,7 +21,7 @@ pub enum SweepError {
     #[error("{file}: step `{step}` with {combination}: {source}")]
     Settings { file: String, step: String, combination: String, source: ConfigError },
     /// A file of the sweep's folder is not what was written.
-    #[error("{path}: {found}; remove the file, its task is then done again", path = path.display())]
+    #[error("{path}: {found}; {remedy}", path = path.display(), remedy = remedy(path))]
     Damaged { path: PathBuf, found: String },
     /// No such file, and no shipped sweep of that name.
     #[error("no sweep file `{name}`; the nearest shipped sweep is `{nearest}` (there are: {known})")]
@@ -56,6 +56,19 @@ impl SweepError {
     /// Whether the user can mend it by another command line or file.
     pub fn is_input(&self) -> bool {
         !matches!(self, Self::File { .. } | Self::Batch { .. } | Self::Lost { .. })
+    }
+}
+
+/// What makes a damaged file whole again.
+fn remedy(path: &Path) -> &'static str {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some("plan.json") => {
+            "remove it once no process works on the sweep, and start that again with its file: that writes the plan anew and \
+             keeps what is done"
+        }
+        Some("state.json") => "remove the file, its task is then done again",
+        // The task is done as its state says, whatever becomes of its results.
+        _ => "remove the folder of its task (below `tasks/`), the task is then done again",
     }
 }
 

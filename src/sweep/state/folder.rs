@@ -84,8 +84,10 @@ impl SweepFolder {
                 lock.unlock().map_err(SweepError::file(&path, "unlock"))?;
             }
             lock.lock_shared().map_err(SweepError::file(&path, "lock"))?;
-            if self.plan().ok().as_ref() == Some(plan) {
-                break lock;
+            match self.plan() {
+                Ok(found) if found == *plan => break lock,
+                Ok(_) | Err(SweepError::NoSweep { .. }) => {}
+                Err(error) => return Err(error),
             }
             // Somebody who only looked may have held the lock for a moment.
             tries += 1;
@@ -265,6 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_plan_is_not_another_plan() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let plan = crate::sweep::parts::plan("store", &Config::default(), 2, &Default::default());
+        let _member = folder.join(&plan, "").unwrap();
+        let path = folder.path().join(PLAN);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("part", "trap")).unwrap();
+        let said = folder.join(&plan, "").unwrap_err().to_string();
+        assert!(said.contains("plan.json: damaged") && said.contains("start that again with its file"), "{said}");
+    }
+
+    #[test]
     fn a_damaged_state_is_named() {
         let temporary = tempfile::tempdir().unwrap();
         let folder = SweepFolder::at(temporary.path()).unwrap();
@@ -276,6 +291,7 @@ mod tests {
         let path = folder.task(&task).join(STATE);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("1.5", "2.5")).unwrap();
-        assert!(folder.state(&task).unwrap_err().to_string().contains("damaged"));
+        let said = folder.state(&task).unwrap_err().to_string();
+        assert!(said.contains("damaged") && said.ends_with("remove the file, its task is then done again"), "{said}");
     }
 }
