@@ -40,8 +40,15 @@ pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
     if !options.overlays.is_empty() {
         found.text += &format!("\n# --preset {}\n", options.overlays.join(","));
     }
-    let data = options.data.as_ref().map(|data| format!("data={}", data.display()));
-    for change in data.iter().chain(&options.changes) {
+    if let Some(data) = &options.data {
+        // Not as a list of values: a path may have commas.
+        let data = data.display().to_string();
+        for step in &mut found.file.step {
+            step.set.insert("data".to_owned(), toml::Value::String(data.clone()));
+        }
+        found.text += &format!("\n# --data {data:?}\n");
+    }
+    for change in &options.changes {
         override_field(&mut found.file, change)?;
         // The copy in the pipeline's folder tells what was asked for.
         found.text += &format!("\n# --set {change}\n");
@@ -129,4 +136,22 @@ fn verdict(run: &Path) -> Result<String, SweepError> {
     let report: Value = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     let text = report["verdict"]["text"].as_str();
     text.map(str::to_owned).ok_or_else(|| damaged("it has no verdict".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::plan::{Surroundings, expand};
+
+    #[test]
+    fn a_dataset_is_the_path_that_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let surroundings = Surroundings { working_folder: folder.path().to_owned(), variables: Vec::new() };
+        for data in ["a,b/set_04", " a/set_04 ", "a\nb"] {
+            let found = file(&PipelineOptions { data: Some(data.into()), ..PipelineOptions::default() }).unwrap();
+            let plan = expand(&found.file, &found.name, &found.shown, &surroundings).unwrap();
+            assert_eq!(store(&plan).unwrap().config.data.data.as_deref(), Some(Path::new(data)));
+            plan::SweepFile::parse("sweep.toml", &found.text).unwrap();
+        }
+    }
 }
