@@ -163,10 +163,19 @@ pub fn effects(plan: &Plan, rows: &[Row]) -> Vec<Effect> {
     effects
 }
 
-/// Pairs of trials that differ in what `first` and `second` (`axis=value`) say and in nothing else.
+/// Pairs of trials that differ in what `first` and `second` (`axis=value`, two values of one axis) say and in nothing else.
 pub fn compare(plan: &Plan, rows: &[Row], first: &str, second: &str) -> Result<Comparison, String> {
     let (one, other) = (condition(plan, rows, first)?, condition(plan, rows, second)?);
-    let rest = |row: &Row| settings(plan, row, |axis| axis != one.0 && axis != other.0);
+    if one.0 != other.0 {
+        return Err(format!(
+            "`{first}` and `{second}` are values of two axes; give two values of one, such as `{first}` and another {}",
+            one.0
+        ));
+    }
+    if one.1 == other.1 {
+        return Err(format!("`{first}` is given twice; compare it with another value of {}", one.0));
+    }
+    let rest = |row: &Row| settings(plan, row, |axis| axis != one.0);
     let chosen = |(axis, value): &(String, String)| {
         let at = plan.axes.iter().position(|known| known == axis);
         let matches =
@@ -264,7 +273,9 @@ mod tests {
         assert_eq!((found.second_better, found.p_value), (0, 2.0 / 64.0));
         assert!(compare(&plan, &rows, "lr=0.1", "lr=0.3").unwrap_err().contains("nearest"));
         assert!(compare(&plan, &rows, "rl=0.1", "lr=0.2").unwrap_err().contains("`lr`"));
-        assert!(compare(&plan, &rows[..1], "lr=0.1", "lr=0.1").is_ok());
+        assert!(compare(&plan, &rows, "lr=0.1", "lr=0.1").unwrap_err().contains("given twice"));
+        assert!(compare(&plan, &rows, "lr=0.1", "size=small").unwrap_err().contains("values of two axes"));
+        assert!(compare(&plan, &rows[..1], "lr=0.1", "lr=0.1").is_err(), "compared with itself");
         assert!(compare(&plan, &rows, "lr", "lr=0.2").unwrap_err().contains("AXIS=VALUE"));
     }
 }

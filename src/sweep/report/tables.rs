@@ -129,12 +129,30 @@ pub fn markdown(title: &str, tables: &[Table]) -> String {
         if !table.note.is_empty() {
             text += &format!("{}\n\n", table.note);
         }
-        let line = |cells: &[String]| {
-            format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
-        };
+        let line =
+            |cells: &[String]| format!("| {} |\n", cells.iter().map(|text| cell(text)).collect::<Vec<_>>().join(" | "));
         text += &line(&table.header);
         text += &format!("|{}\n", "---|".repeat(table.header.len()));
         text.extend(table.rows.iter().map(|row| line(row)));
     }
     text
+}
+
+/// A text that is one cell: on one line, and without an end before its own.
+fn cell(text: &str) -> String {
+    text.replace("\r\n", " ").replace(['\n', '\r'], " ").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_on_one_line() {
+        let rows = vec![vec!["two\nlines\r\nand | a bar".to_owned(), "1".to_owned()]];
+        let header = vec!["case".to_owned(), "val_loss".to_owned()];
+        let table = Table { title: "All".to_owned(), note: String::new(), header, rows };
+        let text = markdown("Sweep", &[table]);
+        assert!(text.ends_with("|---|---|\n| two lines and \\| a bar | 1 |\n"), "{text}");
+    }
 }
