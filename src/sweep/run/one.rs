@@ -31,7 +31,16 @@ pub enum Outcome {
 
 /// Works on a task.
 pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) -> Result<Outcome, SweepError> {
-    let mut board = Board::new(folder, plan)?;
+    work_by(Board::new(folder, plan)?, folder, plan, task, grant)
+}
+
+fn work_by(
+    mut board: Board,
+    folder: &SweepFolder,
+    plan: &Plan,
+    task: &Task,
+    grant: &Grant,
+) -> Result<Outcome, SweepError> {
     let statuses = board.statuses();
     if statuses.get(task.id.as_str()).is_some_and(|status| status.is_done()) {
         return Ok(Outcome::Done);
@@ -44,12 +53,17 @@ pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) ->
         eprintln!("{} {}: another process is at it", task.step, task.label);
         return Ok(Outcome::NotNow);
     };
+    // Another process may have ended it since the board was read.
+    let growths = match folder.state(task)? {
+        state if state.status.is_done() => return Ok(Outcome::Done),
+        state if state.status.is_settled() => return Ok(Outcome::Failed),
+        state => state.growths,
+    };
     let Some(mut attempt) = Attempt::start(folder, plan, task, claim, grant)? else {
         folder.write_table(plan)?;
         return Ok(Outcome::Done);
     };
     folder.write_table(plan)?;
-    let growths = board.state(&task.id).map_or(0, |state| state.growths);
     let state = loop {
         pass_on(&mut attempt)?;
         if let Some(state) = attempt.poll(folder, plan)? {
@@ -81,4 +95,30 @@ fn pass_on(attempt: &mut Attempt) -> Result<(), SweepError> {
     // Nobody who reads it is no reason to end the task.
     let _ = std::io::stderr().write_all(&bytes);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sweep::parts;
+    use crate::sweep::plan::JobsFile;
+    use crate::sweep::state::TaskState;
+
+    #[test]
+    fn what_another_process_has_ended_meanwhile_is_not_done_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let plan = parts::plan("store", &Config::default(), 2, &JobsFile::default());
+        let grant = Grant { threads: 1, memory_bytes: None, gpu: None, gpu_memory_bytes: None, may_grow: false };
+        for (task, (status, outcome)) in
+            plan.tasks.iter().zip([(Status::Done, Outcome::Done), (Status::Failed, Outcome::Failed)])
+        {
+            let board = Board::new(&folder, &plan).unwrap();
+            let ended = TaskState { status, attempts: 1, ..TaskState::default() };
+            folder.claim(task).unwrap().unwrap().write(&ended).unwrap();
+            assert_eq!(work_by(board, &folder, &plan, task, &grant).unwrap(), outcome);
+            assert_eq!(folder.state(task).unwrap(), ended, "it was begun again");
+        }
+    }
 }
