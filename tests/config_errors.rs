@@ -87,6 +87,19 @@ fn numbers_out_of_range_are_refused_where_they_are_written() {
     }
 }
 
+/// Beyond these, products of sizes are no numbers of the machine any more.
+#[test]
+fn sizes_have_an_upper_end() {
+    for name in
+        ["stride", "latent", "heads", "embedding", "layers", "fc_layers", "accumulate_grad_batches", "batch_size"]
+    {
+        let said = load("", &[], &[(name, "18446744073709551615")]).unwrap_err();
+        assert!(said.contains(&format!("{name} = 18446744073709551615 is out of range")), "{said}");
+    }
+    assert!(error("hidden = [80, 1000001]").contains("has to be from 1 to 1000000"));
+    load("stride = 4294967295", &[], &[]).unwrap();
+}
+
 #[test]
 fn a_window_is_as_long_as_can_be_counted() {
     assert!(error("window = 65535").contains("has to be from 2 to 65534; set it with --window"));

@@ -19,7 +19,7 @@ config_fields! {
         /// Frames of a window, which becomes one graph.
         window: usize = 100, Between(2.0, 65534.0);
         /// Frames from the start of a window to the start of the next.
-        stride: usize = 100, AtLeast(1.0);
+        stride: usize = 100, Between(1.0, 4294967295.0);
         /// Features of nodes and edges: 10 of a node in one pass, or 35, standardised by attack-free training data. Teacher and student have the same.
         features: FeatureChoice = FeatureChoice::Window;
         /// Share of each training file's time that is held out for validation.
@@ -40,13 +40,13 @@ config_fields! {
         /// Name of the size, part of the run folder's name; a preset sets it together with the widths.
         size: String = "student".to_string();
         /// Widths of the hidden layers: one a layer for vgae, a single one for gat.
-        hidden: Vec<usize> = vec![80, 40, 16], AtLeast(1.0);
+        hidden: Vec<usize> = vec![80, 40, 16], Between(1.0, 1e6);
         /// Width of the latent space (vgae).
-        latent: usize = 16, AtLeast(1.0);
+        latent: usize = 16, Between(1.0, 1e6);
         /// Attention heads.
-        heads: usize = 1, AtLeast(1.0);
+        heads: usize = 1, Between(1.0, 1024.0);
         /// Width of the embedding of a CAN ID.
-        embedding: usize = 4, AtLeast(1.0);
+        embedding: usize = 4, Between(1.0, 1e6);
         /// How a CAN ID is embedded: as a row of the vocabulary, or hashed, so that any ID has an embedding of its own.
         id_encoding: IdEncoding = IdEncoding::Vocabulary;
         /// Rows of the table that IDs are hashed into.
@@ -56,9 +56,9 @@ config_fields! {
         /// Share of activations dropped in training.
         dropout: f64 = 0.1, Below(0.0, 1.0);
         /// Attention layers (gat; vgae has one a hidden width).
-        layers: usize = 2, AtLeast(1.0);
+        layers: usize = 2, Between(1.0, 1024.0);
         /// Fully connected layers of the classifier's head (gat).
-        fc_layers: usize = 3, AtLeast(1.0);
+        fc_layers: usize = 3, Between(1.0, 1024.0);
         /// Graph convolution; gatv2 uses the edge features.
         conv: Convolution = Convolution::Gat;
         /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is attention alone, compiled there (NVRTC).
@@ -86,9 +86,9 @@ config_fields! {
         /// Largest norm of all gradients together; 0 does not clip.
         gradient_clip: f64 = 1.0, AtLeast(0.0);
         /// Batches whose gradients are added up before an optimiser step.
-        accumulate_grad_batches: usize = 1, AtLeast(1.0);
+        accumulate_grad_batches: usize = 1, Between(1.0, 1e9);
         /// Graphs of a batch; the upper bound when the size is found automatically.
-        batch_size: usize = 4096, AtLeast(1.0);
+        batch_size: usize = 4096, Between(1.0, 1e9);
         /// Nodes of a batch at most: its last graphs go into the next one. none: graphs alone are counted.
         batch_nodes: Option<usize> = None, AtLeast(1.0);
         /// Find the batch size that fits the memory.

@@ -79,8 +79,8 @@ impl Windows {
         let mut begin = 0;
         while begin + self.window < self.pending.len() {
             each(self.first_frame, &self.pending[begin..=begin + self.window])?;
-            begin += self.stride;
-            self.first_frame += self.stride as u64;
+            begin = begin.saturating_add(self.stride);
+            self.first_frame = self.first_frame.saturating_add(self.stride as u64);
         }
         let used = begin.min(self.pending.len());
         self.skip += begin - used;
