@@ -354,48 +354,44 @@ mod tests {
         assert_eq!((state.status, state.seconds), (Status::Done, 4.0));
     }
 
-    /// How a training stands that was to be stopped early and ended as this script of a shell does.
-    fn stopped_early(script: &str, has_weights: bool) -> TaskState {
+    #[test]
+    fn what_fails_while_it_is_stopped_early_has_failed() {
         let temporary = tempfile::tempdir().unwrap();
         let (folder, plan, task) = sweep(temporary.path(), "val_loss");
         let claim = folder.claim(&task).unwrap().unwrap();
+        let weights = claim.folder().join("run/best.safetensors");
         std::fs::create_dir_all(claim.folder().join("run")).unwrap();
-        if has_weights {
-            std::fs::write(claim.folder().join("run/best.safetensors"), "").unwrap();
-        }
-        let log = File::create(claim.folder().join("log.txt")).unwrap();
-        let child = Command::new("sh").args(["-c", script]).stdout(log).spawn().unwrap();
+        std::fs::write(&weights, "").unwrap();
         let mut attempt = Attempt {
             task,
             claim,
-            child,
-            state: TaskState { status: Status::Running, ..TaskState::default() },
+            child: Command::new("true").spawn().unwrap(),
+            state: TaskState::default(),
             started: Instant::now(),
             log_start: 0,
             log_read: 0,
             asked_to_stop: Some(Asked::Early("worse".to_owned())),
             may_grow: false,
         };
-        loop {
-            if let Some(state) = attempt.poll(&folder, &plan).unwrap() {
-                return state;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-    }
-
-    #[test]
-    fn what_fails_while_it_is_stopped_early_has_failed() {
-        let interrupted = "echo 'interrupted; go on with --resume after 3 epochs'; exit 1";
-        let state = stopped_early(interrupted, true);
-        assert_eq!((state.status, state.reason.as_deref()), (Status::Stopped, Some("stopped early: worse")));
-        let state = stopped_early(interrupted, false);
-        assert!(state.status == Status::Failed && state.reason.unwrap().contains("no weights"));
-        assert_eq!(stopped_early("kill -TERM $$", true).status, Status::Stopped, "before it listened");
-        let state = stopped_early("echo interrupted; echo 'error: last/state: cannot write: no space'; exit 1", true);
-        assert!(state.status == Status::Waiting && state.reason.unwrap().contains("no space"));
-        assert_eq!(stopped_early("exit 101", true).failures, 1, "a panic");
-        let state = stopped_early("kill -KILL $$", true);
-        assert!(state.status == Status::Waiting && state.reason.unwrap().contains("out of memory"));
+        attempt.child.wait().unwrap();
+        // How it stands after an end with this status, as `wait` gives it, and these last words.
+        let mut ended = |status: i32, said: &str| {
+            attempt.state = TaskState { status: Status::Running, ..TaskState::default() };
+            std::fs::write(attempt.log(), said).unwrap();
+            attempt.conclude(&folder, &plan, ExitStatus::from_raw(status)).unwrap();
+            (attempt.state.status, attempt.state.reason.clone().unwrap())
+        };
+        let exit = |code: i32| code << 8;
+        let interrupted = "interrupted; go on with --resume after 3 epochs\n  run: student\n";
+        assert_eq!(ended(exit(1), interrupted), (Status::Stopped, "stopped early: worse".to_owned()));
+        assert_eq!(ended(Signal::TERM.as_raw(), "").0, Status::Stopped, "before it listened");
+        let full = ended(exit(1), &format!("{interrupted}error: last/state: cannot write: no space\n"));
+        assert!(full.0 == Status::Waiting && full.1.contains("no space"), "{full:?}");
+        assert_eq!(ended(exit(101), interrupted).0, Status::Waiting, "a panic");
+        let killed = ended(Signal::KILL.as_raw(), interrupted);
+        assert!(killed.0 == Status::Waiting && killed.1.contains("out of memory"), "{killed:?}");
+        std::fs::remove_file(&weights).unwrap();
+        let without = ended(exit(1), interrupted);
+        assert!(without.0 == Status::Failed && without.1.contains("no weights"), "{without:?}");
     }
 }

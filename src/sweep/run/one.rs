@@ -114,10 +114,16 @@ mod tests {
         for (task, (status, outcome)) in
             plan.tasks.iter().zip([(Status::Done, Outcome::Done), (Status::Failed, Outcome::Failed)])
         {
-            let board = Board::new(&folder, &plan).unwrap();
+            // Several, as a process that another test begins may hold the claim for a moment.
+            let boards: Vec<Board> = (0..50).map(|_| Board::new(&folder, &plan).unwrap()).collect();
             let ended = TaskState { status, attempts: 1, ..TaskState::default() };
             folder.claim(task).unwrap().unwrap().write(&ended).unwrap();
-            assert_eq!(work_by(board, &folder, &plan, task, &grant).unwrap(), outcome);
+            let works = |board| {
+                std::thread::sleep(PAUSE / 10);
+                work_by(board, &folder, &plan, task, &grant).unwrap()
+            };
+            let mut outcomes = boards.into_iter().map(works);
+            assert_eq!(outcomes.find(|outcome| *outcome != Outcome::NotNow), Some(outcome));
             assert_eq!(folder.state(task).unwrap(), ended, "it was begun again");
         }
     }
