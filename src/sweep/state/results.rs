@@ -62,8 +62,8 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     Ok(Results { metrics, epochs: epochs.len() as u64, seconds, peak_memory_bytes: peak as u64 })
 }
 
-/// What an evaluation says of the model in `run`: the mean of every metric over the test folders, and each folder's own as
-/// `folder/metric`; its size and its speed.
+/// What an evaluation says of the model in `run`, at its recorded threshold: the mean of every metric over the test folders
+/// that have it, and each folder's own as `folder/metric`; its size and its speed.
 pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
     let path = folder.join("metrics.json");
     let damaged = |found: &str| SweepError::Damaged { path: path.clone(), found: found.to_owned() };
@@ -76,8 +76,11 @@ pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
     let model = models.iter().find(of_run).ok_or_else(|| damaged("the run's model is not in it"))?;
     let mut metrics = BTreeMap::new();
     let mut sums: BTreeMap<String, (f64, u32)> = BTreeMap::new();
-    for row in model["results"].as_array().into_iter().flatten() {
-        if row["scope"] != "folder" || row["calibration"] != "none" {
+    let rows = || model["results"].as_array().into_iter().flatten();
+    // The first threshold is the recorded one; classifiers are judged at 0.5, too.
+    let recorded = rows().next().map_or(&Value::Null, |row| &row["threshold_method"]);
+    for row in rows() {
+        if row["scope"] != "folder" || row["calibration"] != "none" || row["threshold_method"] != *recorded {
             continue;
         }
         for (name, value) in row["metrics"].as_object().into_iter().flatten() {
@@ -104,5 +107,37 @@ fn json(path: &Path) -> Result<Option<Value>, SweepError> {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
             .map_err(|error| SweepError::Damaged { path: path.to_owned(), found: error.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_evaluation_counts_at_the_recorded_threshold_alone() {
+        let row = |folder: &str, method: &str, f1: Option<f64>| {
+            let metrics = json!({ "f1": { "value": f1 }, "roc_auc": { "value": 0.5 } });
+            json!({ "scope": "folder", "folder": folder, "calibration": "none", "threshold_method": method, "metrics": metrics })
+        };
+        let results = [
+            row("test_01", "fpr:0.001", Some(0.8)),
+            row("test_01", "0.5", Some(0.1)),
+            row("test_02", "fpr:0.001", Some(0.6)),
+            row("test_02", "0.5", Some(0.2)),
+            // Without attacks there is no F1.
+            row("test_03", "fpr:0.001", None),
+            row("test_03", "0.5", None),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let model = json!({ "paths": [folder.path().join("1/best.safetensors")], "results": results });
+        let report = json!({ "models": [model] }).to_string();
+        std::fs::write(folder.path().join("metrics.json"), report).unwrap();
+        let found = of_evaluation(folder.path(), &folder.path().join("1")).unwrap().metrics;
+        assert_eq!((found["test_01/f1"], found["test_02/f1"]), (0.8, 0.6));
+        assert!((found["f1"] - 0.7).abs() < 1e-12 && !found.contains_key("test_03/f1"), "{found:?}");
+        assert_eq!(found["roc_auc"], 0.5);
     }
 }
