@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Ending of files that are being written; whatever bears it is never read.
 pub const PARTIAL_EXTENSION: &str = "partial";
+/// Symbolic links that are followed one after another, as Linux does.
+const MOST_LINKS: usize = 40;
 
 /// Replaces `path` by `contents`, so that a reader or a crash sees the old file or the new one, never a part.
 ///
@@ -16,7 +18,13 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
 }
 
 /// As [`write_atomically`], for contents that `write` produces piece by piece.
+///
+/// What symbolic links lead to is replaced, not the links. A device or a pipe is not replaced but written into.
 pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    if is_stream(path)? {
+        return File::options().write(true).open(path).and_then(|mut file| write(&mut file));
+    }
+    let path = &behind_links(path);
     let partial = partial_name(path);
     let result = File::create(&partial).and_then(|mut file| {
         write(&mut file)?;
@@ -28,6 +36,29 @@ pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::R
         let _ = fs::remove_file(&partial);
     }
     result
+}
+
+/// Whether a path is that of a device, a pipe or a socket: nothing that has contents to replace.
+///
+/// # Errors
+/// Any error of the file system but that there is nothing yet.
+pub fn is_stream(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(!found.is_file() && !found.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where symbolic links lead to, which need not be there yet.
+pub fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // A circle of links has been refused as such; the limit is for one that is made meanwhile.
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
 }
 
 /// Makes a folder if it is not there, and finds out whether a file can be made in it: before long work whose results are to
@@ -87,5 +118,44 @@ mod tests {
         assert_eq!(error.unwrap_err().to_string(), "disk full");
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left behind");
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let link = folder.path().join("link");
+        // Once to a file that is not there yet, once to one that is.
+        std::os::unix::fs::symlink("inner/file", &link).unwrap();
+        for content in [b"new", b"two"] {
+            write_atomically(&link, content).unwrap();
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read(inner.join("file")).unwrap(), content);
+            assert_eq!(fs::read_dir(&inner).unwrap().count(), 1, "a temporary file was left behind");
+        }
+        let circle = folder.path().join("circle");
+        std::os::unix::fs::symlink("circle", &circle).unwrap();
+        assert!(write_atomically(&circle, b"new").is_err());
+        let to_folder = folder.path().join("to_folder");
+        std::os::unix::fs::symlink("inner", &to_folder).unwrap();
+        assert!(write_atomically(&to_folder, b"new").is_err());
+        assert!(fs::symlink_metadata(&to_folder).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_pipe_is_written_into_and_stays() {
+        use std::os::unix::fs::FileTypeExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        write_atomically(&pipe, b"content").unwrap();
+        assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo(), "the pipe was replaced");
+        assert_eq!(reader.join().unwrap(), b"content");
     }
 }

@@ -1,19 +1,20 @@
 //! The file of `kdgat evaluate --predictions`: a row for each tested graph and model.
 
-use std::fs;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::StageError;
 use crate::evaluate::judge::{CalibrateBy, Subject, TestFile};
 use crate::evaluate::tables::number;
+use crate::files;
 use crate::graph::Store;
 
-/// Rows of a predictions file, which gets its name when it is whole.
+/// Rows of a predictions file. Until they are whole they lie in a file without a name, of which nothing is left however the
+/// program ends.
 pub struct Predictions {
     path: PathBuf,
-    partial: tempfile::NamedTempFile,
-    rows: csv::Writer<fs::File>,
+    rows: csv::Writer<File>,
 }
 
 /// Columns of the predictions file.
@@ -33,12 +34,20 @@ const PREDICTION_COLUMNS: [&str; 11] = [
 
 impl Predictions {
     /// Begins a file.
+    ///
+    /// # Errors
+    /// A path that cannot be written, before anything is computed for it.
     pub fn create(path: &Path) -> Result<Self, StageError> {
         let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let partial = tempfile::Builder::new().suffix(".partial").tempfile_in(parent).map_err(error)?;
-        let rows = csv::Writer::from_writer(partial.reopen().map_err(error)?);
-        let mut predictions = Self { path: path.to_owned(), partial, rows };
+        let behind = files::behind_links(path);
+        let parent = behind.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let unnamed = match files::is_stream(path).map_err(error)? {
+            true => tempfile::tempfile(),
+            false if path.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            false => tempfile::tempfile_in(parent),
+        };
+        let rows = csv::Writer::from_writer(unnamed.map_err(error)?);
+        let mut predictions = Self { path: path.to_owned(), rows };
         predictions.row(&PREDICTION_COLUMNS.map(str::to_owned))?;
         Ok(predictions)
     }
@@ -49,13 +58,12 @@ impl Predictions {
         self.rows.write_record(cells).map_err(error)
     }
 
-    /// Gives the file its name.
+    /// Gives the rows to the file, or to the device or pipe, that they are for.
     pub fn finish(self) -> Result<(), StageError> {
         let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
-        let mut file = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
-        file.flush().and_then(|()| file.sync_all()).map_err(error)?;
-        self.partial.persist(&self.path).map_err(|failed| error(failed.error))?;
-        Ok(())
+        let mut rows = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
+        rows.flush().and_then(|()| rows.rewind()).map_err(error)?;
+        files::write_atomically_with(&self.path, |file| io::copy(&mut rows, file).map(drop)).map_err(error)
     }
 }
 
@@ -102,4 +110,27 @@ pub fn write_predictions(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_it_is_seen_before_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("predictions.csv");
+        let begun = Predictions::create(&path).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        begun.finish().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), PREDICTION_COLUMNS.join(",") + "\n");
+        let usual = folder.path().join("usual");
+        fs::write(&usual, "").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&usual), "others may read it as any file");
+        assert!(Predictions::create(folder.path()).is_err(), "a folder is refused before anything is computed");
+    }
 }
