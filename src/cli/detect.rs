@@ -12,7 +12,7 @@ use tch::Device;
 use super::exit::UsageError;
 use super::output::OutputError;
 use crate::can::{Format, ReadReport};
-use crate::config::EvaluationConfig;
+use crate::config::Threshold;
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
 use crate::evaluate::calibration::CALIBRATION;
 use crate::evaluate::{Calibration, CarScale, TrainedModel, records};
@@ -56,13 +56,14 @@ fn finite(text: &str) -> Result<f64, String> {
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
     let model = TrainedModel::read(&args.model)?;
-    let (threshold, car) = threshold(&args, &model)?;
+    let Chosen { threshold, car, source } = threshold(&args, &model)?;
     let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
     let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
     // A stream of a bus goes on for ever: stopping is how it usually ends.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let mut stream = FrameStream::open(&args.file, args.format)?;
 
+    eprintln!("{}", described(threshold, &source));
     let mut output = BufWriter::new(io::stdout().lock());
     let (mut frames, mut attacks, mut busy) = (Vec::new(), 0u64, Duration::ZERO);
     let mut more = true;
@@ -82,43 +83,53 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is called an attack, and the car's own scale if there is one.
-fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<(AttackAbove, Option<CarScale>)> {
+/// What is called an attack.
+struct Chosen {
+    threshold: AttackAbove,
+    /// The car's own scale if there is one.
+    car: Option<CarScale>,
+    /// Where the threshold comes from, in words.
+    source: String,
+}
+
+/// The user's threshold, else the calibration's, else a recorded one, else what is usual for a classifier.
+fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
     let in_run = model.folder.join(CALIBRATION);
-    let calibration = match &args.calibration {
-        Some(path) => Some(Calibration::read(path, &model.weights_digest)?),
-        None if in_run.exists() => Some(Calibration::read(&in_run, &model.weights_digest)?),
-        None => None,
-    };
+    let path = args.calibration.clone().or_else(|| in_run.exists().then_some(in_run));
+    let calibration = path.as_ref().map(|path| Calibration::read(path, &model.weights_digest)).transpose()?;
     if let Some(threshold) = args.threshold {
-        return Ok((AttackAbove::Score(threshold), calibration.map(|calibration| calibration.car)));
+        let car = calibration.map(|calibration| calibration.car);
+        return Ok(Chosen { threshold: AttackAbove::Score(threshold), car, source: "--threshold".to_owned() });
     }
-    if let Some(calibration) = calibration {
-        return Ok((AttackAbove::Deviations(calibration.threshold), Some(calibration.car)));
+    if let (Some(calibration), Some(path)) = (calibration, path) {
+        let source = format!("{} of {}, from {}", calibration.method, path.display(), calibration.source);
+        let threshold = AttackAbove::Deviations(calibration.threshold);
+        return Ok(Chosen { threshold, car: Some(calibration.car), source });
     }
-    let data = &model.description.dataset.digest;
-    if let Some(recorded) = records::find(model, EvaluationConfig::default().threshold, data)? {
-        return Ok((AttackAbove::Score(recorded.value), None));
+    let of_score = |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), car: None, source };
+    if let Some(recorded) = records::deciding(model)? {
+        let source = format!("{}, recorded by `kdgat evaluate` on {}", recorded.method, recorded.dataset);
+        return Ok(of_score(recorded.value, source));
     }
-    if let Some(recorded) = records::read(model)?.pop() {
-        return Ok((AttackAbove::Score(recorded.value), None));
-    }
+    let run = shell::quoted_path(&args.model);
     match model.description.architecture {
-        Architecture::Gat(_) => {
-            eprintln!(
-                "no threshold is recorded for {}: using a probability of 0.5; `kdgat evaluate {}` chooses one",
-                model.name,
-                shell::quoted_path(&args.model)
-            );
-            Ok((AttackAbove::Score(0.5), None))
-        }
+        Architecture::Gat(_) => Ok(of_score(
+            0.5,
+            format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name),
+        )),
         Architecture::Vgae(_) => Err(UsageError(format!(
-            "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {}` or \
+            "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {run}` or \
              `kdgat calibrate`, or give --threshold",
-            model.name,
-            shell::quoted_path(&args.model)
+            model.name
         ))
         .into()),
+    }
+}
+
+fn described(threshold: AttackAbove, source: &str) -> String {
+    match threshold {
+        AttackAbove::Score(score) => format!("attacks: scores above {} ({source})", Threshold::Score(score)),
+        AttackAbove::Deviations(deviations) => format!("attacks: more than {deviations:.3} deviations ({source})"),
     }
 }
 

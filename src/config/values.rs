@@ -301,11 +301,17 @@ pub enum Threshold {
 impl fmt::Display for Threshold {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Threshold::FalsePositiveRate(rate) => write!(formatter, "fpr:{rate}"),
+            Threshold::FalsePositiveRate(rate) => write!(formatter, "fpr:{}", shortest(*rate)),
             Threshold::Youden => formatter.write_str("youden"),
-            Threshold::Score(score) => write!(formatter, "{score}"),
+            Threshold::Score(score) => formatter.write_str(&shortest(*score)),
         }
     }
+}
+
+/// A number without hundreds of zeros: with an exponent where it is far from one.
+fn shortest(number: f64) -> String {
+    let text = format!("{number:?}");
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
 impl Setting for Threshold {

@@ -15,6 +15,7 @@ use super::profile::{Profile, UsualProfile, distances_among};
 use super::scores::Profiled;
 use super::threshold::at_false_positive_rate;
 use super::{EvaluateError, ScoreKind};
+use crate::config::Threshold;
 use crate::files;
 use crate::graph::{GraphView, Store, StoreError};
 
@@ -152,7 +153,7 @@ impl Calibration {
             kind,
             windows: windows.len() as u64,
             source: source.to_owned(),
-            method: format!("fpr:{rate}"),
+            method: Threshold::FalsePositiveRate(rate).to_string(),
             threshold,
             car,
         })

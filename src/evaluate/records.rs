@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
-use crate::config::Threshold;
+use crate::config::{EvaluationConfig, Setting, Threshold};
 use crate::files;
 
 /// File in a run's folder.
@@ -52,6 +52,11 @@ pub struct ValidationScores<'a> {
 }
 
 impl RecordedThreshold {
+    /// How it was chosen; `None` of what another program wrote.
+    fn rule(&self) -> Option<Threshold> {
+        Threshold::parse(&self.method)
+    }
+
     /// Chooses a threshold on validation data.
     pub fn choose(
         method: Threshold,
@@ -91,9 +96,8 @@ pub fn find(
     method: Threshold,
     data_digest: &str,
 ) -> Result<Option<RecordedThreshold>, EvaluateError> {
-    let method = method.to_string();
     let mut found = read(model)?;
-    found.retain(|recorded| recorded.method == method);
+    found.retain(|recorded| recorded.rule() == Some(method));
     let own = &model.description.dataset.digest;
     let position = [own.as_str(), data_digest]
         .iter()
@@ -101,7 +105,21 @@ pub fn find(
     Ok(position.map(|position| found.swap_remove(position)))
 }
 
-/// All thresholds recorded for the model's weights, the newest last.
+/// The threshold that decides where the user gives none. One that a rule chose comes before a number, which somebody has tried
+/// in an evaluation; then one of the model's own data before others, the default rule before others, and what was used last.
+pub fn deciding(model: &TrainedModel) -> Result<Option<RecordedThreshold>, EvaluateError> {
+    let default = EvaluationConfig::default().threshold;
+    let rank = |recorded: &RecordedThreshold| {
+        let rule = recorded.rule();
+        let is_number = matches!(rule, None | Some(Threshold::Score(_)));
+        let is_own = recorded.data_digest == model.description.dataset.digest;
+        (!is_number, is_own, rule == Some(default))
+    };
+    // Of equals the last.
+    Ok(read(model)?.into_iter().max_by_key(rank))
+}
+
+/// All thresholds recorded for the model's weights, the one that was used last at the end.
 pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateError> {
     let path = path(model);
     let content = |reason: String| EvaluateError::Content { path: path.clone(), reason };
@@ -123,10 +141,13 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
     Ok(file.thresholds.into_iter().filter(fits).collect())
 }
 
-/// Adds a threshold to the model's file, in place of one of the same method and data.
+/// Puts a threshold at the end of the model's file, in place of one of the same method and data.
 pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(), EvaluateError> {
     let mut thresholds = read(model)?;
-    thresholds.retain(|other| other.method != threshold.method || other.data_digest != threshold.data_digest);
+    if thresholds.last() == Some(threshold) {
+        return Ok(());
+    }
+    thresholds.retain(|other| other.rule() != threshold.rule() || other.data_digest != threshold.data_digest);
     thresholds.push(threshold.clone());
     let path = path(model);
     let file = ThresholdFile { format_version: FORMAT_VERSION, thresholds };
@@ -141,4 +162,18 @@ pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(),
 fn path(model: &TrainedModel) -> PathBuf {
     let folder: &Path = &model.folder;
     folder.join(THRESHOLDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_methods_are_short_and_read_back() {
+        for text in ["fpr:0.001", "fpr:0.1", "youden", "0.5", "1", "-3.25", "fpr:1e-300", "1e300"] {
+            assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
+        }
+        // As earlier versions wrote it.
+        assert_eq!(Threshold::parse("fpr:0.000001"), Threshold::parse("fpr:1e-6"));
+    }
 }
