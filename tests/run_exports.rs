@@ -76,6 +76,7 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     let config = place.json("exported/config.json");
     assert_eq!((&config["format"], &config["model"]), (&"kdgat model".into(), &"gat".into()));
     assert_eq!(config["architecture"]["vocabulary_size"], config["vocabulary"].as_array().unwrap().len() + 1);
+    assert!(said.contains("examples: ") && said.contains("(200 were asked for)"), "the dataset has fewer: {said}");
     // What was exported is a model that this program reads, too.
     place.run(&["evaluate", "exported/model.safetensors", "--resamples", "0", "--output", "again"]);
 
@@ -158,10 +159,36 @@ fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
     assert_eq!(tensors.tensor("difficulty").unwrap().shape(), [3]);
     let nodes = tensors.tensor("id").unwrap().shape()[0];
     assert_eq!(tensors.tensor("continuous").unwrap().shape(), [nodes, 10]);
-    let refusal = place.refused(&["export", run, "--onnx"]);
+    let refusal = place.refused(&["export", run, "--onnx", "--output", "onnx"]);
     assert!(refusal.contains("only classifiers (gat) can be written as ONNX"), "{refusal}");
+    assert!(!place.path("onnx").exists(), "something was written before the refusal");
+    let refusal =
+        place.refused(&["export", run, "--examples", "3", "--window", "50", "--stride", "50", "--output", "other"]);
+    assert!(refusal.contains("the store has windows of 50; use --window"), "{refusal}");
+    assert!(!place.path("other").exists(), "something was written before the refusal");
     let refusal = place.refused(&["export", "absent"]);
     assert!(refusal.contains("absent"), "{refusal}");
+}
+
+/// Weights with the examples of other weights would mislead every reader.
+#[test]
+fn an_export_is_not_mixed_with_another() {
+    let place = Workplace::new();
+    place.run(&SMALL);
+    place.run(&[&SMALL[..], &["--seed", "7"]].concat());
+    place.run(&["export", RUN, "--output", "exported", "--onnx"]);
+    let before = fs::read(place.path("exported/model.safetensors")).unwrap();
+    let refusal = place.refused(&["export", &RUN.replace("/1", "/2"), "--output", "exported"]);
+    assert!(refusal.contains("exported/config.json: is that of other weights"), "{refusal}");
+    assert_eq!(fs::read(place.path("exported/model.safetensors")).unwrap(), before);
+    // The same weights once more, and what belongs to them stays.
+    place.run(&["export", RUN, "--output", "exported"]);
+    assert!(place.path("exported/model.onnx").exists());
+    // A run's own configuration is no export's.
+    let config = fs::read(place.path(RUN).join("config.json")).unwrap();
+    let refusal = place.refused(&["export", RUN, "--output", RUN]);
+    assert!(refusal.contains("is no export's, and would be written over"), "{refusal}");
+    assert_eq!(fs::read(place.path(RUN).join("config.json")).unwrap(), config);
 }
 
 /// A Python that has `modules`: the system's, or that of the environment `name` which clones share.

@@ -35,7 +35,17 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
     let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
     let loaded = args.settings.load_reading(reads)?;
     let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
-    let (folder, names) = stage::export(&loaded.config, &options)?;
-    output::write(&format!("written: {} in {}\n", names.join(", "), folder.display()))?;
+    let exported = stage::export(&loaded.config, &options)?;
+    let mut text = format!("written: {} in {}\n", exported.names.join(", "), exported.folder.display());
+    if options.examples > 0 {
+        let (written, wanted) = (exported.examples, options.examples);
+        let fewer = if written < wanted {
+            format!(", all that the dataset has ({wanted} were asked for)")
+        } else {
+            String::new()
+        };
+        text += &format!("examples: {written} test graphs{fewer}\n");
+    }
+    output::write(&text)?;
     Ok(ExitCode::SUCCESS)
 }

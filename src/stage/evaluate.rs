@@ -1,6 +1,7 @@
 //! Scores trained models on the test folders of their dataset, and writes how good they are.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::predictions::{Predictions, write_predictions};
 use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
-use crate::evaluate::calibration::{calibration_stretch, is_unknown_vehicle};
+use crate::evaluate::calibration::{FEWEST_WINDOWS, calibration_stretch, is_unknown_vehicle};
 use crate::evaluate::curves::{self, CURVES, Curve};
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
 use crate::evaluate::ranking::Ranking;
@@ -20,6 +21,7 @@ use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
+use crate::graph::store::manifest::FileEntry;
 use crate::graph::{Split, Store};
 use crate::memory::{Meter, patiently};
 use crate::nn::Architecture;
@@ -127,7 +129,7 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
     let runs_dir = &config.output.runs_dir;
     let models = match options.runs.as_slice() {
         [] => models::all_of_dataset(runs_dir, &config.distillation.teachers_dir, dataset)?,
-        runs => runs.iter().map(|path| TrainedModel::read(path)).collect::<Result<_, _>>()?,
+        runs => named_models(runs)?,
     };
     if models.is_empty() {
         return Err(StageError::Input(format!(
@@ -136,23 +138,46 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
             runs_dir.display()
         )));
     }
-    let features = setup::feature_set(config);
-    if let Some(model) = models.iter().find(|model| model.description.architecture.input().features() != features) {
-        let found = model.description.architecture.input().features();
+    models.iter().try_for_each(|model| expect_fit(config, model))?;
+    Ok(models)
+}
+
+/// The models at these paths, each once: a run may be named by its folder and by its weights.
+fn named_models(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
+    let mut seen = Vec::new();
+    let mut models = Vec::new();
+    for run in runs {
+        let model = TrainedModel::read(run)?;
+        let file = model.path.canonicalize().unwrap_or_else(|_| model.path.clone());
+        if seen.contains(&file) {
+            eprintln!("{}: {} is named already, and counts once", run.display(), model.name);
+            continue;
+        }
+        seen.push(file);
+        models.push(model);
+    }
+    Ok(models)
+}
+
+/// Refuses a model that does not read what the store holds.
+pub(super) fn expect_fit(config: &Config, model: &TrainedModel) -> Result<(), StageError> {
+    let (features, found) = (setup::feature_set(config), model.description.architecture.input().features());
+    if found != features {
         return Err(StageError::Input(format!(
-            "{} reads {found} features, the store has {features} ones; use --features {found}, or name runs that read \
+            "{} reads {found} features, the store has {features} ones; use --features {found}, or name a run that reads \
              {features} ones",
             model.name
         )));
     }
-    let window = config.data.window;
-    match models.iter().find(|model| model.description.window != window && model.description.window != 0) {
-        Some(model) => Err(StageError::Input(format!(
-            "{0} was trained on windows of {1} frames, the store has windows of {window}; use --window {1}",
-            model.name, model.description.window
-        ))),
-        None => Ok(models),
+    let (window, found) = (config.data.window, model.description.window);
+    // A model that was trained elsewhere may not say.
+    if found != window && found != 0 {
+        return Err(StageError::Input(format!(
+            "{} was trained on windows of {found} frames, the store has windows of {window}; use --window {found}",
+            model.name
+        )));
     }
+    Ok(())
 }
 
 /// The files of the test folders, with the graphs of unknown cars that calibrate.
@@ -162,7 +187,7 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
         let graphs = entry.first_graph..entry.first_graph + entry.graphs;
         let labels = labels(store, graphs.clone())?;
         let calibration = match calibrate {
-            Some(by) if is_unknown_vehicle(&entry.folder) => calibration_stretch(store, graphs.clone(), by.seconds)?,
+            Some(by) if is_unknown_vehicle(&entry.folder) => calibrating(store, entry, by.seconds)?,
             _ => graphs.start..graphs.start,
         };
         let calibration = (calibration.start - graphs.start) as usize..(calibration.end - graphs.start) as usize;
@@ -172,7 +197,39 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
         let dataset = &store.manifest().dataset;
         return Err(StageError::Input(format!("dataset {dataset} has no test_* folder with a window to score")));
     }
+    files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_two_scales);
     Ok(files)
+}
+
+/// The graphs of a file that calibrate; none of too few.
+fn calibrating(store: &Store, entry: &FileEntry, seconds: f64) -> Result<Range<u64>, StageError> {
+    let graphs = entry.first_graph..entry.first_graph + entry.graphs;
+    let stretch = calibration_stretch(store, graphs.clone(), seconds)?;
+    let found = stretch.end - stretch.start;
+    if found >= FEWEST_WINDOWS as u64 {
+        return Ok(stretch);
+    }
+    let (folder, name) = (&entry.folder, &entry.name);
+    tracing::warn!(
+        "{folder}/{name} is not calibrated: {found} attack-free windows of its first {seconds} s are too few, it takes at least \
+         {FEWEST_WINDOWS}"
+    );
+    Ok(graphs.start..graphs.start)
+}
+
+/// Says of a folder why its calibrated scores are not ranked.
+fn warn_of_two_scales(folder: &[TestFile]) {
+    let (calibrated, raw): (Vec<_>, Vec<_>) = folder.iter().partition(|file| !file.calibration.is_empty());
+    if calibrated.is_empty() || raw.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = raw.iter().map(|file| file.name.as_str()).collect();
+    tracing::warn!(
+        "{}: {} not calibrated, other files are: the calibrated scores of the folder have no common order, and so no ROC AUC, \
+         PR AUC, detection rates and curves",
+        folder[0].folder,
+        names.join(", ")
+    );
 }
 
 fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bool>, StageError> {
@@ -200,12 +257,14 @@ fn score(
     };
     let recorded = match records::find(&model, method, store.digest())? {
         Some(recorded) => recorded,
-        None => {
-            let chosen = RecordedThreshold::choose(method, &model, &on_this_data)?;
-            records::record(&model, &chosen)?;
-            chosen
-        }
+        None => RecordedThreshold::choose(method, &model, &on_this_data)?,
     };
+    // Known ones, too: the one that was used last stands at the end.
+    match records::record(&model, &recorded) {
+        // Of a run that can only be read, the results are worth as much.
+        Err(error @ EvaluateError::File { .. }) => tracing::warn!("{error}; the evaluation goes on without"),
+        recorded => recorded?,
+    }
     let profiled = |file: &TestFile| match file.calibration.is_empty() {
         true => Ok(Vec::new()),
         false => scorer.profile_store(store, &file.graphs.clone().collect::<Vec<_>>()),

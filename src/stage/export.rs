@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use super::evaluate::expect_fit;
 use super::{StageError, setup, training};
 use crate::config::Config;
 use crate::evaluate::{Scorer, TrainedModel, records};
@@ -39,37 +40,87 @@ pub struct ExportOptions {
     pub examples: usize,
 }
 
-/// Writes the files. Returns their folder and their names.
-pub fn export(config: &Config, options: &ExportOptions) -> Result<(PathBuf, Vec<&'static str>), StageError> {
+/// What was written.
+#[derive(Debug, Clone)]
+pub struct Exported {
+    pub folder: PathBuf,
+    /// Of the files.
+    pub names: Vec<&'static str>,
+    /// Test graphs in the examples.
+    pub examples: usize,
+}
+
+/// Writes the files, once all of them can be made.
+pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, StageError> {
     setup::use_threads(config.training.threads);
     let model = TrainedModel::read(&options.run)?;
     let folder = options.output.clone().unwrap_or_else(|| model.folder.join("export"));
+    expect_no_other(&folder, &model)?;
+    let description = description(&model)?;
+    let onnx = options.onnx.then(|| onnx(&model, &description)).transpose()?;
+    let examples = match options.examples {
+        0 => None,
+        count => {
+            expect_fit(config, &model)?;
+            Some(patiently(Meter::new(Device::Cpu), || examples(config, &model, count))?)
+        }
+    };
+
     fs::create_dir_all(&folder).map_err(|source| file_error(&folder, "make", source))?;
     checkpoint::write(&folder.join(WEIGHTS), &model.state, &model.description)?;
-    let description = description(&model)?;
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
         files::write_atomically(&path, bytes).map_err(|source| file_error(&path, "write", source))
     };
     write(CONFIG, format!("{description:#}").as_bytes())?;
     let mut names = vec![WEIGHTS, CONFIG];
-    if options.onnx {
-        let Architecture::Gat(architecture) = &model.description.architecture else {
-            return Err(StageError::Input(format!(
-                "{} is an autoencoder; only classifiers (gat) can be written as ONNX",
-                model.name
-            )));
-        };
-        let metadata = [("kdgat", description.to_string())];
-        write(ONNX, &onnx::classifier(architecture, &model.state, &metadata)?)?;
+    if let Some(onnx) = onnx {
+        write(ONNX, &onnx)?;
         names.push(ONNX);
     }
-    if options.examples > 0 {
-        let examples = patiently(Meter::new(Device::Cpu), || examples(config, &model, options.examples))?;
-        checkpoint::write(&folder.join(EXAMPLES), &examples, &json!({ "weights_digest": model.weights_digest }))?;
+    if let Some(examples) = &examples {
+        checkpoint::write(&folder.join(EXAMPLES), examples, &json!({ "weights_digest": model.weights_digest }))?;
         names.push(EXAMPLES);
     }
-    Ok((folder, names))
+    let examples = examples.map_or(0, |examples| examples["label"].numel());
+    Ok(Exported { folder, names, examples })
+}
+
+/// Refuses a folder with the export of other weights, whose optional files would be left beside the new ones, and one with the
+/// configuration of something else.
+fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError> {
+    let path = folder.join(CONFIG);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(file_error(&path, "read", source)),
+    };
+    let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
+    let what = match &found["weights_digest"] {
+        _ if found["format"] != FORMAT => "is no export's, and would be written over".to_owned(),
+        Value::String(digest) if *digest == model.weights_digest => return Ok(()),
+        other => format!(
+            "is that of other weights ({}) than {} has ({})",
+            short(other.as_str().unwrap_or("unknown")),
+            model.name,
+            short(&model.weights_digest)
+        ),
+    };
+    Err(StageError::Input(format!("{}: {what}; delete the folder, or name another with --output", path.display())))
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
+    let Architecture::Gat(architecture) = &model.description.architecture else {
+        return Err(StageError::Input(format!(
+            "{} is an autoencoder; only classifiers (gat) can be written as ONNX",
+            model.name
+        )));
+    };
+    Ok(onnx::classifier(architecture, &model.state, &[("kdgat", description.to_string())])?)
 }
 
 fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
@@ -104,13 +155,6 @@ fn description(model: &TrainedModel) -> Result<Value, StageError> {
 /// The first test graphs as the model reads them, and what it answers: logits, or difficulties.
 fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<StateDict, StageError> {
     let store = setup::open_store(config)?;
-    let (found, expected) = (setup::feature_set(config), model.description.architecture.input().features());
-    if found != expected {
-        return Err(StageError::Input(format!(
-            "{} reads {expected} features, the store has {found} ones; use --features {expected}",
-            model.name
-        )));
-    }
     let graphs: Vec<u64> = store.select(Split::Test, None).into_iter().take(count).collect();
     if graphs.is_empty() {
         let dataset = &store.manifest().dataset;

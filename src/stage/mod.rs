@@ -31,7 +31,7 @@ pub use compare::{CompareOptions, Comparison, compare};
 pub use curriculum::CURRICULUM_COLUMNS;
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
-pub use export::{ExportOptions, export};
+pub use export::{ExportOptions, Exported, export};
 pub use fusion::{FusionOutcome, fusion};
 pub use memory_plan::{PlannedSize, plan_memory};
 pub use outcome::Outcome;
