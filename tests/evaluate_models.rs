@@ -184,6 +184,8 @@ fn what_cannot_be_evaluated_is_named() {
         (vec!["--window", "50", "runs/small/gat_student_normal/1"], "the store has windows of 50; use --window 100"),
         (vec!["--calibrate-seconds", "10", "--threshold", "youden"], "--threshold fpr:0.001"),
         (vec!["--calibrate-seconds", "-1"], "must be above 0"),
+        (vec!["--resamples", "100000000000"], "is not in 0..=1000000"),
+        (vec!["--predictions", "small"], "small: cannot write"),
         (vec!["--runs-dir", "empty"], "no finished run of dataset small"),
     ] {
         let output = bench.kdgat(&[&["evaluate", "--data", "small", "--device", "cpu"], arguments.as_slice()].concat());
@@ -210,4 +212,94 @@ fn a_calibration_of_nothing_is_said() {
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(stderr(&output).contains("nothing was calibrated"), is_said, "{data}: {}", stderr(&output));
     }
+}
+
+/// What `kdgat detect` calls attacks does not depend on what was tried in between, and it says by which threshold.
+#[test]
+fn the_deciding_threshold_is_a_rules_and_is_said() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let log = bench.log(KNOWN, "fuzzing.csv");
+    let detect = || {
+        let output = bench.kdgat(&["detect", "--model", run.to_str().unwrap(), log.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output).lines().find(|line| line.starts_with("attacks: ")).unwrap().to_owned()
+    };
+    let methods = || -> Vec<String> {
+        let file = std::fs::read(run.join("thresholds.json")).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        file["thresholds"].as_array().unwrap().iter().map(|one| one["method"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(detect().contains("scores above 0.5 (no threshold is recorded"), "{}", detect());
+    let tried = |threshold: &str| {
+        bench.evaluate(&["--resamples", "0", "--threshold", threshold, "runs/small/gat_student_normal/1"]);
+        detect()
+    };
+    assert_eq!(tried("0.9"), "attacks: scores above 0.9 (0.9, recorded by `kdgat evaluate` on small)");
+    let youden = tried("youden");
+    assert!(youden.contains("(youden, recorded by `kdgat evaluate` on small)"), "{youden}");
+    assert_eq!(tried("0.9"), youden, "a number that was tried");
+    assert_eq!(methods(), ["youden", "0.9"], "the one that was used last stands at the end");
+    assert!(tried("fpr:0.1").contains("(fpr:0.1, "));
+    assert_eq!(tried("youden"), youden, "the rule that was used last");
+    assert!(tried("fpr:0.001").contains("(fpr:0.001, "));
+    assert!(tried("youden").contains("(fpr:0.001, "), "the default rule comes before others");
+}
+
+#[test]
+fn a_run_named_in_several_ways_counts_once() {
+    let bench = Bench::new();
+    bench.gat("gat_student_normal", 1, 1);
+    let run = "runs/small/gat_student_normal/1";
+    let names = [run.to_owned(), format!("{run}/"), format!("{run}/best.safetensors")];
+    let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", "--output", "once"];
+    let output = bench.kdgat(&[&arguments[..], &names.each_ref().map(String::as_str)].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("is named already, and counts once").count(), 2, "{}", stderr(&output));
+    let folders = bench.rows("once/metrics.csv").into_iter().filter(|row| row["scope"] == "folder").count();
+    assert_eq!(folders, 4, "two folders at two thresholds");
+}
+
+#[test]
+fn a_threshold_that_cannot_be_recorded_is_used_all_the_same() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    std::os::unix::fs::symlink("/absent/thresholds.json", run.join("thresholds.json")).unwrap();
+    let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0"];
+    let output = bench.kdgat(&[&arguments[..], &[run.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot record the threshold"), "{}", stderr(&output));
+    assert!(!bench.rows("runs/small/evaluation/metrics.csv").is_empty());
+}
+
+/// Too few windows calibrate nothing, as in `kdgat calibrate`; a folder of calibrated and other files is not ranked.
+#[test]
+fn files_with_too_few_windows_are_not_calibrated() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let evaluate = |seconds: &str| {
+        let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", "--calibrate-seconds"];
+        let output = bench.kdgat(&[&arguments[..], &[seconds, run.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let rows = bench.rows("runs/small/evaluation/metrics.csv");
+        let of_unknown = |row: &_| {
+            let row: &std::collections::HashMap<String, String> = row;
+            row["folder"] == UNKNOWN && row["scope"] == "folder" && row["threshold_method"] == "fpr:0.001"
+        };
+        (stderr(&output), rows.into_iter().filter(of_unknown).collect::<Vec<_>>())
+    };
+    let (said, rows) = evaluate("0.0001");
+    assert!(
+        said.contains("other.csv is not calibrated: 1 attack-free windows of its first 0.0001 s are too few"),
+        "{said}"
+    );
+    assert_eq!((rows.len(), rows[0]["graphs"].as_str()), (1, "79"), "nothing leaves the test");
+
+    write_log(&bench.path().join("small"), UNKNOWN, "short.csv", &traffic(3_000, 20, 6, 200..2_900));
+    let (said, rows) = evaluate("1");
+    assert!(said.contains("short.csv is not calibrated") && said.contains("have no common order"), "{said}");
+    let [raw, calibrated] = rows.as_slice() else { panic!("{} rows", rows.len()) };
+    assert_eq!(calibrated["calibration"], "first 1 s");
+    assert!(!raw["roc_auc"].is_empty() && !calibrated["f1"].is_empty());
+    assert!(calibrated["roc_auc"].is_empty() && calibrated["detection_at_fpr_1"].is_empty(), "{calibrated:?}");
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use super::output;
 use super::settings::Settings;
 use crate::config::reads;
+use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::judge::NOT_CALIBRATED;
 use crate::evaluate::tables::Row;
 use crate::stage::{self, EvaluateOptions};
@@ -29,7 +30,7 @@ pub struct EvaluateArgs {
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
     /// Resamples of the 95 % bootstrap intervals; 0 makes none
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
     #[command(flatten)]
     pub settings: Settings,

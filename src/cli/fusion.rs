@@ -8,13 +8,14 @@ use clap::Args;
 use super::output;
 use super::settings::Settings;
 use crate::config::Config;
+use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::{stage, torch};
 
 /// What `kdgat fusion` takes beside the configuration.
 #[derive(Args, Debug)]
 pub struct FusionArgs {
     /// Resamples of the 95 % bootstrap intervals; 0 makes none
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
     #[command(flatten)]
     pub settings: Settings,

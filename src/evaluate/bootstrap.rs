@@ -26,6 +26,9 @@ impl Default for Bootstrap {
 /// Ends of a 95 % interval; NaN where the metric is not defined.
 pub type Interval = (f64, f64);
 
+/// More resamples change no digit that is shown, and their metrics are kept until all are there: some 100 bytes each.
+pub const MOST_RESAMPLES: u64 = 1_000_000;
+
 /// What cuts off 2.5 % on either side.
 const TAIL: f64 = 0.025;
 

@@ -115,7 +115,10 @@ impl Subject {
             for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
                 let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
                 let calibration = if calibrated { name_of(by) } else { NOT_CALIBRATED.to_owned() };
-                let points = Ranking::new(&scores, &labels).curve();
+                let points = match calibrated && self.is_mixed(files, range.clone()) {
+                    true => Vec::new(),
+                    false => Ranking::new(&scores, &labels).curve(),
+                };
                 curves.push(Curve { folder: of_folder[0].folder.clone(), calibration, points });
             }
         }
@@ -154,7 +157,10 @@ impl Subject {
         for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
             let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
             let decisions = self.decisions(files, range.clone(), calibrated);
-            let sample = Sample::new(&scores, &labels, &decisions);
+            let sample = match calibrated && self.is_mixed(files, range.clone()) {
+                true => Sample::unranked(&labels, &decisions),
+                false => Sample::new(&scores, &labels, &decisions),
+            };
             let intervals = bootstrap.intervals(&sample, decisions.len());
             let confusions: Vec<Confusion> = sample.confusions();
             let judged = sample.metrics().into_iter().zip(intervals).zip(confusions).zip(&decisions);
@@ -172,6 +178,14 @@ impl Subject {
             }));
         }
         rows
+    }
+
+    /// Whether some of the files have scores on a car's own scale and others raw ones: these have no common order.
+    fn is_mixed(&self, files: &[TestFile], range: Range<usize>) -> bool {
+        let has_tested = |file: &usize| files[*file].calibration.len() < files[*file].labels.len();
+        let mut calibrated = range.filter(has_tested).map(|file| self.calibrated[file].is_some());
+        let first = calibrated.next();
+        calibrated.any(|other| Some(other) != first)
     }
 
     /// Scores of the graphs of a file that are tested. A file without a calibration (its car is known, or has too little
@@ -297,5 +311,30 @@ mod tests {
         assert_eq!(f1(1, "none", "fpr:0.01"), (0.5, 150), "50 of 150 tested windows are attacks, all are called so");
         assert_eq!(f1(1, "first 10 s", "fpr:0.01"), (1.0, 150));
         assert_eq!(rows.iter().filter(|row| row.folder == files[0].folder).count(), 4, "a known car is not calibrated");
+    }
+
+    /// Deviations of one car and raw scores of another have no common order; decisions of each at its own threshold have.
+    #[test]
+    fn a_folder_of_two_scales_has_decisions_and_no_ranking() {
+        let labels = vec![false, false, true, true];
+        let folder = "test_02_unknown_vehicle_known_attack";
+        let files = [file(folder, "a", labels.clone(), 0..1), file(folder, "b", labels, 0..0)];
+        let subject = Subject {
+            scores: vec![vec![0.1, 0.2, 0.8, 0.9]; 2],
+            thresholds: vec![("fpr:0.01".to_owned(), 0.5)],
+            calibrated: vec![Some((vec![0.0, 1.0, 30.0, 40.0], 3.0)), None],
+        };
+        let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
+        let rows = subject.judge(&files, by, &Bootstrap { resamples: 20, seed: 0 });
+        let row = |file: Option<&str>, calibration: &str| {
+            rows.iter().find(|row| row.file.as_deref() == file && row.calibration == calibration).unwrap()
+        };
+        let mixed = row(None, "first 10 s");
+        assert_eq!((mixed.values[4], mixed.graphs), (1.0, 7));
+        assert!(mixed.values[7..].iter().all(|value| value.is_nan()), "{:?}", mixed.values);
+        assert!(mixed.intervals[7].0.is_nan() && mixed.intervals[4].0 == 1.0);
+        assert_eq!((row(None, "none").values[7], row(Some("a"), "first 10 s").values[7]), (1.0, 1.0));
+        let points: Vec<bool> = subject.curves(&files, by).iter().map(|curve| curve.points.is_empty()).collect();
+        assert_eq!(points, [false, true]);
     }
 }

@@ -48,8 +48,9 @@ impl Confusion {
         Self { true_positives, false_positives, true_negatives, false_negatives }
     }
 
-    /// The first [`DECISION_METRICS`] of [`METRICS`]. F1 is 0 when there is an attack or an alarm but no hit, and the
-    /// Matthews correlation is 0 when everything has one class or one decision, as is usual.
+    /// The first [`DECISION_METRICS`] of [`METRICS`]. F1 is 0 when there is an attack but no hit, and not defined without
+    /// attacks: whether it is there depends on the data alone, so that means over folders are over the same ones for all models.
+    /// The Matthews correlation is 0 when everything has one class or one decision, as is usual.
     pub fn metrics(&self) -> [f64; DECISION_METRICS] {
         let [hits, alarms, passed, missed] =
             [self.true_positives, self.false_positives, self.true_negatives, self.false_negatives]
@@ -58,6 +59,10 @@ impl Confusion {
         let (recall, specificity) = (share(hits, hits + missed), share(passed, passed + alarms));
         let product = (hits + alarms) * (hits + missed) * (passed + alarms) * (passed + missed);
         let total = hits + alarms + passed + missed;
+        let f1 = match hits + missed {
+            0.0 => f64::NAN,
+            attacks => 2.0 * hits / (attacks + hits + alarms),
+        };
         let mcc = match product {
             0.0 if total > 0.0 => 0.0,
             product => share(hits * passed - alarms * missed, product.sqrt()),
@@ -67,7 +72,7 @@ impl Confusion {
             0.5 * (recall + specificity),
             share(hits, hits + alarms),
             recall,
-            share(2.0 * hits, 2.0 * hits + alarms + missed),
+            f1,
             specificity,
             mcc,
         ]
@@ -111,6 +116,14 @@ impl<'a> Sample<'a> {
             assert_eq!(decision.called.len(), labels.len(), "a decision for each graph");
         }
         Self { labels, decisions, ranking: Ranking::new(scores, labels) }
+    }
+
+    /// As [`Sample::new`] for graphs whose scores cannot be compared: the metrics of their order are not defined.
+    ///
+    /// # Panics
+    /// As [`Sample::new`].
+    pub fn unranked(labels: &'a [bool], decisions: &'a [Decision]) -> Self {
+        Self { ranking: Ranking::new(&[], &[]), ..Self::new(&vec![0.0; labels.len()], labels, decisions) }
     }
 
     /// Graphs.
@@ -173,6 +186,8 @@ mod tests {
         assert!(balanced.is_nan() && precision.is_nan() && recall.is_nan() && f1.is_nan());
         let missed = Confusion { false_negatives: 3, true_negatives: 5, ..Confusion::default() };
         assert_eq!(missed.metrics()[4], 0.0, "F1 of a model that finds nothing");
+        let alarms = Confusion { false_positives: 3, true_negatives: 5, ..Confusion::default() };
+        assert!(alarms.metrics()[4].is_nan(), "F1 without attacks, with alarms as without");
         assert!(Confusion::default().metrics()[0].is_nan());
     }
 }

@@ -32,7 +32,7 @@ pub struct Verdict {
     /// Name of the agent, and of the best fixed weight.
     pub agent: String,
     pub fixed: String,
-    /// Mean F1 over the test folders: agent, fixed weight.
+    /// Mean F1 over the test folders on which both have one: agent, fixed weight.
     pub mean_f1: [f64; 2],
     pub folders: Vec<FolderVerdict>,
 }
@@ -47,6 +47,12 @@ pub struct FolderVerdict {
     pub roc_auc: [f64; 2],
 }
 
+impl FolderVerdict {
+    fn has_f1(&self) -> bool {
+        self.f1.iter().all(|value| value.is_finite())
+    }
+}
+
 impl Verdict {
     /// Whether the agent has the higher mean F1.
     pub fn agent_wins(&self) -> bool {
@@ -57,13 +63,22 @@ impl Verdict {
     pub fn text(&self) -> String {
         let [agent, fixed] = self.mean_f1;
         let verb = if self.agent_wins() { "beats" } else { "does not beat" };
-        let mut text = format!(
-            "Learned fusion ({}) {verb} the best fixed weight ({}): mean F1 over {} test folders {agent:.4} against {fixed:.4}.\n",
-            self.agent,
-            self.fixed,
-            self.folders.len()
-        );
+        let mut text = match self.folders.iter().filter(|one| one.has_f1()).count() {
+            0 => format!(
+                "Learned fusion ({}) cannot be compared with the best fixed weight ({}): no test folder has attacks.\n",
+                self.agent, self.fixed
+            ),
+            folders => format!(
+                "Learned fusion ({}) {verb} the best fixed weight ({}): mean F1 over {folders} test folders {agent:.4} against \
+                 {fixed:.4}.\n",
+                self.agent, self.fixed
+            ),
+        };
         for one in &self.folders {
+            if !one.has_f1() {
+                text += &format!("  {}: no attacks, and so no F1\n", one.folder);
+                continue;
+            }
             let [(low, high), (fixed_low, fixed_high)] = one.intervals;
             // Without resamples there are no intervals, and nothing to say of them.
             let overlap = low <= fixed_high && high >= fixed_low;
@@ -144,12 +159,11 @@ pub fn verdict(models: &[ModelReport], fixed: &str) -> Verdict {
         })
     };
     let folders: Vec<FolderVerdict> = agent.rows.iter().filter(is_folder).filter_map(pair).collect();
-    // A folder without attacks has no F1.
-    let mean = |side: usize| {
-        let values: Vec<f64> = folders.iter().map(|one| one.f1[side]).filter(|value| !value.is_nan()).collect();
-        values.iter().sum::<f64>() / values.len() as f64
-    };
-    Verdict { agent: agent.name.clone(), mean_f1: [mean(0), mean(1)], folders, ..none }
+    // A folder without attacks has no F1, for either of them.
+    let compared: Vec<&FolderVerdict> = folders.iter().filter(|one| one.has_f1()).collect();
+    let mean = |side: usize| compared.iter().map(|one| one.f1[side]).sum::<f64>() / compared.len() as f64;
+    let mean_f1 = [mean(0), mean(1)];
+    Verdict { agent: agent.name.clone(), mean_f1, folders, ..none }
 }
 
 impl FusionReport {
@@ -232,5 +246,20 @@ mod tests {
         models.iter_mut().for_each(|model| model.rows[0].intervals = [(f64::NAN, f64::NAN); 12]);
         let without = verdict(&models, "fixed weight 0.5").text();
         assert!(!without.contains("overlap"), "there are no intervals: {without}");
+    }
+
+    #[test]
+    fn folders_without_an_f1_of_both_are_left_out_of_the_means() {
+        let with_quiet = |name: &str, f1: f64, quiet: f64| {
+            let (mut of, other) = (model(name, f1), model(name, quiet));
+            of.rows.extend(other.rows.into_iter().map(|row| Row { folder: "test_02".to_owned(), ..row }));
+            of
+        };
+        let found = verdict(&[with_quiet("dqn/1", 0.9, 0.0), with_quiet("fixed", 0.8, f64::NAN)], "fixed");
+        assert_eq!(found.mean_f1, [0.9, 0.8]);
+        let text = found.text();
+        assert!(text.contains("over 1 test folders") && text.contains("test_02: no attacks"), "{text}");
+        let none = verdict(&[model("dqn/1", f64::NAN), model("fixed", f64::NAN)], "fixed").text();
+        assert!(none.contains("cannot be compared") && !none.contains("NaN"), "{none}");
     }
 }

@@ -23,7 +23,7 @@ struct Point {
     name: String,
     /// Milliseconds a graph.
     latency: f64,
-    /// Mean F1 over the test folders.
+    /// Mean F1 over the test folders that all models have one on.
     f1: f64,
     parameters: f64,
     file_bytes: f64,
@@ -32,7 +32,8 @@ struct Point {
 
 pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     let what = format!("size, latency and F1 on {}", evaluation.dataset);
-    let mut points: Vec<Point> = evaluation.models.iter().filter_map(point).collect();
+    let folders = compared(evaluation);
+    let mut points: Vec<Point> = evaluation.models.iter().filter_map(|model| point(model, &folders)).collect();
     if points.len() < 2 {
         let why =
             "it takes an evaluation of two models or more with their speed; `kdgat evaluate` without names takes all.";
@@ -60,8 +61,8 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
             smallest.name
         ),
         reading: format!(
-            "Up is better, left is faster; the larger the disc, the more parameters. F1 is the mean over the test folders at the \
-             recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}"
+            "Up is better, left is faster; the larger the disc, the more parameters. F1 is the mean over the test folders with \
+             attacks at the recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}"
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
         svg: svg(&points)?,
@@ -69,8 +70,20 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     .into())
 }
 
-fn point(model: &Model) -> Option<Point> {
-    let values: Vec<f64> = model.folders().map(|row| row.metric("f1")[0]).filter(|value| value.is_finite()).collect();
+/// The test folders on which all models have an F1, which is defined where there are attacks: means over others would not be
+/// comparable.
+fn compared(evaluation: &Evaluation) -> Vec<&str> {
+    let has_f1 = |model: &Model, folder: &str| {
+        model.folders().any(|row| row.folder == folder && row.attacks > 0 && row.metric("f1")[0].is_finite())
+    };
+    let mut folders = evaluation.folders();
+    folders.retain(|folder| evaluation.models.iter().all(|model| has_f1(model, folder)));
+    folders
+}
+
+fn point(model: &Model, folders: &[&str]) -> Option<Point> {
+    let rows = model.folders().filter(|row| folders.contains(&row.folder.as_str()));
+    let values: Vec<f64> = rows.map(|row| row.metric("f1")[0]).collect();
     let f1 = values.iter().sum::<f64>() / values.len() as f64;
     let latency = model.speed.as_ref()?.ms_per_graph_batch_1;
     let (parameters, file_bytes) = (model.parameters, model.file_bytes);
