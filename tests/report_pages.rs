@@ -136,6 +136,35 @@ fn figures_are_written_as_files() {
 }
 
 #[test]
+fn runs_of_one_name_on_two_datasets_are_told_apart() {
+    let place = Workplace::new();
+    for dataset in ["one", "two"] {
+        let run = place.path(&format!("runs/{dataset}/gat_student_normal/1"));
+        fs::create_dir_all(&run).unwrap();
+        fs::copy(trained().path(NORMAL).join("metrics.csv"), run.join("metrics.csv")).unwrap();
+        let config = fs::read_to_string(trained().path(NORMAL).join("config.json")).unwrap();
+        fs::write(run.join("config.json"), config.replace("\"tiny\"", &format!("\"{dataset}\""))).unwrap();
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
+        .current_dir(place.path(""))
+        .args(["report", "runs", "--output", "report.html", "--figures", "figures"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let html = fs::read_to_string(place.path("report.html")).unwrap();
+    let mut names = charts(&html);
+    let vectors = fs::read_dir(place.path("figures")).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(vectors.filter(|path| path.extension().is_some_and(|kind| kind == "svg")).count(), names.len());
+    assert!(names.iter().any(|name| name.starts_with("losses-") && name.ends_with("-2")), "{names:?}");
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), charts(&html).len(), "{names:?}");
+    for dataset in ["one", "two"] {
+        assert!(html.contains(&format!("gat_student_normal/1 on {dataset}</h2>")), "no section of {dataset}");
+    }
+}
+
+#[test]
 fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
     let place = Workplace::new();
     let run = place.path("copied");
@@ -148,6 +177,13 @@ fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
     for words in ["memory-sample-seconds", "curriculum.csv", "timeline.csv", "kdgat evaluate RUN"] {
         assert!(html.contains(words), "nothing says {words}");
     }
+    let config = fs::read_to_string(run.join("config.json")).unwrap();
+    let mut without: serde_json::Value = serde_json::from_str(&config).unwrap();
+    without["config"]["curriculum"]["curriculum"] = "none".into();
+    fs::write(run.join("config.json"), without.to_string()).unwrap();
+    let html = report(&place, &["copied"], "none.html");
+    assert!(html.contains("graphs are not scored with --curriculum none"), "the reason is another");
+    fs::write(run.join("config.json"), config).unwrap();
     // A name that is none of ours, in every place that it comes to.
     let evil = place.path("<img src=x onerror=alert(1)>");
     fs::rename(&run, &evil).unwrap();

@@ -1,5 +1,7 @@
 //! Text as HTML.
 
+use std::collections::HashSet;
+
 /// Text that is safe between tags and in attributes.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -31,6 +33,23 @@ pub fn slug(text: &str) -> String {
     slug.trim_end_matches('-').to_owned()
 }
 
+/// Names that are given once: a second one of the same text gets a number.
+#[derive(Debug, Default)]
+pub struct Names {
+    given: HashSet<String>,
+}
+
+impl Names {
+    /// The name itself, or with the first number that nobody has.
+    pub fn apart(&mut self, name: &str) -> String {
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let free = std::iter::once(name.to_owned()).chain(numbered).find(|name| !self.given.contains(name));
+        let free = free.unwrap_or_default();
+        self.given.insert(free.clone());
+        free
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +59,12 @@ mod tests {
         assert_eq!(escaped("<script>\"a\" & 'b'\u{7}"), "&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;\u{FFFD}");
         assert_eq!(slug("../GAT student (KD)/1"), "gat-student-kd-1");
         assert_eq!(slug("\"><x"), "x");
+    }
+
+    #[test]
+    fn no_name_is_given_twice() {
+        let mut names = Names::default();
+        let given = ["losses-a-1", "losses-a-1", "losses-a-1-2", "losses-a-1", "b"].map(|name| names.apart(name));
+        assert_eq!(given, ["losses-a-1", "losses-a-1-2", "losses-a-1-2-2", "losses-a-1-3", "b"]);
     }
 }

@@ -38,9 +38,11 @@ pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<
         sections.push(Section { title: "Test results".to_owned(), blocks: vec![Block::Charts(charts)] });
     }
     for run in found.runs.iter().take(MOST_RUNS) {
-        sections.push(of_run(run)?);
+        let is_alone = found.runs.iter().filter(|other| other.name == run.name).count() == 1;
+        sections.push(of_run(run, is_alone)?);
     }
     let mut page = Page { title: title(found), findings: Vec::new(), sections, folder: folder.to_owned() };
+    page.name_apart();
     let telling = |slug: &str| ["comparison-", "trade-off-", "sweep-"].iter().any(|kind| slug.starts_with(kind));
     // Whether learning to fuse paid comes first.
     let agents = found.runs.iter().filter(|run| run.stage() == "fusion");
@@ -89,7 +91,8 @@ fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
     Ok(Section { title: "Training".to_owned(), blocks })
 }
 
-fn of_run(run: &Run) -> Result<Section, ReportError> {
+/// `is_alone`: no other run has its name.
+fn of_run(run: &Run, is_alone: bool) -> Result<Section, ReportError> {
     let mut charts = match run.stage() {
         // It works on the states of graphs, in little memory that nobody watches.
         "fusion" => figures::fusion::draw(run)?,
@@ -98,7 +101,8 @@ fn of_run(run: &Run) -> Result<Section, ReportError> {
     charts.extend(figures::memory::draw_gpu(run)?);
     charts.extend(figures::difficulty::draw(run)?);
     charts.extend(figures::teacher::draw(run)?);
-    Ok(Section { title: run.name.clone(), blocks: vec![Block::Charts(charts)] })
+    let title = if is_alone { run.name.clone() } else { format!("{} on {}", run.name, run.dataset()) };
+    Ok(Section { title, blocks: vec![Block::Charts(charts)] })
 }
 
 fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Section, ReportError> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::chart::palette;
 use super::figures::{Drawn, Figure};
-use super::html::{escaped, slug};
+use super::html::{Names, escaped, slug};
 use super::table::Table;
 
 const STYLE: &str = include_str!("page.css");
@@ -57,6 +57,19 @@ impl Page {
         })
     }
 
+    /// Gives each figure a name that no other has: those of runs of one name on two datasets were the same.
+    pub fn name_apart(&mut self) {
+        let mut names = Names::default();
+        for block in self.sections.iter_mut().flat_map(|section| &mut section.blocks) {
+            let (Block::Charts(charts) | Block::Folded { charts, .. }) = block else { continue };
+            for drawn in charts {
+                if let Drawn::Figure(figure) = drawn {
+                    figure.slug = names.apart(&figure.slug);
+                }
+            }
+        }
+    }
+
     /// As HTML.
     pub fn html(&self) -> String {
         let title = escaped(&self.title);
@@ -77,13 +90,19 @@ impl Page {
             "<p class=\"note\">Made by kdgat {}. Every chart names its source.</p>\n",
             env!("CARGO_PKG_VERSION")
         );
+        let mut names = Names::default();
+        let anchor = |section: &Section| names.apart(&format!("section-{}", slug(&section.title)));
+        let anchors: Vec<String> = self.sections.iter().map(anchor).collect();
+        let sections = || self.sections.iter().zip(&anchors);
         if self.sections.len() > 1 {
-            let link = |section: &Section| format!("<a href=\"#{}\">{}</a>", anchor(section), escaped(&section.title));
-            html += &format!("<nav aria-label=\"Sections\">{}</nav>\n", list("ul", self.sections.iter().map(link)));
+            let link = |(section, anchor): (&Section, &String)| {
+                format!("<a href=\"#{anchor}\">{}</a>", escaped(&section.title))
+            };
+            html += &format!("<nav aria-label=\"Sections\">{}</nav>\n", list("ul", sections().map(link)));
         }
         html += "</header>\n<main>\n";
-        for section in &self.sections {
-            html += &format!("<section id=\"{}\">\n<h2>{}</h2>\n", anchor(section), escaped(&section.title));
+        for (section, anchor) in sections() {
+            html += &format!("<section id=\"{anchor}\">\n<h2>{}</h2>\n", escaped(&section.title));
             html.extend(section.blocks.iter().map(|block| self.block(block)));
             html += "</section>\n";
         }
@@ -163,10 +182,6 @@ impl Page {
         }
         html + &format!("</tbody>\n</table>\n</div>\n<p class=\"note\">Source: {}</p>\n", self.sources(&table.sources))
     }
-}
-
-fn anchor(section: &Section) -> String {
-    format!("section-{}", slug(&section.title))
 }
 
 fn list(kind: &str, items: impl Iterator<Item = String>) -> String {
@@ -251,6 +266,23 @@ mod tests {
         assert!(!parsed.descendants().any(is_handler));
         let title = parsed.descendants().find(|node| node.has_tag_name("h1")).unwrap();
         assert_eq!(title.text(), Some(evil));
+    }
+
+    #[test]
+    fn every_place_has_a_name_of_its_own() {
+        let mut page = page("losses of a/1");
+        page.sections[1].title = "one".to_owned();
+        page.name_apart();
+        let html = page.html();
+        let names = |before: &str| -> Vec<String> {
+            html.split(before).skip(1).map(|rest| rest.split('"').next().unwrap_or_default().to_owned()).collect()
+        };
+        let mut places = [names("<figure id=\""), names("<section id=\"")].concat();
+        assert_eq!(names("<a href=\"#"), names("<section id=\""));
+        assert_eq!(places.len(), 6);
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 6, "{places:?}");
     }
 
     #[test]

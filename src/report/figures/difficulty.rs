@@ -32,7 +32,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     let epochs = epochs(run);
     let Some(choices) = run.choices.as_ref().filter(|_| !epochs.is_empty()) else {
         let why = match run.config["config"]["curriculum"]["curriculum"].as_str() {
-            Some(kind @ ("random" | "off")) => {
+            Some(kind @ ("random" | "none")) => {
                 format!("graphs are not scored with --curriculum {kind}; use difficulty or static.")
             }
             _ => "the run has no curriculum.csv; `kdgat curriculum` of this version writes it.".to_owned(),
