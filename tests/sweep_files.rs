@@ -128,6 +128,10 @@ fn mistakes_are_said_with_their_place() {
     assert!(said.contains("the nearest is `student`"), "{said}");
     let said = wrong(&SMALL.replace("val_loss", "val_los"));
     assert!(said.contains("step `student` has no metric `val_los`; the nearest is `val_loss`"), "{said}");
+    let said = wrong(&SMALL.replace("field = \"lr\"", "field = \"lr\"\nname = \"metric\""));
+    assert!(said.contains("an axis is called `metric`, as a column of sweep.csv"), "{said}");
+    let said = wrong(&SMALL.replace("[[axis]]", "[step.set]\nrun_dir = \"here\"\n[[axis]]"));
+    assert!(said.contains("step `student` sets `run_dir`, which the sweep sets itself"), "{said}");
     let said = plan_of(SMALL, &["lrr=1"]).unwrap_err();
     assert!(said.contains("--set lrr=1") && said.contains("`lr`"), "{said}");
     let said = plan_of(SMALL, &["lr=fast"]).unwrap_err();

@@ -24,7 +24,7 @@ pub struct PipelineArgs {
     /// Presets that are laid over those of each step, such as quick
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub preset: Vec<String>,
-    /// One value for all steps that train, or STEP.FIELD=VALUE for one step; values of lists are separated by semicolons
+    /// One value for all steps that train, or STEP.FIELD=VALUE for one step; elements of a list are separated by commas
     #[arg(long, value_name = "FIELD=VALUE")]
     pub set: Vec<String>,
     /// Print the steps and what is left to do, and do nothing

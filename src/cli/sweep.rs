@@ -27,8 +27,8 @@ pub struct SweepArgs {
     /// A sweep file, or the name of a shipped one (`kdgat sweep list`)
     #[arg(value_name = "FILE", required = true)]
     pub file: Option<PathBuf>,
-    /// Other values for an axis, a new axis, or one value for all trials; STEP.FIELD for one step; values of lists are
-    /// separated by semicolons
+    /// Other values for an axis, a new axis, or one value for all trials; STEP.FIELD for one step; of a field that is a list,
+    /// elements are separated by commas and lists by semicolons
     #[arg(long, value_name = "FIELD=A,B,..")]
     pub set: Vec<String>,
     /// Where trials run

@@ -50,6 +50,12 @@ pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
     }
     for change in &options.changes {
         override_field(&mut found.file, change)?;
+        if !found.file.axis.is_empty() || found.file.seeds.len() > 1 {
+            return Err(SweepError::Usage(format!(
+                "--set {change}: a pipeline takes one value, which is a list for a field that is one (elements are separated by \
+                 commas); `kdgat sweep pipeline --set` tries several"
+            )));
+        }
         // The copy in the pipeline's folder tells what was asked for.
         found.text += &format!("\n# --set {change}\n");
     }
@@ -142,6 +148,19 @@ fn verdict(run: &Path) -> Result<String, SweepError> {
 mod tests {
     use super::*;
     use crate::sweep::plan::{Surroundings, expand};
+
+    #[test]
+    fn a_setting_has_one_value() {
+        let with =
+            |change: &str| file(&PipelineOptions { changes: vec![change.to_owned()], ..PipelineOptions::default() });
+        for change in ["lr=0.1", "vgae-student.hidden=40,20", "seed=3"] {
+            assert!(with(change).is_ok(), "{change}");
+        }
+        for change in ["lr=0.1,0.2", "vgae-student.hidden=40;20", "seed=1,2"] {
+            let said = with(change).unwrap_err().to_string();
+            assert!(said.contains("takes one value") && said.contains("kdgat sweep pipeline"), "{said}");
+        }
+    }
 
     #[test]
     fn a_dataset_is_the_path_that_was_given() {

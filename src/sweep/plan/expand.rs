@@ -13,6 +13,7 @@ use super::{metric, shared};
 use crate::config::{self, Config, CurriculumKind, Sources, nearest};
 use crate::sweep::SweepError;
 use crate::sweep::early::EarlyStopping;
+use crate::sweep::state::table::COLUMNS;
 
 /// What configurations are merged from beside the sweep file.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +96,9 @@ fn with_seeds(found: Vec<Combination>, seeds: &[Axis]) -> Vec<Combination> {
     found.into_iter().flat_map(repeat).collect()
 }
 
+/// Fields of a run that would be without effect in a sweep.
+const SET_BY_THE_SWEEP: [&str; 4] = ["run_dir", "runs_dir", "resume", "live"];
+
 fn step_problems(file: &SweepFile) -> Vec<String> {
     let mut problems = Vec::new();
     if file.step.is_empty() {
@@ -111,6 +115,9 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
         }
         if before.iter().any(|other| other.name == *name) {
             problems.push(format!("two steps are called `{name}`; rename one"));
+        }
+        for field in step.set.keys().filter(|field| SET_BY_THE_SWEEP.contains(&field.as_str())) {
+            problems.push(format!("step `{name}` sets `{field}`, which the sweep sets itself; leave it out"));
         }
         let fields = if step.command == StepCommand::Evaluate { &[RUNS][..] } else { WEIGHT_FIELDS };
         for (field, others) in &step.from {
@@ -136,6 +143,12 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
 fn axis_problems(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, axis) in axes.iter().enumerate() {
+        if COLUMNS.contains(&axis.name.as_str()) {
+            problems.push(format!(
+                "an axis is called `{0}`, as a column of sweep.csv is; give it another `name`",
+                axis.name
+            ));
+        }
         if axes[..at].iter().any(|other| other.name == axis.name) {
             problems.push(format!("two axes are called `{}`; give one of them another `name`", axis.name));
         }

@@ -139,9 +139,15 @@ impl SweepFolder {
         self.path.join("tasks").join(task.folder_name())
     }
 
-    /// How far a task is.
+    /// How far a task is. What is done and has no results any more is to be done again.
     pub fn state(&self, task: &Task) -> Result<TaskState, SweepError> {
-        Ok(record::read(&self.task(task).join(STATE), STATE_FORMAT)?.unwrap_or_default())
+        let folder = self.task(task);
+        let state: TaskState = record::read(&folder.join(STATE), STATE_FORMAT)?.unwrap_or_default();
+        let is_gone = |run: &String| !folder.join(run).exists();
+        if state.status.is_done() && state.run.as_ref().is_some_and(is_gone) {
+            return Ok(TaskState { reason: Some("its results were removed".to_owned()), ..TaskState::default() });
+        }
+        Ok(state)
     }
 
     /// The task, if nobody else works on it.
@@ -264,6 +270,23 @@ mod tests {
         child.wait().unwrap();
         assert!(!folder.is_claimed(&task).unwrap(), "the claim of a dead process holds");
         assert!(folder.claim(&task).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_has_no_results_any_more_is_done_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let task = Task::new(TaskKind::Store, "store", String::new(), Config::default(), Vec::new(), Vec::new());
+        let claim = folder.claim(&task).unwrap().unwrap();
+        let run = claim.folder().join("run");
+        fs::create_dir_all(&run).unwrap();
+        let done = TaskState { status: Status::Done, run: Some("run".to_owned()), attempts: 1, ..TaskState::default() };
+        claim.write(&done).unwrap();
+        assert_eq!(folder.state(&task).unwrap(), done);
+        fs::remove_dir(run).unwrap();
+        let state = folder.state(&task).unwrap();
+        assert_eq!((state.status, state.attempts), (Status::Waiting, 0));
+        assert!(state.reason.unwrap().contains("removed"));
     }
 
     #[test]

@@ -63,7 +63,8 @@ pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
             status: together(tasks.iter().map(|task| statuses.get(task.id.as_str()).copied().unwrap_or_default())),
             metric: measured.metrics.get(&plan.metric).copied(),
             metrics,
-            attempts: measured.attempts,
+            // The measured task has none where one before it has failed.
+            attempts: own.clone().map(|task| state(task).attempts).max().unwrap_or(0),
             rung: tasks.iter().map(|task| state(task).rung).max().unwrap_or(0),
             seconds: own.map(|task| state(task).seconds).sum(),
             peak_memory_bytes: tasks.iter().map(|task| state(task).peak_memory_bytes).max().unwrap_or(0),
