@@ -302,3 +302,22 @@ fn a_log_of_which_nothing_can_be_read_is_an_error() {
     assert_eq!(empty.status.code(), Some(2));
     assert!(stderr(&empty).contains("standard input: it ended before its first line"), "{}", stderr(&empty));
 }
+
+/// A bus may be silent, or have nothing but errors, for as long as it was recorded.
+#[test]
+fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
+    let bench = Bench::new();
+    let name_of_run = model(&bench.gat("gat_student_normal", 1, 1));
+    let errors = "(1.0) can0 20000004#0000000000000000\n".repeat(3);
+    for (name, content, message) in [
+        ("header.csv", "timestamp,arbitration_id,data_field,attack\n", "0 windows"),
+        ("errors.log", &errors, "3 error frames of the bus left out"),
+    ] {
+        std::fs::write(bench.path().join(name), content).unwrap();
+        for file in ["-", name] {
+            let arguments = ["detect", "--model", &name_of_run, "--threshold", "0.5", file];
+            let output = feed(bench.command(&arguments), content.as_bytes());
+            assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}

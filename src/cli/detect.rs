@@ -137,6 +137,9 @@ fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadRepor
     let windows = detector.windows();
     let each = 1e3 * busy.as_secs_f64() / windows.max(1) as f64;
     let mut text = format!("{windows} windows, {attacks} called attacks, {each:.3} ms each; {} frames", report.frames);
+    if report.error_frames > 0 {
+        text += &format!("\n{} error frames of the bus left out", report.error_frames);
+    }
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
         text += &format!("\n{} lines left out: {reason}{first}", rejections.count);

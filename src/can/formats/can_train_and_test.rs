@@ -45,6 +45,10 @@ const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, labe
 impl LineFormat for CanTrainAndTest {
     const LINES_STAND_ALONE: bool = true;
 
+    fn is_own_header(line: &[u8]) -> bool {
+        matches!(header(&Fields::split(line, b',')), Some(Columns::Standard))
+    }
+
     #[inline]
     fn parse_line(&mut self, line: &[u8]) -> Row {
         match (&self.columns, parse_standard(line)) {
@@ -131,6 +135,24 @@ pub(super) fn lacking_columns(line: &[u8]) -> Option<String> {
     let lacking = needed.into_iter().filter(|known| !is_there(known));
     let describe = |known: &[&str]| format!("{} (or {})", known[0], known[1..].join(", "));
     Some(lacking.map(describe).collect::<Vec<_>>().join(" and "))
+}
+
+/// What a header without a label column says that has columns of other names: one of them may be it. `None` for any other line.
+pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
+    let fields = Fields::split(line, b',');
+    let Columns::Located(Located { label: None, .. }) = header(&fields)? else { return None };
+    let names = fields.get().iter().map(|name| String::from_utf8_lossy(name).into_owned());
+    let known = [&TIMESTAMP_NAMES[..], &ID_NAMES, &DATA_NAMES].concat();
+    let unknown: Vec<String> = names.filter(|name| !known.contains(&name.to_lowercase().as_str())).collect();
+    (!unknown.is_empty()).then(|| {
+        format!(
+            "its header has no column {} and other columns ({}): all its frames count as attack-free; if one of them has the \
+             labels, call it {}",
+            LABEL_NAMES.join(" or "),
+            unknown.join(", "),
+            LABEL_NAMES[0]
+        )
+    })
 }
 
 fn parse_located(fields: &Fields, located: &Located) -> Result<Frame, RejectReason> {

@@ -24,6 +24,10 @@ impl Default for Challenge2020 {
 }
 
 impl LineFormat for Challenge2020 {
+    fn is_own_header(line: &[u8]) -> bool {
+        header(&Fields::split(line, b',')).is_some()
+    }
+
     fn parse_line(&mut self, line: &[u8]) -> Row {
         let fields = Fields::split(line, b',');
         if let Some(columns) = header(&fields) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::gzip::GzipMembers;
 use crate::can::error::CanError;
 
 /// Bytes read from the disk at a time; the decompressors ask for less.
@@ -52,7 +53,7 @@ impl Compression {
 pub fn decompress(compression: Compression, raw: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     Ok(match compression {
         Compression::None => Box::new(raw),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
+        Compression::Gzip => Box::new(GzipMembers::new(raw)),
         Compression::Zstd => Box::new(zstd::Decoder::with_buffer(raw)?),
         Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(raw)),
     })

@@ -36,6 +36,8 @@ pub struct Lines {
     /// Lines given out so far.
     number: u64,
     at_end: bool,
+    /// Why there is no more than what is held: told when the whole lines of that are given out.
+    failure: Option<CanError>,
     overlong_head: Vec<u8>,
     /// Position in the log of `buffer[0]`.
     buffer_position: u64,
@@ -55,7 +57,7 @@ impl Lines {
     /// The lines of `input`; reads the first block.
     ///
     /// # Errors
-    /// Those of [`Input::read`].
+    /// Those of [`Input::read`], if not a single line came before.
     pub fn new(input: Input) -> Result<Lines, CanError> {
         let mut lines = Lines {
             input,
@@ -64,13 +66,19 @@ impl Lines {
             end: 0,
             number: 0,
             at_end: false,
+            failure: None,
             overlong_head: Vec::new(),
             buffer_position: 0,
             limit: u64::MAX,
             read_time: Duration::ZERO,
         };
-        while !lines.at_end && lines.end < lines.buffer.len() / 2 {
-            lines.fill()?;
+        while !lines.at_end && lines.failure.is_none() && lines.end < lines.buffer.len() / 2 {
+            if let Err(error) = lines.fill() {
+                if memchr(b'\n', lines.held()).is_none() {
+                    return Err(error);
+                }
+                lines.failure = Some(error);
+            }
         }
         if lines.buffer[..lines.end].starts_with(b"\xEF\xBB\xBF") {
             lines.start = 3; // a byte order mark, as some editors write
@@ -211,6 +219,9 @@ impl Lines {
 
     /// Reads more behind what is held.
     fn fill(&mut self) -> Result<(), CanError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.buffer_position += self.start as u64;

@@ -22,6 +22,7 @@ mod candump_ascii;
 mod car_hacking;
 mod challenge_2020;
 mod fields;
+mod gzip;
 mod input;
 mod lines;
 #[cfg(feature = "parquet")]
@@ -34,6 +35,7 @@ mod unreadable;
 pub use input::{Compression, decompress};
 pub use lines::MAX_LINE_BYTES;
 pub use piece::{Piece, format_of_pieces, read_piece};
+pub use road::{METADATA_NAME, metadata_digest};
 pub use stream::StreamReader;
 pub use unreadable::nothing_read;
 
@@ -82,8 +84,9 @@ macro_rules! with_line_format {
     };
 }
 
-// After the macro, which it uses.
+// After the macro, which they use.
 mod piece;
+mod recognise;
 
 impl Format {
     /// All text formats; of those that read a log equally well, the first is taken.
@@ -157,6 +160,11 @@ pub trait LineFormat: Default + Send {
     /// Nothing but the log's first line decides how its other lines are read, so that it can be read in pieces.
     const LINES_STAND_ALONE: bool = false;
 
+    /// Whether a line is a header that names just the columns of this format: no other format is looked at then.
+    fn is_own_header(_line: &[u8]) -> bool {
+        false
+    }
+
     /// Reads one line, without its line ending and never blank. Lines come in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
 }
@@ -177,13 +185,6 @@ fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
     Box::new(TextLog::new(lines, F::default()))
 }
 
-/// How many of a log's first lines a format reads.
-fn score<F: LineFormat>(head: &[&[u8]]) -> usize {
-    let mut format = F::default();
-    let read = head.iter().filter(|line| !line.trim_ascii().is_empty());
-    read.filter(|line| !matches!(format.parse_line(line), Row::Rejected(_))).count()
-}
-
 /// Opens the log at `path`; its format is recognised by its first lines unless one is forced.
 ///
 /// # Errors
@@ -191,8 +192,8 @@ fn score<F: LineFormat>(head: &[&[u8]]) -> usize {
 pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanError> {
     if format == Some(Format::Parquet) || (format.is_none() && begins_like_parquet(path)) {
         let (format, compression) = (Format::Parquet, Compression::None);
-        let (source, labels, report) = (open_parquet(path)?, None, ReadReport::default());
-        return Ok(LogReader { format, compression, source, labels, report });
+        let (source, report) = (open_parquet(path)?, ReadReport::default());
+        return Ok(LogReader { format, compression, source, labels: None, label_notice: None, report, failure: None });
     }
     let lines = Lines::new(Input::open(path)?)?;
     let compression = lines.input().compression();
@@ -200,12 +201,15 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
         Some(format) => format,
         None => recognise(&lines)?,
     };
-    let labels = match format {
+    let (labels, label_notice) = match format {
         Format::Candump | Format::CandumpAscii => InjectionLabels::of(path)?,
-        _ => None,
+        Format::CanTrainAndTest => {
+            (None, lines.peek(1).first().and_then(|line| can_train_and_test::lacking_label(line)))
+        }
+        _ => (None, None),
     };
     let source = with_line_format!(format, text_log(lines));
-    Ok(LogReader { format, compression, source, labels, report: ReadReport::default() })
+    Ok(LogReader { format, compression, source, labels, label_notice, report: ReadReport::default(), failure: None })
 }
 
 /// In place of a text format, for what is no text: reads no line.
@@ -240,18 +244,10 @@ fn open_parquet(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
 
 fn recognise(lines: &Lines) -> Result<Format, CanError> {
     let head = lines.peek(LINES_TO_RECOGNISE);
-    // `min_by_key` takes the first of equals.
-    let best = Format::TEXT
-        .into_iter()
-        .map(|format| (format, with_line_format!(format, score(&head))))
-        .min_by_key(|(_, score)| usize::MAX - score);
-    match best {
-        Some((format, 1..)) => Ok(format),
-        _ => {
-            let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or(lines.held());
-            Err(unknown_format(lines.input().path(), first))
-        }
-    }
+    recognise::best_format(&head).ok_or_else(|| {
+        let first = head.iter().find(|line| !line.trim_ascii().is_empty()).copied().unwrap_or(lines.held());
+        unknown_format(lines.input().path(), first)
+    })
 }
 
 /// Reads a log from its beginning to its end, in blocks of the caller's size.
@@ -260,21 +256,37 @@ pub struct LogReader {
     compression: Compression,
     source: Box<dyn FrameSource>,
     labels: Option<InjectionLabels>,
+    label_notice: Option<String>,
     report: ReadReport,
+    /// Why the log ends here: told when the frames before it are given out.
+    failure: Option<CanError>,
 }
 
 impl LogReader {
     /// Clears `frames` and fills it with the next frames, at most `limit`; `Ok(0)` is the end of the log.
     ///
     /// # Errors
-    /// When the file cannot be read on, is truncated or damaged, or changed its size meanwhile.
+    /// When the file cannot be read on, is truncated or damaged, or changed its size meanwhile. All frames before that are
+    /// given out first.
     pub fn read_block(&mut self, limit: usize, frames: &mut Vec<Frame>) -> Result<usize, CanError> {
         frames.clear();
-        self.source.read(limit, frames, &mut self.report)?;
+        let read = match self.failure.take() {
+            Some(error) => Err(error),
+            None => self.source.read(limit, frames, &mut self.report),
+        };
+        match read {
+            Err(error) if frames.is_empty() => return Err(error),
+            read => self.failure = read.err(),
+        }
         if let Some(labels) = &mut self.labels {
             self.report.attack_frames += labels.apply(frames);
         }
         Ok(frames.len())
+    }
+
+    /// Why no frame has a label, if it looks as if some should have one.
+    pub fn label_notice(&self) -> Option<&str> {
+        self.label_notice.as_deref()
     }
 
     /// What was seen so far.

@@ -66,9 +66,12 @@ pub fn format_of_pieces(path: &Path, format: Option<Format>) -> Result<Option<Fo
         Some(format) => format,
         None => recognise(&Lines::new(input)?)?,
     };
+    if !with_line_format!(format, lines_stand_alone()) {
+        return Ok(None);
+    }
     let labelled_elsewhere =
-        matches!(format, Format::Candump | Format::CandumpAscii) && InjectionLabels::of(path)?.is_some();
-    Ok((with_line_format!(format, lines_stand_alone()) && !labelled_elsewhere).then_some(format))
+        matches!(format, Format::Candump | Format::CandumpAscii) && InjectionLabels::of(path)?.0.is_some();
+    Ok((!labelled_elsewhere).then_some(format))
 }
 
 fn lines_stand_alone<F: LineFormat>() -> bool {

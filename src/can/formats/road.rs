@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -39,29 +39,50 @@ struct Capture {
     injection_data_str: Option<String>,
 }
 
+/// blake3 of the metadata beside `log`, `None` when there is none: labels change with it, though the log does not.
+///
+/// # Errors
+/// When it is there and cannot be read.
+pub fn metadata_digest(log: &Path) -> Result<Option<String>, CanError> {
+    Ok(read_metadata(log)?.map(|(_, text)| blake3::hash(&text).to_hex().to_string()))
+}
+
+/// The metadata beside `log` and its path.
+fn read_metadata(log: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, CanError> {
+    let path = log.with_file_name(METADATA_NAME);
+    match fs::read(&path) {
+        Ok(text) => Ok(Some((path, text))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(CanError::BadMetadata { path, problem: format!("cannot be read ({error})") }),
+    }
+}
+
 impl InjectionLabels {
-    /// The labels of `log`, `None` when no metadata lies beside it or it tells of no injection.
+    /// The labels of `log`, `None` when no metadata lies beside it or it tells of no injection; and what is to be said when it
+    /// does not know the log.
     ///
     /// # Errors
     /// When the metadata cannot be read or understood: frames would be labelled wrongly.
-    pub fn of(log: &Path) -> Result<Option<InjectionLabels>, CanError> {
-        let path = log.with_file_name(METADATA_NAME);
+    pub fn of(log: &Path) -> Result<(Option<InjectionLabels>, Option<String>), CanError> {
+        let Some((path, text)) = read_metadata(log)? else { return Ok((None, None)) };
         let bad = |problem: String| CanError::BadMetadata { path: path.clone(), problem };
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(bad(format!("cannot be read ({error})"))),
-        };
         let mut captures: HashMap<String, Capture> =
             serde_json::from_slice(&text).map_err(|error| bad(format!("is not the expected JSON ({error})")))?;
         let name = log.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split(".log").next().unwrap_or_default();
-        let Some(capture) = captures.remove(name) else { return Ok(None) };
-        InjectionLabels::new(&capture).map_err(|problem| bad(format!("{name}: {problem}")))
+        let Some(capture) = captures.remove(name) else {
+            let notice = format!("{} has no entry {name:?}: all its frames count as attack-free", path.display());
+            return Ok((None, Some(notice)));
+        };
+        let labels = InjectionLabels::new(&capture).map_err(|problem| bad(format!("{name}: {problem}")))?;
+        Ok((labels, None))
     }
 
     fn new(capture: &Capture) -> Result<Option<InjectionLabels>, String> {
         let Some((from_seconds, to_seconds)) = capture.injection_interval else { return Ok(None) };
+        if from_seconds > to_seconds {
+            return Err(format!("injection_interval ends before it begins: [{from_seconds}, {to_seconds}]"));
+        }
         let any = |text: &str| text.bytes().all(|digit| digit.eq_ignore_ascii_case(&b'X'));
         let can_id = match capture.injection_id.as_deref() {
             None => None,
@@ -127,6 +148,7 @@ mod tests {
         assert_eq!(labels(any).unwrap().unwrap().apply(&mut [frame(1.0, 5, &[], false)]), 1);
         assert_eq!(labels(r#"{"injection_interval": null}"#), Ok(None));
         assert!(labels(r#"{"injection_id": "0xZZ", "injection_interval": [0, 9]}"#).is_err());
+        assert!(labels(r#"{"injection_interval": [1.2, 0.5]}"#).unwrap_err().contains("[1.2, 0.5]"));
         assert!(labels(r#"{"injection_data_str": "GG", "injection_interval": [0, 9]}"#).is_err());
     }
 }

@@ -1,14 +1,16 @@
 //! Frames from a stream that is still being written, such as `candump -L can0 |`: given out as soon as their line is whole.
 //!
 //! A log file is read in large blocks, and its format is found by looking at many lines. Here nobody waits for more than
-//! the next line: lines are held until one is a frame in some format, and that decides. Lines that are no frame in any
-//! format are counted and passed over, however many there are.
+//! the next line: lines are held until one is a frame in some format, or an error frame, and that decides. Where none comes,
+//! headers and comments decide as in a file. Lines that are nothing in any format are counted and passed over, however many
+//! there are.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
 
+use super::recognise::{best_format, settled_format};
 use super::unreadable::unknown_format;
 use super::{Format, LineFormat, MAX_LINE_BYTES, Row};
 use crate::can::error::CanError;
@@ -60,7 +62,7 @@ impl<R: Read> StreamReader<R> {
     /// that are whole now: perhaps none. `false` at the end.
     ///
     /// # Errors
-    /// When the stream cannot be read on, or ended without a line in a known format.
+    /// When the stream cannot be read on, or ended without a line that a known format reads.
     pub fn read_available(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
         frames.clear();
         let count = loop {
@@ -133,6 +135,11 @@ impl<R: Read> StreamReader<R> {
         if self.line_number == 0 && self.held.is_empty() {
             return Err(CanError::EmptyStream { path: self.origin.clone() });
         }
+        if self.parser.is_none()
+            && let Some(format) = best_format(&self.head())
+        {
+            self.decide(Some(format), frames);
+        }
         if self.parser.is_some() {
             return Ok(());
         }
@@ -151,12 +158,21 @@ impl<R: Read> StreamReader<R> {
             return self.parse(bytes, frames);
         }
         self.held.push(bytes[..bytes.len().min(MAX_LINE_BYTES + 1)].to_vec());
-        if let Some(format) = recognise(&self.held) {
-            self.parser = Some((format, parser(format)));
-        } else if self.held.len() < LINES_HELD {
-            return;
+        match settled_format(&self.head()) {
+            None if self.held.len() < LINES_HELD => {}
+            None => self.decide(best_format(&self.head()), frames),
+            format => self.decide(format, frames),
         }
-        // The format is known now, or these lines are of none.
+    }
+
+    /// The lines that are held.
+    fn head(&self) -> Vec<&[u8]> {
+        self.held.iter().map(Vec::as_slice).collect()
+    }
+
+    /// The format of the lines that are held, or that they are of none.
+    fn decide(&mut self, format: Option<Format>, frames: &mut Vec<Frame>) {
+        self.parser = format.map(|format| (format, parser(format)));
         for line in std::mem::take(&mut self.held) {
             match self.parser.is_some() {
                 true => self.parse(&line, frames),
@@ -201,23 +217,6 @@ impl<R: Read> StreamReader<R> {
         let (number, origin) = (self.line_number, &self.origin);
         self.report.reject(reason, || Place::new(origin, number, line));
     }
-}
-
-/// The format that reads most of the lines, once some format reads a frame among them.
-fn recognise(lines: &[Vec<u8>]) -> Option<Format> {
-    let readable: Vec<&[u8]> = lines.iter().map(Vec::as_slice).filter(|line| !line.trim_ascii().is_empty()).collect();
-    let mut best: Option<(usize, Format)> = None;
-    for format in Format::TEXT {
-        let mut parser = parser(format);
-        let rows: Vec<Row> = readable.iter().map(|line| parser(line)).collect();
-        let read = rows.iter().filter(|row| !matches!(row, Row::Rejected(_))).count();
-        let has_frame = rows.iter().any(|row| matches!(row, Row::Frame(..)));
-        // Of formats that read equally much the first is taken, as for files.
-        if has_frame && best.is_none_or(|(most, _)| read > most) {
-            best = Some((read, format));
-        }
-    }
-    best.map(|(_, format)| format)
 }
 
 fn parser(format: Format) -> Parser {
@@ -281,6 +280,18 @@ mod tests {
         let text = b"timestamp,arbitration_id,data_field,attack\n1.0,7DF,0011,1\n";
         let (ids, report, format) = read_all(text, 3);
         assert_eq!((ids, format, report.attack_frames), (vec![0x7DF], Some(Format::CanTrainAndTest), 1));
+    }
+
+    #[test]
+    fn headers_and_error_frames_alone_are_a_format() {
+        let header = b"timestamp,arbitration_id,data_field,attack\n";
+        let (_, report, format) = read_all(header, 7);
+        assert_eq!((report.skipped_lines, format), (1, Some(Format::CanTrainAndTest)));
+        let errors = b"(1.0) can0 20000004#0000000000000000\n(1.1) can0 20000004#0000000000000000";
+        let (_, report, format) = read_all(errors, 7);
+        assert_eq!((report.error_frames, report.rejected_rows(), format), (2, 0, Some(Format::Candump)));
+        let (_, report, format) = read_all(b"date Mon Jan 1\nbase hex  timestamps absolute\n// nothing", 7);
+        assert_eq!((report.skipped_lines, format), (3, Some(Format::Asc)));
     }
 
     #[test]
