@@ -3,7 +3,7 @@
 mod can_support;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use can_support::{read_all, read_log};
@@ -144,6 +144,66 @@ fn truncated_and_damaged_compression_is_an_error_wherever_it_is_cut() {
         fs::write(&path, &whole).unwrap();
         assert_eq!(try_read(&path).unwrap(), 50_000, "{name}");
     }
+}
+
+/// What can be decompressed is read, whatever the size of the blocks, and then the damage is told.
+#[test]
+fn frames_before_the_damage_are_given_out() {
+    let text: String =
+        (0..1900).map(|index| format!("{index}.25,{:X},{:016X},0\n", index % 2048, index * 7777)).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 0);
+    xz.write_all(text.as_bytes()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    for whole in [gzip.finish().unwrap(), xz.finish().unwrap()] {
+        let cut = &whole[..whole.len() - 200];
+        fs::write(&path, cut).unwrap();
+        let mut decompressed = Vec::new();
+        let compression = kdgat::can::formats::Compression::of(cut);
+        let mut reader = kdgat::can::formats::decompress(compression, std::io::Cursor::new(cut.to_vec())).unwrap();
+        reader.read_to_end(&mut decompressed).unwrap_err();
+        let expected = decompressed.iter().filter(|&&byte| byte == b'\n').count();
+        assert!((1000..1900).contains(&expected), "{expected}");
+        for limit in [100, 4096] {
+            let mut log = open_log(&path, None).unwrap();
+            let (mut frames, mut found) = (Vec::new(), 0);
+            let error = loop {
+                match log.read_block(limit, &mut frames) {
+                    Ok(0) => panic!("the damage was not seen"),
+                    Ok(count) => found += count,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(found, expected, "in blocks of {limit}");
+            assert!(matches!(error, CanError::Damaged { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn zeros_behind_gzip_are_nothing() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(GOOD.repeat(100).as_bytes()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("padded.csv.gz");
+    fs::write(&path, [gzip.finish().unwrap(), vec![0; 512]].concat()).unwrap();
+    assert_eq!(try_read(&path).unwrap(), 100);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_among_the_logs_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = folder.path().join("test_01_x");
+    fs::create_dir(&test).unwrap();
+    fs::write(test.join("a.csv"), GOOD).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(test.join("pipe")).status().unwrap().success());
+    assert_eq!(Dataset::open(folder.path()).unwrap().files.len(), 1);
+    std::os::unix::fs::symlink(test.join("pipe"), test.join("pipe.csv")).unwrap();
+    let error = Dataset::open(folder.path()).unwrap_err();
+    assert!(matches!(error, CanError::NotAFile { .. }) && error.to_string().contains("pipe.csv"), "{error}");
 }
 
 #[test]

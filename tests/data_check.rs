@@ -7,13 +7,14 @@ use std::fs;
 use std::path::Path;
 
 use graph_support::{shared, traffic, write_log};
-use kdgat::can::check::{CheckReport, Severity, check};
+use kdgat::can::check::{CheckOptions, CheckReport, Severity, check};
 use kdgat::can::{Dataset, Frame};
 use kdgat::graph::{BuildOptions, Split, Store, open_or_build};
 use support::cli::{Workplace, said};
 
 fn report_of(root: &Path) -> CheckReport {
-    check(&Dataset::open(root).unwrap(), None, 2)
+    let options = CheckOptions { format: None, window: 100, max_reject_share: 0.01, threads: 2 };
+    check(&Dataset::open(root).unwrap(), &options)
 }
 
 fn assert_said(report: &CheckReport, severity: Severity, parts: &[&str]) {
@@ -77,6 +78,89 @@ fn the_command_prints_a_table_or_json_and_ends_with_2_when_a_log_cannot_be_read(
     assert_eq!(json["logs"][1]["report"]["frames"], 500);
     assert!(json["logs"][0]["error"].as_str().unwrap().contains("no known log format"), "{json}");
     assert_eq!(json["findings"][0]["severity"], "error");
+}
+
+#[test]
+fn what_vanishes_is_said() {
+    let workplace = Workplace::new();
+    let root = workplace.path().join("car");
+    write_log(&root, "train_01_attack_free", "drive.csv", &traffic(3000, 12, 1, 0..0));
+    write_log(&root, "test_01_short", "a.csv", &traffic(100, 12, 2, 0..0));
+    write_log(&root, "test_02", "long.csv", &traffic(500, 12, 3, 0..0));
+    fs::create_dir_all(root.join("test_02/sub")).unwrap();
+    fs::write(root.join("test_02/b.csv.bz2"), "x").unwrap();
+    fs::write(root.join("test_02/capture_metadata.json"), "{}").unwrap();
+    fs::create_dir_all(root.join("test_03_none")).unwrap();
+    fs::write(root.join("test_03_none/c.blf"), "x").unwrap();
+    let messages = [
+        "test_01_short: 1 of 1 logs give no window, for which 101 frames are needed (a.csv)",
+        "test_02 holds what is taken for no log: b.csv.bz2, sub/; logs lie",
+        "test_03_none holds no log (found c.blf)",
+    ];
+    for command in ["check", "build", "build", "info"] {
+        let said = workplace.success(&["data", command, "--data", "car", "--stores-dir", "stores"]);
+        messages.iter().for_each(|message| assert!(said.contains(message), "{command}: {message} is not in\n{said}"));
+        assert!(!said.contains("no test folder") && !said.contains("capture_metadata"), "{said}");
+    }
+    let said = workplace.success(&["data", "check", "--data", "car", "--window", "50"]);
+    assert!(!said.contains("give no window"), "{said}");
+    fs::remove_dir_all(root.join("test_01_short")).unwrap();
+    fs::remove_dir_all(root.join("test_02")).unwrap();
+    let report = report_of(&root);
+    assert_said(&report, Severity::Warning, &["test_03_none holds no log"]);
+    assert!(!report.findings.iter().any(|finding| finding.text == "no test folder"), "{:?}", report.findings);
+}
+
+#[test]
+fn a_log_that_a_build_refuses_is_an_error() {
+    let workplace = Workplace::new();
+    let root = workplace.path().join("car");
+    write_log(&root, "train_01_attack_free", "drive.csv", &traffic(950, 12, 1, 0..0));
+    let path = root.join("train_01_attack_free/drive.csv");
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &"1.0,XYZ,00,0\n".repeat(50)).unwrap();
+    for command in ["check", "build"] {
+        let said = workplace.refused(&["data", command, "--data", "car", "--stores-dir", "stores"]);
+        assert!(said.contains("50 of 1000 rows") && said.contains("--max-reject-share"), "{command}: {said}");
+    }
+    let said = workplace.success(&["data", "check", "--data", "car", "--max-reject-share", "0.06"]);
+    assert!(said.contains("warning: train_01_attack_free/drive.csv: 50 of 1000 rows"), "{said}");
+}
+
+#[test]
+fn labels_that_may_be_missing_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("car");
+    write_log(&root, "train_01_attack_free", "drive.csv", &traffic(300, 12, 1, 0..0));
+    write_log(&root, "train_02_with_attacks", "attack.csv", &traffic(300, 12, 2, 50..90));
+    let path = root.join("train_02_with_attacks/attack.csv");
+    fs::write(&path, fs::read_to_string(&path).unwrap().replacen("attack\n", "is_attack\n", 1)).unwrap();
+    fs::create_dir_all(root.join("test_01")).unwrap();
+    fs::write(root.join("test_01/road.log"), "(1.0) can0 123#00\n(2.0) can0 123#00\n").unwrap();
+    fs::write(root.join("test_01/capture_metadata.json"), r#"{"other": {"injection_interval": [0, 1]}}"#).unwrap();
+    let report = report_of(&root);
+    assert_said(&report, Severity::Warning, &["attack.csv: its header has no column attack or label", "(is_attack)"]);
+    assert_said(&report, Severity::Warning, &["road.log: ", "capture_metadata.json has no entry \"road\""]);
+}
+
+#[test]
+fn absurd_times_are_printed_with_an_exponent() {
+    let workplace = Workplace::new();
+    let root = workplace.path().join("car");
+    fs::create_dir_all(root.join("train_01_attack_free")).unwrap();
+    fs::write(root.join("train_01_attack_free/a.csv"), "1e308,123,00,0\n-1e308,123,00,0\n").unwrap();
+    let said = workplace.success(&["data", "check", "--data", "car"]);
+    assert!(said.contains("e308 s") && said.lines().all(|line| line.len() < 250), "{said}");
+}
+
+#[test]
+fn training_that_is_all_in_a_test_says_so() {
+    let workplace = Workplace::new();
+    let root = workplace.path().join("car");
+    let drive = traffic(2000, 12, 1, 0..0);
+    write_log(&root, "train_01_attack_free", "drive.csv", &drive);
+    write_log(&root, "test_01", "copy.csv", &drive);
+    let said = workplace.refused(&["autoencoder", "--data", "car", "--stores-dir", "stores", "--run-dir", "run"]);
+    assert!(said.contains("left out, since they are also in") && said.contains("--keep-duplicates"), "{said}");
 }
 
 /// A dataset in which training repeats a test and its own validation.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::dataset::{Dataset, Role, SourceFile, is_log, list};
+use super::dataset::{Dataset, Role, SourceFile, endings, is_log, list};
 use super::error::CanError;
 use super::formats::Format;
 
@@ -53,6 +53,9 @@ pub struct Entry {
     /// Its split, if it does not come in folders `train_*` and `test_*`.
     #[serde(default)]
     pub parts: Vec<Part>,
+    /// Patterns, as in the parts, of logs that are in none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// Logs that are for the same.
@@ -100,18 +103,18 @@ impl Entry {
         self.collect(root, root, DEPTH, &mut files)?;
         if files.is_empty() {
             let folders = self.parts.iter().flat_map(|part| part.files.clone()).collect::<Vec<_>>().join(", ");
-            let extensions = super::dataset::LOG_EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
-            return Err(CanError::NoLogFiles { root: root.to_path_buf(), folders, extensions });
+            return Err(CanError::NoLogFiles { root: root.to_path_buf(), folders, extensions: endings() });
         }
         files.sort_by(|one: &SourceFile, other| (&one.folder, &one.path).cmp(&(&other.folder, &other.path)));
-        Ok(Dataset { name: self.name.clone(), root: root.to_path_buf(), files })
+        // The patterns say which of its files are meant.
+        Ok(Dataset { name: self.name.clone(), root: root.to_path_buf(), files, passed_over: Vec::new() })
     }
 
     fn collect(&self, root: &Path, folder: &Path, depth: usize, files: &mut Vec<SourceFile>) -> Result<(), CanError> {
         for path in list(folder)? {
             if path.is_dir() && depth > 1 {
                 self.collect(root, &path, depth - 1, files)?;
-            } else if is_log(&path)
+            } else if is_log(&path)?
                 && let Some((folder, role)) = self.part_of(path.strip_prefix(root).unwrap_or(&path))
             {
                 files.push(SourceFile { path, folder, role });
@@ -122,9 +125,10 @@ impl Entry {
 
     fn part_of(&self, path: &Path) -> Option<(String, Role)> {
         let path = path.to_string_lossy().replace('\\', "/").to_lowercase();
-        let fits =
-            |part: &&Part| part.files.iter().any(|pattern| matches(pattern.to_lowercase().as_bytes(), path.as_bytes()));
-        let part = self.parts.iter().find(fits)?;
+        let fits = |patterns: &[String]| {
+            patterns.iter().any(|pattern| matches(pattern.to_lowercase().as_bytes(), path.as_bytes()))
+        };
+        let part = self.parts.iter().find(|part| !fits(&self.left_out) && fits(&part.files))?;
         Some((part.name.clone(), Role::of_folder(&part.name)?))
     }
 }
@@ -259,6 +263,38 @@ mod tests {
         let mut by_path = parts(&open(&root, None).unwrap());
         by_path.sort();
         assert_eq!(by_path, expected);
+    }
+
+    /// A masquerade capture of ROAD is its injected capture with frames removed: one in training and the other in a test would
+    /// be a leak. Accelerator captures have no interval of attack.
+    #[test]
+    fn roads_tests_hold_no_training_capture_and_none_without_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("road");
+        for path in [
+            "ambient/ambient_dyno_drive_basic_long.log",
+            "attacks/accelerator_attack_drive_1.log",
+            "attacks/correlated_signal_attack_1.log",
+            "attacks/correlated_signal_attack_1_masquerade.log",
+            "attacks/correlated_signal_attack_2.log",
+            "attacks/correlated_signal_attack_2_masquerade.log",
+            "attacks/max_engine_coolant_temp_attack_masquerade.log",
+        ] {
+            put(&root, path);
+        }
+        let dataset = open(Path::new("road"), Some(folder.path())).unwrap();
+        let part =
+            |file: &SourceFile| format!("{}: {}", &file.folder[..8], file.path.file_stem().unwrap().to_string_lossy());
+        let mut parts: Vec<String> = dataset.files.iter().map(part).collect();
+        parts.sort();
+        let expected = [
+            "test_01_: correlated_signal_attack_2_masquerade",
+            "test_01_: max_engine_coolant_temp_attack_masquerade",
+            "test_02_: correlated_signal_attack_2",
+            "train_01: ambient_dyno_drive_basic_long",
+            "train_02: correlated_signal_attack_1",
+        ];
+        assert_eq!(parts, expected);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! A dataset: a folder of `train_01_attack_free/`, `train_02_with_attacks/` and `test_*/` folders of logs.
 //!
-//! This is the layout of the can-train-and-test collection (Lampe & Meng 2024). Folders with other names,
-//! hidden files, and files that do not end like a log are left alone.
+//! This is the layout of the can-train-and-test collection (Lampe & Meng 2024). Folders with other names and hidden files
+//! are left alone. What else lies beside logs is remembered ([`PassedOver`]): it may have been meant as one.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::CanError;
+use super::formats::METADATA_NAME;
 
 /// How a log ends, when it is not compressed.
 pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
@@ -63,23 +67,56 @@ pub struct Dataset {
     pub root: PathBuf,
     /// Its logs, sorted by folder, then by name.
     pub files: Vec<SourceFile>,
+    /// Folders with something in them that is no log, or without a log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// What was passed over in a folder of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Name of the folder.
+    pub folder: String,
+    /// What it is for.
+    pub role: Role,
+    /// Logs that it holds.
+    pub logs: usize,
+    /// What else it holds, by name; folders with a slash.
+    pub others: Vec<String>,
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (folder, found) = (&self.folder, summarise(&self.others));
+        match self.logs {
+            0 => write!(formatter, "{folder} holds no log (found {found})")?,
+            _ => write!(formatter, "{folder} holds what is taken for no log: {found}")?,
+        }
+        let endings = endings();
+        write!(formatter, "; logs lie in the folder itself and end in {endings}, or these with .gz, .zst or .xz")
+    }
 }
 
 impl Dataset {
     /// Lists the logs of the dataset in folder `root`.
     ///
     /// # Errors
-    /// When `root` is missing, is a file, cannot be listed, holds no `train*` or `test*` folder, or no log in them.
+    /// When `root` is missing, is a file, cannot be listed, holds no `train*` or `test*` folder, or no log in them; when
+    /// something is named like a log and no file.
     pub fn open(root: &Path) -> Result<Dataset, CanError> {
         let mut files = Vec::new();
+        let mut passed_over = Vec::new();
         let mut parts = Vec::new();
         let mut others = Vec::new();
         for entry in list(root)? {
             let folder = file_name(&entry);
             match Role::of_folder(&folder).filter(|_| entry.is_dir()) {
                 Some(role) => {
-                    let logs = list(&entry)?.into_iter().filter(|path| is_log(path));
-                    files.extend(logs.map(|path| SourceFile { path, folder: folder.clone(), role }));
+                    let (logs, others) = logs_and_others(&entry)?;
+                    if logs.is_empty() || !others.is_empty() {
+                        passed_over.push(PassedOver { folder: folder.clone(), role, logs: logs.len(), others });
+                    }
+                    files.extend(logs.into_iter().map(|path| SourceFile { path, folder: folder.clone(), role }));
                     parts.push(folder);
                 }
                 None => others.push(folder),
@@ -92,10 +129,15 @@ impl Dataset {
             return Err(CanError::NoLogFiles {
                 root: root.to_path_buf(),
                 folders: summarise(&parts),
-                extensions: LOG_EXTENSIONS.map(|extension| format!(".{extension}")).join(", "),
+                extensions: endings(),
             });
         }
-        Ok(Dataset { name: dataset_name(root), root: root.to_path_buf(), files })
+        Ok(Dataset { name: dataset_name(root), root: root.to_path_buf(), files, passed_over })
+    }
+
+    /// Warns of what was passed over.
+    pub fn warn_of_passed_over(&self) {
+        self.passed_over.iter().for_each(|passed| tracing::warn!("{}: {passed}", self.root.display()));
     }
 
     /// The logs with that role, in order.
@@ -123,7 +165,38 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, CanError> {
     Ok(paths)
 }
 
-pub(super) fn is_log(path: &Path) -> bool {
+/// The logs of a folder, and the names of what else is in it.
+fn logs_and_others(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), CanError> {
+    let (mut logs, mut others) = (Vec::new(), Vec::new());
+    for path in list(folder)? {
+        if is_log(&path)? {
+            logs.push(path);
+        } else if path.is_dir() {
+            others.push(file_name(&path) + "/");
+        } else if path.file_name() != Some(OsStr::new(METADATA_NAME)) {
+            others.push(file_name(&path));
+        }
+    }
+    Ok((logs, others))
+}
+
+/// Whether this is a log, by its name.
+///
+/// # Errors
+/// When it is a pipe, a device or a socket: a pipe would be waited for without end, and cannot be read twice.
+pub(super) fn is_log(path: &Path) -> Result<bool, CanError> {
+    if !is_named_like_log(path) {
+        return Ok(false);
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(false),
+        Ok(found) if !found.is_file() => Err(CanError::NotAFile { path: path.to_path_buf() }),
+        // What cannot be looked at is named when it is read.
+        _ => Ok(true),
+    }
+}
+
+fn is_named_like_log(path: &Path) -> bool {
     let name = file_name(path).to_ascii_lowercase();
     let mut parts = name.rsplit('.');
     let mut last = parts.next().unwrap_or_default();
@@ -131,7 +204,7 @@ pub(super) fn is_log(path: &Path) -> bool {
         last = parts.next().unwrap_or_default();
     }
     // A name without a dot has one part, which is no extension.
-    parts.next().is_some() && LOG_EXTENSIONS.contains(&last) && !path.is_dir()
+    parts.next().is_some() && LOG_EXTENSIONS.contains(&last)
 }
 
 fn file_name(path: &Path) -> String {
@@ -145,6 +218,33 @@ fn dataset_name(root: &Path) -> String {
         name if name.is_empty() => "dataset".to_owned(),
         name => name,
     }
+}
+
+/// How logs end.
+pub(super) fn endings() -> String {
+    LOG_EXTENSIONS.map(|extension| format!(".{extension}")).join(", ")
+}
+
+/// A sentence for each folder with logs that are too short for a window; of each log come its folder, its name and whether
+/// it is too short.
+pub fn too_short<'a>(logs: impl Iterator<Item = (&'a str, &'a str, bool)>, window: usize) -> Vec<String> {
+    let mut folders: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
+    for (folder, name, is_short) in logs {
+        let (count, short) = folders.entry(folder).or_default();
+        *count += 1;
+        short.extend(is_short.then(|| name.to_owned()));
+    }
+    let sentence = |(folder, (count, short)): (&str, (usize, Vec<String>))| {
+        let text = format!(
+            "{folder}: {} of {count} logs give no window, for which {} frames are needed ({}); lower --window, or give \
+             longer logs",
+            short.len(),
+            window + 1,
+            summarise(&short)
+        );
+        (!short.is_empty()).then_some(text)
+    };
+    folders.into_iter().filter_map(sentence).collect()
 }
 
 fn summarise(names: &[String]) -> String {
@@ -170,10 +270,10 @@ mod tests {
     #[test]
     fn logs_are_known_by_their_ending() {
         for name in ["a.csv", "a.CSV.GZ", "a.b.log.zst", "a.asc", "a.txt.xz"] {
-            assert!(is_log(Path::new(name)), "{name} should be taken for a log");
+            assert!(is_named_like_log(Path::new(name)), "{name} should be taken for a log");
         }
         for name in ["csv", "a.json", "README.md", "a.gz", "a.tar.gz", "gz"] {
-            assert!(!is_log(Path::new(name)), "{name} should not be taken for a log");
+            assert!(!is_named_like_log(Path::new(name)), "{name} should not be taken for a log");
         }
     }
 }

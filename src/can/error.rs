@@ -38,6 +38,10 @@ pub enum CanError {
     #[error("{path}: no such file", path = path.display())]
     MissingFile { path: PathBuf },
 
+    /// A pipe, a device or a socket where a dataset's log is wanted.
+    #[error("{path}: is named like a log and is no file, but a pipe, a device or a socket; take it out of the dataset, or write what comes of it to a file", path = path.display())]
+    NotAFile { path: PathBuf },
+
     /// A log has no byte, or nothing after decompression.
     #[error("{path}: the file is empty{detail}; remove it or fetch it again", path = path.display())]
     EmptyFile { path: PathBuf, detail: &'static str },

@@ -5,17 +5,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::{data, exit, output};
-use crate::can::check::{self, CheckReport, LogCheck, Severity};
+use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::Config;
+use crate::graph::BuildOptions;
 use crate::stage;
 
-/// Reads all logs and prints the report. Exit code 2 when a log cannot be read.
+/// Reads all logs and prints the report. Exit code 2 when a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
     let dataset = stage::dataset(config)?;
-    let report = check::check(&dataset, stage::build_options(config).format, config.training.threads);
+    let BuildOptions { format, window, max_reject_share, threads, .. } = stage::build_options(config);
+    let report = check::check(&dataset, &CheckOptions { format, window, max_reject_share, threads });
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;
-    Ok(if report.is_readable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })
+    Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })
 }
 
 const COLUMNS: [&str; 9] =
@@ -45,7 +47,7 @@ fn row(log: &LogCheck) -> [String; 9] {
         log.format.map_or("-".to_string(), |format| format.to_string()),
         log.report.frames.to_string(),
         log.report.attack_frames.to_string(),
-        format!("{:.1}", log.duration_seconds),
+        readable(log.duration_seconds, 1),
         log.ids.to_string(),
         log.unseen.ids.to_string(),
         (empty.benign_frames + empty.attack_frames).to_string(),

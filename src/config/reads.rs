@@ -23,8 +23,11 @@ pub const SIMULATE: Reads = Reads { command: "data simulate", sections: &[], fie
 pub const BUILD: Reads = Reads { command: "data build", ..INFO };
 pub const INFO: Reads = Reads { command: "data info", sections: &["data"], fields: &["threads", "memory_limit"] };
 pub const MERGE: Reads = Reads { command: "data merge", sections: &[], fields: &["stores_dir"] };
-pub const CHECK: Reads =
-    Reads { command: "data check", sections: &[], fields: &["data", "stores_dir", "log_format", "threads"] };
+pub const CHECK: Reads = Reads {
+    command: "data check",
+    sections: &[],
+    fields: &["data", "stores_dir", "log_format", "window", "max_reject_share", "threads"],
+};
 /// `kdgat teachers list`, `show` and `verify`.
 pub const TEACHERS: Reads = Reads { command: "teachers", sections: &[], fields: &["teachers_dir"] };
 /// With the student's model, so that the flags of its training do.

@@ -46,6 +46,14 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     let training = data.store.select(Split::Train, Some(false));
     let validation = data.store.select(Split::Validation, Some(false));
     if training.is_empty() {
+        let left_out = data.store.manifest().duplicates.num_dropped();
+        if left_out > 0 {
+            return Err(StageError::Input(format!(
+                "dataset {} has no attack-free graph for training: {left_out} graphs of training are left out, since they are \
+                 also in validation or a test; give training logs of other drives, or keep them with --keep-duplicates",
+                data.dataset.name
+            )));
+        }
         return Err(StageError::Input(format!(
             "dataset {} has no attack-free graph for training; \
              put attack-free logs into train_01_attack_free/, or lower --window",

@@ -76,7 +76,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     {
         if data.store.select(Split::Train, Some(attack)).is_empty() {
             return Err(StageError::Input(format!(
-                "dataset {} has no {what} for training; put such logs into {folder}/, or lower --window",
+                "dataset {} has no {what} for training; put such logs, with their labels, into {folder}/, or lower --window",
                 data.dataset.name
             )));
         }

@@ -1,16 +1,20 @@
 //! What of a check's numbers a reader should know, in sentences.
 
-use super::{Copies, Finding, LogCheck, STRETCH_FRAMES, Severity};
-use crate::can::dataset::Role;
+use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
+use crate::can::dataset::{PassedOver, Role, too_short};
 
 /// Share of a test's benign stretches in training from which it is worth a warning.
 const MUCH_OVERLAP: f64 = 0.05;
 
 /// All findings, worst first.
-pub fn of(logs: &[LogCheck], copies: &[Copies]) -> Vec<Finding> {
+pub fn of(logs: &[LogCheck], copies: &[Copies], passed_over: &[PassedOver], options: &CheckOptions) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
+    passed_over.iter().for_each(|passed| found.warning(passed.to_string()));
+    let short = |log: &LogCheck| log.error.is_none() && log.report.frames <= options.window as u64;
+    let short = logs.iter().map(|log| (log.folder.as_str(), log.name.as_str(), short(log)));
+    too_short(short, options.window).into_iter().for_each(|text| found.warning(text));
     for log in logs {
-        unreadable(log, &mut found);
+        unreadable(log, options.max_reject_share, &mut found);
         order_of_time(log, &mut found);
         overlap(log, &mut found);
         labels(log, &mut found);
@@ -28,6 +32,7 @@ pub fn of(logs: &[LogCheck], copies: &[Copies]) -> Vec<Finding> {
     unseen(logs, &mut found);
     empty_payloads(logs, &mut found);
     balance(logs, &mut found);
+    missing_folders(logs, passed_over, &mut found);
     found.0.sort_by_key(|finding| finding.severity);
     found.0
 }
@@ -48,9 +53,18 @@ impl Findings {
     }
 }
 
-fn unreadable(log: &LogCheck, found: &mut Findings) {
+fn unreadable(log: &LogCheck, max_reject_share: f64, found: &mut Findings) {
     if let Some(error) = &log.error {
         found.error(format!("{} cannot be read: {error}", log.title()));
+    }
+    if log.report.reject_share() > max_reject_share {
+        let (rejected, rows) = (log.report.rejected_rows(), log.report.rows);
+        found.error(format!(
+            "{}: {rejected} of {rows} rows left out, at most {:.1} % may be: a build refuses it; repair the file, name its \
+             format with --format, or allow more with --max-reject-share",
+            log.title(),
+            100.0 * max_reject_share
+        ));
     }
     for (reason, rejections) in &log.report.rejected {
         let places: Vec<String> =
@@ -86,6 +100,9 @@ fn overlap(log: &LogCheck, found: &mut Findings) {
 }
 
 fn labels(log: &LogCheck, found: &mut Findings) {
+    if let Some(notice) = &log.label_notice {
+        found.warning(format!("{}: {notice}", log.title()));
+    }
     match log.role {
         Role::TrainAttackFree if log.report.attack_frames > 0 => found.warning(format!(
             "{}: {} attack frames in a folder that is called attack-free",
@@ -114,7 +131,8 @@ fn same_beginning(logs: &[LogCheck], found: &mut Findings) {
         && times.all(|time| time == first)
     {
         found.note(format!(
-            "all logs begin at the same time ({first:.6}): their times say nothing of when they were made"
+            "all logs begin at the same time ({}): their times say nothing of when they were made",
+            readable(first, 6)
         ));
     }
 }
@@ -167,10 +185,15 @@ fn balance(logs: &[LogCheck], found: &mut Findings) {
             found.warning(format!("{name} have no attack frame: are the labels read?"));
         }
     }
-    if !logs.iter().any(|log| log.role == Role::TrainAttackFree) {
+}
+
+/// A folder without logs is there, and was told of.
+fn missing_folders(logs: &[LogCheck], passed_over: &[PassedOver], found: &mut Findings) {
+    let roles = || logs.iter().map(|log| log.role).chain(passed_over.iter().map(|passed| passed.role));
+    if !roles().any(|role| role == Role::TrainAttackFree) {
         found.warning("no folder of attack-free training logs".to_string());
     }
-    if !logs.iter().any(|log| log.role == Role::Test) {
+    if !roles().any(|role| role == Role::Test) {
         found.warning("no test folder".to_string());
     }
 }
@@ -181,7 +204,7 @@ fn percent(part: u64, whole: u64) -> String {
 
 fn duration(seconds: f64) -> String {
     match seconds {
-        1.0.. => format!("{seconds:.2} s"),
+        1.0.. => format!("{} s", readable(seconds, 2)),
         _ => format!("{:.3} ms", 1000.0 * seconds),
     }
 }

@@ -24,6 +24,19 @@ const IDS_NAMED: usize = 12;
 /// Attack-free frames in a whole log up to which an ID looks like part of an attack.
 const STRAY_FRAMES: u64 = 2;
 
+/// What a build of the dataset would be told.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckOptions {
+    /// Read every log in this format, instead of recognising it.
+    pub format: Option<Format>,
+    /// Frames in a window.
+    pub window: usize,
+    /// Share of a log's rows that may be unreadable.
+    pub max_reject_share: f64,
+    /// Threads that read, 0 for one a core.
+    pub threads: usize,
+}
+
 /// What was found in a dataset.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
@@ -43,6 +56,9 @@ pub struct LogCheck {
     pub role: Role,
     /// Why it could not be read to its end; the other values are then those of its beginning.
     pub error: Option<String>,
+    /// Why no frame has a label, if it looks as if some should have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_notice: Option<String>,
     pub format: Option<Format>,
     pub report: ReadReport,
     /// Seconds from the earliest to the latest timestamp.
@@ -120,14 +136,15 @@ impl LogCheck {
 }
 
 impl CheckReport {
-    /// Whether every log could be read.
-    pub fn is_readable(&self) -> bool {
-        self.logs.iter().all(|log| log.error.is_none())
+    /// Whether a build would take every log.
+    pub fn is_usable(&self) -> bool {
+        self.findings.iter().all(|finding| finding.severity != Severity::Error)
     }
 }
 
-/// Reads all logs of the dataset, each on one of `threads` threads (0: one a core), and compares them.
-pub fn check(dataset: &Dataset, format: Option<Format>, threads: usize) -> CheckReport {
+/// Reads all logs of the dataset, each on one thread, and compares them.
+pub fn check(dataset: &Dataset, options: &CheckOptions) -> CheckReport {
+    let CheckOptions { format, threads, .. } = *options;
     let scan = || dataset.files.par_iter().map(|file| Scan::of(&file.path, format)).collect::<Vec<_>>();
     let scans = match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
         Ok(pool) => pool.install(scan),
@@ -144,7 +161,7 @@ pub fn check(dataset: &Dataset, format: Option<Format>, threads: usize) -> Check
         .zip(overlaps)
         .map(|((file, scan), benign_overlap)| describe(file, scan, &known, benign_overlap))
         .collect();
-    let findings = findings::of(&logs, &copies);
+    let findings = findings::of(&logs, &copies, &dataset.passed_over, options);
     CheckReport { dataset: dataset.name.clone(), logs, copies, findings }
 }
 
@@ -159,8 +176,9 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
         name: file_name(&file.path),
         role: file.role,
         error: scan.error,
+        label_notice: scan.label_notice,
         format: scan.format,
-        duration_seconds: scan.times.map_or(0.0, |(first, last)| last - first),
+        duration_seconds: scan.times.map_or(0.0, |(first, last)| (last - first).min(f64::MAX)),
         first_timestamp: scan.times.map(|(first, _)| first),
         ids: scan.ids.len() as u64,
         unseen: Unseen {
@@ -173,6 +191,11 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
         benign_overlap,
         report: scan.report,
     }
+}
+
+/// A number for people: with so many decimals, or with an exponent if it is absurdly large.
+pub fn readable(number: f64, decimals: usize) -> String {
+    if number.abs() < 1e15 { format!("{number:.decimals$}") } else { format!("{number:.2e}") }
 }
 
 /// IDs of the attack-free frames of training logs.

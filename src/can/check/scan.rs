@@ -26,6 +26,7 @@ pub struct Counts {
 #[derive(Debug, Default)]
 pub struct Scan {
     pub error: Option<String>,
+    pub label_notice: Option<String>,
     pub format: Option<Format>,
     pub report: ReadReport,
     pub ids: HashMap<u32, Counts>,
@@ -47,6 +48,7 @@ impl Scan {
             Err(error) => return Self { error: Some(error.to_string()), ..scan },
         };
         scan.format = Some(log.format());
+        scan.label_notice = log.label_notice().map(str::to_owned);
         let mut frames = Vec::with_capacity(BLOCK_FRAMES);
         let mut digest = blake3::Hasher::new();
         let mut bytes = Vec::new();

@@ -14,6 +14,7 @@ use super::options::BuildOptions;
 use super::place::{Place, State, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, PlannedLog};
 use super::progress::{Event, Progress};
+use crate::can::dataset::too_short;
 use crate::can::{Dataset, ReadReport, Role};
 use crate::graph::split::FileSplit;
 use crate::graph::{StoreError, Vocabulary};
@@ -24,6 +25,25 @@ use crate::graph::{StoreError, Vocabulary};
 /// # Errors
 /// A log that cannot be read or has too many unreadable rows, a disk that is full or read-only, a damaged store.
 pub fn open_or_build(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    dataset.warn_of_passed_over();
+    let store = opened_or_built(dataset, options, stores_dir, progress)?;
+    warn_of_short_logs(&store);
+    Ok(store)
+}
+
+/// Logs too short for a window are not in the store: who looks for their folder's results should know why there are none.
+pub(super) fn warn_of_short_logs(store: &Store) {
+    let manifest = store.manifest();
+    let logs = manifest.files.iter().map(|file| (file.folder.as_str(), file.name.as_str(), file.graphs == 0));
+    too_short(logs, manifest.options.window).iter().for_each(|text| tracing::warn!("{text}"));
+}
+
+fn opened_or_built(
     dataset: &Dataset,
     options: &BuildOptions,
     stores_dir: &Path,
@@ -199,8 +219,7 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
                 FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction)
             }
         };
-        let (bytes, modified_nanoseconds) = (log.bytes, log.modified_nanoseconds);
-        let unread = || SourceState { bytes, modified_nanoseconds, blake3: String::new() };
+        let unread = || log.source(String::new());
         let entry = FileEntry {
             folder: log.folder.clone(),
             name: log.name.clone(),

@@ -46,6 +46,7 @@ pub fn gather(
     stores_dir: &Path,
     progress: &dyn Progress,
 ) -> Result<Gathered, StoreError> {
+    dataset.warn_of_passed_over();
     let plan = checked_plan(dataset, options)?;
     let place = Place::new(stores_dir, plan.store_name());
     let lock = place.lock(progress)?;
