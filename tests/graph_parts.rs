@@ -99,6 +99,35 @@ fn parts_that_make_no_store_are_refused() {
 }
 
 #[test]
+fn a_damaged_part_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = write_dataset(&folder.path().join("car"), 1000);
+    let stores = folder.path().join("stores");
+    let halves = parts(&dataset, &BuildOptions { piece_bytes: 10_000, ..small() }, 2, &stores);
+    let shards = || fs::read_dir(&halves[1]).unwrap().map(|entry| entry.unwrap().path());
+    let shard = shards().find(|path| path.extension().is_some_and(|ending| ending == "safetensors")).unwrap();
+    let mut bytes = fs::read(&shard).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let error = merge(&halves, &folder.path().join("merged"), &()).unwrap_err();
+    let text = error.to_string();
+    assert!(error.is_input() && text.contains(shard.to_str().unwrap()) && !text.contains(".building"), "{text}");
+    assert!(
+        text.contains("--part 2/2") && text.contains(&format!("delete the folder {}", halves[1].display())),
+        "{text}"
+    );
+}
+
+#[test]
+fn parts_are_numbered_from_1_to_at_most_10000() {
+    assert_eq!("10000/10000".parse(), Ok(Share { part: 10_000, parts: 10_000 }));
+    for text in ["0/3", "4/3", "1/10001", "1/99999999999", "1", "a/b"] {
+        assert!(text.parse::<Share>().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn a_log_in_pieces_gives_the_windows_of_a_log_read_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = write_dataset(&folder.path().join("car"), 1500);

@@ -15,7 +15,9 @@ use kdgat::can::{Dataset, Role};
 use kdgat::graph::split::FileSplit;
 use kdgat::graph::store::build::store_folder;
 use kdgat::graph::store::shard::{self, Shard};
-use kdgat::graph::{BuildOptions, Event, FeatureSet, Progress, Split, Store, StoreError, Vocabulary, open_or_build};
+use kdgat::graph::{
+    BuildOptions, Event, FeatureSet, Progress, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build,
+};
 use proptest::prelude::*;
 
 /// What a build told.
@@ -209,6 +211,42 @@ fn a_store_is_built_once_and_again_when_something_changed() {
     fixture.dataset = Dataset::open(&fixture.dataset.root).unwrap();
     let (longer, heard) = open(&fixture, &small());
     assert_eq!((heard.count("started"), longer.num_graphs()), (1, second.num_graphs() + 10));
+}
+
+/// ROAD's labels lie beside its logs.
+#[test]
+fn a_store_is_built_again_when_labels_beside_its_logs_change() {
+    let mut fixture = fixture(1000);
+    let folder = fixture.dataset.root.join("test_03_road");
+    fs::create_dir_all(&folder).unwrap();
+    let text: String = (0..300).map(|row| format!("({}.0) can0 {:03X}#00\n", row, row % 7)).collect();
+    fs::write(folder.join("drive.log"), text).unwrap();
+    fixture.dataset = Dataset::open(&fixture.dataset.root).unwrap();
+    let open = |stores: &Path| {
+        let heard = Heard::default();
+        let store = open_or_build(&fixture.dataset, &small(), stores, &heard).unwrap();
+        let file = store.manifest().files.iter().find(|file| file.folder == "test_03_road").unwrap().clone();
+        (file.attack_graphs, file.source.labels_blake3.is_some(), heard.count("started"))
+    };
+    let share = Share { part: 1, parts: 2 };
+    let part =
+        || fs::read(build_part(&fixture.dataset, &small(), share, &fixture.stores, &()).unwrap().join("part.json"));
+    let stores = fixture.stores.as_path();
+    assert_eq!(open(stores), (0, false, 1));
+    let before = part().unwrap();
+    let labels = folder.join("capture_metadata.json");
+    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 10.0]}}"#).unwrap();
+    assert_eq!(open(stores), (1, true, 1), "labels were added");
+    assert_ne!(part().unwrap(), before, "a part with the labels as they were");
+    assert_eq!(open(stores), (1, true, 0), "nothing changed");
+    fs::write(&labels, r#"{"drive": {"injection_interval": [0.0, 99.0]}}"#).unwrap();
+    let (attacks, _, started) = open(stores);
+    assert!(attacks > 1 && started == 1, "the interval changed");
+    fs::write(&labels, "{").unwrap();
+    let error = open_or_build(&fixture.dataset, &small(), stores, &()).unwrap_err();
+    assert!(error.to_string().contains("capture_metadata.json"), "{error}");
+    fs::remove_file(&labels).unwrap();
+    assert_eq!(open(stores), (0, false, 1), "labels were removed");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! the same when nodes, edges and all features are; labels and times do not count. Found by a 64-bit fingerprint, then
 //! compared in full.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -167,37 +168,33 @@ impl Graphs<'_> {
     }
 
     fn duplicates(&self, fingerprints: &[u64]) -> Result<Duplicates, StoreError> {
-        // Graphs that nothing else may repeat, by fingerprint.
-        let mut held_out: Vec<(u64, u64)> = Vec::new();
+        // Graphs that nothing else may repeat, by fingerprint: of equal ones only the first.
+        let mut held_out: HashMap<u64, Vec<HeldOut>> = HashMap::new();
         let mut others: Vec<(u64, Split)> = Vec::new();
+        let mut shards = OpenShards { graphs: self, open: Vec::new() };
         for file in self.files {
             for graph in file.first_graph..file.first_graph + file.graphs {
                 let split = split_in(file, graph);
-                if matches!(split, Some(Split::Validation | Split::Test)) {
-                    held_out.push((fingerprints[graph as usize], graph));
+                if let Some(Split::Validation | Split::Test) = split {
+                    let known = held_out.entry(fingerprints[graph as usize]).or_default();
+                    let equal = match shards.equal_to(graph, known)? {
+                        Some(equal) => equal,
+                        None => {
+                            known.push(HeldOut { graph, in_validation: false, in_test: false });
+                            known.len() - 1
+                        }
+                    };
+                    known[equal].in_test |= split == Some(Split::Test);
+                    known[equal].in_validation |= split == Some(Split::Validation);
                 }
                 others.extend(split.filter(|&split| split != Split::Test).map(|split| (graph, split)));
             }
         }
-        held_out.sort_unstable();
         let mut duplicates = Duplicates::default();
-        let mut shards = OpenShards { graphs: self, open: Vec::new() };
         for (graph, split) in others {
-            let fingerprint = fingerprints[graph as usize];
-            let first = held_out.partition_point(|&(other, _)| other < fingerprint);
-            let same = held_out[first..].iter().take_while(|&&(other, _)| other == fingerprint);
-            let (mut in_validation, mut in_test) = (false, false);
-            for &(_, other) in same {
-                let test = self.file_of(other).role == Role::Test;
-                let known = if test { in_test } else { in_validation };
-                if other != graph && !known && shards.are_equal(graph, other)? {
-                    in_test |= test;
-                    in_validation |= !test;
-                }
-                if in_validation && in_test {
-                    break;
-                }
-            }
+            let Some(known) = held_out.get(&fingerprints[graph as usize]) else { continue };
+            let Some(equal) = shards.equal_to(graph, known)? else { continue };
+            let HeldOut { in_validation, in_test, .. } = known[equal];
             match split {
                 Split::Train => {
                     duplicates.train_in_validation += u64::from(in_validation);
@@ -211,11 +208,6 @@ impl Graphs<'_> {
         }
         Ok(duplicates)
     }
-
-    fn file_of(&self, graph: u64) -> &FileEntry {
-        // Files without graphs begin where the next one does: the last that begins at or before `graph` has it.
-        &self.files[self.files.partition_point(|file| file.first_graph <= graph) - 1]
-    }
 }
 
 fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
@@ -223,6 +215,13 @@ fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
         Role::Test => Some(Split::Test),
         _ => file.split.of(graph - file.first_graph),
     }
+}
+
+/// A graph of validation or a test, and where it and its equals are.
+struct HeldOut {
+    graph: u64,
+    in_validation: bool,
+    in_test: bool,
 }
 
 /// Shards that were looked into so far.
@@ -235,6 +234,16 @@ struct OpenShards<'a> {
 const SHARDS_OPEN: usize = 16;
 
 impl OpenShards<'_> {
+    /// Which of `known` is equal to a graph.
+    fn equal_to(&mut self, graph: u64, known: &[HeldOut]) -> Result<Option<usize>, StoreError> {
+        for (position, other) in known.iter().enumerate() {
+            if self.are_equal(graph, other.graph)? {
+                return Ok(Some(position));
+            }
+        }
+        Ok(None)
+    }
+
     fn are_equal(&mut self, one: u64, other: u64) -> Result<bool, StoreError> {
         let (one, other) = (self.find(one)?, self.find(other)?);
         let view = |(shard, index): (usize, usize)| {

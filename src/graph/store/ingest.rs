@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 use super::chain::Chain;
 use super::id_set::IdSet;
 use super::journal::{Carry, ExactFrame, Finished, Journal, LogRecord, UnitRecord};
-use super::manifest::{ShardEntry, SourceState};
+use super::manifest::ShardEntry;
 use super::parallel::in_parallel;
 use super::plan::{Plan, Unit};
 use super::progress::{Event, Progress, StageTimes};
 use super::shard;
 use super::sources::{check_rejects, digest_of, file_state, with_short_names};
-use crate::can::{Dataset, Frame, ReadReport, open_log, read_piece};
+use crate::can::formats::{METADATA_NAME, metadata_digest};
+use crate::can::{Dataset, Frame, LogReader, ReadReport, open_log, read_piece};
 use crate::graph::StoreError;
 use crate::graph::columns::Columns;
 use crate::graph::features::FeatureExtractor;
@@ -110,6 +111,9 @@ fn finish_log(
     if file_state(path)? != (planned.bytes, planned.modified_nanoseconds) {
         return Err(StoreError::SourceChanged { path: path.clone() });
     }
+    if metadata_digest(path)? != planned.labels_blake3 {
+        return Err(StoreError::SourceChanged { path: path.with_file_name(METADATA_NAME) });
+    }
     let (folder, name) = (&planned.folder, &planned.name);
     progress.report(&Event::FileDone { folder, name, bytes: planned.bytes, report });
     Ok(())
@@ -174,7 +178,14 @@ impl Worker {
         let mut output = Output::new(build, number);
         let mut record = UnitRecord { unit: number, logs: Vec::new(), shards: Vec::new(), carry: None };
         match unit {
-            Unit::Checksum { log } => record.logs.push(checksum(build, *log, &mut output)?),
+            Unit::Checksum { log } => {
+                warn_of_labels(
+                    build.plan,
+                    *log,
+                    &open_log(&build.dataset.files[*log].path, build.plan.options.format)?,
+                );
+                record.logs.push(checksum(build, *log, &mut output)?);
+            }
             Unit::Logs(logs) => {
                 for log in logs.clone() {
                     record.logs.push(self.build_log(log, &mut output)?);
@@ -198,6 +209,7 @@ impl Worker {
         let Build { dataset, plan, progress, .. } = output.build;
         let path = &dataset.files[log].path;
         let mut reader = open_log(path, plan.options.format)?;
+        warn_of_labels(plan, log, &reader);
         let mut found = Found::new(log);
         let mut parsed = Duration::ZERO;
         self.windows.restart();
@@ -277,15 +289,20 @@ impl Worker {
     }
 }
 
+/// Frames without labels are taken for attack-free: said where labels may have been meant.
+fn warn_of_labels(plan: &Plan, log: usize, reader: &LogReader) {
+    if let Some(notice) = reader.label_notice() {
+        tracing::warn!("{}/{}: {notice}", plan.logs[log].folder, plan.logs[log].name);
+    }
+}
+
 fn checksum(build: &Build<'_>, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
     let begin = Instant::now();
     let planned = &build.plan.logs[log];
     let blake3 = digest_of(&build.dataset.files[log].path)?;
     output.times.checksum += begin.elapsed();
-    let (bytes, modified_nanoseconds) = (planned.bytes, planned.modified_nanoseconds);
-    let source = Some(SourceState { bytes, modified_nanoseconds, blake3 });
     let mut record = LogRecord::new(log, ReadReport::default());
-    record.source = source;
+    record.source = Some(planned.source(blake3));
     Ok(record)
 }
 

@@ -86,6 +86,9 @@ pub struct SourceState {
     /// Nanoseconds since 1970 of the last change.
     pub modified_nanoseconds: u64,
     pub blake3: String,
+    /// Of the file beside it with its labels (ROAD's metadata), if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels_blake3: Option<String>,
 }
 
 /// Sums over all files.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Store;
-use super::build::{checked_plan, finish};
+use super::build::{checked_plan, finish, warn_of_short_logs};
 use super::ingest::ingest;
 use super::journal::{JOURNAL, UnitRecord};
 use super::manifest::ShardEntry;
@@ -25,6 +25,9 @@ use crate::graph::StoreError;
 
 /// The name of a part's description.
 pub const PART: &str = "part.json";
+
+/// Parts that a store may be built in.
+pub const MOST_PARTS: usize = 10_000;
 
 /// Which part of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +43,8 @@ impl std::str::FromStr for Share {
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
         match numbers {
-            Some((part, parts)) if (1..=parts).contains(&part) => Ok(Self { part, parts }),
-            _ => Err(format!("{text:?} is not a part such as 2/8 (from 1/8 to 8/8)")),
+            Some((part, parts)) if parts <= MOST_PARTS && (1..=parts).contains(&part) => Ok(Self { part, parts }),
+            _ => Err(format!("{text:?} is not a part such as 2/8 (from 1/8 to 8/8); there may be {MOST_PARTS} parts")),
         }
     }
 }
@@ -82,6 +85,7 @@ pub fn build_part(
     stores_dir: &Path,
     progress: &dyn Progress,
 ) -> Result<PathBuf, StoreError> {
+    dataset.warn_of_passed_over();
     let plan = checked_plan(dataset, options)?;
     let place = part_place(&plan, share, stores_dir);
     let _lock = place.lock(progress)?;
@@ -164,15 +168,39 @@ fn join(parts: &[(&Path, Part)], plan: &Plan, place: &Place, progress: &dyn Prog
     }
     fs::create_dir_all(&building.path).map_err(StoreError::io("create", &building.path))?;
     let mut records = BTreeMap::new();
+    let mut origins: BTreeMap<PathBuf, (&Path, Share)> = BTreeMap::new();
     for (folder, part) in parts {
         for record in &part.records {
             for shard in &record.shards {
-                place_shard(&folder.join(&shard.name), &building.path.join(&shard.name))?;
+                let to = building.path.join(&shard.name);
+                place_shard(&folder.join(&shard.name), &to)?;
+                origins.insert(to, (folder, part.share));
             }
             records.insert(record.unit, record.clone());
         }
     }
-    finish(plan, records.into_values().collect(), place, building, progress)
+    let store = finish(plan, records.into_values().collect(), place, building, progress);
+    let store = store.map_err(|error| of_part(error, &origins))?;
+    warn_of_short_logs(&store);
+    Ok(store)
+}
+
+/// A damaged shard as the part's that it came from: the folder in which parts are joined is gone by then.
+fn of_part(error: StoreError, origins: &BTreeMap<PathBuf, (&Path, Share)>) -> StoreError {
+    match error {
+        StoreError::Damaged { shard, detail } => match origins.get(&shard) {
+            Some((folder, share)) => {
+                let (folder, name) = (folder.display(), shard.file_name().unwrap_or_default().display());
+                let detail = format!(
+                    "{folder}/{name} is damaged ({detail}): delete the folder {folder} and build part {share} again with \
+                     `kdgat data build --part {share}`"
+                );
+                StoreError::Parts { detail }
+            }
+            None => StoreError::Damaged { shard, detail },
+        },
+        other => other,
+    }
 }
 
 /// The plan of all parts, if they are the parts of one store, each of them once.
@@ -226,7 +254,10 @@ fn difference(one: &Part, other: &Part) -> Option<String> {
     let differs = a.logs.iter().zip(&b.logs).find(|(a, b)| a != b).map(|(a, _)| a);
     let differs = differs.or(a.logs.get(b.logs.len())).or(b.logs.get(a.logs.len()));
     Some(match differs {
-        Some(log) => format!("saw different logs: {}/{} has not the same size and time for both", log.folder, log.name),
+        Some(log) => format!(
+            "saw different logs: {}/{} has not the same size and time for both, or not the same labels beside it",
+            log.folder, log.name
+        ),
         None => "were built by different versions of the program".to_string(),
     })
 }

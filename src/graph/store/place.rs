@@ -4,6 +4,7 @@
 //! store. A lock keeps two processes from building the same one; the second finds the work done.
 
 use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Store;
@@ -11,6 +12,7 @@ use super::plan::{Plan, name_of};
 use super::progress::{Event, Progress};
 use super::sources::digest_of;
 use crate::can::Dataset;
+use crate::can::formats::METADATA_NAME;
 use crate::graph::StoreError;
 
 /// A folder with a name, and those that belong to it.
@@ -64,6 +66,10 @@ impl Place {
             if entry.source.bytes != log.bytes || entry.name != name_of(&file.path) || entry.role != file.role {
                 return changed();
             }
+            if entry.source.labels_blake3 != log.labels_blake3 {
+                let labels = file.path.with_file_name(METADATA_NAME);
+                return Ok(State::Unfit(format!("{} has changed, been added or been removed", labels.display())));
+            }
             if entry.source.modified_nanoseconds != log.modified_nanoseconds {
                 if digest_of(&file.path)? != entry.source.blake3 {
                     return changed();
@@ -81,16 +87,21 @@ impl Place {
 
     /// Waits until no other process builds here; the lock ends with the returned file, or with the process.
     pub fn lock(&self, progress: &dyn Progress) -> Result<File, StoreError> {
-        let (file, path) = self.lock_file()?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                progress.report(&Event::Waiting { lock: &path });
-                file.lock().map_err(StoreError::io("lock", &path))?;
+        loop {
+            let (file, path) = self.lock_file()?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    progress.report(&Event::Waiting { lock: &path });
+                    file.lock().map_err(StoreError::io("lock", &path))?;
+                }
+                Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
             }
-            Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
+            // Whoever held it may have removed it: then another process locks a new file of that name.
+            if is_at(&file, &path) {
+                return Ok(file);
+            }
         }
-        Ok(file)
     }
 
     fn lock_file(&self) -> Result<(File, PathBuf), StoreError> {
@@ -154,6 +165,12 @@ impl Place {
     }
 }
 
+/// Whether the name still leads to the open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(named)) if identity(&open) == identity(&named))
+}
+
 /// A folder that is removed when the build ends with an error. A build that is killed leaves it.
 pub struct UnfinishedFolder {
     pub path: PathBuf,
@@ -178,4 +195,27 @@ impl Drop for UnfinishedFolder {
 /// Waits until the names of a folder's files are on the disk.
 pub fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(StoreError::io("sync", folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), "store".to_string());
+        let path = folder.path().join(".store.lock");
+        let first = place.lock(&()).unwrap();
+        let second = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| place.lock(&()).unwrap());
+            std::thread::sleep(Duration::from_millis(200));
+            fs::remove_file(&path).unwrap();
+            drop(first);
+            waiting.join().unwrap()
+        });
+        assert!(is_at(&second, &path), "it holds the lock of a file that is gone");
+        assert!(File::open(&path).unwrap().try_lock().is_err());
+    }
 }

@@ -10,9 +10,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::manifest::FORMAT_VERSION;
+use super::manifest::{FORMAT_VERSION, SourceState};
 use super::options::BuildOptions;
 use super::sources::file_state;
+use crate::can::formats::metadata_digest;
 use crate::can::{Dataset, Format, Role, format_of_pieces};
 use crate::graph::{FeatureSet, StoreError};
 
@@ -37,6 +38,17 @@ pub struct PlannedLog {
     pub role: Role,
     pub bytes: u64,
     pub modified_nanoseconds: u64,
+    /// blake3 of the file beside it that says which of its frames are attack frames, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels_blake3: Option<String>,
+}
+
+impl PlannedLog {
+    /// What it was, with the checksum of its bytes.
+    pub fn source(&self, blake3: String) -> SourceState {
+        let Self { bytes, modified_nanoseconds, .. } = *self;
+        SourceState { bytes, modified_nanoseconds, blake3, labels_blake3: self.labels_blake3.clone() }
+    }
 }
 
 /// One piece of work.
@@ -62,13 +74,14 @@ impl Unit {
 }
 
 impl Plan {
-    /// Looks at the sizes and times of the logs.
+    /// Looks at the sizes and times of the logs, and at labels beside them.
     pub fn new(dataset: &Dataset, options: &BuildOptions) -> Result<Self, StoreError> {
         let mut logs = Vec::with_capacity(dataset.files.len());
         for file in &dataset.files {
             let (bytes, modified_nanoseconds) = file_state(&file.path)?;
             let (folder, name) = (file.folder.clone(), name_of(&file.path));
-            logs.push(PlannedLog { folder, name, role: file.role, bytes, modified_nanoseconds });
+            let labels_blake3 = metadata_digest(&file.path)?;
+            logs.push(PlannedLog { folder, name, role: file.role, bytes, modified_nanoseconds, labels_blake3 });
         }
         let (format_version, features) = (FORMAT_VERSION, options.features);
         Ok(Self { format_version, features, dataset: dataset.name.clone(), options: options.clone(), logs })
@@ -84,10 +97,13 @@ impl Plan {
 
     /// Equal for plans that give the same store, byte for byte.
     pub fn identity(&self) -> String {
-        let logs = self.logs.iter();
-        let logs = logs.map(|log| json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]));
+        let log = |log: &PlannedLog| match &log.labels_blake3 {
+            // Came later: plans without such labels keep their identity.
+            None => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
+            Some(labels) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels]),
+        };
         let (version, features, options) = (self.format_version, self.features, self.options.canonical());
-        let parts = json!([version, features, self.dataset, options, logs.collect::<Vec<_>>()]);
+        let parts = json!([version, features, self.dataset, options, self.logs.iter().map(log).collect::<Vec<_>>()]);
         blake3::hash(parts.to_string().as_bytes()).to_hex().to_string()
     }
 
