@@ -218,3 +218,23 @@ fn within(frames: &[Frame], start: u64, end: u64) -> &[Frame] {
     let position = |nanoseconds: u64| frames.partition_point(|frame| frame.timestamp < nanoseconds as f64 / 1e9);
     &frames[position(start)..position(end)]
 }
+
+/// A simulation that is killed cannot remove what it has written so far.
+#[test]
+fn what_a_killed_simulation_left_is_removed_by_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SimulationOptions { attack_free_drives: 1, ..small() };
+    let left = |name: &str, age: u64| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        let handle = fs::File::open(&path).unwrap();
+        handle.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        (path, handle)
+    };
+    let (dead, _) = left(".simulating-dead", 1000);
+    let (alive, handle) = left(".simulating-alive", 1000);
+    handle.try_lock().unwrap();
+    let (young, _) = left(".simulating-young", 1);
+    simulate(&options, &folder.path().join("sim")).unwrap();
+    assert_eq!([dead, alive, young].map(|path| path.exists()), [false, true, true]);
+}

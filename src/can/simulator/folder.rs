@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -17,6 +18,11 @@ use crate::can::formats::can_train_and_test;
 
 /// Name of the file that tells how a dataset was simulated.
 pub const RECORD_NAME: &str = "simulation.json";
+
+/// How the name of a folder begins that is not finished.
+const UNFINISHED: &str = ".simulating-";
+/// Such a folder that nobody holds is removed when it has not changed for so long.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// What `simulation.json` holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,8 +59,11 @@ pub(super) fn write(options: &SimulationOptions, plans: &[LogPlan], target: &Pat
         move |source| CanError::Write { path, source }
     };
     fs::create_dir_all(parent).map_err(error(parent))?;
+    remove_abandoned(parent);
     // Removed again unless it is renamed. A name with a dot in front is never taken for a dataset.
-    let beside = tempfile::Builder::new().prefix(".simulating-").tempdir_in(parent).map_err(error(parent))?;
+    let beside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(parent).map_err(error(parent))?;
+    // Held while this process works on it.
+    let _lock = File::open(beside.path()).and_then(|folder| folder.try_lock().map(|()| folder).map_err(Into::into));
     let files: Vec<SimulatedFile> =
         plans.par_iter().map(|plan| write_log(options, plan, beside.path())).collect::<Result<_, _>>()?;
     let record = SimulationRecord { version: SIMULATION_VERSION, options: options.clone(), files };
@@ -66,6 +75,22 @@ pub(super) fn write(options: &SimulationOptions, plans: &[LogPlan], target: &Pat
         _ => CanError::Write { path: target.to_path_buf(), source },
     })?;
     File::open(parent).and_then(|folder| folder.sync_all()).map_err(error(parent))
+}
+
+/// Removes folders of simulations that were killed. What cannot be removed is in nobody's way.
+fn remove_abandoned(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let ours = entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes());
+        if ours && let Ok(folder) = File::open(&path) {
+            let age =
+                folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed().unwrap_or_default());
+            // One that is just being made is not locked yet.
+            if age.is_ok_and(|age| age > ABANDONED_AFTER) && folder.try_lock().is_ok() {
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+    }
 }
 
 /// Whether `target` holds what these options give. `false` when there is nothing.
