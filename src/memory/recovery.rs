@@ -22,7 +22,8 @@ const PATIENT_REPETITIONS: u32 = 60;
 /// How much longer each of these waits than the one before, and the longest wait.
 const LONGER_WAIT: Duration = Duration::from_micros(200);
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
-/// Steps without a failure after which one size up is tried; doubled each time that this was too much.
+/// Steps without a failure after which one size up is tried, and after which it has proved itself; doubled each time that it
+/// was too much.
 const GOOD_STEPS: u64 = 64;
 
 /// Whether an error, or what it comes from, says that memory of the host or of a GPU ran out.
@@ -106,6 +107,15 @@ where
 pub struct MicroBatch {
     /// `None`: all of them.
     graphs: Option<usize>,
+    /// What it was planned to be at most; `None`: all of them.
+    #[serde(default)]
+    planned: Option<usize>,
+    /// Graphs of the largest batch so far: an epoch's last one may be short.
+    #[serde(default)]
+    full_batch: usize,
+    /// One size up is being tried.
+    #[serde(default)]
+    trying: bool,
     #[serde(skip)]
     patience: Patience,
     good_steps: u64,
@@ -125,14 +135,23 @@ pub enum Remedy {
 
 impl Default for MicroBatch {
     fn default() -> Self {
-        Self { graphs: None, patience: Patience::default(), good_steps: 0, good_steps_needed: GOOD_STEPS }
+        Self {
+            graphs: None,
+            planned: None,
+            full_batch: 0,
+            trying: false,
+            patience: Patience::default(),
+            good_steps: 0,
+            good_steps_needed: GOOD_STEPS,
+        }
     }
 }
 
 impl MicroBatch {
-    /// At most this many graphs at a time.
+    /// At most this many graphs at a time, however well steps go.
     pub fn at_most(graphs: usize) -> Self {
-        Self { graphs: Some(graphs.max(1)), ..Self::default() }
+        let graphs = Some(graphs.max(1));
+        Self { graphs, planned: graphs, ..Self::default() }
     }
 
     /// Graphs at a time of a batch of `batch_graphs`.
@@ -143,18 +162,19 @@ impl MicroBatch {
     /// A step on `batch_graphs` graphs ran out of memory. Waits where that may help.
     pub fn failed(&mut self, batch_graphs: usize, error: &(dyn Error + 'static)) -> Remedy {
         let now = self.of(batch_graphs);
+        self.full_batch = self.full_batch.max(batch_graphs);
         if self.patience.again(error) {
             return Remedy::Repeat;
         }
         if now == 1 {
             return Remedy::GiveUp;
         }
-        if self.good_steps == 0 && self.graphs.is_some() {
+        if self.trying {
             // One size up was too much: the next try comes later.
             self.good_steps_needed = self.good_steps_needed.saturating_mul(2);
         }
         self.patience = Patience::default();
-        self.good_steps = 0;
+        (self.trying, self.good_steps) = (false, 0);
         self.graphs = Some(now.div_ceil(2));
         Remedy::Smaller(now.div_ceil(2))
     }
@@ -162,14 +182,20 @@ impl MicroBatch {
     /// A step on `batch_graphs` graphs went well. Returns the new size if one size up is tried from now on.
     pub fn succeeded(&mut self, batch_graphs: usize) -> Option<usize> {
         self.patience = Patience::default();
-        let graphs = self.graphs?;
+        self.full_batch = self.full_batch.max(batch_graphs);
+        if self.graphs == self.planned && !self.trying {
+            return None;
+        }
         self.good_steps += 1;
         if self.good_steps < self.good_steps_needed {
             return None;
         }
-        self.good_steps = 0;
-        self.graphs = (graphs * 2 < batch_graphs).then_some(graphs * 2);
-        Some(self.of(batch_graphs))
+        (self.trying, self.good_steps) = (false, 0);
+        let graphs = self.graphs.filter(|_| self.graphs != self.planned)?;
+        self.trying = true;
+        let most = self.planned.unwrap_or(self.full_batch);
+        self.graphs = if graphs * 2 < most { Some(graphs * 2) } else { self.planned };
+        Some(self.of(self.full_batch))
     }
 }
 
@@ -229,6 +255,59 @@ mod tests {
         let grown: Vec<u64> = (0..500).filter(|_| micro.succeeded(8).is_some()).collect();
         assert_eq!(grown.len(), 2, "from 2 to 4, from 4 to all");
         assert_eq!(micro.of(8), 8);
+    }
+
+    /// Steps that go well until one size up is tried: how many, and its graphs.
+    fn grow(micro: &mut MicroBatch, batch: usize) -> (u64, usize) {
+        (1..).find_map(|steps| Some((steps, micro.succeeded(batch)?))).unwrap()
+    }
+
+    #[test]
+    fn a_short_last_batch_says_nothing_about_the_full_size() {
+        let mut micro = MicroBatch::default();
+        while micro.of(121) > 8 {
+            fail_until_smaller(&mut micro, 121);
+        }
+        assert!((1..GOOD_STEPS).all(|_| micro.succeeded(121).is_none()));
+        assert_eq!(micro.succeeded(9), Some(16), "one doubling, though all of the last batch would be less");
+        assert_eq!(micro.of(121), 16);
+    }
+
+    #[test]
+    fn growth_ends_at_what_was_planned() {
+        let mut micro = MicroBatch::at_most(16);
+        assert!((0..1000).all(|_| micro.succeeded(121).is_none() && micro.succeeded(9).is_none()), "nothing failed");
+        fail_until_smaller(&mut micro, 121);
+        fail_until_smaller(&mut micro, 121);
+        assert_eq!(micro.of(121), 4);
+        assert_eq!(grow(&mut micro, 121), (GOOD_STEPS, 8));
+        assert_eq!(grow(&mut micro, 121), (GOOD_STEPS, 16));
+        assert!((0..1000).all(|_| micro.succeeded(121).is_none()));
+        assert_eq!(micro.of(121), 16);
+    }
+
+    #[test]
+    fn a_try_that_was_too_much_comes_later_next_time() {
+        let mut micro = MicroBatch::default();
+        fail_until_smaller(&mut micro, 8);
+        assert_eq!(grow(&mut micro, 8), (GOOD_STEPS, 8), "all of them");
+        // Good steps on a few small graphs prove nothing yet.
+        assert_eq!(micro.succeeded(2), None);
+        fail_until_smaller(&mut micro, 8);
+        assert_eq!(grow(&mut micro, 8), (2 * GOOD_STEPS, 8));
+        fail_until_smaller(&mut micro, 8);
+        assert_eq!(grow(&mut micro, 8), (4 * GOOD_STEPS, 8));
+        // What has proved itself was not too much when it fails much later.
+        assert!((0..4 * GOOD_STEPS).all(|_| micro.succeeded(8).is_none()));
+        fail_until_smaller(&mut micro, 8);
+        assert_eq!(grow(&mut micro, 8), (4 * GOOD_STEPS, 8));
+    }
+
+    #[test]
+    fn states_of_before_there_was_a_plan_are_read() {
+        let text = r#"{"graphs":4,"good_steps":63,"good_steps_needed":64}"#;
+        let mut micro: MicroBatch = serde_json::from_str(text).unwrap();
+        assert_eq!(micro.succeeded(121), Some(8));
     }
 
     #[test]
