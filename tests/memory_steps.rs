@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kdgat::can::Dataset;
@@ -16,7 +17,7 @@ use kdgat::train::console::Console;
 use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
 use kdgat::train::step::{StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 const OPTIONS: StepOptions = StepOptions { seed: 5, scale: 1.0, accumulates: false };
 
@@ -166,10 +167,10 @@ fn parts_add_up_to_the_whole_batch() {
     }
 }
 
-/// An objective that notes what a layer's masks are drawn by, whenever a loss is asked for.
-struct Seeds(GatObjective, Vec<u64>);
+/// An objective, and what happens first whenever a loss is asked for.
+struct Before<F>(GatObjective, F);
 
-impl Objective for Seeds {
+impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
     fn parts(&self) -> &'static [&'static str] {
         self.0.parts()
     }
@@ -187,11 +188,12 @@ impl Objective for Seeds {
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.1.push(step_seed::of_layer(LayerId::new("latent")).unwrap());
+        (self.1)()?;
         self.0.training_loss(batch, part)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        (self.1)()?;
         self.0.validation_loss(batch, part)
     }
 
@@ -217,10 +219,15 @@ fn each_part_draws_masks_and_noise_of_its_own() {
     let _turn = turn();
     let batch = batch(23);
     let (objective, mut trainable) = gat(&batch, ClassLoss::CrossEntropy);
-    let mut objective = Seeds(objective, Vec::new());
+    let drawn = RefCell::new(Vec::new());
+    let mut objective = Before(objective, || {
+        // What a layer's masks are drawn by.
+        drawn.borrow_mut().push(step_seed::of_layer(LayerId::new("latent")).unwrap());
+        Ok(())
+    });
     let mut seeds = |parts_of: Option<usize>| {
         drop(step(&mut objective, &mut trainable, &batch, parts_of));
-        std::mem::take(&mut objective.1)
+        drawn.take()
     };
     let parts = seeds(Some(5));
     assert_eq!(parts.len(), 5);
@@ -252,4 +259,34 @@ fn batch_norm_in_parts_moves_its_statistics_once() {
     );
     assert_eq!(counted, counted_in_parts);
     assert!((loss - loss_in_parts).abs() < 0.05 * loss, "{loss} and {loss_in_parts}");
+}
+
+#[test]
+fn memory_that_runs_out_in_validation_leaves_the_training_size_alone() {
+    let _turn = turn();
+    let batch = batch(23);
+    let (objective, trainable) = gat(&batch, ClassLoss::CrossEntropy);
+    let (failures, calls) = (Cell::new(0), Cell::new(0));
+    let mut objective = Before(objective, || {
+        calls.set(calls.get() + 1);
+        if calls.get() > failures.get() { Ok(()) } else { Err(TchError::Torch("CUDA out of memory".into()).into()) }
+    });
+    objective.announce(std::slice::from_ref(&batch)).unwrap();
+    objective.receive(&batch).unwrap();
+    let mut runner = StepRunner::new(&trainable, Device::Cpu, None).unwrap();
+    let mut console = Console::new(None).unwrap();
+    // The loss, and how often a loss was asked for.
+    let mut validated = |failing: u64| {
+        (failures.set(failing), calls.set(0));
+        let losses = runner.validation(&mut objective, &batch, &mut console).unwrap();
+        assert_eq!(runner.micro_batch(), &MicroBatch::default(), "training goes on with whole batches");
+        (losses.double_value(&[0]), calls.get())
+    };
+    let (whole, _) = validated(0);
+    for _ in 0..8 {
+        assert_eq!(validated(1), (whole, 2), "one failure a batch is no reason for parts");
+    }
+    let (in_parts, asked) = validated(3);
+    assert_eq!(asked, 3 + 2, "two halves");
+    assert!((in_parts - whole).abs() < 1e-5 * whole, "{in_parts} in parts, {whole} at once");
 }

@@ -32,10 +32,34 @@ pub struct StepOptions {
     pub accumulates: bool,
 }
 
+/// What ran out of memory.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Training,
+    Validation,
+}
+
+impl Work {
+    /// What the user hears when `graphs` did not fit.
+    fn made_smaller(self, graphs: usize, smaller: usize, why: &str) -> String {
+        match self {
+            Self::Training => format!(
+                "memory: a step on {graphs} graphs did not fit ({why}); from now on {smaller} graphs at a time, whose gradients \
+                 are added up (batch norm sees {smaller} graphs at a time)"
+            ),
+            Self::Validation => format!(
+                "memory: validation of {graphs} graphs did not fit ({why}); from now on {smaller} graphs at a time in validation"
+            ),
+        }
+    }
+}
+
 /// Takes gradients of batches.
 pub struct StepRunner {
     meter: Meter,
     micro: MicroBatch,
+    /// The same of validation, which never has more at a time than training and leaves training its size.
+    validating: MicroBatch,
     precision: Option<Kind>,
     /// Running statistics as they were before the attempt.
     buffers: Vec<Tensor>,
@@ -52,6 +76,7 @@ impl StepRunner {
         Ok(Self {
             meter: Meter::new(device),
             micro: MicroBatch::default(),
+            validating: MicroBatch::default(),
             precision,
             buffers: copies.collect::<Result<_, TchError>>()?,
             gradients_before: None,
@@ -81,7 +106,7 @@ impl StepRunner {
                 }
                 Err(error) if is_out_of_memory(&error) => {
                     self.put_back(trainable, options)?;
-                    self.recover(graphs, error, console)?;
+                    self.recover(Work::Training, graphs, error, console)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -116,29 +141,35 @@ impl StepRunner {
         batch: &Batch,
         console: &mut Console,
     ) -> Result<Tensor, FitError> {
+        let at_most = self.micro.of(batch.num_graphs());
         loop {
             let attempt = torch::recover(|| tch::no_grad(|| self.attempt_validation(objective, batch)));
             match attempt {
-                Err(error) if is_out_of_memory(&error) => self.recover(batch.num_graphs(), error, console)?,
-                outcome => return outcome,
+                Ok(losses) => {
+                    self.validating.succeeded(at_most);
+                    return Ok(losses);
+                }
+                Err(error) if is_out_of_memory(&error) => self.recover(Work::Validation, at_most, error, console)?,
+                Err(error) => return Err(error),
             }
         }
     }
 
-    fn recover(&mut self, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
+    fn recover(&mut self, work: Work, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
         self.meter.release_kept();
         self.recoveries += 1;
-        match self.micro.failed(graphs, &error) {
+        let micro = match work {
+            Work::Training => &mut self.micro,
+            Work::Validation => &mut self.validating,
+        };
+        match micro.failed(graphs, &error) {
             Remedy::Repeat => {
                 tracing::info!("memory ran out ({error}); the step is repeated after freeing what was kept");
                 Ok(())
             }
             Remedy::Smaller(smaller) => {
-                console.line(&format!(
-                    "memory: a step on {graphs} graphs did not fit ({}); from now on {smaller} graphs at a time, whose \
-                     gradients are added up (batch norm sees {smaller} graphs at a time)",
-                    first_line(&error.to_string())
-                ));
+                let why = error.to_string();
+                console.line(&work.made_smaller(graphs, smaller, first_line(&why)));
                 Ok(())
             }
             Remedy::GiveUp => Err(FitError::OutOfMemory { source: Box::new(error) }),
@@ -202,7 +233,7 @@ impl StepRunner {
     fn attempt_validation(&self, objective: &mut dyn Objective, batch: &Batch) -> Result<Tensor, FitError> {
         let _phase = allocator::enter_phase(Phase::Activations);
         let whole = Part::whole(batch);
-        let parts = parts(batch, self.micro.of(batch.num_graphs()))?;
+        let parts = parts(batch, self.validating.of(self.micro.of(batch.num_graphs())))?;
         if let [part] = &parts[..] {
             return values(&objective.validation_loss(batch, part).map_err(FitError::Objective)?);
         }
