@@ -140,6 +140,8 @@ fn measure(
         waiting_batches: WAITING,
         nodes_per_graph: whole.nodes / whole.graphs,
         resident_teacher: true,
+        teacher_counted: false,
+        hints: false,
     };
     let closed = estimate(&student, distills.then_some(&teacher), &circumstances)?;
 

@@ -42,3 +42,59 @@ fn a_plan_names_components_and_what_would_help() {
     let hopeless = plan("1MiB");
     assert!(hopeless.contains("not even one graph"), "{hopeless}");
 }
+
+const SIZE: &[&str] = &["--graphs", "5000", "--nodes", "30", "--edges", "80", "--memory-limit", "8GiB"];
+
+/// Bytes of a component, as its line in the table ends.
+fn component<'a>(plan: &'a str, name: &str) -> &'a str {
+    let line = plan.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in:\n{plan}"));
+    line[name.len()..].trim_end().rsplit("  ").next().unwrap().trim()
+}
+
+fn mebibytes(plan: &str, name: &str) -> f64 {
+    component(plan, name).trim_end_matches(" MiB").parse().unwrap()
+}
+
+#[test]
+fn a_plan_for_a_size_reads_what_a_training_would() {
+    let workplace = Workplace::new();
+    let plan = |more: &[&str]| {
+        workplace.success(&[&["memory", "plan", "--preset", "gat,student", "--use-kd"], more, SIZE].concat())
+    };
+    let alone = plan(&["false"]);
+    let edges = plan(&["false", "--conv", "gatv2"]);
+    for name in ["batch data", "activations"] {
+        assert!(mebibytes(&edges, name) > 1.2 * mebibytes(&alone, name), "{name}: {edges}\n{alone}");
+    }
+    let waiting = plan(&["false", "--num-workers", "3", "--prefetch-batches", "1"]);
+    let each = mebibytes(&alone, "batch data");
+    assert!((mebibytes(&waiting, "loader queue") - 3.0 * each).abs() < 0.2, "one a worker at least: {waiting}");
+    assert!(alone.contains("teacher none, targets off"), "{alone}");
+    let taught = plan(&["true"]);
+    assert!(taught.contains("teacher resident, targets ram"), "{taught}");
+    let hinted = plan(&["true", "--kd-hint-weight", "1"]);
+    assert!(mebibytes(&hinted, "cache of targets") > 100.0 * mebibytes(&taught, "cache of targets"), "{hinted}");
+    assert!(mebibytes(&hinted, "hints") > 1.0, "{hinted}");
+}
+
+/// Targets of training and of validation, and of hidden layers where they are distilled.
+#[test]
+fn a_plan_keeps_the_targets_that_the_training_keeps() {
+    let workplace = Workplace::new();
+    workplace.success(&["autoencoder", "--preset", "vgae,teacher", "--max-epochs", "1"]);
+    let student = ["--preset", "vgae,student"];
+    for weight in ["0", "1"] {
+        let hints = ["--kd-hint-weight", weight];
+        let plan = workplace.success(&[&["memory", "plan"], &student[..], &hints].concat());
+        let run = ["--max-epochs", "1", "--teacher-cache", "ram"];
+        let said = workplace.success(&[&["autoencoder"], &student[..], &hints, &run].concat());
+        let (_, kept) = said.split_once("teacher cache: targets of ").unwrap();
+        // "157 graphs take 0.9 MB in f32"
+        let mut words = kept.split(' ').skip(3);
+        let number: f64 = words.next().unwrap().parse().unwrap();
+        let kept = number * if words.next() == Some("kB") { 1e-3 } else { 1.0 };
+        let planned = mebibytes(&plan, "cache of targets") * 1.048_576;
+        // Both round to a tenth.
+        assert!((planned - kept).abs() < 0.11, "{planned} MB planned, {kept} MB kept:\n{plan}\n{said}");
+    }
+}

@@ -158,6 +158,8 @@ fn the_static_estimate_knows_the_widths() {
             waiting_batches: 0,
             nodes_per_graph: 30.0,
             resident_teacher: false,
+            teacher_counted: false,
+            hints: false,
         };
         let budget = estimate(&Architecture::Vgae(config(input)), None, &circumstances).unwrap();
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };

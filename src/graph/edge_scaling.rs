@@ -27,6 +27,11 @@ impl EdgeScaling {
         Ok(Self::from_moments(&moments))
     }
 
+    /// Features as they are.
+    pub fn identity() -> Self {
+        Self { mean: [0.0; EDGE_FEATURES], deviation: [1.0; EDGE_FEATURES] }
+    }
+
     /// Of moments of [`EDGE_FEATURES`] features.
     pub(super) fn from_moments(moments: &Moments) -> Self {
         let deviation = moments.deviation();

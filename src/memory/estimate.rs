@@ -9,8 +9,9 @@ use tch::{Device, Kind, Tensor};
 use super::budget::{Component, Linear, MemoryBudget, Method, Moment};
 use crate::graph::EDGE_FEATURES;
 use crate::nn::attention::AttentionKernel;
+use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
-use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig};
+use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig, vgae};
 
 const F32: f64 = 4.0;
 /// Roundings, small tensors, and what is not worth a term.
@@ -33,6 +34,10 @@ pub struct Circumstances {
     pub nodes_per_graph: f64,
     /// Teacher's weights that are on the device while the student steps.
     pub resident_teacher: bool,
+    /// The teacher is at work already, and what it has is counted.
+    pub teacher_counted: bool,
+    /// Hidden layers are distilled, too.
+    pub hints: bool,
 }
 
 /// Bytes of a model's parameters and of its running statistics.
@@ -70,6 +75,8 @@ pub fn estimate(
     circumstances: &Circumstances,
 ) -> Result<MemoryBudget, ModelError> {
     let (parameters, buffers) = weight_bytes(student)?;
+    let hints = teacher.filter(|_| circumstances.hints).map(|teacher| Hints::new(student, teacher, circumstances));
+    let parameters = parameters + hints.as_ref().map_or(0.0, |hints| hints.regressor);
     let burst = circumstances.burst.max(1) as f64;
     let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
     let data = batch_data(edge_features, student.input());
@@ -88,14 +95,22 @@ pub fn estimate(
     }
     if let Some(teacher) = teacher {
         let (weights, buffers) = weight_bytes(teacher)?;
-        let resident = if circumstances.resident_teacher || !circumstances.cuda { weights + buffers } else { 0.0 };
-        add("teacher's weights", Moment::Always, Linear::fixed(resident));
-        add("targets", Moment::Always, per_node(targets_per_node(teacher, circumstances)).times(burst));
-        let copy = if circumstances.resident_teacher { 0.0 } else { weights + buffers };
-        let visit = forward_per_node(teacher, circumstances.fused);
-        add("teacher's activations", Moment::Visit, Linear { fixed: copy, ..per_node(visit) }.times(SLACK));
+        if !circumstances.teacher_counted {
+            let resident = if circumstances.resident_teacher || !circumstances.cuda { weights + buffers } else { 0.0 };
+            add("teacher's weights", Moment::Always, Linear::fixed(resident));
+        }
+        let targets = targets_per_node(teacher, circumstances.nodes_per_graph, circumstances.hints);
+        add("targets", Moment::Always, per_node(targets).times(burst));
+        let copies = !circumstances.resident_teacher && !circumstances.teacher_counted;
+        let copy = if copies { weights + buffers } else { 0.0 };
+        let per_edge = F32 * edge_terms(teacher).map_or(0.0, |terms| terms.in_forward());
+        let visit = Linear { fixed: copy, per_node: forward_per_node(teacher, circumstances.fused), per_edge };
+        add("teacher's activations", Moment::Visit, visit.times(SLACK));
     }
     add("activations", Moment::Step, activations(student, circumstances).times(SLACK));
+    if let Some(hints) = hints {
+        add("hints", Moment::Step, per_node(hints.per_node));
+    }
     // Temporaries of the update: five tensors of the parameters' size at once, but for the fused one.
     let update = match (circumstances.fused, circumstances.offload_optimizer && circumstances.cuda) {
         (true, _) => 0.0,
@@ -116,10 +131,48 @@ fn batch_data(edge_features: bool, input: &InputConfig) -> Linear {
     Linear { fixed: 0.0, per_node: 32.0 + F32 * input.node_features() as f64 + 1.0, per_edge: 20.0 + attributes }
 }
 
-fn targets_per_node(teacher: &Architecture, circumstances: &Circumstances) -> f64 {
-    match teacher {
-        Architecture::Vgae(config) => F32 * (config.latent + config.input.node_features()) as f64,
-        Architecture::Gat(_) => 2.0 * F32 / circumstances.nodes_per_graph.max(1.0),
+/// Bytes of a teacher's targets, for each node; those of `hints` too.
+pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hints: bool) -> f64 {
+    let outputs = match teacher {
+        Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
+        Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
+    };
+    let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
+    F32 * (outputs + hidden)
+}
+
+/// Columns of the hidden layer that hints compare.
+fn hidden_columns(architecture: &Architecture) -> f64 {
+    match architecture {
+        Architecture::Vgae(config) => vgae::last_width(config) as f64,
+        Architecture::Gat(config) => config.embedding_columns() as f64,
+    }
+}
+
+/// Values of that layer, for each node: a GAT's has a row a graph.
+fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
+    match architecture {
+        Architecture::Vgae(_) => hidden_columns(architecture),
+        Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+    }
+}
+
+/// What hints add to a step.
+struct Hints {
+    /// Bytes of the map from the student's columns to the teacher's.
+    regressor: f64,
+    per_node: f64,
+}
+
+impl Hints {
+    fn new(student: &Architecture, teacher: &Architecture, circumstances: &Circumstances) -> Self {
+        let of = |model| hidden_per_node(model, circumstances.nodes_per_graph);
+        // The mapped rows, and the distances or, later, their gradient; at last the gradient of the student's layer. On the
+        // host the rows of the target are brought together first.
+        let rows = if circumstances.cuda { 2.0 } else { 3.0 };
+        let columns = [student, teacher].map(hidden_columns);
+        let regressor = if columns[0] == columns[1] { 0.0 } else { (columns[0] + 1.0) * columns[1] };
+        Self { regressor: F32 * regressor, per_node: F32 * (rows * of(teacher) + of(student)) }
     }
 }
 
@@ -148,12 +201,14 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
 }
 
 fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Linear {
-    match architecture {
+    let kept = match architecture {
         Architecture::Vgae(config) if circumstances.fused => fused_vgae_activations(config, circumstances),
         Architecture::Vgae(config) => vgae_activations(config, circumstances),
         Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
-    }
+    };
+    let of_edge_features = edge_terms(architecture).map_or(0.0, |terms| terms.in_step(circumstances.checkpointing));
+    Linear { per_edge: kept.per_edge + F32 * of_edge_features, ..kept }
 }
 
 fn vgae_widths(config: &VgaeConfig) -> Vec<f64> {
@@ -254,6 +309,45 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
     let input = 2.0 * input_width(config.embedding, &config.input, false);
     let values = input + (kept * layers + recomputed) * width + head;
     with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances)
+}
+
+/// What GATv2 adds for each edge: the scaled features, and what its layers make of them, as wide as their outputs.
+struct EdgeTerms {
+    features: f64,
+    widths: Vec<f64>,
+}
+
+impl EdgeTerms {
+    /// Values an edge at the peak of a step. The gradient of a layer's term is there beside the terms of the layers before
+    /// it; recomputed, each layer's term is there with its gradient alone.
+    fn in_step(&self, checkpointing: bool) -> f64 {
+        let sums = self.widths.iter().scan(0.0, |sum, width| {
+            *sum += width;
+            Some(*sum + width)
+        });
+        self.features + if checkpointing { 2.0 * self.widest() } else { sums.fold(0.0, f64::max) }
+    }
+
+    /// The same of a forward without a backward.
+    fn in_forward(&self) -> f64 {
+        self.features + self.widest()
+    }
+
+    fn widest(&self) -> f64 {
+        self.widths.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+/// Of GATv2 alone. The encoder and the decoder of a VGAE each scale the features; its last layer gives the node features.
+fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
+    let (scalings, widths) = match architecture {
+        Architecture::Vgae(config) => {
+            (2, vgae_widths(config).into_iter().chain([config.input.node_features() as f64]).collect())
+        }
+        Architecture::Gat(config) => (1, vec![(config.hidden * config.heads) as f64; config.layers as usize]),
+    };
+    let features = (scalings * EDGE_FEATURES) as f64;
+    architecture.reads_edge_features().then_some(EdgeTerms { features, widths })
 }
 
 /// Adds what attention keeps for each edge: one weight a head where it is fused; composed of torch's operations, the

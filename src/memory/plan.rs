@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
-use super::estimate::{Circumstances, estimate};
+use super::estimate::{Circumstances, estimate, targets_per_node};
 use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
 /// Batches below this many graphs make training slow and gradients noisy: other changes come first.
@@ -23,7 +23,9 @@ pub struct Question<'a> {
     pub student: &'a Architecture,
     pub teacher: Option<&'a Architecture>,
     pub worst: &'a WorstBatches,
-    /// Nodes of all graphs that are trained on: what a cache of targets is made of.
+    /// Hidden layers are distilled, too.
+    pub hints: bool,
+    /// Nodes of all graphs of training and validation: what a cache of targets is made of.
     pub total_nodes: f64,
     /// Graphs of a batch that are wanted.
     pub wanted: usize,
@@ -36,6 +38,12 @@ pub struct Question<'a> {
     pub burst: usize,
     pub waiting_batches: usize,
     pub nodes_per_graph: f64,
+}
+
+impl Question<'_> {
+    fn cache_bytes(&self, teacher: &Architecture) -> f64 {
+        self.total_nodes * targets_per_node(teacher, self.nodes_per_graph, self.hints)
+    }
 }
 
 /// What is in force on a rung of the ladder.
@@ -142,22 +150,15 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         waiting_batches: question.waiting_batches,
         nodes_per_graph: question.nodes_per_graph,
         resident_teacher: !choice.layer_residency,
+        teacher_counted: false,
+        hints: question.hints,
     };
     let mut budget = estimate(question.student, question.teacher, &circumstances)?;
     if let Some(teacher) = question.teacher.filter(|_| !question.cuda) {
-        let kept = if choice.cache_on_disk { 0.0 } else { cache_bytes(teacher, question) };
+        let kept = if choice.cache_on_disk { 0.0 } else { question.cache_bytes(teacher) };
         budget.add("cache of targets", Moment::Always, if choice.half_targets { kept / 2.0 } else { kept });
     }
     Ok(budget)
-}
-
-fn cache_bytes(teacher: &Architecture, question: &Question) -> f64 {
-    match teacher {
-        Architecture::Vgae(config) => {
-            question.total_nodes * 4.0 * (config.latent + config.input.node_features()) as f64
-        }
-        Architecture::Gat(_) => question.total_nodes / question.nodes_per_graph.max(1.0) * 8.0,
-    }
 }
 
 impl Answer {
@@ -251,6 +252,7 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             student: &student,
             teacher: teacher.as_ref(),
             worst: &worst,
+            hints: false,
             total_nodes: 0.0,
             wanted: WANTED,
             target_bytes: OVERLAY_SHARE * gigabytes as f64 * 1e9,

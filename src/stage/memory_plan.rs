@@ -5,9 +5,10 @@ use tch::Device;
 use super::autoencoder::vgae_config;
 use super::classifier::gat_config;
 use super::setup::{self, Data};
+use super::sizing::waiting_batches;
 use super::{StageError, teacher, training};
-use crate::config::{Config, DeviceChoice, ModelKind, Stage};
-use crate::graph::{FeatureSet, NodeScaling, Split};
+use crate::config::{self, Config, Convolution, DeviceChoice, ModelKind, Sources, Stage};
+use crate::graph::{EdgeScaling, FeatureSet, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{gpu_limit, host_limit};
 use crate::memory::plan::{Question, recommend};
@@ -32,12 +33,19 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
     };
-    let (student, taught, sizes, on_gpu) = match size {
+    let Planned { student, teacher, sizes, validation_nodes, on_gpu } = match size {
         Some(size) => {
             let each = (size.nodes_per_graph as u64, (size.edges_per_graph + size.nodes_per_graph) as u64);
             let on_gpu =
                 matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some();
-            (assumed(config)?, None, vec![each; size.graphs], on_gpu)
+            let teacher = assumed_teacher(config)?;
+            Planned {
+                student: assumed(config)?,
+                teacher,
+                sizes: vec![each; size.graphs],
+                validation_nodes: 0.0,
+                on_gpu,
+            }
         }
         None => of_dataset(config, stage)?,
     };
@@ -54,22 +62,32 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     let precision = config.training.precision.to_string();
     let question = Question {
         student: &student,
-        teacher: taught.as_ref(),
+        teacher: teacher.as_ref(),
         worst: &worst,
-        total_nodes: sizes_of_all,
+        hints: training::hints(config),
+        total_nodes: sizes_of_all + validation_nodes,
         wanted,
         target_bytes: config.memory.safety_factor * limit.bytes as f64,
         cuda: on_gpu,
         fused: super::training::computes_fused(config, on_gpu),
         precision: &precision,
         burst: config.distillation.teacher_burst,
-        waiting_batches: config.training.prefetch_batches,
+        waiting_batches: waiting_batches(config),
         nodes_per_graph: sizes_of_all / sizes.len().max(1) as f64,
     };
     Ok(recommend(&question)?.describe(&question))
 }
 
-type Planned = (Architecture, Option<Architecture>, Vec<(u64, u64)>, bool);
+/// What a plan is made for.
+struct Planned {
+    student: Architecture,
+    teacher: Option<Architecture>,
+    /// Nodes and edges of the graphs that are trained on.
+    sizes: Vec<(u64, u64)>,
+    /// Nodes of the graphs that validation sees.
+    validation_nodes: f64,
+    on_gpu: bool,
+}
 
 fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     let data: Data = setup::open(config)?;
@@ -81,12 +99,29 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     // A teacher that is not there is an error that names the command that trains it.
     let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
     let attack = (stage == Stage::Autoencoder).then_some(false);
-    let graphs = data.store.select(Split::Train, attack);
     let size_of = |graph: &u64| {
         let view = data.store.graph(*graph);
         (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
     };
-    Ok((student, teacher, graphs.iter().map(size_of).collect(), data.device.is_cuda()))
+    let sizes = |split| data.store.select(split, attack).iter().map(size_of).collect::<Vec<_>>();
+    let validation_nodes = sizes(Split::Validation).iter().map(|(nodes, _)| *nodes as f64).sum();
+    Ok(Planned { student, teacher, sizes: sizes(Split::Train), validation_nodes, on_gpu: data.device.is_cuda() })
+}
+
+/// The teacher that is named, or else that of the presets.
+fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    if let Some(path) = &config.distillation.teacher_path {
+        return Ok(Some(teacher::open(path)?.architecture));
+    }
+    let presets = vec![config.model.model.as_str().to_owned(), "teacher".to_owned()];
+    let preset = config::load(&Sources { presets, ..Sources::default() });
+    let preset = preset.map_err(|error| StageError::Input(error.to_string()))?.config;
+    let mut teacher = config.clone();
+    teacher.model = preset.model;
+    assumed(&teacher).map(Some)
 }
 
 /// How the configured model reads nodes; what they are scaled by takes no memory.
@@ -104,6 +139,7 @@ fn no_plan() -> StageError {
 /// The configured model for IDs that are not known.
 fn assumed(config: &Config) -> Result<Architecture, StageError> {
     let model = &config.model;
+    let edge_scaling = (model.conv == Convolution::GatV2).then(EdgeScaling::identity);
     Ok(match model.model {
         ModelKind::Vgae => Architecture::Vgae(VgaeConfig {
             hidden: model.hidden.iter().map(|&width| width as i64).collect(),
@@ -112,7 +148,7 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
             embedding: model.embedding as i64,
             vocabulary_size: ASSUMED_IDS,
             dropout: model.dropout,
-            edge_scaling: None,
+            edge_scaling,
             input: assumed_input(config),
         }),
         ModelKind::Gat => Architecture::Gat(GatConfig {
@@ -123,7 +159,7 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
             fc_layers: model.fc_layers as i64,
             vocabulary_size: ASSUMED_IDS,
             dropout: model.dropout,
-            edge_scaling: None,
+            edge_scaling,
             input: assumed_input(config),
         }),
         ModelKind::Dqn => return Err(no_plan()),

@@ -6,10 +6,10 @@ use tch::Device;
 use super::StageError;
 use super::objective::Student;
 use super::setup::Data;
-use super::training::{self, StagePlan};
+use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
 use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, Method, Moment, WorstBatches, gibibytes};
+use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WorstBatches, gibibytes};
 use crate::memory::estimate::{Circumstances, estimate};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::probe::Probe;
@@ -27,6 +27,8 @@ use crate::train::trainable::Trainable;
 const BUDGET: &str = "memory_budget.json";
 /// Host memory that is in use by others may become free, and the other way round: this share of it is planned for at most.
 const SHARE_OF_AVAILABLE: f64 = 0.9;
+/// Components of a budget that are there as a whole, however few graphs go through the model at a time.
+const WHOLE: [&str; 6] = ["parameters", "gradients", "optimiser states", "teacher", "batch data", "targets"];
 
 /// The budget as a run keeps it: with what it was held against.
 #[derive(Serialize)]
@@ -63,6 +65,12 @@ pub struct Decided {
     pub batch_graphs: Option<usize>,
     /// Activations are computed again in the backward pass.
     pub recomputes: bool,
+}
+
+/// Batches that wait for the training loop at most: each of the loader's workers has its share of them, and one at least.
+pub(super) fn waiting_batches(config: &Config) -> usize {
+    let training = &config.training;
+    training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
 }
 
 impl Sizing<'_> {
@@ -109,6 +117,9 @@ impl Sizing<'_> {
         }
         if budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
             return Err(self.does_not_fit(&limit, &worst));
+        }
+        if !finds_size {
+            self.expect_whole_batches_fit(student, &budget, plan, &limit)?;
         }
         let graphs = graphs.unwrap_or(1);
         if finds_size {
@@ -210,7 +221,7 @@ impl Sizing<'_> {
             graphs,
             size_of: &size_of,
             cap: plan.graphs().batch_graphs,
-            waiting_batches: self.waiting_batches(),
+            waiting_batches: waiting_batches(self.config),
             adam: options.adam,
             precision: options.precision,
             device: self.data.device,
@@ -238,7 +249,7 @@ impl Sizing<'_> {
         }
     }
 
-    /// The budget from the architecture, with the teacher: on the host it is at work already and was counted.
+    /// The budget from the architecture, with the teacher: on the host it is at work already, and its weights were counted.
     fn closed_form(
         &self,
         student: &impl Student,
@@ -252,13 +263,15 @@ impl Sizing<'_> {
             fused: training::computes_fused(self.config, self.data.device.is_cuda()),
             checkpointing,
             offload_optimizer: options.adam.offload,
-            burst: student.burst(),
-            waiting_batches: self.waiting_batches(),
+            burst: self.burst(student, plan.graphs()),
+            waiting_batches: waiting_batches(self.config),
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
             resident_teacher: self.config.distillation.residency() != Residency::Layer,
+            teacher_counted: !self.data.device.is_cuda(),
+            hints: training::hints(self.config),
         };
         let on_gpu = self.data.device.is_cuda();
-        let mut budget = estimate(self.architecture, self.teacher.filter(|_| on_gpu), &circumstances)?;
+        let mut budget = estimate(self.architecture, self.teacher, &circumstances)?;
         if !on_gpu {
             budget.note_teacher(Meter::new(Device::Cpu).read());
         }
@@ -266,9 +279,60 @@ impl Sizing<'_> {
         Ok(budget)
     }
 
-    fn waiting_batches(&self) -> usize {
-        let training = &self.config.training;
-        training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
+    /// Batches that are announced to the teacher at a time: no more than an epoch has. Where the size is to be found, batches
+    /// may become smaller, and more.
+    fn burst(&self, student: &impl Student, graphs: &Graphs) -> usize {
+        let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
+        if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
+            return student.burst();
+        }
+        student.burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
+    }
+
+    /// Parts of a batch go through the model one after the other, but the batch is there as a whole, and so are the targets
+    /// of all batches that a visit of the teacher serves. Where they do not fit, no step can help.
+    fn expect_whole_batches_fit(
+        &self,
+        student: &impl Student,
+        budget: &MemoryBudget,
+        plan: &impl StagePlan,
+        limit: &Limit,
+    ) -> Result<(), StageError> {
+        let burst = self.burst(student, plan.graphs());
+        let announced: Vec<_> = plan.training(0).into_iter().take(burst).collect();
+        let sizes = announced.iter().flatten().map(|&graph| self.size_of(graph));
+        let (nodes, edges) = sizes.fold((0, 0), |(nodes, edges), size| (nodes + size.0, edges + size.1));
+        let each = |sum: u64| sum as f64 / burst as f64;
+        let mean = Shape { graphs: 1.0, nodes: each(nodes), edges: each(edges) };
+        let whole = budget.components.iter().filter(|component| WHOLE.contains(&component.name));
+        let bytes = whole.map(|component| component.bytes.at(mean)).sum::<f64>();
+        if bytes <= limit.bytes as f64 {
+            return Ok(());
+        }
+        let (targets, remedy) = match (self.teacher, self.config.distillation.residency()) {
+            (None, _) => (String::new(), String::new()),
+            (Some(_), residency) => {
+                // A resident teacher has no burst to be set. What a visit computes on takes memory, too: half would be tight.
+                let visits = if residency == Residency::Resident { "--offload-teacher " } else { "" };
+                (
+                    format!(", {burst} of them with their targets,"),
+                    format!(" or add {visits}--teacher-burst {}", (burst / 4).max(1)),
+                )
+            }
+        };
+        Err(StageError::Memory(format!(
+            "batches of {} graphs{targets} take {} however few graphs go through the model at a time, and the limit is {} ({}); lower \
+             --batch-size{remedy}, or raise {}",
+            plan.graphs().batch_graphs,
+            gibibytes(bytes),
+            gibibytes(limit.bytes as f64),
+            limit.source,
+            self.limit_flag()
+        )))
+    }
+
+    fn limit_flag(&self) -> &'static str {
+        if self.data.device.is_cuda() { "--gpu-memory-limit" } else { "--memory-limit" }
     }
 
     fn does_not_fit(&self, limit: &Limit, worst: &WorstBatches) -> StageError {
@@ -281,6 +345,8 @@ impl Sizing<'_> {
             waiting_batches: 1,
             nodes_per_graph: worst.shape(1).nodes,
             resident_teacher: true,
+            teacher_counted: true,
+            hints: false,
         };
         let described = estimate(self.architecture, None, &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
@@ -290,7 +356,7 @@ impl Sizing<'_> {
             "not even one graph at a time fits into the memory of {} ({}); raise {}, or use a smaller model; {}",
             gibibytes(limit.bytes as f64),
             limit.source,
-            if self.data.device.is_cuda() { "--gpu-memory-limit" } else { "--memory-limit" },
+            self.limit_flag(),
             described.unwrap_or_default()
         ))
     }

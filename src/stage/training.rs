@@ -284,6 +284,11 @@ pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>,
     })
 }
 
+/// Whether hidden layers are distilled, too.
+pub fn hints(config: &Config) -> bool {
+    config.distillation.use_kd && config.distillation.kd_hint_weight > 0.0
+}
+
 /// Whether steps run through the fused passes.
 pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
     !on_gpu && config.model.attention != AttentionChoice::Composed && config.training.precision == Precision::Single
