@@ -4,7 +4,6 @@
 //! the same when nodes, edges and all features are; labels and times do not count. Found by a 64-bit fingerprint, then
 //! compared in full.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -168,33 +167,14 @@ impl Graphs<'_> {
     }
 
     fn duplicates(&self, fingerprints: &[u64]) -> Result<Duplicates, StoreError> {
-        // Graphs that nothing else may repeat, by fingerprint: of equal ones only the first.
-        let mut held_out: HashMap<u64, Vec<HeldOut>> = HashMap::new();
-        let mut others: Vec<(u64, Split)> = Vec::new();
         let mut shards = OpenShards { graphs: self, open: Vec::new() };
-        for file in self.files {
-            for graph in file.first_graph..file.first_graph + file.graphs {
-                let split = split_in(file, graph);
-                if let Some(Split::Validation | Split::Test) = split {
-                    let known = held_out.entry(fingerprints[graph as usize]).or_default();
-                    let equal = match shards.equal_to(graph, known)? {
-                        Some(equal) => equal,
-                        None => {
-                            known.push(HeldOut { graph, in_validation: false, in_test: false });
-                            known.len() - 1
-                        }
-                    };
-                    known[equal].in_test |= split == Some(Split::Test);
-                    known[equal].in_validation |= split == Some(Split::Validation);
-                }
-                others.extend(split.filter(|&split| split != Split::Test).map(|split| (graph, split)));
-            }
-        }
+        let held_out = self.held_out(fingerprints, &mut shards)?;
         let mut duplicates = Duplicates::default();
-        for (graph, split) in others {
-            let Some(known) = held_out.get(&fingerprints[graph as usize]) else { continue };
-            let Some(equal) = shards.equal_to(graph, known)? else { continue };
-            let HeldOut { in_validation, in_test, .. } = known[equal];
+        for (graph, split) in self.splits().filter(|(_, split)| *split != Split::Test) {
+            let fingerprint = fingerprints[graph as usize];
+            let first = held_out.partition_point(|known| known.fingerprint < fingerprint);
+            let alike = held_out[first..].iter().take_while(|known| known.fingerprint == fingerprint);
+            let Some(&HeldOut { in_validation, in_test, .. }) = shards.equal_to(graph, alike)? else { continue };
             match split {
                 Split::Train => {
                     duplicates.train_in_validation += u64::from(in_validation);
@@ -208,6 +188,52 @@ impl Graphs<'_> {
         }
         Ok(duplicates)
     }
+
+    /// Graphs that nothing else may repeat, by fingerprint; of equal ones only the first, so that traffic that hardly changes
+    /// is compared with few.
+    fn held_out(&self, fingerprints: &[u64], shards: &mut OpenShards) -> Result<Vec<HeldOut>, StoreError> {
+        let held_out = |(graph, split)| HeldOut {
+            fingerprint: fingerprints[graph as usize],
+            graph,
+            in_validation: split == Split::Validation,
+            in_test: split == Split::Test,
+        };
+        let mut all: Vec<HeldOut> = self.splits().filter(|(_, split)| *split != Split::Train).map(held_out).collect();
+        all.sort_unstable_by_key(|known| (known.fingerprint, known.graph));
+        // Kept are `..kept`, those with the fingerprint at hand `first..kept`.
+        let (mut first, mut kept) = (0, 0);
+        for position in 0..all.len() {
+            let next = all[position];
+            if all[first].fingerprint != next.fingerprint {
+                first = kept;
+            }
+            let mut equal = None;
+            for known in first..kept {
+                if shards.are_equal(next.graph, all[known].graph)? {
+                    equal = Some(known);
+                    break;
+                }
+            }
+            match equal {
+                Some(equal) => {
+                    all[equal].in_validation |= next.in_validation;
+                    all[equal].in_test |= next.in_test;
+                }
+                None => {
+                    all[kept] = next;
+                    kept += 1;
+                }
+            }
+        }
+        all.truncate(kept);
+        Ok(all)
+    }
+
+    /// Every graph that is in a split.
+    fn splits(&self) -> impl Iterator<Item = (u64, Split)> {
+        let graphs = |file: &'_ FileEntry| file.first_graph..file.first_graph + file.graphs;
+        self.files.iter().flat_map(move |file| graphs(file).filter_map(|graph| Some((graph, split_in(file, graph)?))))
+    }
 }
 
 fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
@@ -218,7 +244,9 @@ fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
 }
 
 /// A graph of validation or a test, and where it and its equals are.
+#[derive(Clone, Copy)]
 struct HeldOut {
+    fingerprint: u64,
     graph: u64,
     in_validation: bool,
     in_test: bool,
@@ -234,11 +262,15 @@ struct OpenShards<'a> {
 const SHARDS_OPEN: usize = 16;
 
 impl OpenShards<'_> {
-    /// Which of `known` is equal to a graph.
-    fn equal_to(&mut self, graph: u64, known: &[HeldOut]) -> Result<Option<usize>, StoreError> {
-        for (position, other) in known.iter().enumerate() {
+    /// The one of `known` that is equal to a graph.
+    fn equal_to<'a>(
+        &mut self,
+        graph: u64,
+        known: impl Iterator<Item = &'a HeldOut>,
+    ) -> Result<Option<&'a HeldOut>, StoreError> {
+        for other in known {
             if self.are_equal(graph, other.graph)? {
-                return Ok(Some(position));
+                return Ok(Some(other));
             }
         }
         Ok(None)
