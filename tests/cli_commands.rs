@@ -155,7 +155,7 @@ fn flags_that_a_command_does_not_read_are_refused() {
         ),
         ("data info --max-epochs 3 --lr 9", &["--max-epochs", "--lr"]),
         ("data build --lr 3", &["--lr"]),
-        ("data check --window 50", &["--window"]),
+        ("data check --stride 50", &["--stride"]),
         ("data merge part --threads 2", &["--threads"]),
         ("data simulate sim4 --kd-alpha 0.9", &["--kd-alpha"]),
         ("teachers list --lr 0.1", &["--lr"]),

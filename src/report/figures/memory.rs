@@ -252,6 +252,7 @@ mod tests {
     fn a_run_on_a_gpu_has_a_chart_of_it_with_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("metrics.csv"), "epoch\n0\n").unwrap();
+        std::fs::write(folder.path().join("config.json"), r#"{"format": "kdgat configuration"}"#).unwrap();
         std::fs::write(folder.path().join("memory_budget.json"), r#"{"limit_bytes": 4e6}"#).unwrap();
         let memory = |gpu: &str| {
             let rows = format!("seconds,gpu_tensor_bytes,gpu_reserved_bytes,gpu_used_bytes\n0{gpu}\n1{gpu}\n");

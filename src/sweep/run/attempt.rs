@@ -267,7 +267,8 @@ fn was_interrupted(status: ExitStatus, said: &str) -> bool {
 }
 
 /// What a training says that was refused before it took the memory.
-const REFUSALS: [&str; 2] = ["not even one graph at a time fits", "but memory allows"];
+const REFUSALS: [&str; 3] =
+    ["not even one graph at a time fits", "but memory allows", "however few graphs go through the model at a time"];
 
 /// Killed by the system, or its own words.
 fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {

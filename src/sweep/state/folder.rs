@@ -26,7 +26,7 @@ use super::table;
 use super::task_state::{Status, TaskState};
 use crate::files;
 use crate::sweep::SweepError;
-use crate::sweep::plan::{Plan, Task};
+use crate::sweep::plan::{Plan, Task, TaskKind};
 
 const PLAN: &str = "plan.json";
 const PLAN_FORMAT: &str = "kdgat sweep plan";
@@ -143,8 +143,10 @@ impl SweepFolder {
     pub fn state(&self, task: &Task) -> Result<TaskState, SweepError> {
         let folder = self.task(task);
         let state: TaskState = record::read(&folder.join(STATE), STATE_FORMAT)?.unwrap_or_default();
+        // Stores and targets lie elsewhere, and are looked for by those who need them.
+        let has_run = task.kind.stage().is_some() || task.kind == TaskKind::Evaluate;
         let is_gone = |run: &String| !folder.join(run).exists();
-        if state.status.is_done() && state.run.as_ref().is_some_and(is_gone) {
+        if has_run && state.status.is_done() && state.run.as_ref().is_some_and(is_gone) {
             return Ok(TaskState { reason: Some("its results were removed".to_owned()), ..TaskState::default() });
         }
         Ok(state)
@@ -252,7 +254,6 @@ fn try_lock(file: &File, path: &Path) -> Result<bool, SweepError> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::sweep::plan::TaskKind;
 
     #[test]
     fn a_claim_lives_as_long_as_anyone_who_holds_it() {
@@ -276,7 +277,7 @@ mod tests {
     fn what_has_no_results_any_more_is_done_again() {
         let temporary = tempfile::tempdir().unwrap();
         let folder = SweepFolder::at(temporary.path()).unwrap();
-        let task = Task::new(TaskKind::Store, "store", String::new(), Config::default(), Vec::new(), Vec::new());
+        let task = Task::new(TaskKind::Evaluate, "evaluate", String::new(), Config::default(), Vec::new(), Vec::new());
         let claim = folder.claim(&task).unwrap().unwrap();
         let run = claim.folder().join("run");
         fs::create_dir_all(&run).unwrap();
