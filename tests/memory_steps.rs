@@ -277,7 +277,8 @@ fn memory_that_runs_out_in_validation_leaves_the_training_size_alone() {
     let mut console = Console::new(None).unwrap();
     // The loss, and how often a loss was asked for.
     let mut validated = |failing: u64| {
-        (failures.set(failing), calls.set(0));
+        failures.set(failing);
+        calls.set(0);
         let losses = runner.validation(&mut objective, &batch, &mut console).unwrap();
         assert_eq!(runner.micro_batch(), &MicroBatch::default(), "training goes on with whole batches");
         (losses.double_value(&[0]), calls.get())

@@ -309,16 +309,13 @@ impl Sizing<'_> {
         if bytes <= limit.bytes as f64 {
             return Ok(());
         }
-        let (targets, remedy) = match (self.teacher, self.config.distillation.residency()) {
-            (None, _) => (String::new(), String::new()),
-            (Some(_), residency) => {
-                // A resident teacher has no burst to be set. What a visit computes on takes memory, too: half would be tight.
-                let visits = if residency == Residency::Resident { "--offload-teacher " } else { "" };
-                (
-                    format!(", {burst} of them with their targets,"),
-                    format!(" or add {visits}--teacher-burst {}", (burst / 4).max(1)),
-                )
-            }
+        let targets =
+            if self.teacher.is_some() { format!(", {burst} of them with their targets,") } else { String::new() };
+        // What a visit computes on takes memory, too: half of the burst would be tight. A resident teacher has none to be set.
+        let remedy = match self.config.distillation.residency() {
+            _ if self.teacher.is_none() || burst == 1 => String::new(),
+            Residency::Resident => format!(" or add --offload-teacher --teacher-burst {}", (burst / 4).max(1)),
+            _ => format!(" or add --teacher-burst {}", (burst / 4).max(1)),
         };
         Err(StageError::Memory(format!(
             "batches of {} graphs{targets} take {} however few graphs go through the model at a time, and the limit is {} ({}); lower \

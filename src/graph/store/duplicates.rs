@@ -208,9 +208,9 @@ impl Graphs<'_> {
                 first = kept;
             }
             let mut equal = None;
-            for known in first..kept {
-                if shards.are_equal(next.graph, all[known].graph)? {
-                    equal = Some(known);
+            for (position, known) in (first..).zip(&all[first..kept]) {
+                if shards.are_equal(next.graph, known.graph)? {
+                    equal = Some(position);
                     break;
                 }
             }
