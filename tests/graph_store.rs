@@ -5,59 +5,17 @@ mod graph_support;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use graph_support::{any_graph, columns_of, shared, traffic, write_dataset, write_log};
+use graph_support::{
+    Fixture, Heard, any_graph, columns_of, contents_names, fixture, shared, small, traffic, write_log,
+};
 use kdgat::can::{Dataset, Role};
 use kdgat::graph::split::FileSplit;
-use kdgat::graph::store::build::store_folder;
 use kdgat::graph::store::shard::{self, Shard};
-use kdgat::graph::{
-    BuildOptions, Event, FeatureSet, Progress, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build,
-};
+use kdgat::graph::{BuildOptions, FeatureSet, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build};
 use proptest::prelude::*;
-
-/// What a build told.
-#[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
-
-impl Progress for Heard {
-    fn report(&self, event: &Event<'_>) {
-        let name = match event {
-            Event::Frames { .. } => return,
-            Event::Rebuilding { reason } => format!("rebuilding: {reason}"),
-            Event::Started { .. } => "started".to_string(),
-            other => format!("{other:?}"),
-        };
-        self.0.lock().unwrap().push(name);
-    }
-}
-
-impl Heard {
-    fn count(&self, prefix: &str) -> usize {
-        self.0.lock().unwrap().iter().filter(|name| name.starts_with(prefix)).count()
-    }
-}
-
-struct Fixture {
-    _folder: tempfile::TempDir,
-    dataset: Dataset,
-    stores: PathBuf,
-}
-
-fn fixture(frames_a_file: usize) -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
-    let dataset = write_dataset(&folder.path().join("car"), frames_a_file);
-    let stores = folder.path().join("stores");
-    Fixture { _folder: folder, dataset, stores }
-}
-
-fn small() -> BuildOptions {
-    BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, threads: 2, ..BuildOptions::default() }
-}
 
 /// Every file of a folder.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -340,86 +298,6 @@ fn pointers_that_descend_or_leave_a_shard_are_found_when_it_is_opened() {
             assert!(error.is_input());
         }
     }
-}
-
-#[test]
-fn a_folder_of_a_killed_build_is_removed_and_never_opened() {
-    let fixture = fixture(1000);
-    let folder = store_folder(&fixture.dataset, &small(), &fixture.stores).unwrap();
-    let name = folder.file_name().unwrap().to_str().unwrap();
-    let leftovers =
-        [format!(".{name}.building-1"), format!(".{name}.replaced-2")].map(|name| fixture.stores.join(name));
-    for leftover in &leftovers {
-        fs::create_dir_all(leftover).unwrap();
-        fs::write(leftover.join("unit-000000-000000.safetensors"), b"half").unwrap();
-    }
-    let store = open_or_build(&fixture.dataset, &small(), &fixture.stores, &()).unwrap();
-    assert_eq!(store.path(), folder);
-    assert!(leftovers.iter().all(|leftover| !leftover.exists()), "leftovers stay");
-}
-
-#[test]
-fn two_at_once_build_one_store() {
-    let fixture = fixture(4000);
-    let heard = Heard::default();
-    let open = || open_or_build(&fixture.dataset, &small(), &fixture.stores, &heard).unwrap().digest().to_string();
-    let digests: HashSet<String> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert_eq!((digests.len(), heard.count("started")), (1, 1));
-}
-
-/// Not a test: what `builds_survive_kills` runs in processes that it kills.
-#[test]
-#[ignore = "a process of another test"]
-fn build_in_a_process_that_is_killed() {
-    if let (Some(data), Some(stores)) = (std::env::var_os("KDGAT_TEST_DATA"), std::env::var_os("KDGAT_TEST_STORES")) {
-        let dataset = Dataset::open(Path::new(&data)).unwrap();
-        open_or_build(&dataset, &small(), Path::new(&stores), &()).unwrap();
-    }
-}
-
-#[test]
-fn builds_survive_kills() {
-    let fixture = fixture(60_000);
-    let folder = store_folder(&fixture.dataset, &small(), &fixture.stores).unwrap();
-    let spawn = || {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", "build_in_a_process_that_is_killed"])
-            .env("KDGAT_TEST_DATA", &fixture.dataset.root)
-            .env("KDGAT_TEST_STORES", &fixture.stores)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    };
-    let start = Instant::now();
-    assert!(spawn().wait().unwrap().success());
-    let whole = start.elapsed();
-    let digest = Store::open(&folder).unwrap().digest().to_string();
-    let mut killed_while_building = 0;
-    for step in 0..10 {
-        fs::remove_dir_all(&folder).unwrap_or_default();
-        let mut child = spawn();
-        std::thread::sleep(whole.mul_f64(0.1 + 0.12 * f64::from(step)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        match Store::open(&folder) {
-            Ok(store) => store.verify().unwrap(),
-            Err(StoreError::Missing { .. }) => killed_while_building += 1,
-            Err(error) => panic!("killed after {step} steps: {error}"),
-        }
-    }
-    println!("a whole build takes {whole:?}; {killed_while_building} of 10 were killed before their end");
-    assert!(killed_while_building > 0, "no build was killed early enough to test anything ({whole:?})");
-    let store = open_or_build(&fixture.dataset, &small(), &fixture.stores, &()).unwrap();
-    assert_eq!(store.digest(), digest);
-    let left: Vec<_> = contents_names(&fixture.stores).into_iter().filter(|name| name.contains(".building")).collect();
-    assert!(left.is_empty(), "left over: {left:?}");
-}
-
-fn contents_names(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]

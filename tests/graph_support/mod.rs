@@ -4,9 +4,10 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use kdgat::can::{Dataset, Frame};
-use kdgat::graph::{Columns, EDGE_FEATURES, NODE_FEATURES};
+use kdgat::graph::{BuildOptions, Columns, EDGE_FEATURES, Event, NODE_FEATURES, Progress};
 use proptest::prelude::*;
 
 /// A file of material that the project does not hold; `None`, and a line that says so, when it is not there.
@@ -117,4 +118,48 @@ pub fn columns_of(graphs: &[AnyGraph]) -> Columns {
         columns.finish_graph(graph.attack, index as u32 % 7, index as u64 * 100, index as f64 * 0.5);
     }
     columns
+}
+
+/// What a build told.
+#[derive(Default)]
+pub struct Heard(Mutex<Vec<String>>);
+
+impl Progress for Heard {
+    fn report(&self, event: &Event<'_>) {
+        let name = match event {
+            Event::Frames { .. } => return,
+            Event::Rebuilding { reason } => format!("rebuilding: {reason}"),
+            Event::Started { .. } => "started".to_string(),
+            other => format!("{other:?}"),
+        };
+        self.0.lock().unwrap().push(name);
+    }
+}
+
+impl Heard {
+    pub fn count(&self, prefix: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|name| name.starts_with(prefix)).count()
+    }
+}
+
+pub struct Fixture {
+    _folder: tempfile::TempDir,
+    pub dataset: Dataset,
+    pub stores: PathBuf,
+}
+
+pub fn fixture(frames_a_file: usize) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = write_dataset(&folder.path().join("car"), frames_a_file);
+    let stores = folder.path().join("stores");
+    Fixture { _folder: folder, dataset, stores }
+}
+
+pub fn small() -> BuildOptions {
+    BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, threads: 2, ..BuildOptions::default() }
+}
+
+/// Names of what lies in a folder.
+pub fn contents_names(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
