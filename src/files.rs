@@ -12,7 +12,7 @@ const MOST_LINKS: usize = 40;
 /// Replaces `path` by `contents`, so that a reader or a crash sees the old file or the new one, never a part.
 ///
 /// # Errors
-/// Any error of the file system; `path` is then as it was.
+/// Any error of the file system; `path` is then as it was, or, where only the folder could not be synced, whole.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_atomically_with(path, |file| file.write_all(contents))
 }
@@ -73,10 +73,8 @@ pub fn expect_writable(folder: &Path) -> io::Result<()> {
 
 /// Makes a rename or a new file in the folder of `path` durable.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Whether an error of the file system is about the path that was given, which the user can choose otherwise, and not about
