@@ -15,6 +15,7 @@ use super::assemble::{AssembleOptions, Assembler};
 use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
 use crate::torch::allocator::{self, Phase};
+use crate::torch::parallel::compute_alone;
 
 /// How long a thread waits for the memory of a batch.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,6 +113,7 @@ struct Work {
 impl Work {
     fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>, awaited: &AtomicBool) {
         let _phase = allocator::enter_phase(Phase::Data);
+        compute_alone();
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
         hand_over(worker, share, sender, |graphs| {

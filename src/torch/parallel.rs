@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -55,17 +55,37 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
 /// where the OpenMP library is another or older one (the call is of OpenMP 5.0).
 pub fn end_idle_threads() {
     const SOFT: c_int = 1;
-    // SAFETY: a null-terminated name.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"omp_pause_resource_all".as_ptr()) };
-    if found.is_null() {
+    let Some(pause) = openmp(c"omp_pause_resource_all") else {
         tracing::debug!("the OpenMP library cannot end its idle threads");
         return;
-    }
+    };
     // SAFETY: a function of that name is OpenMP's, of this signature. It ends idle threads only: outside a loop.
-    let refused = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(found)(SOFT) };
+    let refused = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(pause)(SOFT) };
     if refused != 0 {
         tracing::debug!("the OpenMP library keeps its idle threads");
     }
+}
+
+/// Lets loops of the calling thread, libtorch's and ours, run on it alone from now on.
+///
+/// For threads that work beside the training loop: threads of their own would only take its cores, and be counted as
+/// [`end_idle_threads`] tells. Does nothing where the OpenMP library has no such call.
+pub fn compute_alone() {
+    // libtorch sets the number for each thread that first asks for it; later it would undo what is set here.
+    tch::get_num_threads();
+    let Some(set_threads) = openmp(c"omp_set_num_threads") else {
+        tracing::debug!("the OpenMP library does not let a thread compute alone");
+        return;
+    };
+    // SAFETY: a function of that name is OpenMP's, of this signature; it sets the number for the calling thread.
+    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(set_threads)(1) };
+}
+
+/// The address of a function of the OpenMP library that libtorch brought, if it has it.
+fn openmp(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a null-terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
 }
 
 struct Call<'a, B> {
@@ -147,6 +167,23 @@ mod tests {
             parallel_for(count, 3, |range| range.for_each(|index| parts.take(index)[0] += 1));
             assert!(visits.iter().all(|&visits| visits == 1), "count {count}: {visits:?}");
         }
+    }
+
+    #[test]
+    fn a_thread_that_computes_alone_leaves_others_theirs() {
+        let threads_here = tch::get_num_threads();
+        let visitors = std::thread::spawn(|| {
+            compute_alone();
+            let visitors = Mutex::new(std::collections::HashSet::new());
+            parallel_for(64, 1, |_| {
+                visitors.lock().unwrap().insert(std::thread::current().id());
+            });
+            let _ = tch::Tensor::ones([1 << 20], tch::kind::FLOAT_CPU).exp();
+            assert_eq!(tch::get_num_threads(), 1, "libtorch's own loops");
+            assert_eq!(visitors.into_inner().unwrap(), [std::thread::current().id()].into());
+        });
+        visitors.join().unwrap();
+        assert_eq!(tch::get_num_threads(), threads_here);
     }
 
     #[test]
