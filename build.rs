@@ -2,7 +2,8 @@
 //! path, so that what cargo builds runs without LD_LIBRARY_PATH.
 
 const SHIM: &str = "src/torch/shim";
-const SOURCES: [&str; 6] = ["autograd.cpp", "parallel.cpp", "allocator.cpp", "device.cpp", "mapped.cpp", "version.cpp"];
+const SOURCES: [&str; 7] =
+    ["autograd.cpp", "parallel.cpp", "allocator.cpp", "device.cpp", "mapped.cpp", "version.cpp", "view.cpp"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -68,17 +68,37 @@ impl Rows {
     }
 }
 
-/// Blocks of bytes, `[bytes]`, u8, on the host, to which nothing is written where rows are read.
+/// Blocks of bytes on the host, to which nothing is written where rows are read.
 #[derive(Debug)]
-pub struct Blocks(Vec<Tensor>);
+pub struct Blocks {
+    /// First byte and length of each.
+    bytes: Vec<(*const u8, usize)>,
+    /// What keeps them.
+    _tensors: Vec<Tensor>,
+}
 
-// SAFETY: a shared handle gives away no more than a tensor's type, its address and its bytes; none of them changes.
+// SAFETY: a shared handle gives away no more than bytes that do not change, and that the tensors keep where they are.
 unsafe impl Sync for Blocks {}
+// SAFETY: as above; the tensors themselves can go to another thread.
+unsafe impl Send for Blocks {}
 
 impl Blocks {
-    /// These blocks.
-    pub fn new(blocks: Vec<Tensor>) -> Self {
-        Self(blocks)
+    /// Of these tensors, `[bytes]`, u8, on the host.
+    pub fn new(tensors: Vec<Tensor>) -> Result<Self, TchError> {
+        let bytes = tensors.iter().map(|block| view::read::<u8>("a block of bytes", block));
+        let bytes = bytes.map(|bytes| bytes.map(|bytes| (bytes.as_ptr(), bytes.len())));
+        Ok(Self { bytes: bytes.collect::<Result<_, _>>()?, _tensors: tensors })
+    }
+
+    /// So many values from a byte of a block on. `None` where they do not lie there, or not as values do.
+    fn values(&self, (block, offset): Place, values: usize) -> Option<&[f32]> {
+        let &(first, length) = self.bytes.get(block as usize)?;
+        let (offset, bytes) = (offset as usize, values.checked_mul(size_of::<f32>())?);
+        if offset.checked_add(bytes)? > length {
+            return None;
+        }
+        // SAFETY: they lie in the block, which is alive, and nobody writes to them. Of the bytes around, others may be written.
+        view::of_bytes(unsafe { std::slice::from_raw_parts(first.add(offset), bytes) })
     }
 }
 
@@ -123,15 +143,11 @@ impl Pieces {
     }
 
     fn read(&self, name: &str) -> Result<Values<'_>, TchError> {
-        let blocks = self.blocks.0.iter().map(|block| view::read::<u8>(name, block));
-        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         let mut pieces = Vec::with_capacity(self.places.len());
         for (&(block, offset), rows) in self.places.iter().zip(self.starts.windows(2)) {
             let values = (rows[1] - rows[0]) * self.columns;
-            let bytes = blocks.get(block as usize).and_then(|block| block.get(offset as usize..)?.get(..4 * values));
-            let piece = bytes.and_then(view::of_bytes);
             let outside = || TchError::Shape(format!("{name}: {values} values at byte {offset} of block {block}"));
-            pieces.push(piece.ok_or_else(outside)?);
+            pieces.push(self.blocks.values((block, offset), values).ok_or_else(outside)?);
         }
         let first = self.rows.start * self.columns;
         Ok(Values::Apart { pieces, starts: &self.starts, columns: self.columns, first })
@@ -227,7 +243,8 @@ mod tests {
             blocks[block].extend([255; 4]);
             starts.push(starts[number] + rows);
         }
-        let blocks = Arc::new(Blocks::new(blocks.iter().map(|block| Tensor::from_slice(block)).collect()));
+        let blocks = Blocks::new(blocks.iter().map(|block| Tensor::from_slice(block)).collect());
+        let blocks = Arc::new(blocks.unwrap());
         Pieces::new(blocks, places, Arc::new(starts), columns).unwrap()
     }
 
@@ -262,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_piece_outside_its_block_is_an_error() {
-        let blocks = Arc::new(Blocks::new(vec![Tensor::from_slice(&[0u8; 16])]));
+        let blocks = Arc::new(Blocks::new(vec![Tensor::from_slice(&[0u8; 16])]).unwrap());
         let found = |place| Pieces::new(Arc::clone(&blocks), vec![place], Arc::new(vec![0, 2]), 2).unwrap().gathered();
         assert!(found((0, 0)).is_ok());
         for (what, place) in [("beyond the end", (0, 4)), ("in no block", (1, 0)), ("not aligned", (0, 2))] {

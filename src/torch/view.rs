@@ -1,27 +1,36 @@
 //! Tensors of the host as slices.
 
+use std::ffi::c_void;
+use std::ptr;
+
 use half::bf16;
 use tch::{Device, Kind, TchError, Tensor};
+use torch_sys::C_tensor;
 
 /// A type that tensors can be seen as slices of.
 ///
 /// (tch's own `Element` says that a `bf16` is a `Half`.)
 ///
 /// # Safety
-/// `KIND` names the same type, and every bit pattern is a value of it.
+/// `KIND` and `SCALAR_TYPE` name the same type, and every bit pattern is a value of it.
 pub unsafe trait Storable: Copy {
     /// torch's name of the type.
     const KIND: Kind;
+    /// Its number in libtorch (`c10::ScalarType`).
+    const SCALAR_TYPE: i8;
 }
 
 macro_rules! storable {
-    ($($type:ty: $kind:ident),*) => {
+    ($($type:ty: $kind:ident = $number:literal),*) => {
         // SAFETY: numbers of the same width and format, without forbidden patterns.
-        $(unsafe impl Storable for $type { const KIND: Kind = Kind::$kind; })*
+        $(unsafe impl Storable for $type {
+            const KIND: Kind = Kind::$kind;
+            const SCALAR_TYPE: i8 = $number;
+        })*
     };
 }
 
-storable!(f32: Float, f64: Double, bf16: BFloat16, i32: Int, i64: Int64, u8: Uint8);
+storable!(u8: Uint8 = 0, i32: Int = 3, i64: Int64 = 4, f32: Float = 6, f64: Double = 7, bf16: BFloat16 = 15);
 
 /// The elements of a contiguous tensor on the CPU.
 ///
@@ -57,7 +66,40 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> Option<&[f32]> {
     }
 }
 
+/// Writes the values of `from` over those of `to`, a tensor of the same shape that shares no memory with it and is not part of
+/// a recorded graph.
+pub(crate) fn copy_values(to: &mut Tensor, from: &Tensor) -> Result<(), TchError> {
+    fn copied<T: Storable>(to: &mut Tensor, from: &Tensor) -> bool {
+        match (elements::<T>(to), elements::<T>(from)) {
+            (Some((to, wanted)), Some((from, found))) if wanted == found => {
+                if found > 0 {
+                    // SAFETY: that many elements of this type on both sides, which do not overlap; `to` is borrowed exclusively.
+                    unsafe { ptr::copy_nonoverlapping(from, to, found) };
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+    if copied::<f32>(to, from) || copied::<i64>(to, from) {
+        return Ok(());
+    }
+    tch::no_grad(|| to.f_copy_(from))
+}
+
+/// Where the elements of a contiguous tensor on the CPU lie, and how many they are. `None` for any other tensor.
+fn elements<T: Storable>(tensor: &Tensor) -> Option<(*mut T, usize)> {
+    let (mut elements, mut count) = (ptr::null_mut(), 0);
+    // SAFETY: a live tensor, and room for what is written.
+    let found = unsafe { kdgat_elements(tensor.as_ptr(), T::SCALAR_TYPE, &raw mut elements, &raw mut count) };
+    found.then_some((elements.cast(), usize::try_from(count).unwrap_or(0)))
+}
+
+/// [`elements`], or an error that says what is wrong with the tensor.
 fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), TchError> {
+    if let Some(found) = elements(tensor) {
+        return Ok(found);
+    }
     let kind = tensor.f_kind()?;
     if kind != T::KIND {
         return Err(TchError::Kind(format!("{name} has elements of type {kind:?}, {:?} is expected", T::KIND)));
@@ -70,4 +112,42 @@ fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), 
         )));
     }
     Ok((tensor.data_ptr().cast(), tensor.numel()))
+}
+
+unsafe extern "C" {
+    fn kdgat_elements(tensor: *const C_tensor, kind: i8, elements: *mut *mut c_void, count: *mut i64) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_types_are_those_of_libtorch() {
+        fn found<T: Storable>() -> bool {
+            elements::<T>(&Tensor::zeros([2, 3], (T::KIND, Device::Cpu))).is_some_and(|(_, count)| count == 6)
+        }
+        let found = [found::<u8>(), found::<i32>(), found::<i64>(), found::<f32>(), found::<f64>(), found::<bf16>()];
+        assert_eq!(found, [true; 6], "u8, i32, i64, f32, f64, bf16");
+    }
+
+    #[test]
+    fn other_tensors_are_refused_with_the_reason() {
+        let matrix = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
+        let error = |found: Result<&[f32], TchError>| found.unwrap_err().to_string();
+        assert!(error(read("x", &matrix.transpose(0, 1))).contains("x must be contiguous on the CPU"));
+        assert!(error(read("x", &matrix.to_kind(Kind::Double))).contains("type Double, Float is expected"));
+        assert!(read::<f32>("x", &Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))).unwrap().is_empty());
+    }
+
+    #[test]
+    fn values_are_copied_whatever_their_type_and_place() {
+        let from = Tensor::arange(6, (Kind::Float, Device::Cpu)).reshape([2, 3]);
+        for from in [from.shallow_clone(), from.to_kind(Kind::Int64), from.to_kind(Kind::Half), from.transpose(0, 1)] {
+            let mut to = Tensor::zeros(from.size(), (from.kind(), Device::Cpu));
+            copy_values(&mut to, &from).unwrap();
+            assert!(to == from, "{from:?}");
+        }
+        assert!(copy_values(&mut Tensor::zeros([4], (Kind::Float, Device::Cpu)), &from).is_err());
+    }
 }

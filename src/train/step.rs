@@ -19,7 +19,7 @@ use crate::nn::parameters::Role;
 use crate::random;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::autocast::Autocast;
-use crate::torch::{self};
+use crate::torch::{self, view};
 
 /// What one batch is worth to a step.
 #[derive(Clone, Copy, Debug)]
@@ -250,7 +250,7 @@ impl StepRunner {
         let meter = self.meter;
         crate::memory::patiently(meter, || {
             for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
-                tch::no_grad(|| copy.f_copy_(buffer))?;
+                view::copy_values(copy, buffer)?;
             }
             Ok::<_, FitError>(())
         })?;
@@ -279,7 +279,7 @@ impl StepRunner {
 
     fn restore_buffers(&self, trainable: &Trainable) -> Result<(), TchError> {
         for (copy, buffer) in self.buffers.iter().zip(buffers_of(trainable)) {
-            tch::no_grad(|| buffer.shallow_clone().f_copy_(copy))?;
+            view::copy_values(&mut buffer.shallow_clone(), copy)?;
         }
         Ok(())
     }
@@ -304,10 +304,14 @@ fn parts(batch: &Batch, graphs: usize) -> Result<Vec<Part>, TchError> {
 }
 
 fn values(losses: &Losses) -> Result<Tensor, FitError> {
+    let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
+    if scalars.iter().all(|scalar| scalar.device() == Device::Cpu) {
+        // Nobody has to wait for them: reading is faster than four of torch's operations each.
+        let values = scalars.iter().map(|scalar| scalar.f_double_value(&[])).collect::<Result<Vec<_>, _>>()?;
+        return Ok(Tensor::f_from_slice(&values)?);
+    }
     tch::no_grad(|| {
-        let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
-        let scalars: Vec<Tensor> =
-            scalars.into_iter().map(|scalar| scalar.f_to_kind(Kind::Double)).collect::<Result<_, _>>()?;
+        let scalars = scalars.iter().map(|scalar| scalar.f_to_kind(Kind::Double)).collect::<Result<Vec<_>, _>>()?;
         Ok(Tensor::f_stack(&scalars, 0)?)
     })
 }

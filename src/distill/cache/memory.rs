@@ -2,10 +2,12 @@
 //!
 //! The blocks are tensors, so that they are counted and kept below the limit like all else.
 
+use std::sync::{Arc, OnceLock};
+
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::torch::allocator::{self, Phase};
-use crate::torch::rows::Place;
+use crate::torch::rows::{Blocks, Place};
 use crate::torch::view;
 
 const BLOCK_BYTES: usize = 1 << 20;
@@ -15,6 +17,8 @@ pub(super) struct Memory {
     /// Block, offset and length of each graph's record; a length of zero means none.
     places: Vec<(u32, u32, u32)>,
     blocks: Vec<Block>,
+    /// The blocks as batches read them, once one has; until there is a block more.
+    shared: OnceLock<Arc<Blocks>>,
 }
 
 #[derive(Debug)]
@@ -27,7 +31,7 @@ struct Block {
 
 impl Memory {
     pub fn new(graphs: usize) -> Self {
-        Self { places: vec![(0, 0, 0); graphs], blocks: Vec::new() }
+        Self { places: vec![(0, 0, 0); graphs], blocks: Vec::new(), shared: OnceLock::new() }
     }
 
     /// The records of `graphs`, as far as they are there.
@@ -43,23 +47,23 @@ impl Memory {
         Ok(graphs.iter().map(record).collect())
     }
 
-    /// Where the records of `graphs` lie, in which blocks. `None` if one is missing.
-    pub fn places(&self, graphs: &[u64]) -> Option<(Vec<Tensor>, Vec<Place>)> {
-        let (mut blocks, mut numbers) = (Vec::new(), vec![u32::MAX; self.blocks.len()]);
-        let mut places = Vec::with_capacity(graphs.len());
-        for graph in graphs {
-            let &(block, offset, length) = self.places.get(*graph as usize)?;
-            if length == 0 {
-                return None;
-            }
-            let number = &mut numbers[block as usize];
-            if *number == u32::MAX {
-                *number = blocks.len() as u32;
-                blocks.push(self.blocks[block as usize].bytes.shallow_clone());
-            }
-            places.push((*number, offset));
+    /// Where the records of `graphs` lie in [`Memory::shared`]. `None` if one is missing.
+    pub fn places(&self, graphs: &[u64]) -> Option<Vec<Place>> {
+        let place = |graph: &u64| match self.places.get(*graph as usize) {
+            Some(&(block, offset, length)) if length > 0 => Some((block, offset)),
+            _ => None,
+        };
+        graphs.iter().map(place).collect()
+    }
+
+    /// The blocks, to be read for as long as somebody wants to: what is kept in them stays.
+    pub fn shared(&self) -> Result<&Arc<Blocks>, TchError> {
+        if let Some(blocks) = self.shared.get() {
+            return Ok(blocks);
         }
-        Some((blocks, places))
+        let handles = self.blocks.iter().map(|block| block.bytes.shallow_clone()).collect();
+        let blocks = Arc::new(Blocks::new(handles)?);
+        Ok(self.shared.get_or_init(|| blocks))
     }
 
     /// Keeps a record, once: it may be in use where it lies.
@@ -72,6 +76,7 @@ impl Memory {
         }
         if self.blocks.last().is_none_or(|block| block.capacity - block.used < record.len()) {
             self.blocks.push(Block::new(BLOCK_BYTES.max(record.len()))?);
+            self.shared = OnceLock::new();
         }
         let number = self.blocks.len() - 1;
         let block = &mut self.blocks[number];

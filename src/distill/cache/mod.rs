@@ -172,7 +172,7 @@ impl TargetCache {
             return Ok(None);
         }
         match memory.places(graphs) {
-            Some((blocks, places)) => self.layout.rows_in_records(graphs, blocks, &places).map(Some),
+            Some(places) => self.layout.rows_in_records(graphs, memory.shared()?, places).map(Some),
             None => Ok(None),
         }
     }

@@ -72,19 +72,18 @@ impl RecordLayout {
     pub fn rows_in_records(
         &self,
         graphs: &[u64],
-        blocks: Vec<Tensor>,
-        places: &[Place],
+        blocks: &Arc<Blocks>,
+        mut places: Vec<Place>,
     ) -> Result<TargetRows, CacheError> {
-        let mut at = places.to_vec();
-        let (blocks, per_node) = (Arc::new(Blocks::new(blocks)), Arc::new(self.node_starts_of(graphs)?));
+        let per_node = Arc::new(self.node_starts_of(graphs)?);
         let per_graph = Arc::new((0..=graphs.len()).collect::<Vec<_>>());
         let mut rows = Vec::with_capacity(self.targets.0.len());
         for spec in &self.targets.0 {
             let starts = if spec.per == Per::Node { &per_node } else { &per_graph };
-            let pieces = Pieces::new(Arc::clone(&blocks), at.clone(), Arc::clone(starts), spec.columns)?;
+            let pieces = Pieces::new(Arc::clone(blocks), places.clone(), Arc::clone(starts), spec.columns)?;
             rows.push((spec.name, Rows::Apart(pieces)));
             // A record holds one target after the other.
-            for ((_, byte), rows) in at.iter_mut().zip(starts.windows(2)) {
+            for ((_, byte), rows) in places.iter_mut().zip(starts.windows(2)) {
                 *byte += ((rows[1] - rows[0]) * spec.columns * self.precision.bytes()) as u32;
             }
         }

@@ -215,7 +215,7 @@ mod tests {
             bytes.extend(values[piece[0] * columns..piece[1] * columns].iter().flat_map(|value| value.to_le_bytes()));
         }
         places.reverse();
-        let blocks = Arc::new(Bytes::new(vec![Tensor::from_slice(&bytes)]));
+        let blocks = Arc::new(Bytes::new(vec![Tensor::from_slice(&bytes)]).unwrap());
         Rows::Apart(Pieces::new(blocks, places, Arc::new(starts), columns).unwrap())
     }
 
