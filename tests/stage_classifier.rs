@@ -114,18 +114,12 @@ fn scores_are_the_same_twice_and_a_run_can_name_its_model() {
     let mut child = place.command(&["curriculum", "--score-only"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
-    let best = "runs/tiny/vgae_teacher_autoencoder/1/best.safetensors";
-    place.run(&[
-        "curriculum",
-        "--score-only",
-        "--difficulty-chunk",
-        "64",
-        "--difficulty-model",
-        best,
-        "--scores",
-        "s.csv",
-    ]);
-    assert_eq!(first, std::fs::read_to_string(place.path("s.csv")).unwrap());
+    // By its folder, or its file.
+    for model in ["runs/tiny/vgae_teacher_autoencoder/1", "runs/tiny/vgae_teacher_autoencoder/1/best.safetensors"] {
+        let named = ["curriculum", "--score-only", "--difficulty-chunk", "64", "--difficulty-model", model];
+        place.run(&with(&named, &["--scores", "s.csv"]));
+        assert_eq!(first, std::fs::read_to_string(place.path("s.csv")).unwrap(), "{model}");
+    }
 
     let mut reader = csv::Reader::from_reader(first.as_bytes());
     let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();

@@ -152,6 +152,13 @@ fn mistakes_are_said_with_their_place() {
     let workplace = Workplace::new();
     assert!(workplace.refused(&["sweep", "student-size"]).contains("student-sizes"));
     assert!(workplace.refused(&["sweep", "status", "nowhere"]).contains("no sweep has been started"));
+    // A dataset that is not there is missed before the first task, and leaves no folder.
+    let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--set", "data=no/such/car"]);
+    assert!(said.contains("no/such/car"), "{said}");
+    assert!(!workplace.path().join("sweeps").exists());
+    // A combination's error says its reason once.
+    let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--dry-run", "--set", "student.kd_alpha=3"]);
+    assert_eq!(said.matches("out of range").count(), 1, "{said}");
 }
 
 #[test]

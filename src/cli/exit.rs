@@ -182,7 +182,10 @@ fn text(error: &Error) -> String {
         Some(MemoryFailure::Gpu) | None => format!("error: {first}\n"),
     };
     for cause in causes {
-        text += &format!("  because: {cause}\n");
+        // Some messages say what they were caused by themselves.
+        if !text.contains(&cause) {
+            text += &format!("  because: {cause}\n");
+        }
     }
     text
 }

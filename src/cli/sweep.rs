@@ -1,5 +1,6 @@
 //! `kdgat sweep`: many runs from one file.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::exit::UsageError;
 use super::output;
+use crate::can::catalogue;
 use crate::config::ByteSize;
 use crate::interrupt;
 use crate::report::ReportOptions;
@@ -131,6 +133,9 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if args.executor == Executor::Local {
+        expect_datasets(&folder, &plan)?;
+    }
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
     if args.retry_failed {
@@ -152,6 +157,22 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         }
     };
     summary(&folder, &plan, ended)
+}
+
+/// Fails where a dataset that is still needed is not there, or is none: said before hours of other tasks, not after them.
+fn expect_datasets(folder: &SweepFolder, plan: &Plan) -> Result<()> {
+    let mut needed = BTreeSet::new();
+    for task in &plan.tasks {
+        if let Some(data) = &task.config.data.data
+            && !folder.state(task)?.status.is_done()
+        {
+            needed.insert(data);
+        }
+    }
+    for data in needed {
+        catalogue::open(data, catalogue::data_folder().as_deref())?;
+    }
+    Ok(())
 }
 
 /// What a cluster would be asked for, as text.

@@ -123,7 +123,7 @@ config_fields! {
     distillation: DistillationConfig {
         /// Distil from a teacher.
         use_kd: bool = false;
-        /// The teacher's weights: safetensors, or a PyTorch state dict beside its config.json. none: the dataset's registered teacher.
+        /// The teacher: a run's folder, or its weights, safetensors or a PyTorch state dict beside its config.json. none: the dataset's registered teacher.
         teacher_path: Option<PathBuf> = None;
         /// Folder of the registered teachers.
         teachers_dir: PathBuf = "teachers".into();
@@ -172,7 +172,7 @@ config_fields! {
         difficulty_cache_update: usize = 0;
         /// Graphs that are scored between two releases of memory.
         difficulty_chunk: usize = 500, AtLeast(1.0);
-        /// Weights of the VGAE that scores. none: the dataset's registered VGAE teacher.
+        /// The VGAE that scores: a run's folder or a weight file. none: the dataset's registered VGAE teacher.
         difficulty_model: Option<PathBuf> = None;
     }
 

@@ -9,6 +9,7 @@ use crate::nn::fused::{self, distillation, distillation::Distilled};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
 use crate::nn::{ModelError, VgaeOutput};
+use crate::torch::autocast::widened;
 use crate::torch::rows::Rows;
 
 /// Weights of the distillation of a VGAE.
@@ -105,9 +106,10 @@ fn composed_vgae(
     [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
     weights: VgaeWeights,
 ) -> Result<VgaeKd, ModelError> {
-    let latent =
-        projection.forward(&output.latent, AttentionKernel::Composed)?.f_mse_loss(teacher_latent, Reduction::Mean)?;
-    let reconstruction = output.reconstruction.f_mse_loss(teacher_reconstruction, Reduction::Mean)?;
+    let projected = widened(&projection.forward(&output.latent, AttentionKernel::Composed)?)?;
+    let latent = projected.f_mse_loss(&widened(teacher_latent)?, Reduction::Mean)?;
+    let reconstruction = widened(&output.reconstruction)?;
+    let reconstruction = reconstruction.f_mse_loss(&widened(teacher_reconstruction)?, Reduction::Mean)?;
     let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
     let total = total(&kd, task, weights.alpha)?;
     Ok(VgaeKd { latent, reconstruction, kd, total })
@@ -136,7 +138,6 @@ pub enum LogitLoss {
 impl LogitLoss {
     /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`.
     pub fn of(self, student: &Tensor, teacher: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
-        // Two models that agree differ by less than a half-precision number can tell from their logits.
         let (student, teacher) = (&widened(student)?, &widened(teacher)?);
         match self {
             Self::SoftLabels { temperature } => soft_labels(student, teacher, temperature),
@@ -144,12 +145,6 @@ impl LogitLoss {
             Self::Distance => logit_distance(student, teacher),
         }
     }
-}
-
-/// f32 of half precision; others as they are.
-fn widened(logits: &Tensor) -> Result<Tensor, ModelError> {
-    let is_half = matches!(logits.kind(), Kind::Half | Kind::BFloat16);
-    Ok(if is_half { logits.f_to_kind(Kind::Float)? } else { logits.shallow_clone() })
 }
 
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::FusionError;
 use super::states::{STATE, STATE_COLUMNS};
 use crate::files;
+use crate::torch::mapped;
 
 const MAGIC: &[u8; 8] = b"KDGATFST";
 const FORMAT_VERSION: u32 = 1;
@@ -99,12 +100,11 @@ impl StateFile {
     ///
     /// # Errors
     /// Names what is damaged, or whose states the file holds when they are not those of `key`.
-    #[allow(unsafe_code)]
     pub fn open(path: &Path, key: &StateKey) -> Result<Self, FusionError> {
         let error = |action| move |source| FusionError::File { path: path.to_owned(), action, source };
         let file = File::open(path).map_err(error("open the states"))?;
-        // SAFETY: the file has its final name, and whatever writes such files writes another and renames it.
-        let mapped = unsafe { Mmap::map(&file) }.map_err(error("map the states"))?;
+        // The file has its final name, and whatever writes such files writes another and renames it.
+        let mapped = mapped::map(&file).map_err(error("map the states"))?;
         let damaged = |reason: String| FusionError::Damaged { path: path.to_owned(), reason };
         check_head(&mapped, key).map_err(damaged)?;
         let head_bytes = key.head().len();

@@ -8,6 +8,7 @@ use super::fused::{self, score, vgae_loss};
 use super::layers::pool_layers;
 use super::vgae::VgaeOutput;
 use crate::graph::Batch;
+use crate::torch::autocast::widened;
 
 /// The task loss and its parts, each a scalar.
 #[derive(Debug)]
@@ -45,11 +46,12 @@ pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelEr
 }
 
 fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    let reconstruction = output.reconstruction.f_mse_loss(&output.continuous, tch::Reduction::Mean)?;
-    let id = output.id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
-    let successors = successor_loss(&output.successor_logits, batch)?;
-    let squared = output.mean.f_square()?;
-    let kl = (output.log_variance.f_add_scalar(1.0)?.f_sub(&squared)?.f_sub(&output.log_variance.f_exp()?)?)
+    let reconstruction = widened(&output.reconstruction)?.f_mse_loss(&output.continuous, tch::Reduction::Mean)?;
+    let id_logits = widened(&output.id_logits)?;
+    let id = id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
+    let successors = successor_loss(&widened(&output.successor_logits)?, batch)?;
+    let (mean, log_variance) = (widened(&output.mean)?, widened(&output.log_variance)?);
+    let kl = (log_variance.f_add_scalar(1.0)?.f_sub(&mean.f_square()?)?.f_sub(&log_variance.f_exp()?)?)
         .f_mean(None)?
         .f_mul_scalar(-0.5)?;
     let [_, of_id, of_successors, of_kl] = PART_WEIGHTS;

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::marker::PhantomData;
 
-use tch::{Device, Kind, TchError};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::device::scalar_type;
 use super::ffi;
@@ -31,6 +31,13 @@ impl Autocast {
         unsafe { ffi::check(kdgat_autocast_enter(on_cuda, kind, &mut was_enabled, &mut previous_kind))? };
         Ok(Self { on_cuda, was_enabled, previous_kind, thread_bound: PhantomData })
     }
+}
+
+/// f32 of half precision, other tensors as they are: a sum of many numbers is not to be taken in half precision, and two
+/// models that agree differ by less than such a number can tell.
+pub fn widened(tensor: &Tensor) -> Result<Tensor, TchError> {
+    let is_half = matches!(tensor.f_kind()?, Kind::Half | Kind::BFloat16);
+    if is_half { tensor.f_to_kind(Kind::Float) } else { Ok(tensor.shallow_clone()) }
 }
 
 /// Whether this thread runs what is safe in less precision on `device`.

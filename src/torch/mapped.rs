@@ -1,17 +1,40 @@
-//! Tensors that lie over a mapped file, without a copy.
+//! Mapped files, and tensors that lie over them without a copy.
 
 use std::ffi::{c_char, c_void};
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
 use super::device::scalar_type;
 use super::ffi;
 use super::view::Storable;
+
+/// The bytes of a file that has its final name and is never written to again: whoever makes such files writes another one
+/// beside it and renames that. One that is cut short by others all the same ends the program with a message
+/// ([`explain_bus_errors`](super::explain_bus_errors)).
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn map(file: &File) -> io::Result<Mmap> {
+    // SAFETY: the bytes do not change while they are mapped, as the caller promises.
+    unsafe { Mmap::map(file) }
+}
+
+/// Takes the pages of a map out of this process's memory; they are mapped again where they are read next.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn release_pages(map: &Mmap) -> io::Result<()> {
+    // SAFETY: the map is shared with its file and never written to: the file has all that the pages hold, whoever reads
+    // them at this moment.
+    unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) }
+}
 
 /// The bytes `range` of the map as a tensor on the CPU of this size; the map stays as long as the tensor.
 ///

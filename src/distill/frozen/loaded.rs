@@ -8,6 +8,7 @@ use crate::graph::Vocabulary;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
+use crate::train::fit::BEST;
 
 /// Everything that is needed to build it.
 #[derive(Debug)]
@@ -22,11 +23,13 @@ pub struct LoadedModel {
 
 impl LoadedModel {
     /// A model by the path of its weights: a registered teacher or weights of PyTorch, with `config.json` beside them, or
-    /// the `best.safetensors` of a run, which describes itself.
+    /// the `best.safetensors` of a run, which describes itself; or by the folder that holds either.
     ///
     /// # Errors
     /// If there is no model, its weights are damaged, or they are not those that its `config.json` was written for.
     pub fn open(path: &Path) -> Result<Self, RegistryError> {
+        let best = path.join(BEST);
+        let path = if best.is_file() { &best } else { path };
         if path.is_file() && checkpoint::is_checkpoint(path) {
             let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
             let weights = Weights::from_tensors(tensors)?.with_source(path);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use tch::Tensor;
@@ -172,8 +172,7 @@ impl Shard {
             checked.map_err(|detail| damaged(format!("{} {detail}", layout[column].0)))?;
         }
         // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
-        #[allow(unsafe_code)]
-        let map = unsafe { Mmap::map(&file) }.map_err(StoreError::io("map", &path))?;
+        let map = mapped::map(&file).map_err(StoreError::io("map", &path))?;
         Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, node_features: features.node_features() })
     }
 
@@ -246,11 +245,7 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn release_pages(&self) -> Result<(), StoreError> {
-        // The map is shared with the file and never written to: the file has all that the pages hold, whoever reads
-        // them at this moment.
-        #[allow(unsafe_code)]
-        let released = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
-        released.map_err(StoreError::io("release the pages of", &self.path))
+        mapped::release_pages(&self.map).map_err(StoreError::io("release the pages of", &self.path))
     }
 
     fn span(&self, column: usize, index: usize, length: usize) -> Result<Range<usize>, StoreError> {
