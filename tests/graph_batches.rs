@@ -1,19 +1,19 @@
-//! Batches equal a slow, obvious assembly of the same graphs, and the loader hands them out in order.
+//! Batches equal a slow, obvious assembly of the same graphs.
 
 mod graph_support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
-use graph_support::{AnyGraph, Draw, any_graph, shared, write_dataset};
+use graph_support::{AnyGraph, Draw, any_graph, options, shared, store, write_dataset};
 use kdgat::can::Dataset;
 use kdgat::graph::assemble::Assembler;
 use kdgat::graph::batch::{EdgeList, EdgeListFile, from_edge_list};
 use kdgat::graph::{
-    AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, Loader, LoaderOptions, NODE_FEATURES, Store, StoreError,
-    UnknownDrop, Vocabulary, assemble, open_or_build, shuffled_batches,
+    AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, NODE_FEATURES, Store, StoreError, UnknownDrop, Vocabulary,
+    assemble, open_or_build, shuffled_batches,
 };
 use proptest::prelude::*;
 use tch::{Kind, Tensor};
@@ -141,24 +141,6 @@ proptest! {
         assert_equals_reference(&batch, &graphs, &|id| i64::from(id));
         prop_assert!(batch.edge_attributes.is_some());
     }
-}
-
-/// Graphs of a store built once for all tests.
-fn store() -> Arc<Store> {
-    static STORE: OnceLock<(tempfile::TempDir, Arc<Store>)> = OnceLock::new();
-    let build = || {
-        let folder = tempfile::tempdir().unwrap();
-        let dataset = write_dataset(&folder.path().join("car"), 3000);
-        let options = BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, ..BuildOptions::default() };
-        let store = open_or_build(&dataset, &options, &folder.path().join("stores"), &()).unwrap();
-        (folder, Arc::new(store))
-    };
-    Arc::clone(&STORE.get_or_init(build).1)
-}
-
-fn options(store: &Store) -> AssembleOptions {
-    let vocabulary = Arc::new(store.vocabulary().clone());
-    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true, hashed_ids: false }
 }
 
 fn graph_of(store: &Store, graph: u64) -> AnyGraph {
@@ -296,71 +278,6 @@ fn unknown_drop_depends_on_seed_epoch_and_place_only() {
     assert_eq!(inputs(&graphs, 1.0, 1, 2).1, 1.0);
     let parts: Vec<i64> = graphs.chunks(37).flat_map(|part| inputs(part, 0.1, 1, 2).0).collect();
     assert_eq!(all, parts, "the batch that a graph is in must not matter");
-}
-
-#[test]
-fn the_loader_hands_out_the_same_batches_in_order() {
-    let store = store();
-    let graphs: Vec<u64> = (0..store.num_graphs()).collect();
-    let batches = shuffled_batches(&graphs, 16, 5, 9);
-    let drop = UnknownDrop { probability: 0.2, seed: 3, epoch: 0 };
-    let assemble_options = AssembleOptions { unknown_drop: Some(drop), ..options(&store) };
-    for workers in [1, 2, 5, 100] {
-        for prefetch_batches in [1, 3, 8] {
-            let loader = LoaderOptions { assemble: assemble_options.clone(), workers, prefetch_batches };
-            let made: Vec<Batch> =
-                Loader::start(Arc::clone(&store), loader).epoch(batches.clone(), 9).map(Result::unwrap).collect();
-            assert_eq!(made.len(), batches.len());
-            for (batch, graphs) in made.iter().zip(&batches) {
-                assert_eq!(*batch.graph_index, *graphs);
-                let drop = UnknownDrop { epoch: 9, ..drop };
-                let options = AssembleOptions { unknown_drop: Some(drop), ..options(&store) };
-                let expected = assemble(&store, graphs, &options).unwrap();
-                assert_eq!(integers(&batch.id_input), integers(&expected.id_input));
-                assert_eq!(integers(&batch.adjacency.sources), integers(&expected.adjacency.sources));
-            }
-        }
-    }
-}
-
-#[test]
-fn the_loader_stops_when_dropped_and_tells_errors() {
-    let store = Arc::new(Store::open(store().path()).unwrap());
-    let loader = LoaderOptions { assemble: options(&store), workers: 3, prefetch_batches: 4 };
-    let loader = Loader::start(Arc::clone(&store), loader);
-    assert_eq!(loader.epoch(Vec::new(), 0).count(), 0);
-    let batches: Vec<Vec<u64>> = (0..1000).map(|batch| vec![batch % store.num_graphs(); 8]).collect();
-    for taken in [0, 1, 5] {
-        let mut epoch = loader.epoch(batches.clone(), 0);
-        assert!(epoch.by_ref().take(taken).all(|batch| batch.is_ok()));
-        // Another epoch while the first has not ended: validation in the middle of training.
-        assert_eq!(loader.epoch(batches[..10].to_vec(), 0).filter(Result::is_ok).count(), 10);
-        assert_eq!(epoch.len(), batches.len() - taken);
-        drop(epoch);
-    }
-    assert_eq!(Arc::strong_count(&store), 2, "only the loader and the test hold the store: its threads have ended");
-
-    let mut broken = batches[..20].to_vec();
-    broken[7] = vec![u64::MAX];
-    let results: Vec<_> = loader.epoch(broken, 0).collect();
-    assert_eq!(results.len(), 8, "the error ends the epoch");
-    assert!(results[..7].iter().all(Result::is_ok));
-    assert!(matches!(results[7], Err(StoreError::NoSuchGraph { graph: u64::MAX, .. })), "{:?}", results[7]);
-}
-
-#[test]
-fn shuffling_is_a_pure_function_and_loses_nothing() {
-    let graphs: Vec<u64> = (0..1003).map(|graph| graph * 3).collect();
-    let batches = shuffled_batches(&graphs, 64, 1, 1);
-    assert_eq!(batches, shuffled_batches(&graphs, 64, 1, 1));
-    assert_ne!(batches, shuffled_batches(&graphs, 64, 1, 2));
-    assert_ne!(batches, shuffled_batches(&graphs, 64, 2, 1));
-    assert!(batches[..15].iter().all(|batch| batch.len() == 64) && batches[15].len() == 1003 - 15 * 64);
-    let mut all = batches.concat();
-    assert_ne!(all, graphs);
-    all.sort_unstable();
-    assert_eq!(all, graphs);
-    assert!(shuffled_batches(&[], 64, 1, 1).is_empty());
 }
 
 #[test]

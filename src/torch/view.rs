@@ -7,30 +7,27 @@ use half::bf16;
 use tch::{Device, Kind, TchError, Tensor};
 use torch_sys::C_tensor;
 
+use super::device::scalar_type;
+
 /// A type that tensors can be seen as slices of.
 ///
 /// (tch's own `Element` says that a `bf16` is a `Half`.)
 ///
 /// # Safety
-/// `KIND` and `SCALAR_TYPE` name the same type, and every bit pattern is a value of it.
+/// `KIND` names the same type, and every bit pattern is a value of it.
 pub unsafe trait Storable: Copy {
     /// torch's name of the type.
     const KIND: Kind;
-    /// Its number in libtorch (`c10::ScalarType`).
-    const SCALAR_TYPE: i8;
 }
 
 macro_rules! storable {
-    ($($type:ty: $kind:ident = $number:literal),*) => {
+    ($($type:ty: $kind:ident),*) => {
         // SAFETY: numbers of the same width and format, without forbidden patterns.
-        $(unsafe impl Storable for $type {
-            const KIND: Kind = Kind::$kind;
-            const SCALAR_TYPE: i8 = $number;
-        })*
+        $(unsafe impl Storable for $type { const KIND: Kind = Kind::$kind; })*
     };
 }
 
-storable!(u8: Uint8 = 0, i32: Int = 3, i64: Int64 = 4, f32: Float = 6, f64: Double = 7, bf16: BFloat16 = 15);
+storable!(f32: Float, f64: Double, bf16: BFloat16, i32: Int, i64: Int64, u8: Uint8);
 
 /// The elements of a contiguous tensor on the CPU.
 ///
@@ -89,9 +86,9 @@ pub(crate) fn copy_values(to: &mut Tensor, from: &Tensor) -> Result<(), TchError
 
 /// Where the elements of a contiguous tensor on the CPU lie, and how many they are. `None` for any other tensor.
 fn elements<T: Storable>(tensor: &Tensor) -> Option<(*mut T, usize)> {
-    let (mut elements, mut count) = (ptr::null_mut(), 0);
+    let (kind, mut elements, mut count) = (scalar_type(T::KIND).ok()?, ptr::null_mut(), 0);
     // SAFETY: a live tensor, and room for what is written.
-    let found = unsafe { kdgat_elements(tensor.as_ptr(), T::SCALAR_TYPE, &raw mut elements, &raw mut count) };
+    let found = unsafe { kdgat_elements(tensor.as_ptr(), kind, &raw mut elements, &raw mut count) };
     found.then_some((elements.cast(), usize::try_from(count).unwrap_or(0)))
 }
 
@@ -123,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_of_types_are_those_of_libtorch() {
+    fn tensors_of_every_type_are_seen_in_one_call() {
         fn found<T: Storable>() -> bool {
             elements::<T>(&Tensor::zeros([2, 3], (T::KIND, Device::Cpu))).is_some_and(|(_, count)| count == 6)
         }

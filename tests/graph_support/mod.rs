@@ -4,10 +4,12 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use kdgat::can::{Dataset, Frame};
-use kdgat::graph::{BuildOptions, Columns, EDGE_FEATURES, Event, NODE_FEATURES, Progress};
+use kdgat::graph::{
+    AssembleOptions, BuildOptions, Columns, EDGE_FEATURES, Event, NODE_FEATURES, Progress, Store, open_or_build,
+};
 use proptest::prelude::*;
 
 /// A file of material that the project does not hold; `None`, and a line that says so, when it is not there.
@@ -162,4 +164,22 @@ pub fn small() -> BuildOptions {
 /// Names of what lies in a folder.
 pub fn contents_names(folder: &Path) -> Vec<String> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Graphs of a store built once for all tests.
+pub fn store() -> Arc<Store> {
+    static STORE: OnceLock<(tempfile::TempDir, Arc<Store>)> = OnceLock::new();
+    let build = || {
+        let folder = tempfile::tempdir().unwrap();
+        let dataset = write_dataset(&folder.path().join("car"), 3000);
+        let options = BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, ..BuildOptions::default() };
+        let store = open_or_build(&dataset, &options, &folder.path().join("stores"), &()).unwrap();
+        (folder, Arc::new(store))
+    };
+    Arc::clone(&STORE.get_or_init(build).1)
+}
+
+pub fn options(store: &Store) -> AssembleOptions {
+    let vocabulary = Arc::new(store.vocabulary().clone());
+    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true, hashed_ids: false }
 }
