@@ -121,6 +121,9 @@ fn scores_are_the_same_twice_and_a_run_can_name_its_model() {
         assert_eq!(first, std::fs::read_to_string(place.path("s.csv")).unwrap(), "{model}");
     }
 
+    let refusal = place.refused(&["curriculum", "--score-only", "--difficulty-model", "runs"]);
+    assert!(refusal.contains("runs/weights.safetensors do not exist; name a weight file, or a run's"), "{refusal}");
+
     let mut reader = csv::Reader::from_reader(first.as_bytes());
     let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
     let graphs: Vec<u64> = rows.iter().map(|row| row[0].parse().unwrap()).collect();

@@ -328,7 +328,7 @@ pub enum RegistryError {
         name: String,
     },
     /// The weights are missing.
-    #[error("the teacher's weights {} do not exist", path.display())]
+    #[error("the weights {} do not exist; name a weight file, or a run's or teacher's folder that holds one", path.display())]
     NoWeights {
         /// Where they should be.
         path: PathBuf,
