@@ -200,8 +200,9 @@ fn visit<A: Accelerator, R: Rules>(
             .unwrap();
     }
     // On the student's stream from here: its new tensors are NaN, wherever their memory comes from.
-    let corrupters: Vec<Tensor> = [bytes, shuttle.layer_bytes() as i64, shuttle.layer_bytes() as i64]
-        .iter()
+    let slots = shuttle.ring_slots(2).into_iter().map(|bytes| bytes as i64);
+    let corrupters: Vec<Tensor> = std::iter::once(bytes)
+        .chain(slots)
         .map(|bytes| Tensor::full([bytes / 4], f64::NAN, (Kind::Float, device)))
         .collect();
     for targets in ready {

@@ -18,8 +18,8 @@ pub struct Measured {
     pub device_is_host: bool,
     /// Bytes of the teacher's weights.
     pub teacher_bytes: u64,
-    /// Bytes of its largest layer.
-    pub layer_bytes: u64,
+    /// Bytes on the device under `layer`.
+    pub ring_bytes: u64,
     /// Its layers.
     pub layers: usize,
     /// Layers on the device at once under `layer`.
@@ -157,7 +157,7 @@ fn whole_fits(measured: &Measured) -> Option<String> {
 }
 
 fn by_layer(measured: &Measured, slots: usize) -> String {
-    let needed = measured.layer_bytes * slots as u64 + measured.activation_bytes.unwrap_or(0);
+    let needed = measured.ring_bytes + measured.activation_bytes.unwrap_or(0);
     let fits = measured.free_between_steps_bytes.is_none_or(|free| needed as f64 * MARGIN <= free as f64);
     let advice = if fits { "" } else { "; that does not fit either: use a smaller batch or fewer layer slots" };
     format!(
@@ -188,7 +188,7 @@ mod tests {
     fn measured() -> Measured {
         Measured {
             teacher_bytes: 200 * MB,
-            layer_bytes: 50 * MB,
+            ring_bytes: 100 * MB,
             layers: 4,
             layer_slots: 2,
             activation_bytes: Some(100 * MB),

@@ -193,11 +193,11 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         self.let_go()?;
         self.carrier.in_place = false;
         let before = self.carrier.spans.len();
-        let (layers, slot_bytes, batches) = (self.layers(), self.layer_bytes(), self.carrier.jobs.len());
+        let (layers, slots, batches) = (self.layers(), self.ring_slots(slots), self.carrier.jobs.len());
         let mut first = 0;
         while first < batches {
             let (carrier, order) = (&mut self.carrier, &mut self.order);
-            let outputs = visit::through_layers(carrier, order, layers, slots, slot_bytes, first..batches)?;
+            let outputs = visit::through_layers(carrier, order, layers, &slots, first..batches)?;
             for (batch, output) in (first..).zip(&outputs) {
                 let finished = finish(carrier, order, batch, *output)?;
                 ready(&mut carrier.accelerator, batch, finished)?;
@@ -283,9 +283,10 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         self.carrier.bytes()
     }
 
-    /// Bytes of the largest layer: what a slot of the ring takes.
-    pub fn layer_bytes(&self) -> usize {
-        self.carrier.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0)
+    /// Bytes of the slots of a ring of `wanted` layers, or of fewer where more would spare nothing.
+    pub fn ring_slots(&self, wanted: usize) -> Vec<usize> {
+        let layers: Vec<usize> = self.carrier.layers.iter().map(|layer| layer.bytes).collect();
+        visit::ring_slots(&layers, wanted)
     }
 
     /// Layers of the model.

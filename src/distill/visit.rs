@@ -86,8 +86,21 @@ pub fn let_go<M: Machine, R: Rules>(
     waited
 }
 
-/// Runs the first of `batches` through a model of `layers` layers with room for `slots` of them, each of `slot_bytes`:
-/// as many as the machine has room for between two layers, at least one. Gives an output for each of those.
+/// The slots of a ring for layers of so many bytes: slot `i` takes the layers `i`, `i + slots`, and so on, and has room for
+/// the largest of these.
+///
+/// They are `wanted` slots, or fewer where those would take as much as all layers together: then `forward` would do the same
+/// in less time.
+pub fn ring_slots(layers: &[usize], wanted: usize) -> Vec<usize> {
+    let all: usize = layers.iter().sum();
+    let largest = |slot: usize, slots: usize| layers[slot..].iter().step_by(slots).copied().max().unwrap_or(0);
+    let of = |slots: usize| (0..slots).map(|slot| largest(slot, slots)).collect::<Vec<usize>>();
+    let spares = |ring: &Vec<usize>| ring.iter().sum::<usize>() < all;
+    (1..=wanted.clamp(1, layers.len())).rev().map(of).find(spares).unwrap_or_else(|| of(1))
+}
+
+/// Runs the first of `batches` through a model of `layers` layers with room for `slots` of them, given by their bytes (see
+/// [`ring_slots`]): as many as the machine has room for between two layers, at least one. Gives an output for each of those.
 ///
 /// Every layer is copied once and serves all these batches; the copies of the next layers are under way while one
 /// computes.
@@ -95,12 +108,11 @@ pub fn through_layers<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
     layers: usize,
-    slots: usize,
-    slot_bytes: usize,
+    slots: &[usize],
     batches: Range<usize>,
 ) -> Result<Vec<Output>, M::Error> {
-    let mut ring = Vec::with_capacity(slots);
-    let outcome = run_ring(machine, order, &mut ring, (layers, slots.clamp(1, layers.max(1)), slot_bytes), batches);
+    let mut ring = Vec::with_capacity(slots.len());
+    let outcome = run_ring(machine, order, &mut ring, (layers, slots), batches);
     for held in ring {
         let_go(machine, order, held)?;
     }
@@ -111,13 +123,14 @@ fn run_ring<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
     ring: &mut Vec<Held<M::Slot>>,
-    (layers, slots, slot_bytes): (usize, usize, usize),
+    (layers, slots): (usize, &[usize]),
     batches: Range<usize>,
 ) -> Result<Vec<Output>, M::Error> {
-    for layer in 0..slots {
-        ring.push(allocate(machine, order, slot_bytes)?);
+    for (layer, &bytes) in slots.iter().enumerate() {
+        ring.push(allocate(machine, order, bytes)?);
         copy(machine, order, Part::Layer(layer), &mut ring[layer])?;
     }
+    let slots = slots.len();
     let first = batches.start;
     let mut outputs = Vec::new();
     for layer in 0..layers {
@@ -180,4 +193,24 @@ fn run_forward<M: Machine, R: Rules>(
     order.run(machine, Stream::Teacher, (&[held.buffer], &[output.0]), |machine| {
         machine.forward(part, &held.slot, batch)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ring_slots;
+
+    #[test]
+    fn a_slot_has_room_for_each_of_its_layers() {
+        assert_eq!(ring_slots(&[1, 2, 9, 3, 1], 2), [9, 3]);
+        assert_eq!(ring_slots(&[4, 4, 4, 4], 3), [4, 4, 4]);
+        assert_eq!(ring_slots(&[1, 2, 9, 3, 1], 1), [9]);
+    }
+
+    #[test]
+    fn a_ring_that_would_spare_nothing_has_fewer_slots() {
+        assert_eq!(ring_slots(&[4, 4, 4, 4], 4), [4, 4, 4]);
+        assert_eq!(ring_slots(&[4, 4, 4, 4], 100), [4, 4, 4]);
+        assert_eq!(ring_slots(&[5, 1], 2), [5]);
+        assert_eq!(ring_slots(&[5], 2), [5], "a single layer is the whole model");
+    }
 }

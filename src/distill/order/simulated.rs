@@ -210,7 +210,7 @@ fn train<R: Rules>(rules: R, flow: Flow, seed: u64, slow: Option<Stream>, shared
             }
             Flow::Layer { slots } => {
                 // The ring numbers batches from 0; the targets of the visit before have all been used by now.
-                visit::through_layers(&mut device, &mut order, 5, slots, 1, 0..batches.len()).unwrap()
+                visit::through_layers(&mut device, &mut order, 5, &vec![1; slots], 0..batches.len()).unwrap()
             }
         };
         let by_layer = matches!(flow, Flow::Layer { .. });

@@ -117,11 +117,13 @@ impl Teacher {
         let digest = weights.digest().to_string();
         let (cache, cache_lines) = store_targets::open(&options.cache, model.target_layout(), &digest, shape)?;
         let mut shuttle = Shuttle::new(accelerator, model, weights)?;
+        let ring = shuttle.ring_slots(options.layer_slots);
         let known = Measured {
             device_is_host: shuttle.accelerator().is_host(),
             teacher_bytes: shuttle.bytes() as u64,
-            layer_bytes: shuttle.layer_bytes() as u64,
+            ring_bytes: ring.iter().sum::<usize>() as u64,
             layers: shuttle.layers(),
+            layer_slots: ring.len(),
             cached: cache.is_some(),
             ..Measured::default()
         };

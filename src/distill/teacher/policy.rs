@@ -20,16 +20,14 @@ pub(super) struct Policy {
 impl Policy {
     /// `known` holds what is known before the first visit.
     pub fn new(options: &TeacherOptions, known: Measured) -> (Self, Vec<String>) {
-        let slots = options.layer_slots.max(1);
         let kind = match options.residency {
             Residency::Resident => VisitKind::Resident,
             // What the first visit is under `auto`: it disturbs least, and measures.
             Residency::Forward | Residency::Auto => VisitKind::Forward,
-            Residency::Layer => VisitKind::Layer { slots },
+            Residency::Layer => VisitKind::Layer { slots: known.layer_slots },
         };
         let now = Measured {
             overlap: options.overlap,
-            layer_slots: slots,
             burst: options.burst,
             batches_per_epoch: options.batches_per_epoch,
             epochs_left: options.epochs,
@@ -43,7 +41,10 @@ impl Policy {
             before: MemoryState::default(),
         };
         // Where a visit cannot tell anything new, the plan is made at once.
-        let lines = if policy.automatic && known.device_is_host { policy.plan() } else { Vec::new() };
+        let mut lines = if policy.automatic && known.device_is_host { policy.plan() } else { Vec::new() };
+        if options.residency == Residency::Layer {
+            lines.extend(fewer_slots(options.layer_slots, &known));
+        }
         (policy, lines)
     }
 
@@ -103,6 +104,17 @@ impl Policy {
         self.planned = Some(self.now);
         plan.lines
     }
+}
+
+/// Why there are not as many layer slots as asked for.
+fn fewer_slots(wanted: usize, known: &Measured) -> Option<String> {
+    let (wanted, slots) = (wanted.clamp(1, known.layers.max(1)), known.layer_slots);
+    let [ring, whole] = [known.ring_bytes, known.teacher_bytes].map(planner::format_bytes);
+    (slots < wanted).then(|| {
+        format!(
+            "teacher: {slots} of {wanted} layer slots ({ring}): more would take as much as the whole teacher ({whole})"
+        )
+    })
 }
 
 fn median_ms(steps: &[Duration]) -> Option<f64> {
