@@ -196,10 +196,10 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
     let (function, call, saved, gradients, needed) = unsafe {
         let call = &*call;
         let take = |pointers, count| {
-            let taken = std::slice::from_raw_parts::<*mut C_tensor>(pointers, count).iter();
+            let taken = array::<*mut C_tensor>(pointers, count).iter();
             taken.map(|pointer| ffi::from_raw(*pointer)).collect::<Vec<_>>()
         };
-        let needed = std::slice::from_raw_parts(call.needed, call.num_results);
+        let needed = array(call.needed, call.num_results);
         (&*state.cast::<F>(), call, take(call.saved, call.num_saved), take(call.gradients, call.num_gradients), needed)
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -223,6 +223,15 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
         Ok(Err(error)) => ffi::error_text(&ffi::message_of(&error)),
         Err(payload) => ffi::error_text(&ffi::panic_message(payload.as_ref())),
     }
+}
+
+/// An array of C++, where an empty one may lie at no address at all.
+///
+/// # Safety
+/// Unless `count` is 0, `count` elements lie at `first` while the slice lives.
+unsafe fn array<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    // SAFETY: as the caller promises.
+    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } }
 }
 
 unsafe extern "C" fn drop_state<F: Function>(state: *mut c_void) {

@@ -2,17 +2,22 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_void};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Instant;
 
 use super::ffi;
 use shares::Shares;
 
+mod crowding;
+mod openmp;
 mod shares;
+
+pub use openmp::{compute_alone, end_idle_threads};
 
 /// Calls `body` with ranges that together are `0..count`, on as many threads as torch is set to use.
 ///
@@ -31,7 +36,8 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
         body(0..count);
         return;
     }
-    let call = Call { shares: Shares::new(count, threads), body: &body, panic: Mutex::new(None) };
+    let shares = Shares::new(count, threads);
+    let call = Call { shares, body: &body, panic: Mutex::new(None), caller_done: OnceLock::new() };
     // SAFETY: `call` outlives the loop, which ends before the function returns; `run` is made for its type.
     let outcome = unsafe {
         ffi::check(kdgat_parallel_for(
@@ -40,6 +46,9 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
             run_for(&call),
         ))
     };
+    if let Some(done) = call.caller_done.get() {
+        crowding::waited(done.elapsed());
+    }
     if let Some(payload) = call.panic.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         resume_unwind(payload);
     }
@@ -48,50 +57,24 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
     }
 }
 
-/// Ends the threads that libtorch's loops keep for the calling thread; its next loop starts new ones.
-///
-/// libgomp counts the threads of all callers. Where they are more than the cores it lets idle ones sleep at once, and
-/// waking them for each of a step's hundred loops costs the student more than its teacher's targets do. Does nothing
-/// where the OpenMP library is another or older one (the call is of OpenMP 5.0).
-pub fn end_idle_threads() {
-    const SOFT: c_int = 1;
-    let Some(pause) = openmp(c"omp_pause_resource_all") else {
-        tracing::debug!("the OpenMP library cannot end its idle threads");
-        return;
-    };
-    // SAFETY: a function of that name is OpenMP's, of this signature. It ends idle threads only: outside a loop.
-    let refused = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(pause)(SOFT) };
-    if refused != 0 {
-        tracing::debug!("the OpenMP library keeps its idle threads");
+/// Starts the threads of the calling thread's loops, so many with itself; they stay as long as it does.
+fn start_threads(threads: usize) {
+    openmp::set_threads(threads);
+    // SAFETY: nothing is read or written.
+    let outcome = unsafe { ffi::check(kdgat_parallel_for(threads as i64, std::ptr::null_mut(), nothing)) };
+    if let Err(error) = outcome {
+        tracing::debug!("threads could not be started: {error}");
     }
 }
 
-/// Lets loops of the calling thread, libtorch's and ours, run on it alone from now on.
-///
-/// For threads that work beside the training loop: threads of their own would only take its cores, and be counted as
-/// [`end_idle_threads`] tells. Does nothing where the OpenMP library has no such call.
-pub fn compute_alone() {
-    // libtorch sets the number for each thread that first asks for it; later it would undo what is set here.
-    tch::get_num_threads();
-    let Some(set_threads) = openmp(c"omp_set_num_threads") else {
-        tracing::debug!("the OpenMP library does not let a thread compute alone");
-        return;
-    };
-    // SAFETY: a function of that name is OpenMP's, of this signature; it sets the number for the calling thread.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(set_threads)(1) };
-}
-
-/// The address of a function of the OpenMP library that libtorch brought, if it has it.
-fn openmp(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a null-terminated name.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
-}
+unsafe extern "C" fn nothing(_context: *mut c_void, _begin: i64, _end: i64) {}
 
 struct Call<'a, B> {
     shares: Shares,
     body: &'a B,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// When the calling thread had nothing left to do.
+    caller_done: OnceLock<Instant>,
 }
 
 type Body = unsafe extern "C" fn(*mut c_void, i64, i64);
@@ -110,6 +93,10 @@ unsafe extern "C" fn run<B: Fn(Range<usize>) + Sync>(context: *mut c_void, begin
         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
             call.panic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(payload);
         }
+    }
+    // The first of OpenMP's threads is the caller.
+    if begin == 0 {
+        call.caller_done.get_or_init(Instant::now);
     }
 }
 

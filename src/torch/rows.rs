@@ -97,6 +97,9 @@ impl Blocks {
         if offset.checked_add(bytes)? > length {
             return None;
         }
+        if bytes == 0 {
+            return Some(&[]);
+        }
         // SAFETY: they lie in the block, which is alive, and nobody writes to them. Of the bytes around, others may be written.
         view::of_bytes(unsafe { std::slice::from_raw_parts(first.add(offset), bytes) })
     }

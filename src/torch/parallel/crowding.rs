@@ -1,0 +1,173 @@
+//! Loops on cores that other programs want, too.
+//!
+//! A thread of libgomp that waits for a loop, or for the others at its end, spins for milliseconds before it sleeps. On idle
+//! cores that is what makes a step's hundred short loops fast. On a core that another program uses, it spins while the one that it
+//! waits for cannot run: two trainings side by side took ten times as long as one after the other. libgomp lets its threads sleep
+//! almost at once where it counts more of them than cores. So when loops are seen to wait, sleeping threads are added to that
+//! count, and taken back after a while to see whether the cores are free again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::openmp;
+
+/// A loop's end that is waited for longer than this was not late by its own work: pieces take microseconds.
+const LATE: Duration = Duration::from_micros(500);
+/// Waits further apart than this are not looked at together,
+const APART: Duration = Duration::from_millis(200);
+/// nor those of a longer time than this;
+const LONGEST: Duration = Duration::from_secs(2);
+/// of those that are, so much of the time has to be waiting,
+const SHARE: f64 = 0.25;
+/// this long at least,
+const LONG: Duration = Duration::from_millis(40);
+/// and for so many loops, so that a program that was stopped for a moment is not taken for a crowd.
+const LOOPS: u32 = 4;
+/// How long threads sleep at once, before the cores are tried again: twice as long each time that they are still not free.
+const FIRST_REST: Duration = Duration::from_secs(4);
+const LONGEST_REST: Duration = Duration::from_secs(64);
+
+static WATCH: Mutex<Watch> = Mutex::new(Watch::new());
+static RESTS: AtomicBool = AtomicBool::new(false);
+
+/// Takes in how long a loop's caller waited for the other threads, having no work left itself.
+pub(super) fn waited(late: Duration) {
+    if late < LATE || RESTS.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(rest) = WATCH.lock().waited(Instant::now(), late) {
+        sleep_between_loops(rest);
+    }
+}
+
+/// Lets libgomp's threads sleep almost at once, for so long.
+fn sleep_between_loops(rest: Duration) {
+    let Some(cores) = openmp::cores() else { return };
+    if RESTS.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    tracing::debug!("other programs use these cores: threads sleep between loops for {} s", rest.as_secs());
+    let sleeper = std::thread::Builder::new().name("kdgat-crowd".to_owned()).spawn(move || {
+        // Its threads count for as long as this one, which starts them, lives.
+        super::start_threads(cores + 1);
+        std::thread::sleep(rest);
+        RESTS.store(false, Ordering::Relaxed);
+    });
+    if let Err(error) = sleeper {
+        RESTS.store(false, Ordering::Relaxed);
+        tracing::debug!("no thread to make others sleep between loops: {error}");
+    }
+}
+
+/// The waits of late.
+struct Watch {
+    /// From the begin of the first of them to the end of the last.
+    window: Option<(Instant, Instant)>,
+    late: Duration,
+    loops: u32,
+    /// The last rest, and when it ended or will end.
+    rest: Option<(Duration, Instant)>,
+}
+
+impl Watch {
+    const fn new() -> Self {
+        Self { window: None, late: Duration::ZERO, loops: 0, rest: None }
+    }
+
+    /// How long to rest, if this wait makes too many of them.
+    fn waited(&mut self, now: Instant, late: Duration) -> Option<Duration> {
+        let begin = now - late;
+        let start = match self.window {
+            Some((start, last)) if begin.saturating_duration_since(last) < APART && now - start < LONGEST => start,
+            _ => {
+                (self.late, self.loops) = (Duration::ZERO, 0);
+                begin
+            }
+        };
+        self.window = Some((start, now));
+        self.late += late;
+        self.loops += 1;
+        if self.loops < LOOPS || self.late < LONG.max((now - start).mul_f64(SHARE)) {
+            return None;
+        }
+        self.window = None;
+        // As long again as the last rest without another one: the cores were free meanwhile.
+        let again = self.rest.filter(|(rest, end)| now.saturating_duration_since(*end) < *rest);
+        let rest = again.map_or(FIRST_REST, |(rest, _)| (2 * rest).min(LONGEST_REST));
+        self.rest = Some((rest, now + rest));
+        Some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// Waits of `late`, one every `apart`, until a rest is due or `count` have gone by.
+    fn waits(watch: &mut Watch, now: &mut Instant, late: Duration, apart: Duration, count: usize) -> Option<Duration> {
+        (0..count).find_map(|_| {
+            *now += apart;
+            watch.waited(*now, late)
+        })
+    }
+
+    #[test]
+    fn loops_that_wait_for_a_quarter_of_the_time_are_crowded() {
+        for late in [1, 4, 50] {
+            let (mut watch, mut now) = (Watch::new(), Instant::now());
+            let found = waits(&mut watch, &mut now, late * MILLISECOND, 2 * late * MILLISECOND, 100);
+            assert_eq!(found, Some(FIRST_REST), "half of the time, in waits of {late} ms");
+        }
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        assert_eq!(waits(&mut watch, &mut now, MILLISECOND, 10 * MILLISECOND, 1000), None, "a tenth of the time");
+    }
+
+    #[test]
+    fn a_program_that_was_stopped_is_no_crowd() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        assert_eq!(waits(&mut watch, &mut now, Duration::from_secs(5), Duration::from_secs(6), 50), None);
+    }
+
+    #[test]
+    fn rests_grow_while_the_cores_are_not_free() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let mut rests = Vec::new();
+        for _ in 0..6 {
+            let rest = waits(&mut watch, &mut now, 4 * MILLISECOND, 5 * MILLISECOND, 100).unwrap();
+            now += rest;
+            rests.push(rest.as_secs());
+        }
+        assert_eq!(rests, [4, 8, 16, 32, 64, 64]);
+        now += 2 * LONGEST_REST;
+        assert_eq!(waits(&mut watch, &mut now, 4 * MILLISECOND, 5 * MILLISECOND, 100), Some(FIRST_REST));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_rest_adds_sleeping_threads_and_takes_them_back() {
+        let named = || {
+            let threads = std::fs::read_dir("/proc/self/task").unwrap();
+            // Some thread may have ended meanwhile.
+            let name = |thread: std::io::Result<std::fs::DirEntry>| {
+                std::fs::read_to_string(thread.unwrap().path().join("comm"))
+            };
+            threads.filter_map(|thread| name(thread).ok()).filter(|name| name.starts_with("kdgat-crowd")).count()
+        };
+        let becomes = |wanted: usize| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while named() != wanted {
+                assert!(Instant::now() < deadline, "{} threads, {wanted} are expected", named());
+                std::thread::sleep(MILLISECOND);
+            }
+        };
+        let cores = openmp::cores().expect("libgomp has the call");
+        sleep_between_loops(Duration::from_millis(300));
+        becomes(cores + 1);
+        becomes(0);
+        assert!(!RESTS.load(Ordering::Relaxed));
+    }
+}
