@@ -25,6 +25,7 @@ pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan 
         axes: Vec::new(),
         tasks: (1..=parts).map(task).collect(),
         trials: Vec::new(),
+        places: Default::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::axis::{Axis, Choice, Choices, split};
 use super::combine::{Combination, combinations};
 use super::file::{Combine, Step, StepCommand, SweepFile, text_of};
-use super::task::{Input, Plan, Task, TaskKind, Trial, describe, trial_id};
+use super::task::{Input, Places, Plan, Task, TaskKind, Trial, describe, trial_id};
 use super::{metric, shared};
 use crate::config::{self, Config, CurriculumKind, Sources, nearest};
 use crate::sweep::SweepError;
@@ -70,6 +70,7 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
         axes: axes.iter().map(|axis| axis.name.clone()).collect(),
         tasks: expansion.tasks,
         trials,
+        places: Places::default(),
     })
 }
 

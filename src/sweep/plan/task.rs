@@ -1,5 +1,8 @@
 //! Tasks and trials: what is to be done, each known by a digest of what its result depends on.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
@@ -24,6 +27,26 @@ pub struct Plan {
     /// In an order in which whatever a task needs comes before it.
     pub tasks: Vec<Task>,
     pub trials: Vec<Trial>,
+    #[serde(skip)]
+    pub places: Places,
+}
+
+/// Where each task stands in the plan; found out when the first one is looked for.
+#[derive(Debug, Default)]
+pub struct Places(OnceLock<HashMap<String, usize>>);
+
+impl Clone for Places {
+    /// A copy may be changed before it is looked into.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Places {
+    /// They follow from the tasks.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// One command, done once however many trials need it.
@@ -121,7 +144,9 @@ impl Plan {
 
     /// The task of this digest.
     pub fn task(&self, id: &str) -> Option<&Task> {
-        self.tasks.iter().find(|task| task.id == id)
+        let places = || self.tasks.iter().enumerate().map(|(at, task)| (task.id.clone(), at)).collect();
+        let at = *self.places.0.get_or_init(places).get(id)?;
+        self.tasks.get(at)
     }
 
     /// `kd_alpha=0.5 seed=42`.
