@@ -4,6 +4,7 @@
 //! Only what is certain is refused: models that a fusion takes from finished runs may be trained meanwhile, and what a task
 //! takes from an earlier step (`from`) is made by then.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -24,8 +25,8 @@ pub fn expect(folder: &SweepFolder, plan: &Plan, retries: bool) -> Result<()> {
     let gpus = tch::Cuda::device_count() as usize;
     for task in open(folder, plan, retries)? {
         let data = task.config.data.data.as_deref();
-        if !datasets.contains_key(&data) {
-            datasets.insert(data, name(data)?);
+        if let Entry::Vacant(place) = datasets.entry(data) {
+            place.insert(name(data)?);
         }
         expect_gpu(task, gpus)?;
         for model in taught_by(task) {
