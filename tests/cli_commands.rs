@@ -115,6 +115,18 @@ fn completions_know_flags_and_values() {
 }
 
 #[test]
+fn hidden_commands_are_not_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&kdgat(folder.path(), &["completions", shell]));
+        for hidden in ["sweep,work", "kdgat,commands", "Work on one task", "Print the reference of all commands"] {
+            assert!(!script.contains(hidden), "{shell} offers {hidden}");
+        }
+        assert!(script.contains("cancel") && script.contains("version"), "{shell}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     // More than a pipe holds, so that the program is still writing when its reader is gone.

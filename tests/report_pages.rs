@@ -266,6 +266,8 @@ fn runs_of_other_settings_are_lines_of_their_own() {
     let html = report(&place, &["runs"], "report.html");
     let title = html.split("lowest validation task loss").nth(1).unwrap().split('<').next().unwrap();
     assert!(title.contains("no KD, lr 0.003 ") && title.contains("no KD, lr 0.02 "), "{title}");
+    // The legend has room for what differs.
+    assert!(html.contains("lr 0.003 (mean of 2)") && !html.contains("student, n…"), "the settings are cut off");
     let lowest = |run: &str| place.metric(run, "val_task_loss").into_iter().fold(f64::INFINITY, f64::min);
     let mean = (lowest("runs/a") + lowest("runs/b")) / 2.0;
     let shown: f64 = title.split("lr 0.003 ").nth(1).unwrap().split(';').next().unwrap().trim().parse().unwrap();

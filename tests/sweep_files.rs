@@ -156,6 +156,14 @@ fn mistakes_are_said_with_their_place() {
     let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--set", "data=no/such/car"]);
     assert!(said.contains("no/such/car"), "{said}");
     assert!(!workplace.path().join("sweeps").exists());
+    // So are a teacher that no step trains and a GPU.
+    let said = workplace.refused(&["sweep", "offload-policies"]);
+    assert!(said.contains("no teacher small/vgae in teachers") && said.contains("vgae,teacher --data"), "{said}");
+    let said = workplace.refused(&["sweep", "curriculum-ablation"]);
+    assert!(said.contains("no teacher small/vgae in teachers"), "{said}");
+    let no_gpu = ["sweep", "kd-alpha-temperature", "--set", "device=cuda:99"];
+    assert!(workplace.refused(&no_gpu).contains("step `teacher` with device = \"cuda:99\": "));
+    assert!(!workplace.path().join("sweeps").exists());
     // A combination's error says its reason once.
     let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--dry-run", "--set", "student.kd_alpha=3"]);
     assert_eq!(said.matches("out of range").count(), 1, "{said}");

@@ -199,6 +199,8 @@ fn a_dry_run_prints_the_requests_and_a_missing_cluster_is_told() {
     let said_dry = workplace.success(&["sweep", "small.toml", "--executor", "ray", "--dry-run"]);
     assert_eq!(said_dry.matches("entrypoint_num_cpus").count(), 14, "{said_dry}");
     assert!(said_dry.contains("\"entrypoint_memory\": 734003200"), "{said_dry}");
+    assert!(said_dry.contains("; jobs on Ray, one a task\n") && !said_dry.contains("at once"), "{said_dry}");
+    assert!(said_dry.contains("\n  12 student: 1 CPUs, 0.0 GPUs, 700 MiB each\n"), "{said_dry}");
     let nowhere = format!("http://127.0.0.1:{}", free_port());
     let mut command = workplace.command(&["sweep", "small.toml", "--executor", "ray"]);
     let output = command.env("RAY_ADDRESS", &nowhere).output().unwrap();

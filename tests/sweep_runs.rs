@@ -76,6 +76,7 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 8, TWELVE);
     let said_once = workplace.success(&sweep(&["--output", "whole"]));
+    assert!(!said_once.contains("--retry-failed"), "{said_once}");
     assert!(said_once.contains("12 of 12 trials done") && said_once.contains("best: val_task_loss"), "{said_once}");
     let whole = metrics(&workplace, "whole");
     assert_eq!(whole.len(), 12);
@@ -217,6 +218,34 @@ fn ctrl_c_saves_and_the_same_command_goes_on() {
 }
 
 #[test]
+fn what_was_killed_is_not_shown_as_running() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 300, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    let mut child = spawn(&workplace, &sweep(&["--output", "killed", "--jobs", "1"]));
+    let start = Instant::now();
+    let path = workplace.path().join("killed/sweep.csv");
+    let states = || table(&workplace, "killed").into_iter().map(|row| row["state"].clone()).collect::<Vec<_>>();
+    while !path.exists() || states() != ["running", "waiting"] {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing begins");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let trainings = children(&[child.id()]);
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    // The training goes on without its sweep.
+    workplace.success(&["sweep", "status", "killed"]);
+    assert_eq!(states(), ["running", "waiting"]);
+    trainings.iter().for_each(|&process| kill("-KILL", process));
+    let shown = || workplace.success(&["sweep", "status", "killed"]);
+    while !shown().contains("  interrupted student lr=0.002") {
+        assert!(start.elapsed() < Duration::from_secs(60), "{}", shown());
+    }
+    assert_eq!(states(), ["interrupted", "waiting"]);
+    workplace.success(&sweep(&["--output", "killed", "--set", "max_epochs=2"]));
+    assert_eq!(states(), ["done", "done"]);
+}
+
+#[test]
 fn cancelled_from_outside_it_saves_and_can_go_on() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 300, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
@@ -237,22 +266,30 @@ fn cancelled_from_outside_it_saves_and_can_go_on() {
 
 #[test]
 fn what_fails_is_told_and_what_needs_it_is_not_begun() {
-    let workplace = Workplace::new();
+    let workplace = Workplace::with_teacher();
     write_file(&workplace, 1, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
+    let registered = workplace.path().join("teachers/small/vgae/config.json");
+    let whole = std::fs::read_to_string(&registered).unwrap();
+    let digest = json(&registered)["weights_digest"].as_str().unwrap().to_owned();
+    std::fs::write(&registered, whole.replace(&digest, &digest.replace(|_: char| true, "0"))).unwrap();
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = table(&workplace, "failed");
-    // No teacher is registered: wrong input, which is not tried again.
-    assert!(rows.iter().all(|row| row["state"] == "blocked" && row["reason"].contains("vgae,teacher")), "{rows:?}");
+    // The registered teacher is damaged: wrong input, which is not tried again.
+    assert!(rows.iter().all(|row| row["state"] == "blocked" && row["reason"].contains("digest")), "{rows:?}");
     let targets = tasks(&workplace, "failed", "targets");
     assert!(std::fs::read_to_string(targets[0].join("state.json")).unwrap().contains("\"attempts\": 1,"));
     assert!(tasks(&workplace, "failed", "student").is_empty());
 
-    // With a teacher it goes on, when it is told to.
-    let teacher = Workplace::with_teacher();
-    support::cli::copy_folder(&teacher.path().join("teachers"), &workplace.path().join("teachers"));
+    // With a whole teacher it goes on, when it is told to; until then it says what failed, why, and how to go on.
+    std::fs::write(&registered, whole).unwrap();
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for words in
+        ["failed: targets teacher vgae: exit status: 2: error: ", "digest", "with --retry-failed the same command"]
+    {
+        assert!(said(&output).contains(words), "no `{words}` in\n{}", said(&output));
+    }
     workplace.success(&sweep(&["--output", "failed", "--retry-failed"]));
     assert!(table(&workplace, "failed").iter().all(|row| row["state"] == "done" && row["reason"].is_empty()));
 }

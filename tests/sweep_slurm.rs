@@ -341,6 +341,10 @@ fn a_dry_run_prints_the_scripts() {
     ] {
         assert!(said.contains(words), "no `{words}` in\n{said}");
     }
+    assert!(said.contains("; 3 job arrays on Slurm, an element a task\n") && !said.contains("at once"), "{said}");
+    assert!(said.contains("\n  array of 12 student: 1 cores, 805 MiB, 00:10:00 each\n"), "{said}");
+    let refused = workplace.refused(&["sweep", "small.toml", "--executor", "slurm", "--dry-run", "--jobs", "2"]);
+    assert!(refused.contains("--jobs divides this machine"), "{refused}");
     assert_eq!(said.matches("#!/usr/bin/env bash").count(), 3, "one script each for store, targets and students");
     let place = |step: &str| said.find(&format!("--job-name=kdgat-small-{step}")).unwrap();
     assert!(place("store") < place("targets") && place("targets") < place("student"));

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::commands::Cli;
@@ -11,7 +11,20 @@ use super::output;
 
 pub fn print(shell: Shell) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "kdgat", &mut script);
+    let mut root = shown(&Cli::command()).version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    clap_complete::generate(shell, &mut root, "kdgat", &mut script);
     output::write(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command with what completion looks at, without its hidden subcommands, which `clap_complete` would offer.
+fn shown(command: &Command) -> Command {
+    let mut copy = Command::new(command.get_name().to_owned())
+        .args(command.get_arguments().cloned())
+        .groups(command.get_groups().cloned())
+        .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown));
+    if let Some(about) = command.get_about() {
+        copy = copy.about(about.clone());
+    }
+    copy
 }

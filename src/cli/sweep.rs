@@ -1,6 +1,8 @@
 //! `kdgat sweep`: many runs from one file.
 
-use std::collections::BTreeSet;
+mod dry_run;
+mod needs;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +12,6 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::exit::UsageError;
 use super::output;
-use crate::can::catalogue;
 use crate::config::ByteSize;
 use crate::interrupt;
 use crate::report::ReportOptions;
@@ -19,6 +20,8 @@ use crate::sweep::run::{self, Ended, Grant, Outcome, Slots, Wish};
 use crate::sweep::slurm;
 use crate::sweep::state::{Status, SweepFolder, TABLE, table};
 use crate::sweep::{ray, report};
+
+pub(super) use dry_run::requests;
 
 /// What `kdgat sweep` takes.
 #[derive(Args, Debug)]
@@ -125,16 +128,20 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     let (found, plan) = expand(path, &args.set)?;
     let folder = args.output.clone().unwrap_or_else(|| Path::new("sweeps").join(&plan.name));
     let folder = SweepFolder::at(&folder)?;
-    let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
+    refuse_ignored(args)?;
     if args.dry_run {
-        output::write(&described(&found, &plan, &folder, &slots))?;
+        output::write(&dry_run::described(args, &found, &plan, &folder)?)?;
         for request in requests(args.executor, &folder, &plan)? {
             output::write(&format!("\n{request}"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if args.executor == Executor::Local {
-        expect_datasets(&folder, &plan)?;
+    let slots = match args.executor {
+        Executor::Local => Some(local_slots(args, &plan)?),
+        Executor::Slurm | Executor::Ray => None,
+    };
+    if slots.is_some() {
+        needs::expect(&folder, &plan, args.retry_failed)?;
     }
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
@@ -142,46 +149,40 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
         eprintln!("{} failed tasks are tried again", folder.retry_failed(&plan)?);
     }
     eprint!("sweep {}: {} trials, {}; ", plan.name, plan.trials.len(), counts(&plan));
-    let ended = match args.executor {
-        Executor::Local => {
+    let ended = match (args.executor, slots) {
+        (_, Some(slots)) => {
             eprintln!("{}", slots.reason);
             run::run_here(&folder, &plan, &slots)?
         }
-        Executor::Slurm => {
-            eprintln!("on Slurm");
-            slurm::run(&folder, &plan)?
-        }
-        Executor::Ray => {
+        (Executor::Ray, None) => {
             eprintln!("on Ray");
             ray::run(&folder, &plan)?
+        }
+        (_, None) => {
+            eprintln!("on Slurm");
+            slurm::run(&folder, &plan)?
         }
     };
     summary(&folder, &plan, ended)
 }
 
-/// Fails where a dataset that is still needed is not there, or is none: said before hours of other tasks, not after them.
-fn expect_datasets(folder: &SweepFolder, plan: &Plan) -> Result<()> {
-    let mut needed = BTreeSet::new();
-    for task in &plan.tasks {
-        if let Some(data) = &task.config.data.data
-            && !folder.state(task)?.status.is_done()
-        {
-            needed.insert(data);
-        }
+/// Flags that another executor would not look at.
+fn refuse_ignored(args: &SweepArgs) -> Result<()> {
+    let given = [("--jobs", args.jobs.is_some()), ("--memory", args.memory.is_some())];
+    let remedy = match args.executor {
+        Executor::Local => return Ok(()),
+        Executor::Slurm => "[slurm] at_once and [resources] memory_per_trial in the sweep file",
+        Executor::Ray => "[resources] memory_per_trial in the sweep file",
+    };
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(UsageError(format!("{flag} divides this machine, not a cluster; use {remedy}")).into()),
+        None => Ok(()),
     }
-    for data in needed {
-        catalogue::open(data, catalogue::data_folder().as_deref())?;
-    }
-    Ok(())
 }
 
-/// What a cluster would be asked for, as text.
-pub(super) fn requests(executor: Executor, folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>> {
-    Ok(match executor {
-        Executor::Local => Vec::new(),
-        Executor::Slurm => slurm::scripts(folder, plan)?,
-        Executor::Ray => ray::requests(folder, plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
-    })
+/// How this machine is divided.
+fn local_slots(args: &SweepArgs, plan: &Plan) -> Result<Slots> {
+    Ok(run::slots(plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?)
 }
 
 /// The file with its changes, and what it means.
@@ -209,21 +210,33 @@ fn counts(plan: &Plan) -> String {
     format!("{} tasks ({})", plan.tasks.len(), texts.join(", "))
 }
 
-/// What `--dry-run` prints.
-fn described(found: &Found, plan: &Plan, folder: &SweepFolder, slots: &Slots) -> String {
-    let mut text = String::new();
-    // Writing into a String cannot fail.
-    let _ = writeln!(text, "sweep {}: {}", plan.name, found.file.description);
-    let _ = writeln!(text, "{} {}; folder {}", plan.direction.as_str(), plan.metric, folder.path().display());
-    let _ = writeln!(text, "{} trials, {}; {}", plan.trials.len(), counts(plan), slots.reason);
+/// Failures that are told with their reasons.
+const TOLD_FAILURES: usize = 3;
+
+/// Says which tasks have failed for good and why, whether they failed now or another time, and how they are tried again.
+fn tell_failures(folder: &SweepFolder, plan: &Plan) -> Result<()> {
+    let mut count = 0;
     for task in &plan.tasks {
-        let needs: Vec<&str> =
-            task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
-        let after = if needs.is_empty() { String::new() } else { format!("  after {}", needs.join(", ")) };
-        let _ =
-            writeln!(text, "  {}  kdgat {}  {}{after}", task.folder_name(), task.kind.words().join(" "), task.label);
+        let state = folder.state(task)?;
+        if state.status != Status::Failed {
+            continue;
+        }
+        count += 1;
+        if count <= TOLD_FAILURES {
+            let reason = state.reason.unwrap_or_default();
+            let log = folder.task(task).join("log.txt");
+            eprintln!("failed: {} {}: {reason}\n        its log: {}", task.step, task.label, log.display());
+        }
     }
-    text
+    if count > TOLD_FAILURES {
+        let path = folder.path().display();
+        eprintln!("and {} more: see `kdgat sweep status {path}`", count - TOLD_FAILURES);
+    }
+    if count > 0 {
+        let tasks = if count == 1 { "the failed task".to_owned() } else { format!("the {count} failed tasks") };
+        eprintln!("with --retry-failed the same command tries {tasks} again, once the cause is mended");
+    }
+    Ok(())
 }
 
 fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> {
@@ -242,6 +255,7 @@ fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> 
         count(Status::Stopped),
         folder.path().join(TABLE).display()
     );
+    tell_failures(folder, plan)?;
     Ok(match ended {
         Ended::Done => ExitCode::SUCCESS,
         Ended::Failed => ExitCode::FAILURE,
@@ -269,29 +283,30 @@ fn status(folder: &Path) -> Result<ExitCode> {
     let plan = folder.plan()?;
     let mut text = format!("sweep {}: {} trials, {}\n", plan.name, plan.trials.len(), counts(&plan));
     for task in &plan.tasks {
-        let state = folder.state(task)?;
-        let claimed = folder.is_claimed(task)?;
-        let shown = match state.status {
-            // What the state says was true when it was written; the claim says what is.
-            Status::Running if !claimed => "interrupted",
-            status => status.as_str(),
-        };
+        let state = folder.seen(task)?;
+        let shown = state.status.as_str();
         let metric =
             state.metrics.get(&plan.metric).map_or(String::new(), |value| format!("  {} {value:.6}", plan.metric));
-        let worker = state.worker.as_ref().filter(|_| claimed);
+        let worker = state.worker.as_ref().filter(|_| state.status == Status::Running);
         let worker = worker.map_or(String::new(), |worker| format!("  process {} on {}", worker.process, worker.host));
         let reason = state.reason.map_or(String::new(), |reason| format!("  {reason}"));
         let _ =
             writeln!(text, "  {shown:<12}{} {}{metric}  {:.1} s{worker}{reason}", task.step, task.label, state.seconds);
     }
     output::write(&text)?;
+    // A sweep that was killed could not write its table again. Who may only read still sees the status.
+    if let Err(error) = folder.write_table(&plan) {
+        tracing::warn!("{TABLE} stays as it was: {error}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn report(folder: &Path, compare: &[String]) -> Result<ExitCode> {
     let folder = SweepFolder::at(folder)?;
     let pairs: Vec<(String, String)> = compare.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-    let report = report::write(&folder, &folder.plan()?, &pairs)?;
+    let plan = folder.plan()?;
+    let report = report::write(&folder, &plan, &pairs)?;
+    folder.write_table(&plan)?;
     output::write(&report.markdown)?;
     let options = ReportOptions { paths: vec![folder.path().to_owned()], pairs, ..ReportOptions::default() };
     let page = crate::report::write(&options)?.page;

@@ -23,8 +23,10 @@ pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan 
         resources: jobs.resources.clone(),
         slurm: jobs.slurm.clone(),
         axes: Vec::new(),
+        fields: Vec::new(),
         tasks: (1..=parts).map(task).collect(),
         trials: Vec::new(),
+        places: Default::default(),
     }
 }
 

@@ -10,6 +10,8 @@ use crate::report::html::slug;
 struct Group<'a> {
     /// What they are in words, with the settings that tell them from others of that kind.
     name: String,
+    /// Those settings alone where all are of one kind: a chart's legend has room for few words.
+    short: String,
     settings: Vec<Setting>,
     runs: Vec<&'a Run>,
 }
@@ -54,25 +56,29 @@ fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
         let settings = settings(&run.config);
         match groups.iter_mut().find(|group| group.name == run.label && group.settings == settings) {
             Some(group) => group.runs.push(run),
-            None => groups.push(Group { name: run.label.clone(), settings, runs: vec![run] }),
+            None => groups.push(Group { name: run.label.clone(), short: String::new(), settings, runs: vec![run] }),
         }
     }
-    let names: Vec<String> = groups.iter().map(|group| name(group, &groups)).collect();
-    groups.iter_mut().zip(names).for_each(|(group, name)| group.name = name);
+    let names: Vec<(String, String)> = groups.iter().map(|group| names(group, &groups)).collect();
+    groups.iter_mut().zip(names).for_each(|(group, names)| (group.name, group.short) = names);
     // Teachers first, whatever the folders are called.
     groups.sort_by_key(|group| !group.name.contains("teacher"));
     groups
 }
 
-/// `student, no KD`, with those settings in which not all runs of that kind agree.
-fn name(group: &Group, groups: &[Group]) -> String {
+/// `student, no KD`, with those settings in which not all runs of that kind agree; and the short name.
+fn names(group: &Group, groups: &[Group]) -> (String, String) {
     let alike: Vec<&[Setting]> =
         groups.iter().filter(|other| other.name == group.name).map(|other| &other.settings[..]).collect();
     let words = group.name.split_once(' ').map_or(group.name.as_str(), |(_, rest)| rest);
     let words = words.replace("student, curriculum", "curriculum");
     match describe(&group.settings, &distinguishing(&alike)) {
-        differing if differing.is_empty() => words,
-        differing => format!("{words}, {differing}"),
+        differing if differing.is_empty() => (words.clone(), words),
+        differing => {
+            let name = format!("{words}, {differing}");
+            let short = if alike.len() == groups.len() { differing } else { name.clone() };
+            (name, short)
+        }
     }
 }
 
@@ -80,7 +86,7 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
     let shown = groups.iter().take(palette::SERIES.len());
     let series = shown.enumerate().map(|(color, group)| {
         let count = group.runs.len();
-        let name = if count > 1 { format!("{} (mean of {count})", group.name) } else { group.name.clone() };
+        let name = if count > 1 { format!("{} (mean of {count})", group.short) } else { group.short.clone() };
         Series::new(name, color, mean(&group.runs))
     });
     let chart = LineChart {

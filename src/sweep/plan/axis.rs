@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::file::{AxisEntry, Range, Scale, text_of};
-use crate::config;
+use crate::config::{self, Field};
 use crate::random;
 
 /// Values of a range, and trials of a sweep, at most: more are a slip, and would take all memory before anything runs.
@@ -48,9 +48,33 @@ impl Choice {
     pub fn setting(field: &str, text: String) -> Self {
         Self { label: text.clone(), presets: Vec::new(), settings: vec![(field.to_owned(), text)] }
     }
+
+    /// Whether it sets this field alone, to what its label says.
+    fn is_value_of(&self, field: &str) -> bool {
+        matches!(&self.settings[..], [(name, text)] if name == field && *text == self.label)
+    }
 }
 
 impl Axis {
+    /// The seeds of a file, which hold for all steps.
+    pub fn of_seeds(seeds: &[u64]) -> Option<Self> {
+        let choices = seeds.iter().map(|seed| Choice::setting("seed", seed.to_string())).collect();
+        let axis = Self { name: "seed".to_owned(), steps: Vec::new(), choices: Choices::Listed(choices) };
+        (!seeds.is_empty()).then_some(axis)
+    }
+
+    /// The field that its values are of; none of presets, cases, and datasets, whose labels are names.
+    pub fn field(&self) -> Option<&'static Field> {
+        let name = match &self.choices {
+            Choices::Between { field, .. } => field,
+            Choices::Listed(listed) => match &listed.first()?.settings[..] {
+                [(field, _)] if listed.iter().all(|choice| choice.is_value_of(field)) => field,
+                _ => return None,
+            },
+        };
+        config::field(name)
+    }
+
     /// What the entry of a file means; otherwise what is wrong with it.
     pub fn new(entry: &AxisEntry, draws: bool) -> Result<Self, String> {
         let what =
@@ -195,6 +219,12 @@ fn short(number: f64) -> String {
 /// Zero has a sign as a float, and no field takes `-0`.
 fn unsigned_zero(number: f64) -> f64 {
     if number == 0.0 { 0.0 } else { number }
+}
+
+/// Whether two texts are the same value of a field: `1e-3` and `0.001` are. Without a field, the same text.
+pub fn same_value(field: Option<&Field>, left: &str, right: &str) -> bool {
+    let read = |text| field.and_then(|field| (field.read)(text)).map(|(value, _)| value);
+    left == right || read(left).is_some_and(|value| read(right) == Some(value))
 }
 
 /// The field's name, or what is wrong with it.

@@ -2,21 +2,27 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::axis::{Axis, Choice, Choices, MOST};
+use super::axis::{Axis, Choice, Choices, MOST, same_value};
 use super::file::{Combine, SweepFile, text_of};
-use crate::config::nearest;
+use crate::config::{Field, nearest};
 use crate::random::{self, Purpose};
+
+/// An axis, and the field that its values are of.
+type Known<'a> = (&'a Axis, Option<&'static Field>);
 
 /// One choice for each axis.
 pub type Combination = Vec<Choice>;
 
-/// All combinations in the order of the file, the first axis slowest; seeds are no axis here. Otherwise what is wrong.
+/// All combinations in the order of the file, the first axis slowest, each with all seeds of the file, whose choice comes last.
+/// Otherwise what is wrong.
 pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>, Vec<String>> {
+    let seeds = Axis::of_seeds(&file.seeds);
+    let all: Vec<Known> = axes.iter().chain(&seeds).map(|axis| (axis, axis.field())).collect();
     let mut problems = Vec::new();
     if let (Combine::Product | Combine::Zip, Some(_)) = (file.combine, file.samples) {
         problems.push("`samples` goes with combine = \"random\"; drop it, or set that".to_owned());
     }
-    problems.extend(unknown_exclusions(file, axes));
+    problems.extend(unknown_exclusions(file, &all));
     if count(file, axes).is_none_or(|count| count > MOST) {
         problems.push(format!("these are more than {MOST} trials; give fewer values, seeds or `samples`"));
         return Err(problems);
@@ -35,8 +41,8 @@ pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>,
             }
         },
     };
-    let kept: Vec<_> =
-        found.into_iter().filter(|found| !file.exclude.iter().any(|rule| excludes(rule, axes, found))).collect();
+    let is_kept = |found: &Combination| !file.exclude.iter().any(|rule| excludes(rule, &all, found));
+    let kept: Vec<_> = with_seeds(found, seeds.as_ref()).into_iter().filter(is_kept).collect();
     if problems.is_empty() && kept.is_empty() {
         problems.push("everything is excluded, no trial is left; drop an [[exclude]]".to_owned());
     }
@@ -52,6 +58,12 @@ fn count(file: &SweepFile, axes: &[Axis]) -> Option<u64> {
         Combine::Random => file.samples.or(Some(0)),
     };
     combinations?.checked_mul(file.seeds.len().max(1) as u64)
+}
+
+fn with_seeds(found: Vec<Combination>, seeds: Option<&Axis>) -> Vec<Combination> {
+    let Some(seeds) = seeds.map(listed) else { return found };
+    let repeat = |start: Combination| seeds.iter().map(move |seed| [&start[..], std::slice::from_ref(seed)].concat());
+    found.into_iter().flat_map(repeat).collect()
 }
 
 fn listed(axis: &Axis) -> &[Choice] {
@@ -97,19 +109,20 @@ fn draws(axes: &[Axis], seed: u64, samples: u64) -> Vec<Combination> {
     (0..samples).map(combination).filter(|combination| seen.insert(combination.clone())).collect()
 }
 
-fn unknown_exclusions(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
+fn unknown_exclusions(file: &SweepFile, axes: &[Known]) -> Vec<String> {
     let mut problems = Vec::new();
     for rule in &file.exclude {
         if rule.is_empty() {
             problems.push("an [[exclude]] without a value would exclude everything; drop it".to_owned());
         }
         for (name, value) in rule {
-            let Some(axis) = axes.iter().find(|axis| axis.name == *name) else {
-                let near = nearest(name, axes.iter().map(|axis| axis.name.as_str()));
+            let Some(&(axis, field)) = axes.iter().find(|(axis, _)| axis.name == *name) else {
+                let near = nearest(name, axes.iter().map(|(axis, _)| axis.name.as_str()));
                 problems.push(format!("[[exclude]]: no axis is called `{name}`; the nearest is `{near}`"));
                 continue;
             };
-            for text in texts(value).iter().filter(|text| !listed(axis).is_empty() && !has(axis, text)) {
+            let is_there = |text: &str| listed(axis).iter().any(|choice| same_value(field, &choice.label, text));
+            for text in texts(value).iter().filter(|text| !listed(axis).is_empty() && !is_there(text)) {
                 let near = nearest(text, listed(axis).iter().map(|choice| choice.label.as_str()));
                 problems.push(format!("[[exclude]]: axis `{name}` has no value `{text}`; the nearest is `{near}`"));
             }
@@ -118,14 +131,11 @@ fn unknown_exclusions(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
     problems
 }
 
-fn has(axis: &Axis, text: &str) -> bool {
-    listed(axis).iter().any(|choice| choice.label == text)
-}
-
-fn excludes(rule: &BTreeMap<String, toml::Value>, axes: &[Axis], found: &Combination) -> bool {
+fn excludes(rule: &BTreeMap<String, toml::Value>, axes: &[Known], found: &Combination) -> bool {
     rule.iter().all(|(name, value)| {
-        let choice = axes.iter().position(|axis| axis.name == *name).and_then(|at| found.get(at));
-        choice.is_some_and(|choice| texts(value).contains(&choice.label))
+        let mut pairs = axes.iter().zip(found);
+        let Some((&(_, field), choice)) = pairs.find(|((axis, _), _)| axis.name == *name) else { return false };
+        texts(value).iter().any(|text| same_value(field, &choice.label, text))
     })
 }
 
@@ -189,6 +199,20 @@ mod tests {
         assert!(rates.iter().all(|rate| (1e-4..=1e-2).contains(rate)));
         let below = rates.iter().filter(|rate| **rate < 1e-3).count();
         assert!((10..=30).contains(&below), "{below} of 40 draws are in the lower decade");
+    }
+
+    #[test]
+    fn values_are_excluded_however_they_are_written() {
+        let axes = "[[axis]]\nname = \"rate\"\nfield = \"lr\"\nvalues = [0.001, \"2e-3\"]\n\
+                    [[axis]]\nfield = \"use_kd\"\nvalues = [true, \"no\"]\n";
+        let left = |rule: &str| labels(&format!("{axes}[[exclude]]\n{rule}\n"));
+        assert_eq!(left("rate = \"1e-3\""), ["2e-3 true", "2e-3 no"]);
+        assert_eq!(left("rate = 0.002\nuse_kd = false"), ["0.001 true", "0.001 no", "2e-3 true"]);
+        let seeds = "seeds = [1, 2]\n[[axis]]\nfield = \"lr\"\nvalues = [0.1, 0.2]\n[[exclude]]\n";
+        assert_eq!(labels(&format!("{seeds}seed = 2\nlr = 1e-1\n")), ["0.1 1", "0.2 1", "0.2 2"]);
+        let (file, axes) = file(&format!("{seeds}seed = 3\n"));
+        let said = combinations(&file, &axes).unwrap_err().join("\n");
+        assert!(said.contains("axis `seed` has no value `3`; the nearest is `1`"), "{said}");
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::axis::{Axis, Choice, Choices, split};
+use super::axis::{Axis, Choice, split};
 use super::combine::{Combination, combinations};
 use super::file::{Combine, Step, StepCommand, SweepFile, text_of};
-use super::task::{Input, Plan, Task, TaskKind, Trial, describe, trial_id};
+use super::task::{Input, Places, Plan, Task, TaskKind, Trial, describe, trial_id};
 use super::{metric, shared};
 use crate::config::{self, Config, CurriculumKind, Sources, nearest};
 use crate::sweep::SweepError;
@@ -46,8 +46,8 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
     if !problems.is_empty() {
         return Err(invalid(problems));
     }
-    let (varied, seeds) = axes.split_at(axes.len() - usize::from(!file.seeds.is_empty()));
-    let combinations = with_seeds(combinations(file, varied).map_err(invalid)?, seeds);
+    let varied = &axes[..axes.len() - usize::from(!file.seeds.is_empty())];
+    let combinations = combinations(file, varied).map_err(invalid)?;
 
     let mut expansion = Expansion { file, axes: &axes, shown, surroundings, tasks: Vec::new(), known: HashSet::new() };
     let mut trials: Vec<Trial> = Vec::new();
@@ -68,8 +68,10 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
         resources: file.resources.clone(),
         slurm: file.slurm.clone(),
         axes: axes.iter().map(|axis| axis.name.clone()).collect(),
+        fields: axes.iter().map(|axis| axis.field().map(|field| field.name.to_owned())).collect(),
         tasks: expansion.tasks,
         trials,
+        places: Places::default(),
     })
 }
 
@@ -83,17 +85,8 @@ fn axes(file: &SweepFile) -> Result<Vec<Axis>, Vec<String>> {
             Err(problem) => problems.push(problem),
         }
     }
-    if !file.seeds.is_empty() {
-        let choices = file.seeds.iter().map(|seed| Choice::setting("seed", seed.to_string())).collect();
-        axes.push(Axis { name: "seed".to_owned(), steps: Vec::new(), choices: Choices::Listed(choices) });
-    }
+    axes.extend(Axis::of_seeds(&file.seeds));
     if problems.is_empty() { Ok(axes) } else { Err(problems) }
-}
-
-fn with_seeds(found: Vec<Combination>, seeds: &[Axis]) -> Vec<Combination> {
-    let Some(Axis { choices: Choices::Listed(seeds), .. }) = seeds.first() else { return found };
-    let repeat = |start: Combination| seeds.iter().map(move |seed| [&start[..], std::slice::from_ref(seed)].concat());
-    found.into_iter().flat_map(repeat).collect()
 }
 
 /// Fields of a run that would be without effect in a sweep.

@@ -10,6 +10,7 @@ mod shared;
 mod shipped;
 pub mod task;
 
+pub use axis::same_value;
 pub use expand::{Surroundings, expand};
 pub use file::{Direction, JobsFile, SweepFile};
 pub use overrides::apply as override_field;

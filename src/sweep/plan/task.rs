@@ -1,9 +1,12 @@
 //! Tasks and trials: what is to be done, each known by a digest of what its result depends on.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
-use crate::config::{self, Config, Stage};
+use crate::config::{self, Config, Field, Stage};
 use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
@@ -21,9 +24,32 @@ pub struct Plan {
     pub slurm: SlurmSettings,
     /// Names of the axes, in the order of the trials' labels.
     pub axes: Vec<String>,
+    /// The field that the values of each axis are of, where they are of one.
+    #[serde(default)]
+    pub fields: Vec<Option<String>>,
     /// In an order in which whatever a task needs comes before it.
     pub tasks: Vec<Task>,
     pub trials: Vec<Trial>,
+    #[serde(skip)]
+    pub places: Places,
+}
+
+/// Where each task stands in the plan; found out when the first one is looked for.
+#[derive(Debug, Default)]
+pub struct Places(OnceLock<HashMap<String, usize>>);
+
+impl Clone for Places {
+    /// A copy may be changed before it is looked into.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Places {
+    /// They follow from the tasks.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// One command, done once however many trials need it.
@@ -121,7 +147,14 @@ impl Plan {
 
     /// The task of this digest.
     pub fn task(&self, id: &str) -> Option<&Task> {
-        self.tasks.iter().find(|task| task.id == id)
+        let places = || self.tasks.iter().enumerate().map(|(at, task)| (task.id.clone(), at)).collect();
+        let at = *self.places.0.get_or_init(places).get(id)?;
+        self.tasks.get(at)
+    }
+
+    /// The field that the values of this axis are of.
+    pub fn field(&self, axis: usize) -> Option<&'static Field> {
+        config::field(self.fields.get(axis)?.as_deref()?)
     }
 
     /// `kd_alpha=0.5 seed=42`.
@@ -197,4 +230,31 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
 /// Digest of a trial: of all its tasks.
 pub fn trial_id(tasks: &[String]) -> String {
     blake3::hash(tasks.join(" ").as_bytes()).to_hex()[..12].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_task_is_found_however_many_there_are() {
+        // Seconds to look for each of so many tasks once: the best of several times.
+        let seconds = |count: usize| {
+            let mut plan = crate::sweep::parts::plan("store", &Config::default(), 1, &Default::default());
+            let task = plan.tasks.remove(0);
+            plan.tasks = (0..count).map(|at| Task { id: format!("{at:016x}"), ..task.clone() }).collect();
+            let ids: Vec<String> = plan.tasks.iter().map(|task| task.id.clone()).collect();
+            let time = |plan: Plan| {
+                let start = Instant::now();
+                assert!(ids.iter().all(|id| plan.task(id).is_some_and(|task| task.id == *id)));
+                assert!(plan.task("none").is_none());
+                start.elapsed()
+            };
+            (0..5).map(|_| time(plan.clone())).min().unwrap_or(Duration::MAX).as_secs_f64()
+        };
+        let (few, many) = (seconds(2_000), seconds(20_000));
+        assert!(many < 50.0 * few, "{few} s for 2,000 tasks, {many} s for 20,000");
+    }
 }

@@ -24,9 +24,35 @@ use logs::Logs;
 /// When all is done, the ends of logs are waited for so long.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// What Ray is asked to run for a task, as `--dry-run` prints it.
+/// What Ray is asked to run for each task that is not done, as `--dry-run` prints it.
 pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepError> {
-    plan.tasks.iter().map(|task| request(folder, plan, task, 1)).collect()
+    let mut requests = Vec::new();
+    for task in &plan.tasks {
+        if !folder.state(task)?.status.is_done() {
+            requests.push(request(folder, plan, task, 1)?);
+        }
+    }
+    Ok(requests)
+}
+
+/// What these jobs ask for, in words: a line for those of a step that ask for the same.
+pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
+    let mut kinds: Vec<([Value; 4], u64)> = Vec::new();
+    for request in requests(folder, plan)? {
+        let asks =
+            ["entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory"].map(|name| request[name].clone());
+        let [cpus, gpus, memory] = asks;
+        let kind = [request["metadata"]["step"].clone(), cpus, gpus, memory];
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let line = |([step, cpus, gpus, memory], count): &([Value; 4], u64)| {
+        let mebibytes = memory.as_u64().unwrap_or(0) >> 20;
+        format!("{count} {}: {cpus} CPUs, {gpus} GPUs, {mebibytes} MiB each", step.as_str().unwrap_or_default())
+    };
+    Ok(kinds.iter().map(line).collect())
 }
 
 /// Submits what is left to do to the cluster at `RAY_ADDRESS` and waits for it.

@@ -1,7 +1,7 @@
 //! What a sweep says: groups over seeds, the best of each dataset, the effect of each axis, the Pareto front, and pairs.
 
 use super::statistics::{Summary, permutation_test, summarize};
-use crate::sweep::plan::{Direction, Plan};
+use crate::sweep::plan::{Direction, Plan, same_value};
 use crate::sweep::state::Row;
 
 /// The axis over which repeats are averaged.
@@ -201,13 +201,13 @@ fn condition(plan: &Plan, rows: &[Row], text: &str) -> Result<(String, String), 
         return Err(format!("`{text}`: no axis is called `{axis}`; the nearest is `{near}`"));
     };
     let labels = rows.iter().filter_map(|row| row.trial.labels.get(at)).map(String::as_str);
-    if !labels.clone().any(|label| label == value) {
-        return Err(format!(
+    match labels.clone().find(|label| same_value(plan.field(at), label, value)) {
+        Some(label) => Ok((axis.to_owned(), label.to_owned())),
+        None => Err(format!(
             "`{text}`: axis `{axis}` has no such value; the nearest is `{}`",
             crate::config::nearest(value, labels)
-        ));
+        )),
     }
-    Ok((axis.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]
@@ -271,6 +271,10 @@ mod tests {
         assert_eq!(found.difference.count, 6);
         assert!((found.difference.mean - 0.1).abs() < 1e-12);
         assert_eq!((found.second_better, found.p_value), (0, 2.0 / 64.0));
+        let written_otherwise = compare(&plan, &rows, "lr=1e-1", "lr=0.20").unwrap();
+        assert_eq!((written_otherwise.difference, written_otherwise.first.as_str()), (found.difference, "lr=1e-1"));
+        assert!(compare(&plan, &rows, "lr=0.1", "lr=1e-1").unwrap_err().contains("given twice"));
+        assert_eq!(compare(&plan, &rows, "seed=1", "seed=2").unwrap().difference.count, 4);
         assert!(compare(&plan, &rows, "lr=0.1", "lr=0.3").unwrap_err().contains("nearest"));
         assert!(compare(&plan, &rows, "rl=0.1", "lr=0.2").unwrap_err().contains("`lr`"));
         assert!(compare(&plan, &rows, "lr=0.1", "lr=0.1").unwrap_err().contains("given twice"));

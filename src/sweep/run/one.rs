@@ -10,9 +10,11 @@ use super::view::end_line;
 use crate::interrupt;
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task};
-use crate::sweep::state::{Status, SweepFolder};
+use crate::sweep::state::{Claim, Status, SweepFolder};
 
 const PAUSE: Duration = Duration::from_millis(50);
+/// A claim is found held so many times before another process is taken to be at work.
+const LOOKS: u32 = 3;
 
 /// How the task stands after the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ fn work_by(
         eprintln!("{} {}: something that it needs is not done", task.step, task.label);
         return Ok(Outcome::NotNow);
     }
-    let Some(claim) = folder.claim(task)? else {
+    let Some(claim) = claim(folder, task)? else {
         eprintln!("{} {}: another process is at it", task.step, task.label);
         return Ok(Outcome::NotNow);
     };
@@ -87,6 +89,18 @@ fn work_by(
         _ if state.growths > growths => Outcome::TooLarge,
         _ => Outcome::PutOff,
     })
+}
+
+/// The task, unless another process is at it. Who only looks at the claim holds it for a moment, too, and a job that took
+/// that for work would end for nothing.
+fn claim(folder: &SweepFolder, task: &Task) -> Result<Option<Claim>, SweepError> {
+    for _ in 1..LOOKS {
+        if let Some(claim) = folder.claim(task)? {
+            return Ok(Some(claim));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    folder.claim(task)
 }
 
 /// The log of the job shows what the task says, while it says it.

@@ -7,4 +7,4 @@ mod submit;
 
 pub use script::{PUT_OFF, TOO_LARGE};
 pub use settings::SlurmSettings;
-pub use submit::{run, scripts};
+pub use submit::{asked, run, scripts};

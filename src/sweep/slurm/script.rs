@@ -17,14 +17,13 @@ pub const TOO_LARGE: u8 = 76;
 pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task], granted: u64) -> String {
     let settings = &plan.slurm;
     let step = tasks.first().map_or("", |task| task.step.as_str());
-    let asked_mebibytes = (granted as f64 * (1.0 + settings.memory_margin.max(0.0)) / f64::from(1 << 20)).ceil();
     let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
     let log = folder.path().join("slurm").join(format!("{step}-%A_%a.log"));
     let mut directives = vec![
         format!("--job-name=kdgat-{}-{step}", plain(&plan.name)),
         format!("--array=0-{}{at_once}", tasks.len().saturating_sub(1)),
         format!("--cpus-per-task={}", settings.cpus),
-        format!("--mem={asked_mebibytes:.0}M"),
+        format!("--mem={}M", settings.asked_mebibytes(granted)),
         format!("--time={}", settings.time),
         format!("--signal=B:USR1@{}", settings.signal_seconds),
         "--requeue".to_owned(),

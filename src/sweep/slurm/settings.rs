@@ -51,6 +51,11 @@ const MOST_SIGNAL_SECONDS: u64 = 65535;
 const MOST_MARGIN: f64 = 10.0;
 
 impl SlurmSettings {
+    /// Memory in MiB that Slurm is asked for, for a task that is granted so many bytes.
+    pub fn asked_mebibytes(&self, granted: u64) -> u64 {
+        (granted as f64 * (1.0 + self.memory_margin.max(0.0)) / f64::from(1 << 20)).ceil() as u64
+    }
+
     /// What cannot be meant, so that it is told before a job is submitted, and not by `sbatch`.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

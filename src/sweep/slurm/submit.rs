@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::queue::{self, JobId, JobState};
 use super::script::script;
+use super::settings::SlurmSettings;
 use crate::files;
 use crate::sweep::SweepError;
 use crate::sweep::cluster::{Cluster, LOST, attend};
@@ -19,14 +20,28 @@ use crate::sweep::state::{Status, SweepFolder};
 /// A job that has left the queue may not have written its state yet, as file systems go.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The scripts in the order of their submission, as `--dry-run` prints them.
+/// The scripts of what is not done, in the order of their submission, as `--dry-run` prints them.
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let program = program()?;
-    let mut tasks: Vec<(&Task, u64)> = Vec::new();
+    let text = |array: &Array| script(&program, folder, plan, &array.tasks, array.granted);
+    Ok(arrays(&left(folder, plan)?).iter().map(text).collect())
+}
+
+/// What each of these arrays asks for, in words.
+pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
+    Ok(arrays(&left(folder, plan)?).iter().map(|array| array.asked(&plan.slurm)).collect())
+}
+
+/// Tasks that are not done, and what each is granted.
+fn left<'a>(folder: &SweepFolder, plan: &'a Plan) -> Result<Vec<(&'a Task, u64)>, SweepError> {
+    let mut tasks = Vec::new();
     for task in &plan.tasks {
-        tasks.push((task, plan.resources.granted_bytes(folder.state(task)?.growths)));
+        let state = folder.state(task)?;
+        if !state.status.is_done() {
+            tasks.push((task, plan.resources.granted_bytes(state.growths)));
+        }
     }
-    Ok(arrays(&tasks).iter().map(|array| script(&program, folder, plan, &array.tasks, array.granted)).collect())
+    Ok(tasks)
 }
 
 /// Submits what is left to do and waits for it.
@@ -238,6 +253,19 @@ struct Array<'a> {
 impl Array<'_> {
     fn step(&self) -> &str {
         self.tasks.first().map_or("", |task| &task.step)
+    }
+
+    /// `array of 12 student: 1 cores, 805 MiB, 00:10:00 each, 4 at once`.
+    fn asked(&self, settings: &SlurmSettings) -> String {
+        let mut each = vec![
+            format!("{} cores", settings.cpus),
+            format!("{} MiB", settings.asked_mebibytes(self.granted)),
+            settings.time.clone(),
+        ];
+        each.extend(settings.gres.clone());
+        each.extend(settings.partition.iter().map(|name| format!("partition {name}")));
+        let at_once = if settings.at_once > 0 { format!("; {} at once", settings.at_once) } else { String::new() };
+        format!("array of {} {}: {} each{at_once}", self.tasks.len(), self.step(), each.join(", "))
     }
 }
 

@@ -152,6 +152,19 @@ impl SweepFolder {
         Ok(state)
     }
 
+    /// How far a task is for those who look on. A state says what was true when it was written, the claim what is: it
+    /// goes with the processes that held it.
+    pub fn seen(&self, task: &Task) -> Result<TaskState, SweepError> {
+        let state = self.state(task)?;
+        if state.status != Status::Running || self.is_claimed(task)? {
+            return Ok(state);
+        }
+        // It may have ended, or begun again, between the two looks.
+        let again = self.state(task)?;
+        let status = if again == state { Status::Interrupted } else { again.status };
+        Ok(TaskState { status, ..again })
+    }
+
     /// The task, if nobody else works on it.
     pub fn claim(&self, task: &Task) -> Result<Option<Claim>, SweepError> {
         let folder = self.task(task);
@@ -167,7 +180,12 @@ impl SweepFolder {
         match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(SweepError::file(&path, "open")(error)),
-            Ok(file) => Ok(!try_lock(&file, &path)?),
+            // Shared, so that those who look do not take each other for workers; on NFS no other lock is had for reading.
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => Ok(false),
+                Err(fs::TryLockError::WouldBlock) => Ok(true),
+                Err(fs::TryLockError::Error(error)) => Err(SweepError::file(&path, "look at the lock of")(error)),
+            },
         }
     }
 
@@ -271,6 +289,26 @@ mod tests {
         child.wait().unwrap();
         assert!(!folder.is_claimed(&task).unwrap(), "the claim of a dead process holds");
         assert!(folder.claim(&task).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_nobody_works_on_is_not_running() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = SweepFolder::at(temporary.path()).unwrap();
+        let plan = crate::sweep::parts::plan("store", &Config::default(), 2, &Default::default());
+        let [held, left] = &plan.tasks[..] else { panic!("two parts") };
+        let running = TaskState { status: Status::Running, attempts: 1, ..TaskState::default() };
+        let claim = folder.claim(held).unwrap().unwrap();
+        claim.write(&running).unwrap();
+        folder.claim(left).unwrap().unwrap().write(&running).unwrap();
+        assert_eq!(folder.seen(held).unwrap(), running);
+        // A process that another test begins may hold the claim for a moment.
+        let seen = |task| (0..50).map(|_| folder.seen(task).unwrap().status).find(|found| *found != Status::Running);
+        assert_eq!(seen(left), Some(Status::Interrupted));
+        assert_eq!(folder.state(left).unwrap(), running, "looking on changed the state");
+        claim.write(&TaskState { status: Status::Done, ..running }).unwrap();
+        drop(claim);
+        assert_eq!(folder.seen(held).unwrap().status, Status::Done);
     }
 
     #[test]

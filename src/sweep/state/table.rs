@@ -36,7 +36,7 @@ pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
     let mut states: BTreeMap<&str, TaskState> = BTreeMap::new();
     let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
     for task in &plan.tasks {
-        let state = folder.state(task)?;
+        let state = folder.seen(task)?;
         statuses.insert(&task.id, state.status);
         states.insert(&task.id, state);
         // What a task needs comes before it.
@@ -95,6 +95,7 @@ fn together(statuses: impl Iterator<Item = Status>) -> Status {
         true if any(Status::Stopped) => Status::Stopped,
         true => Status::Done,
         false if any(Status::Running) => Status::Running,
+        false if any(Status::Interrupted) => Status::Interrupted,
         false => Status::Waiting,
     }
 }

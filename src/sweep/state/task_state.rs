@@ -53,6 +53,8 @@ pub enum Status {
     #[default]
     Waiting,
     Running,
+    /// As [`SweepFolder::seen`](super::SweepFolder::seen) has it, never in a file: `running` by its state, and nobody works on it.
+    Interrupted,
     Done,
     /// Ended early because it promised little; counts as done.
     Stopped,
@@ -66,6 +68,7 @@ impl Status {
         match self {
             Self::Waiting => "waiting",
             Self::Running => "running",
+            Self::Interrupted => "interrupted",
             Self::Done => "done",
             Self::Stopped => "stopped",
             Self::Failed => "failed",

@@ -1,0 +1,50 @@
+//! What `kdgat sweep --dry-run` prints.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use super::{Executor, SweepArgs, counts, local_slots};
+use crate::sweep::plan::{Found, Plan};
+use crate::sweep::state::SweepFolder;
+use crate::sweep::{ray, slurm};
+
+/// What would run, and how: beside each other on this machine, or with what a cluster is asked for.
+pub fn described(args: &SweepArgs, found: &Found, plan: &Plan, folder: &SweepFolder) -> Result<String> {
+    let (how, asked) = match args.executor {
+        Executor::Local => (local_slots(args, plan)?.reason, Vec::new()),
+        Executor::Slurm => {
+            let asked = slurm::asked(folder, plan)?;
+            (format!("{} job arrays on Slurm, an element a task", asked.len()), asked)
+        }
+        Executor::Ray => {
+            let asked = ray::asked(folder, plan)?;
+            ("jobs on Ray, one a task".to_owned(), asked)
+        }
+    };
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _ = writeln!(text, "sweep {}: {}", plan.name, found.file.description);
+    let _ = writeln!(text, "{} {}; folder {}", plan.direction.as_str(), plan.metric, folder.path().display());
+    let _ = writeln!(text, "{} trials, {}; {how}", plan.trials.len(), counts(plan));
+    for line in asked {
+        let _ = writeln!(text, "  {line}");
+    }
+    for task in &plan.tasks {
+        let needs: Vec<&str> =
+            task.needs.iter().filter_map(|id| plan.task(id)).map(|task| task.step.as_str()).collect();
+        let after = if needs.is_empty() { String::new() } else { format!("  after {}", needs.join(", ")) };
+        let _ =
+            writeln!(text, "  {}  kdgat {}  {}{after}", task.folder_name(), task.kind.words().join(" "), task.label);
+    }
+    Ok(text)
+}
+
+/// What a cluster would be sent, as text.
+pub fn requests(executor: Executor, folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>> {
+    Ok(match executor {
+        Executor::Local => Vec::new(),
+        Executor::Slurm => slurm::scripts(folder, plan)?,
+        Executor::Ray => ray::requests(folder, plan)?.iter().map(|request| format!("{request:#}\n")).collect(),
+    })
+}
