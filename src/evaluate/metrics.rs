@@ -73,15 +73,7 @@ impl Confusion {
             0.0 if total > 0.0 => 0.0,
             product => share(hits * passed - alarms * missed, product.sqrt()),
         };
-        [
-            share(hits + passed, total),
-            0.5 * (recall + specificity),
-            precision,
-            recall,
-            f1,
-            specificity,
-            mcc,
-        ]
+        [share(hits + passed, total), 0.5 * (recall + specificity), precision, recall, f1, specificity, mcc]
     }
 }
 
