@@ -107,7 +107,13 @@ impl Entry {
         }
         files.sort_by(|one: &SourceFile, other| (&one.folder, &one.path).cmp(&(&other.folder, &other.path)));
         // The patterns say which of its files are meant.
-        Ok(Dataset { name: self.name.clone(), root: root.to_path_buf(), files, passed_over: Vec::new(), published_format: None })
+        Ok(Dataset {
+            name: self.name.clone(),
+            root: root.to_path_buf(),
+            files,
+            passed_over: Vec::new(),
+            published_format: None,
+        })
     }
 
     fn collect(&self, root: &Path, folder: &Path, depth: usize, files: &mut Vec<SourceFile>) -> Result<(), CanError> {
