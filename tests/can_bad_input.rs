@@ -182,6 +182,30 @@ fn frames_before_the_damage_are_given_out() {
     }
 }
 
+/// A damaged block behind a whole one, as a bad disk leaves it: no row before it is lost, and the error names the line.
+#[test]
+fn rows_before_a_damaged_block_are_given_out() {
+    let text: String =
+        (0..5000).map(|index| format!("{index}.25,{:X},{:016X},0\n", index % 2048, index * 7777)).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let mut bytes = gzip.finish().unwrap();
+    // Behind the header of 10 bytes blocks of a type, a length, its complement, and as many bytes of the text.
+    let first_block = usize::from(u16::from_le_bytes([bytes[11], bytes[12]]));
+    bytes[10 + 5 + first_block + 3] ^= 0xFF;
+    let expected = text.as_bytes()[..first_block].iter().filter(|&&byte| byte == b'\n').count();
+    assert!((100..4900).contains(&expected), "{expected}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv.gz");
+    fs::write(&path, bytes).unwrap();
+    let mut log = open_log(&path, None).unwrap();
+    let mut frames = Vec::new();
+    assert_eq!(log.read_block(10_000, &mut frames).unwrap(), expected);
+    let error = log.read_block(10_000, &mut frames).unwrap_err().to_string();
+    assert!(error.contains(&format!("log.csv.gz:{}: damaged", expected + 1)), "{error}");
+    assert!(error.contains(&format!("after {first_block} decompressed bytes")), "{error}");
+}
+
 #[test]
 fn zeros_behind_gzip_are_nothing() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

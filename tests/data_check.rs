@@ -251,3 +251,26 @@ fn known_datasets_are_listed_and_found_by_name() {
     let (code, text) = run(&["data", "info", "--data", "all"]);
     assert!(code == Some(2) && text.contains("--data NAME"), "{text}");
 }
+
+/// A known dataset's logs are read in whatever format they are; one that is not its publisher's is noted.
+#[test]
+fn logs_in_another_format_than_the_published_one_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("set_01");
+    write_log(&root, "train_01_attack_free", "drive.csv", &traffic(3000, 12, 1, 0..0));
+    let checked = |data: &Path| {
+        let options = CheckOptions { format: None, window: 100, max_reject_share: 0.01, threads: 2 };
+        check(&kdgat::can::catalogue::open(data, Some(folder.path())).unwrap(), &options)
+    };
+    let noted = |report: &CheckReport| report.findings.iter().any(|finding| finding.text.contains("is published as"));
+    assert!(!noted(&checked(Path::new("set_01"))));
+    let copy: String = (0..200).map(|frame| format!("({frame}.000000) can0 044#2A366C2BBA\n")).collect();
+    fs::write(root.join("train_01_attack_free/copy.log"), copy).unwrap();
+    for data in [Path::new("set_01"), &root] {
+        let report = checked(data);
+        assert_said(&report, Severity::Note, &["1 logs are in the format candump", "copy.log", "can-train-and-test"]);
+        assert!(report.logs.iter().all(|log| log.report.rejected_rows() == 0));
+    }
+    fs::rename(&root, folder.path().join("mine")).unwrap();
+    assert!(!noted(&checked(Path::new("mine"))));
+}

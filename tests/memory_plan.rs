@@ -43,6 +43,22 @@ fn a_plan_names_components_and_what_would_help() {
     assert!(hopeless.contains("not even one graph"), "{hopeless}");
 }
 
+/// More graphs than memory has bytes are planned for like any others.
+#[test]
+fn a_plan_takes_the_same_memory_for_any_number_of_graphs() {
+    let workplace = Workplace::new();
+    let plan = |graphs: &str| {
+        let size = ["--graphs", graphs, "--nodes", "60", "--edges", "160", "--batch-size", "1000000000"];
+        let settings = ["memory", "plan", "--preset", "gat,student", "--use-kd", "false", "--memory-limit", "8GiB"];
+        workplace.success(&[&settings[..], &["--optimize-batch-size", "false"], &size[..]].concat())
+    };
+    let usual = plan("4000000");
+    for graphs in ["10000000000000", "18446744073709551615"] {
+        let recommended = |plan: &str| plan.lines().next().unwrap().to_owned();
+        assert_eq!(recommended(&plan(graphs)), recommended(&usual));
+    }
+}
+
 const SIZE: &[&str] = &["--graphs", "5000", "--nodes", "30", "--edges", "80", "--memory-limit", "8GiB"];
 
 /// Bytes of a component, as its line in the table ends.

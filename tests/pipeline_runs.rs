@@ -144,6 +144,17 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let started = |step: &str| said.lines().any(|line| line.starts_with("started ") && line.contains(step));
     assert!(started("gat-student") && started("fusion-student") && started("evaluate"), "{said}");
     assert!(!started("vgae-") && !started("gat-teacher") && !started("fusion-teacher"), "{said}");
+    // The results of both settings are kept; the report is on those of now, and on request on the others.
+    let folder = only_folder(&workplace.path().join("whole"));
+    let students = std::fs::read_dir(folder.join("tasks")).unwrap().map(|task| task.unwrap().file_name());
+    let students: Vec<String> = students.filter_map(|name| name.into_string().ok()).collect();
+    let students: Vec<&String> = students.iter().filter(|name| name.starts_with("gat-student-")).collect();
+    assert_eq!(students.len(), 2);
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    let (shown, earlier): (Vec<&String>, Vec<&String>) = students.into_iter().partition(|name| page.contains(*name));
+    assert_eq!((shown.len(), earlier.len()), (1, 1));
+    let earlier = folder.join("tasks").join(earlier[0]);
+    workplace.success(&["report", earlier.to_str().unwrap()]);
 
     // Other data: all of it.
     let other = workplace.path().join("small");

@@ -45,7 +45,7 @@ pub struct Entry {
     pub title: String,
     /// Names that its folder may have, under `KDGAT_DATA`.
     pub folders: Vec<String>,
-    /// Format of its logs.
+    /// The format that its logs are published in. Copies in another one are read as well: lines say what they are.
     pub format: Format,
     pub licence: String,
     pub citation: String,
@@ -107,7 +107,13 @@ impl Entry {
         }
         files.sort_by(|one: &SourceFile, other| (&one.folder, &one.path).cmp(&(&other.folder, &other.path)));
         // The patterns say which of its files are meant.
-        Ok(Dataset { name: self.name.clone(), root: root.to_path_buf(), files, passed_over: Vec::new() })
+        Ok(Dataset {
+            name: self.name.clone(),
+            root: root.to_path_buf(),
+            files,
+            passed_over: Vec::new(),
+            published_format: None,
+        })
     }
 
     fn collect(&self, root: &Path, folder: &Path, depth: usize, files: &mut Vec<SourceFile>) -> Result<(), CanError> {
@@ -153,12 +159,15 @@ pub fn open(data: &Path, data_folder: Option<&Path>) -> Result<Dataset, CanError
             OsStr::new(&entry.name) == name || entry.folders.iter().any(|folder| OsStr::new(folder) == name)
         })
     };
-    if !is_name {
-        let entry = data.file_name().and_then(entry_called).filter(|entry| !entry.parts.is_empty());
-        return match (Dataset::open(data), entry) {
-            (Err(CanError::NoDatasetFolders { .. }), Some(entry)) => entry.open(data),
+    let opened = |folder: &Path, entry: Option<&Entry>| {
+        let dataset = match (Dataset::open(folder), entry.filter(|entry| !entry.parts.is_empty())) {
+            (Err(CanError::NoDatasetFolders { .. }), Some(entry)) => entry.open(folder),
             (opened, _) => opened,
         };
+        Ok(Dataset { published_format: entry.map(|entry| entry.format), ..dataset? })
+    };
+    if !is_name {
+        return opened(data, data.file_name().and_then(entry_called));
     }
     let name = data.as_os_str();
     let entry = entry_called(name);
@@ -166,13 +175,9 @@ pub fn open(data: &Path, data_folder: Option<&Path>) -> Result<Dataset, CanError
         Some(entry) => entry.find(folder),
         None => Some(folder.join(name)).filter(|folder| folder.is_dir()),
     });
-    match (in_folder, entry) {
-        (Some(folder), Some(entry)) if !entry.parts.is_empty() => match Dataset::open(&folder) {
-            Err(CanError::NoDatasetFolders { .. }) => entry.open(&folder),
-            opened => opened,
-        },
-        (Some(folder), _) => Dataset::open(&folder),
-        (None, _) => Err(unknown(data, data_folder, entry)),
+    match in_folder {
+        Some(folder) => opened(&folder, entry),
+        None => Err(unknown(data, data_folder, entry)),
     }
 }
 

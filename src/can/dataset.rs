@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::CanError;
-use super::formats::METADATA_NAME;
+use super::formats::{Format, METADATA_NAME};
 
 /// How a log ends, when it is not compressed.
 pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
@@ -70,6 +70,9 @@ pub struct Dataset {
     /// Folders with something in them that is no log, or without a log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
+    /// Of a known dataset: the format that it is published in. Its logs are read in the one that their lines show.
+    #[serde(skip)]
+    pub published_format: Option<Format>,
 }
 
 /// What was passed over in a folder of a dataset.
@@ -132,7 +135,7 @@ impl Dataset {
                 extensions: endings(),
             });
         }
-        Ok(Dataset { name: dataset_name(root), root: root.to_path_buf(), files, passed_over })
+        Ok(Dataset { name: dataset_name(root), root: root.to_path_buf(), files, passed_over, published_format: None })
     }
 
     /// Warns of what was passed over.

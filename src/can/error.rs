@@ -59,8 +59,15 @@ pub enum CanError {
     Read { path: PathBuf, source: io::Error },
 
     /// Compressed data that ends early or is damaged.
-    #[error("{path}: damaged or truncated {compression} data after {decompressed_bytes} decompressed bytes ({source}); fetch the file again", path = path.display())]
-    Damaged { path: PathBuf, compression: &'static str, decompressed_bytes: u64, source: io::Error },
+    #[error("{path}:{line}: damaged or truncated {compression} data after {decompressed_bytes} decompressed bytes ({source}); fetch the file again", path = path.display())]
+    Damaged {
+        path: PathBuf,
+        /// The line that is not whole any more.
+        line: u64,
+        compression: &'static str,
+        decompressed_bytes: u64,
+        source: io::Error,
+    },
 
     /// No known format could read any of the first lines.
     #[error("{path}: no known log format reads its first lines (first line: {first_line:?}{reason}); known formats: {known}; --format forces one", path = path.display())]

@@ -52,7 +52,7 @@ pub fn run(command: MemoryCommand) -> Result<ExitCode> {
                 graphs,
                 nodes_per_graph: nodes,
                 // A window of 100 frames has between one and three successions for each of its IDs.
-                edges_per_graph: args.edges.unwrap_or(nodes * 3),
+                edges_per_graph: args.edges.unwrap_or(nodes.saturating_mul(3)),
             });
             plan_memory(&args.settings.load_reading(&reads::PLAN)?.config, size)?
         }

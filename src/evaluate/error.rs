@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::can::CanError;
 use crate::distill::RegistryError;
+use crate::distill::frozen::NoModel;
 use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
@@ -49,5 +50,11 @@ impl EvaluateError {
 impl From<tch::TchError> for EvaluateError {
     fn from(error: tch::TchError) -> Self {
         Self::Model(error.into())
+    }
+}
+
+impl From<NoModel> for EvaluateError {
+    fn from(error: NoModel) -> Self {
+        Self::Input(error.to_string())
     }
 }

@@ -50,6 +50,8 @@ impl Confusion {
 
     /// The first [`DECISION_METRICS`] of [`METRICS`]. F1 is 0 when there is an attack but no hit, and not defined without
     /// attacks: whether it is there depends on the data alone, so that means over folders are over the same ones for all models.
+    /// Precision is 0, too, when there is an attack and no alarm at all: a model that finds nothing does not get out of the
+    /// means. Without attacks it is 0 for false alarms, and not defined where there is none.
     /// The Matthews correlation is 0 when everything has one class or one decision, as is usual.
     pub fn metrics(&self) -> [f64; DECISION_METRICS] {
         let [hits, alarms, passed, missed] =
@@ -59,6 +61,10 @@ impl Confusion {
         let (recall, specificity) = (share(hits, hits + missed), share(passed, passed + alarms));
         let product = (hits + alarms) * (hits + missed) * (passed + alarms) * (passed + missed);
         let total = hits + alarms + passed + missed;
+        let precision = match hits + alarms {
+            0.0 if missed > 0.0 => 0.0,
+            called => share(hits, called),
+        };
         let f1 = match hits + missed {
             0.0 => f64::NAN,
             attacks => 2.0 * hits / (attacks + hits + alarms),
@@ -67,15 +73,7 @@ impl Confusion {
             0.0 if total > 0.0 => 0.0,
             product => share(hits * passed - alarms * missed, product.sqrt()),
         };
-        [
-            share(hits + passed, total),
-            0.5 * (recall + specificity),
-            share(hits, hits + alarms),
-            recall,
-            f1,
-            specificity,
-            mcc,
-        ]
+        [share(hits + passed, total), 0.5 * (recall + specificity), precision, recall, f1, specificity, mcc]
     }
 }
 
@@ -185,9 +183,15 @@ mod tests {
         assert_eq!((accuracy, specificity, mcc), (1.0, 1.0, 0.0));
         assert!(balanced.is_nan() && precision.is_nan() && recall.is_nan() && f1.is_nan());
         let missed = Confusion { false_negatives: 3, true_negatives: 5, ..Confusion::default() };
+        assert_eq!(missed.metrics()[2], 0.0, "precision of a model that finds nothing");
         assert_eq!(missed.metrics()[4], 0.0, "F1 of a model that finds nothing");
         let alarms = Confusion { false_positives: 3, true_negatives: 5, ..Confusion::default() };
         assert!(alarms.metrics()[4].is_nan(), "F1 without attacks, with alarms as without");
+        assert_eq!(alarms.metrics()[2], 0.0, "all are false alarms");
+        let attacks_alone = Confusion { true_positives: 2, false_negatives: 1, ..Confusion::default() };
+        let [_, balanced, precision, recall, _, specificity, mcc] = attacks_alone.metrics();
+        assert_eq!((precision, recall, mcc), (1.0, 2.0 / 3.0, 0.0));
+        assert!(specificity.is_nan() && balanced.is_nan());
         assert!(Confusion::default().metrics()[0].is_nan());
     }
 }

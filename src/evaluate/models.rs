@@ -7,7 +7,7 @@ use serde_json::Value;
 use tch::Device;
 
 use super::EvaluateError;
-use crate::distill::frozen;
+use crate::distill::frozen::{self, TEACHER_WEIGHTS};
 use crate::distill::registry::{Registered, Registry};
 use crate::graph::Vocabulary;
 use crate::memory::{Meter, is_out_of_memory, patiently};
@@ -17,8 +17,6 @@ use crate::train::checkpoint;
 use crate::train::fit::BEST;
 use crate::train::run_name::RunName;
 
-/// Weights of a registered teacher.
-const TEACHER_WEIGHTS: &str = "weights.safetensors";
 const SUMMARY: &str = "summary.json";
 const CONFIG: &str = "config.json";
 /// Parameters that are statistics, not weights: not counted.
@@ -60,22 +58,8 @@ impl TrainedModel {
     }
 
     fn read_once(path: &Path) -> Result<Self, EvaluateError> {
-        if path.is_file() {
-            let is_teacher = path.file_name().is_some_and(|name| name == TEACHER_WEIGHTS);
-            return if is_teacher { Self::from_teacher(path) } else { Self::from_checkpoint(path) };
-        }
-        if path.join(BEST).is_file() {
-            return Self::from_checkpoint(&path.join(BEST));
-        }
-        if path.join(TEACHER_WEIGHTS).is_file() {
-            return Self::from_teacher(&path.join(TEACHER_WEIGHTS));
-        }
-        let found =
-            if path.exists() { "holds no best.safetensors and no weights.safetensors" } else { "does not exist" };
-        Err(EvaluateError::Input(format!(
-            "{}: {found}; name a run's folder, such as runs/sim/vgae_student_autoencoder/1, or a weight file",
-            path.display()
-        )))
+        let file = frozen::weight_file(path)?;
+        if file.ends_with(TEACHER_WEIGHTS) { Self::from_teacher(&file) } else { Self::from_checkpoint(&file) }
     }
 
     fn from_checkpoint(path: &Path) -> Result<Self, EvaluateError> {

@@ -8,6 +8,8 @@ use tch::{Device, Tensor};
 use super::learner::greedy;
 use super::world::scaled;
 use super::{AnomalyScale, FusionError, Observations, Reward, StateFile, StateScaling, weight};
+use crate::distill::frozen::weight_file;
+use crate::evaluate::EvaluateError;
 use crate::memory::{Meter, patiently};
 use crate::nn::weights::{self, StateDict};
 use crate::nn::{DatasetIdentity, GivenTensors, QNetwork, QNetworkConfig, Scope};
@@ -84,7 +86,7 @@ impl Agent {
     /// # Errors
     /// A file that is missing, damaged, or no agent.
     pub fn read(path: &Path, device: Device) -> Result<Self, FusionError> {
-        let file = if path.is_dir() { path.join(crate::train::fit::BEST) } else { path.to_owned() };
+        let file = weight_file(path).map_err(EvaluateError::from)?;
         patiently(Meter::new(device), || Self::read_once(&file, device))
     }
 

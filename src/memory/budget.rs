@@ -224,31 +224,47 @@ impl MemoryBudget {
 /// The largest sums of nodes and of edges that batches of a dataset can have.
 #[derive(Clone, Debug)]
 pub struct WorstBatches {
-    /// Sums of the largest `1`, `2`, … graphs.
-    nodes: Vec<f64>,
-    edges: Vec<f64>,
+    nodes: LargestSums,
+    edges: LargestSums,
+}
+
+/// Sums of the largest `1`, `2`, … graphs.
+#[derive(Clone, Debug)]
+enum LargestSums {
+    /// As they are.
+    Each(Vec<f64>),
+    /// Of graphs that all have one size.
+    Alike { size: f64, graphs: usize },
+}
+
+impl LargestSums {
+    fn of(&self, graphs: usize) -> f64 {
+        match self {
+            Self::Each(sums) => match sums.len().min(graphs) {
+                0 => 0.0,
+                count => sums[count - 1],
+            },
+            Self::Alike { size, graphs: all } => (*all).min(graphs) as f64 * size,
+        }
+    }
 }
 
 impl WorstBatches {
     /// Of graphs with these numbers of nodes and edges (self-loops of attention included).
     pub fn new(sizes: impl Iterator<Item = (u64, u64)>) -> Self {
         let (nodes, edges): (Vec<u64>, Vec<u64>) = sizes.unzip();
-        Self { nodes: largest_sums(nodes), edges: largest_sums(edges) }
+        Self { nodes: LargestSums::Each(largest_sums(nodes)), edges: LargestSums::Each(largest_sums(edges)) }
     }
 
-    /// Of graphs that all have this size.
+    /// Of graphs that all have this size. It takes the same memory however many they are.
     pub fn uniform(nodes: f64, edges: f64, graphs: usize) -> Self {
-        let sums = |each: f64| (1..=graphs).map(|count| count as f64 * each).collect();
-        Self { nodes: sums(nodes), edges: sums(edges) }
+        let alike = |size| LargestSums::Alike { size, graphs };
+        Self { nodes: alike(nodes), edges: alike(edges) }
     }
 
     /// The worst batch of that many graphs.
     pub fn shape(&self, graphs: usize) -> Shape {
-        let sum = |sums: &[f64]| match sums.len().min(graphs) {
-            0 => 0.0,
-            count => sums[count - 1],
-        };
-        Shape { graphs: graphs as f64, nodes: sum(&self.nodes), edges: sum(&self.edges) }
+        Shape { graphs: graphs as f64, nodes: self.nodes.of(graphs), edges: self.edges.of(graphs) }
     }
 }
 

@@ -33,25 +33,17 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
     };
-    let Planned { student, teacher, sizes, validation_nodes, on_gpu } = match size {
-        Some(size) => {
-            let each = (size.nodes_per_graph as u64, (size.edges_per_graph + size.nodes_per_graph) as u64);
-            let on_gpu =
-                matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some();
-            let teacher = assumed_teacher(config)?;
-            Planned {
-                student: assumed(config)?,
-                teacher,
-                sizes: vec![each; size.graphs],
-                validation_nodes: 0.0,
-                on_gpu,
-            }
-        }
+    let Planned { student, teacher, graphs, validation_nodes, on_gpu } = match size {
+        Some(size) => Planned {
+            student: assumed(config)?,
+            teacher: assumed_teacher(config)?,
+            graphs: TrainingGraphs::alike(size),
+            validation_nodes: 0.0,
+            on_gpu: matches!(config.training.device, DeviceChoice::Cuda(_)) || config.memory.gpu_memory_limit.is_some(),
+        },
         None => of_dataset(config, stage)?,
     };
-    let sizes_of_all: f64 = sizes.iter().map(|(nodes, _)| *nodes as f64).sum();
-    let worst = WorstBatches::new(sizes.iter().copied());
-    let wanted = super::training::batch_graphs(config, sizes.len()).min(sizes.len()).max(1);
+    let wanted = super::training::batch_graphs(config, graphs.count).min(graphs.count).max(1);
     let limit = match on_gpu {
         true => {
             let free = device::device_memory(Device::Cuda(0)).map_or(0, |memory| memory.free_bytes);
@@ -63,9 +55,9 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     let question = Question {
         student: &student,
         teacher: teacher.as_ref(),
-        worst: &worst,
+        worst: &graphs.worst,
         hints: training::hints(config),
-        total_nodes: sizes_of_all + validation_nodes,
+        total_nodes: graphs.nodes + validation_nodes,
         wanted,
         target_bytes: config.memory.safety_factor * limit.bytes as f64,
         cuda: on_gpu,
@@ -73,7 +65,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         precision: &precision,
         burst: config.distillation.teacher_burst,
         waiting_batches: waiting_batches(config),
-        nodes_per_graph: sizes_of_all / sizes.len().max(1) as f64,
+        nodes_per_graph: graphs.nodes / graphs.count.max(1) as f64,
     };
     Ok(recommend(&question)?.describe(&question))
 }
@@ -82,11 +74,34 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
 struct Planned {
     student: Architecture,
     teacher: Option<Architecture>,
-    /// Nodes and edges of the graphs that are trained on.
-    sizes: Vec<(u64, u64)>,
+    graphs: TrainingGraphs,
     /// Nodes of the graphs that validation sees.
     validation_nodes: f64,
     on_gpu: bool,
+}
+
+/// What is known of the graphs that are trained on.
+struct TrainingGraphs {
+    count: usize,
+    /// Of all of them.
+    nodes: f64,
+    worst: WorstBatches,
+}
+
+impl TrainingGraphs {
+    fn new(sizes: &[(u64, u64)]) -> Self {
+        let nodes = sizes.iter().map(|(nodes, _)| *nodes as f64).sum();
+        Self { count: sizes.len(), nodes, worst: WorstBatches::new(sizes.iter().copied()) }
+    }
+
+    /// Graphs of one size: there may be more of them than memory has bytes, since none of them is at hand.
+    fn alike(size: PlannedSize) -> Self {
+        let PlannedSize { graphs, nodes_per_graph, edges_per_graph } = size;
+        let (nodes, edges) = (nodes_per_graph as f64, edges_per_graph as f64);
+        // Attention adds a self-loop to each node.
+        let worst = WorstBatches::uniform(nodes, edges + nodes, graphs);
+        Self { count: graphs, nodes: graphs as f64 * nodes, worst }
+    }
 }
 
 fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
@@ -105,7 +120,8 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     };
     let sizes = |split| data.store.select(split, attack).iter().map(size_of).collect::<Vec<_>>();
     let validation_nodes = sizes(Split::Validation).iter().map(|(nodes, _)| *nodes as f64).sum();
-    Ok(Planned { student, teacher, sizes: sizes(Split::Train), validation_nodes, on_gpu: data.device.is_cuda() })
+    let graphs = TrainingGraphs::new(&sizes(Split::Train));
+    Ok(Planned { student, teacher, graphs, validation_nodes, on_gpu: data.device.is_cuda() })
 }
 
 /// The teacher that is named, or else that of the presets.

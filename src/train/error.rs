@@ -4,7 +4,10 @@ use super::checkpoint::CheckpointError;
 use super::logs::LogError;
 use super::objective::ObjectiveError;
 use super::run_directory::RunError;
+use crate::curriculum::CurriculumError;
+use crate::distill::TeacherError;
 use crate::files;
+use crate::graph::StoreError;
 use crate::nn::ModelError;
 
 /// Anything that can end the loop early.
@@ -21,7 +24,7 @@ pub enum FitError {
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
-    Store(#[from] crate::graph::StoreError),
+    Store(#[from] StoreError),
     #[error(transparent)]
     Objective(ObjectiveError),
     /// The run on disk was made from other data or settings.
@@ -50,10 +53,22 @@ impl FitError {
             Self::Checkpoint(error) => error.is_input(),
             Self::Run(error) => error.is_input(),
             Self::Log(error) => error.is_input(),
+            Self::Objective(error) => is_input(error),
             Self::OtherIdentity { .. } => true,
             _ => false,
         }
     }
+}
+
+/// As [`FitError::is_input`]: an objective asks a teacher, and a curriculum the model of its difficulty.
+fn is_input(error: &ObjectiveError) -> bool {
+    if let Some(error) = error.downcast_ref::<TeacherError>() {
+        return error.is_input();
+    }
+    if let Some(error) = error.downcast_ref::<CurriculumError>() {
+        return error.is_input();
+    }
+    error.downcast_ref::<StoreError>().is_some_and(StoreError::is_input)
 }
 
 impl RunError {
@@ -68,4 +83,21 @@ impl RunError {
 
 fn remedies() -> &'static str {
     "raise --memory-limit or --gpu-memory-limit, use a smaller model, or see `kdgat memory plan` for what would fit"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_objective_met_says_who_is_to_blame() {
+        let too_large = TeacherError::CacheTooLarge { size: "2 GiB".into(), budget: "1 GiB".into() };
+        assert!(FitError::Objective(too_large.into()).is_input());
+        let failed = TeacherError::Torch(tch::TchError::Torch("CUDA error".into()));
+        assert!(!FitError::Objective(failed.into()).is_input());
+        let no_vgae = CurriculumError::NoVgae { path: "model".into(), found: "gat" };
+        assert!(FitError::Objective(no_vgae.into()).is_input());
+        assert!(!FitError::Objective(CurriculumError::Interrupted { done: 1, total: 2 }.into()).is_input());
+        assert!(!FitError::Objective("no such part".into()).is_input());
+    }
 }

@@ -1,14 +1,16 @@
 //! What of a check's numbers a reader should know, in sentences.
 
 use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
-use crate::can::dataset::{PassedOver, Role, too_short};
+use crate::can::dataset::{Dataset, PassedOver, Role, too_short};
+use crate::can::formats::Format;
 
 /// Share of a test's benign stretches in training from which it is worth a warning.
 const MUCH_OVERLAP: f64 = 0.05;
 
 /// All findings, worst first.
-pub fn of(logs: &[LogCheck], copies: &[Copies], passed_over: &[PassedOver], options: &CheckOptions) -> Vec<Finding> {
+pub fn of(logs: &[LogCheck], copies: &[Copies], dataset: &Dataset, options: &CheckOptions) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
+    let passed_over = &dataset.passed_over;
     passed_over.iter().for_each(|passed| found.warning(passed.to_string()));
     let short = |log: &LogCheck| log.error.is_none() && log.report.frames <= options.window as u64;
     let short = logs.iter().map(|log| (log.folder.as_str(), log.name.as_str(), short(log)));
@@ -33,6 +35,9 @@ pub fn of(logs: &[LogCheck], copies: &[Copies], passed_over: &[PassedOver], opti
     empty_payloads(logs, &mut found);
     balance(logs, &mut found);
     missing_folders(logs, passed_over, &mut found);
+    if options.format.is_none() {
+        other_formats(logs, dataset, &mut found);
+    }
     found.0.sort_by_key(|finding| finding.severity);
     found.0
 }
@@ -121,6 +126,21 @@ fn labels(log: &LogCheck, found: &mut Findings) {
             log.title(),
             log.stray_frames
         ));
+    }
+}
+
+/// Logs of a known dataset that are in another format than its publisher's: copies, or another dataset of its name.
+fn other_formats(logs: &[LogCheck], dataset: &Dataset, found: &mut Findings) {
+    let Some(published) = dataset.published_format else { return };
+    for format in Format::ALL.into_iter().filter(|format| *format != published) {
+        let mut titles = logs.iter().filter(|log| log.format == Some(format)).map(LogCheck::title);
+        if let Some(first) = titles.next() {
+            found.note(format!(
+                "{} logs are in the format {format} ({first} is the first), but {} is published as {published}: is it this dataset?",
+                1 + titles.count(),
+                dataset.name
+            ));
+        }
     }
 }
 

@@ -161,7 +161,7 @@ pub fn check(dataset: &Dataset, options: &CheckOptions) -> CheckReport {
         .zip(overlaps)
         .map(|((file, scan), benign_overlap)| describe(file, scan, &known, benign_overlap))
         .collect();
-    let findings = findings::of(&logs, &copies, &dataset.passed_over, options);
+    let findings = findings::of(&logs, &copies, dataset, options);
     CheckReport { dataset: dataset.name.clone(), logs, copies, findings }
 }
 

@@ -1,64 +1,65 @@
 //! Gzip as gzip(1) reads it: members one behind the other, and zeros behind them, as tapes and block devices pad files.
 
-use std::io::{self, BufRead, Read};
+use std::io;
 
-use flate2::bufread::GzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 
-/// The decompressed bytes of all members. After [`io::ErrorKind::WouldBlock`] reading can be tried again.
-pub struct GzipMembers<R> {
-    /// `None` only while one member is exchanged for the next.
-    member: Option<GzDecoder<R>>,
-    /// The member has ended; zeros, another one, or the end of the file follow.
-    between: bool,
+use super::decompressed::{Decode, Progress, Step};
+
+/// Of the largest window that gzip has, as a power of two.
+const WINDOW_BITS: u8 = 15;
+
+/// A decoder of all members.
+#[derive(Default)]
+pub struct GzipMembers {
+    /// `None` before a member: zeros, another one, or the end of the file follow.
+    member: Option<Decompress>,
+    /// There was one.
+    has_begun: bool,
 }
 
-impl<R: BufRead> GzipMembers<R> {
-    /// The members of `raw`.
-    pub fn new(raw: R) -> Self {
-        Self { member: Some(GzDecoder::new(raw)), between: false }
-    }
-
-    /// Goes to the next member; `false` at the end of the file.
-    fn begin_next(&mut self) -> io::Result<bool> {
-        let Some(member) = &mut self.member else { return Ok(false) };
-        let raw = member.get_mut();
-        loop {
-            let held = raw.fill_buf()?;
-            if held.is_empty() {
-                return Ok(false);
+impl Decode for GzipMembers {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step {
+        let mut zeros = 0;
+        if self.member.is_none() {
+            if self.has_begun {
+                zeros = input.iter().take_while(|&&byte| byte == 0).count();
             }
-            let zeros = held.iter().take_while(|&&byte| byte == 0).count();
-            let passed_all = zeros == held.len();
-            raw.consume(zeros);
-            if !passed_all {
-                break;
+            if input.is_empty() {
+                return Step::ended();
+            }
+            if zeros == input.len() {
+                return Step { consumed: zeros, produced: 0, outcome: Ok(Progress::More) };
             }
         }
-        self.member = self.member.take().map(|member| GzDecoder::new(member.into_inner()));
-        self.between = false;
-        Ok(true)
-    }
-}
-
-impl<R: BufRead> Read for GzipMembers<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if self.between && !self.begin_next()? {
-                return Ok(0);
+        self.has_begun = true;
+        let member = self.member.get_or_insert_with(|| Decompress::new_gzip(WINDOW_BITS));
+        let (before_in, before_out) = (member.total_in(), member.total_out());
+        let result = member.decompress(&input[zeros..], output, FlushDecompress::None);
+        let consumed = zeros + (member.total_in() - before_in) as usize;
+        let produced = (member.total_out() - before_out) as usize;
+        let outcome = match result {
+            // Its checksum has been compared.
+            Ok(Status::StreamEnd) => {
+                self.member = None;
+                Ok(Progress::More)
             }
-            let Some(member) = &mut self.member else { return Ok(0) };
-            match member.read(buffer)? {
-                0 if !buffer.is_empty() => self.between = true,
-                count => return Ok(count),
+            Ok(_) if produced > 0 || consumed > 0 => Ok(Progress::More),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "incomplete deflate stream")),
+            Err(error) => {
+                let what = error.message().unwrap_or("corrupt gzip stream");
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
             }
-        }
+        };
+        Step { consumed, produced, outcome }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufReader, Write};
+    use std::io::{BufReader, Read, Write};
 
+    use super::super::decompressed::Decompressed;
     use super::*;
 
     fn member(text: &[u8]) -> Vec<u8> {
@@ -70,7 +71,7 @@ mod tests {
     fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         // In small blocks, so that members and zeros cross their ends.
-        GzipMembers::new(BufReader::with_capacity(7, bytes)).read_to_end(&mut text)?;
+        Decompressed::new(BufReader::with_capacity(7, bytes), GzipMembers::default()).read_to_end(&mut text)?;
         Ok(text)
     }
 

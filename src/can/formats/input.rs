@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::decompressed::{Decompressed, Xz, Zstd};
 use super::gzip::GzipMembers;
 use crate::can::error::CanError;
 
@@ -46,16 +47,16 @@ impl Compression {
     }
 }
 
-/// The bytes behind `raw`, which is compressed in that way.
+/// The bytes behind `raw`, which is compressed in that way; of damaged data, those before the damage.
 ///
 /// # Errors
 /// When a decompressor cannot be made.
 pub fn decompress(compression: Compression, raw: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     Ok(match compression {
         Compression::None => Box::new(raw),
-        Compression::Gzip => Box::new(GzipMembers::new(raw)),
-        Compression::Zstd => Box::new(zstd::Decoder::with_buffer(raw)?),
-        Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(raw)),
+        Compression::Gzip => Box::new(Decompressed::new(raw, GzipMembers::default())),
+        Compression::Zstd => Box::new(Decompressed::new(raw, Zstd::new()?)),
+        Compression::Xz => Box::new(Decompressed::new(raw, Xz::new()?)),
     })
 }
 
@@ -170,7 +171,7 @@ impl Input {
             return CanError::Read { path, source };
         }
         let compression = self.compression.name();
-        CanError::Damaged { path, compression, decompressed_bytes: self.bytes_delivered, source }
+        CanError::Damaged { path, line: 1, compression, decompressed_bytes: self.bytes_delivered, source }
     }
 }
 

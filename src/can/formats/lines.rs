@@ -220,7 +220,7 @@ impl Lines {
     /// Reads more behind what is held.
     fn fill(&mut self) -> Result<(), CanError> {
         if let Some(error) = self.failure.take() {
-            return Err(error);
+            return Err(self.at_line(error));
         }
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -229,10 +229,21 @@ impl Lines {
             self.start = 0;
         }
         let begin = Instant::now();
-        let count = self.input.read(&mut self.buffer[self.end..])?;
+        let count = self.input.read(&mut self.buffer[self.end..]);
+        let count = count.map_err(|error| self.at_line(error))?;
         self.read_time += begin.elapsed();
         self.end += count;
         self.at_end = count == 0;
         Ok(())
+    }
+
+    /// The error of reading on, which is done when all whole lines are given out.
+    fn at_line(&self, error: CanError) -> CanError {
+        match error {
+            CanError::Damaged { path, compression, decompressed_bytes, source, .. } => {
+                CanError::Damaged { path, line: self.number + 1, compression, decompressed_bytes, source }
+            }
+            error => error,
+        }
     }
 }

@@ -21,6 +21,7 @@ mod candump;
 mod candump_ascii;
 mod car_hacking;
 mod challenge_2020;
+mod decompressed;
 mod fields;
 mod gzip;
 mod input;

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use super::{TEACHER_WEIGHTS, weight_file};
 use crate::distill::Weights;
 use crate::distill::registry::{Registered, RegistryError};
 use crate::graph::Vocabulary;
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
 use crate::train::checkpoint;
-use crate::train::fit::BEST;
 
 /// Everything that is needed to build it.
 #[derive(Debug)]
@@ -28,15 +28,16 @@ impl LoadedModel {
     /// # Errors
     /// If there is no model, its weights are damaged, or they are not those that its `config.json` was written for.
     pub fn open(path: &Path) -> Result<Self, RegistryError> {
-        let best = path.join(BEST);
-        let path = if best.is_file() { &best } else { path };
-        if path.is_file() && checkpoint::is_checkpoint(path) {
-            let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
-            let weights = Weights::from_tensors(tensors)?.with_source(path);
-            let ModelDescription { architecture, vocabulary, .. } = description;
-            return Ok(Self { path: path.to_owned(), architecture, vocabulary, weights });
+        // Where there is none, the registry says what it looked for.
+        let Ok(file) = weight_file(path) else { return Self::registered(&Registered::open(path)?) };
+        let is_teachers_folder = path.is_dir() && file.ends_with(TEACHER_WEIGHTS);
+        if is_teachers_folder || !checkpoint::is_checkpoint(&file) {
+            return Self::registered(&Registered::open(&file)?);
         }
-        Self::registered(&Registered::open(path)?)
+        let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(&file)?;
+        let weights = Weights::from_tensors(tensors)?.with_source(&file);
+        let ModelDescription { architecture, vocabulary, .. } = description;
+        Ok(Self { path: file, architecture, vocabulary, weights })
     }
 
     /// A registered teacher.

@@ -6,6 +6,7 @@
 mod gat;
 mod loaded;
 mod vgae;
+mod weight_file;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::nn::{Architecture, Conv, InputConfig};
 pub use gat::FrozenGat;
 pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
+pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
 /// What a student wants of its teacher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

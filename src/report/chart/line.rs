@@ -2,21 +2,16 @@
 
 use std::ops::Range;
 
-use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::palette::{self, AXIS, GRID, INK};
+use super::axes::{self, Axes, Plot};
+use super::palette::{self, AXIS, INK};
 use super::{
-    Area, DrawError, HEIGHT, SMALL_TEXT, Svg, TEXT, WIDTH, fitted, px, short, spread, stroke, text_style, text_width,
-    write,
+    Area, DrawError, HEIGHT, SMALL_TEXT, Svg, WIDTH, fitted, px, spread, stroke, text_style, text_width, write,
 };
 
-/// Room for numbers of the vertical axis, and for those and the name of the horizontal one.
-const LEFT: i32 = 46;
-const BOTTOM: i32 = 42;
-const TOP: i32 = 30;
 /// Room at the right for names: as much as they need, up to this.
 const MOST_RIGHT: i32 = 186;
 const SAMPLE: i32 = 22;
@@ -95,9 +90,7 @@ impl LineChart {
         let y = self.y_range.clone().unwrap_or(if self.log_y { wide(y) } else { from_nought(y) });
         let right = self.room_for_names();
         let svg = Svg::draw(WIDTH, HEIGHT, |area| {
-            let mut builder = ChartBuilder::on(area);
-            builder.margin_top(px(TOP)).margin_right(px(right)).margin_left(px(2)).margin_bottom(px(2));
-            builder.x_label_area_size(px(BOTTOM)).y_label_area_size(px(LEFT));
+            let mut builder = axes::builder(area, right);
             match (self.log_x, self.log_y) {
                 (false, false) => self.paint(area, builder.build_cartesian_2d(x, y)?),
                 (true, false) => self.paint(area, builder.build_cartesian_2d(x.log_scale(), y)?),
@@ -120,34 +113,15 @@ impl LineChart {
         (widest + SAMPLE + 12).clamp(40, MOST_RIGHT)
     }
 
-    fn paint<'a, X, Y>(
-        &self,
-        area: &DrawingArea<SVGBackend<'a>, Shift>,
-        mut chart: ChartContext<'_, SVGBackend<'a>, Cartesian2d<X, Y>>,
-    ) -> Result<(), DrawError>
+    fn paint<'a, X, Y>(&self, area: &Area<'a>, mut chart: Plot<'_, 'a, X, Y>) -> Result<(), DrawError>
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        let small = |horizontal, vertical| text_style(SMALL_TEXT, AXIS, horizontal, vertical);
-        chart
-            .configure_mesh()
-            .x_labels(if self.log_x { 4 } else { 7 })
-            .y_labels(6)
-            .max_light_lines(0)
-            .bold_line_style(GRID.stroke_width(px(1) as u32))
-            .axis_style(AXIS.stroke_width(px(1) as u32))
-            .x_label_style(small(HPos::Center, VPos::Top))
-            .y_label_style(small(HPos::Right, VPos::Center))
-            .x_label_formatter(&|value| short(*value))
-            .y_label_formatter(&|value| short(*value))
-            .set_all_tick_mark_size(px(4))
-            .draw()?;
+        let axes = Axes { x: &self.x, y: &self.y, x_labels: if self.log_x { 4 } else { 7 }, height: HEIGHT };
+        axes.draw(area, &mut chart)?;
         let plot = chart.plotting_area().get_pixel_range();
-        // Names of the axes: the vertical one lies above it, where it is read without turning the head.
-        write(area, &self.y, (4, 12), TEXT, INK)?;
         let middle = (plot.0.start + plot.0.end) / 2;
-        area.draw_text(&self.x, &text_style(TEXT, INK, HPos::Center, VPos::Center), (middle, px(HEIGHT - 10)))?;
 
         if let Some((height, name)) = &self.level {
             let (from, to) = (chart.x_range().start, chart.x_range().end);

@@ -4,6 +4,7 @@
 //! [`SCALE`] times as large as they are meant to be seen and shown through a `viewBox`; sizes in this module are those
 //! that are seen.
 
+pub mod axes;
 mod line;
 pub mod palette;
 

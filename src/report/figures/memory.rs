@@ -5,10 +5,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::{Drawn, Figure, bytes, thinned};
 use crate::report::ReportError;
+use crate::report::chart::axes::{self, Axes};
 use crate::report::chart::palette::{self, AXIS, GRID, INK};
-use crate::report::chart::{
-    HEIGHT, LineChart, SMALL_TEXT, Series, Svg, TEXT, WIDTH, px, short, spread, text_style, write,
-};
+use crate::report::chart::{HEIGHT, LineChart, SMALL_TEXT, Series, Svg, WIDTH, px, spread, stroke, text_style, write};
 use crate::report::files::{Columns, Run};
 use crate::report::html::slug;
 use crate::torch::allocator::Phase;
@@ -174,28 +173,9 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
     let end = stack.seconds.last().copied().unwrap_or(1.0).max(1e-3);
     let top = limit.unwrap_or(peak).max(peak) / unit * 1.06;
     Ok(Svg::draw(WIDTH, HEIGHT, |area| {
-        let mut builder = ChartBuilder::on(area);
-        builder.margin_top(px(30)).margin_right(px(RIGHT)).margin_left(px(2)).margin_bottom(px(2));
-        builder.x_label_area_size(px(42)).y_label_area_size(px(46));
-        let mut chart = builder.build_cartesian_2d(0.0..end, 0.0..top)?;
-        chart
-            .configure_mesh()
-            .x_labels(6)
-            .y_labels(6)
-            .max_light_lines(0)
-            .bold_line_style(GRID.stroke_width(px(1) as u32))
-            .axis_style(AXIS.stroke_width(px(1) as u32))
-            .x_label_style(text_style(SMALL_TEXT, AXIS, HPos::Center, VPos::Top))
-            .y_label_style(text_style(SMALL_TEXT, AXIS, HPos::Right, VPos::Center))
-            .x_label_formatter(&|value| short(*value))
-            .y_label_formatter(&|value| short(*value))
-            .set_all_tick_mark_size(px(4))
-            .draw()?;
-        write(area, "memory of tensors (MB)", (4, 12), TEXT, INK)?;
+        let mut chart = axes::builder(area, RIGHT).build_cartesian_2d(0.0..end, 0.0..top)?;
+        Axes { x: "time (s)", y: "memory of tensors (MB)", x_labels: 6, height: HEIGHT }.draw(area, &mut chart)?;
         let plot = chart.plotting_area().get_pixel_range();
-        let middle = (plot.0.start + plot.0.end) / 2;
-        let style = text_style(TEXT, INK, HPos::Center, VPos::Center);
-        area.draw_text("time (s)", &style, (middle, px(HEIGHT - 10)))?;
 
         let mut below = vec![0.0; stack.seconds.len()];
         let mut ends = Vec::new();
@@ -229,7 +209,7 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
             area.draw(&Rectangle::new([(px(x), px(y - 5)), (px(x + 12), px(y + 5))], color(index).filled()))?;
             write(area, name, (x + 18, *y), SMALL_TEXT, INK)?;
         }
-        crate::report::chart::stroke(area, &[(x, 34), (x + 14, 34)], 2.0, palette::series(1))?;
+        stroke(area, &[(x, 34), (x + 14, 34)], 2.0, palette::series(1))?;
         write(area, "counted peak", (x + 18, 34), SMALL_TEXT, INK)
     })?)
 }

@@ -1,12 +1,12 @@
 //! Size, latency and quality of models: what a smaller or faster one costs.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
 use super::{Drawn, Figure, bytes};
 use crate::report::ReportError;
-use crate::report::chart::palette::{self, AXIS, GRID, INK};
-use crate::report::chart::{SMALL_TEXT, Svg, TEXT, WIDTH, fitted, px, short, spread, stroke, text_style, write};
+use crate::report::chart::axes::{self, Axes};
+use crate::report::chart::palette::{self, AXIS, INK};
+use crate::report::chart::{SMALL_TEXT, Svg, WIDTH, fitted, px, spread, stroke, write};
 use crate::report::files::{Evaluation, Model};
 use crate::report::html::slug;
 
@@ -112,31 +112,11 @@ fn svg(points: &[Point]) -> Result<Svg, ReportError> {
     let (low, high) = ((worst - margin).max(0.0), (best + margin).min(1.05));
     let largest = extreme(|point| point.parameters).1.max(1.0);
     Ok(Svg::draw(WIDTH, HEIGHT, |area| {
-        let mut builder = ChartBuilder::on(area);
-        builder.margin_top(px(30)).margin_right(px(RIGHT)).margin_left(px(2)).margin_bottom(px(2));
-        builder.x_label_area_size(px(42)).y_label_area_size(px(46));
-        let mut chart = builder.build_cartesian_2d((fastest / room..slowest * room).log_scale(), low..high)?;
-        chart
-            .configure_mesh()
-            .x_labels(4)
-            .y_labels(6)
-            .max_light_lines(0)
-            .bold_line_style(GRID.stroke_width(px(1) as u32))
-            .axis_style(AXIS.stroke_width(px(1) as u32))
-            .x_label_style(text_style(SMALL_TEXT, AXIS, HPos::Center, VPos::Top))
-            .y_label_style(text_style(SMALL_TEXT, AXIS, HPos::Right, VPos::Center))
-            .x_label_formatter(&|value| short(*value))
-            .y_label_formatter(&|value| short(*value))
-            .set_all_tick_mark_size(px(4))
-            .draw()?;
-        write(area, "F1 (mean over test folders)", (4, 12), TEXT, INK)?;
+        let mut chart =
+            axes::builder(area, RIGHT).build_cartesian_2d((fastest / room..slowest * room).log_scale(), low..high)?;
+        Axes { x: "latency (ms a graph)", y: "F1 (mean over test folders)", x_labels: 4, height: HEIGHT }
+            .draw(area, &mut chart)?;
         let plot = chart.plotting_area().get_pixel_range();
-        let middle = (plot.0.start + plot.0.end) / 2;
-        area.draw_text(
-            "latency (ms a graph)",
-            &text_style(TEXT, INK, HPos::Center, VPos::Center),
-            (middle, px(HEIGHT - 10)),
-        )?;
 
         let place = |point: &Point| chart.backend_coord(&(point.latency, point.f1));
         let mut names: Vec<i32> = points.iter().map(|point| place(point).1 / px(1)).collect();

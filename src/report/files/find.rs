@@ -12,6 +12,8 @@ use crate::sweep::state::SweepFolder;
 const DEEPEST: usize = 6;
 /// Where evaluations of a dataset's runs lie.
 const EVALUATION: &str = "evaluation";
+/// Where the tasks of a sweep lie.
+const TASKS: &str = "tasks";
 
 /// What lies at the paths.
 #[derive(Debug, Default)]
@@ -67,18 +69,35 @@ fn search(folder: &Path, depth: usize, found: &mut Found, seen: &mut HashSet<Pat
             found.evaluations.push(Evaluation::read(folder)?);
         }
     }
-    if folder.join("plan.json").is_file() && folder.join("tasks").is_dir() {
+    if is_sweep(folder) {
         count += 1;
         if is_new {
             found.sweeps.push(SweepFolder::at(folder)?);
         }
     }
     if depth < DEEPEST {
-        for folder in subfolders(folder)? {
+        let current = tasks_of_sweep(folder)?;
+        let is_current = |folder: &Path| current.as_ref().is_none_or(|tasks| tasks.contains(folder));
+        for folder in subfolders(folder)?.into_iter().filter(|folder| is_current(folder)) {
             count += search(&folder, depth + 1, found, seen)?;
         }
     }
     Ok(count)
+}
+
+/// Of the folder `tasks` of a sweep or a pipeline: the folders of the tasks that its plan has now. Those of settings that it had
+/// before are kept, and are no part of what it is asked for.
+fn tasks_of_sweep(folder: &Path) -> Result<Option<HashSet<PathBuf>>, ReportError> {
+    let Some(sweep) = folder.parent().filter(|parent| folder.ends_with(TASKS) && is_sweep(parent)) else {
+        return Ok(None);
+    };
+    let sweep = SweepFolder::at(sweep)?;
+    let names = sweep.plan()?.tasks.into_iter().map(|task| folder.join(task.folder_name()));
+    Ok(Some(names.collect()))
+}
+
+fn is_sweep(folder: &Path) -> bool {
+    folder.join("plan.json").is_file() && folder.join(TASKS).is_dir()
 }
 
 fn canonical(folder: &Path) -> PathBuf {
