@@ -59,9 +59,13 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
 
 /// Starts the threads of the calling thread's loops, so many with itself; they stay as long as it does.
 fn start_threads(threads: usize) {
-    openmp::set_threads(threads);
     // SAFETY: nothing is read or written.
-    let outcome = unsafe { ffi::check(kdgat_parallel_for(threads as i64, std::ptr::null_mut(), nothing)) };
+    let call = |threads| unsafe { ffi::check(kdgat_parallel_for(threads, std::ptr::null_mut(), nothing)) };
+    // A thread's first call sets libtorch's own number of threads.
+    let outcome = call(1).and_then(|()| {
+        openmp::set_threads(threads);
+        call(i64::try_from(threads).unwrap_or(i64::MAX))
+    });
     if let Err(error) = outcome {
         tracing::debug!("threads could not be started: {error}");
     }

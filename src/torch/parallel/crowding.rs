@@ -146,28 +146,35 @@ mod tests {
         assert_eq!(waits(&mut watch, &mut now, 4 * MILLISECOND, 5 * MILLISECOND, 100), Some(FIRST_REST));
     }
 
+    /// What a rest is made of. (Other tests in this process may rest at any time.)
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_rest_adds_sleeping_threads_and_takes_them_back() {
-        let named = || {
+    fn threads_are_added_for_as_long_as_the_one_that_starts_them_lives() {
+        const NAME: &str = "kdgat-added";
+        let added = || {
             let threads = std::fs::read_dir("/proc/self/task").unwrap();
             // Some thread may have ended meanwhile.
             let name = |thread: std::io::Result<std::fs::DirEntry>| {
-                std::fs::read_to_string(thread.unwrap().path().join("comm"))
+                std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
             };
-            threads.filter_map(|thread| name(thread).ok()).filter(|name| name.starts_with("kdgat-crowd")).count()
+            threads.filter_map(name).filter(|name| name.trim_end() == NAME).count()
         };
         let becomes = |wanted: usize| {
             let deadline = Instant::now() + Duration::from_secs(60);
-            while named() != wanted {
-                assert!(Instant::now() < deadline, "{} threads, {wanted} are expected", named());
+            while added() != wanted {
+                assert!(Instant::now() < deadline, "{} threads, {wanted} are expected", added());
                 std::thread::sleep(MILLISECOND);
             }
         };
         let cores = openmp::cores().expect("libgomp has the call");
-        sleep_between_loops(Duration::from_millis(300));
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let starts = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
+            super::super::start_threads(cores + 1);
+            ended.recv()
+        });
         becomes(cores + 1);
+        drop(end);
+        assert!(starts.unwrap().join().unwrap().is_err());
         becomes(0);
-        assert!(!RESTS.load(Ordering::Relaxed));
     }
 }
