@@ -1,6 +1,26 @@
-//! Words of commands that are shown to be copied into a shell.
+//! Words of commands that are shown to be copied into a shell, and the command that this process was started with.
 
+use std::ffi::OsString;
 use std::path::Path;
+use std::sync::OnceLock;
+
+static COMMAND: OnceLock<String> = OnceLock::new();
+
+/// Notes what the program was started with, its name first. Only the program itself knows: in another one's process, such as
+/// a test's, the arguments mean something else.
+pub fn note_command(arguments: impl Iterator<Item = OsString>) {
+    // Where it was put is not part of how it is used.
+    let words = std::iter::once("kdgat".to_owned())
+        .chain(arguments.skip(1).map(|argument| quoted(&argument.to_string_lossy())))
+        .collect::<Vec<_>>();
+    // A second program in one process would not be the one that was started.
+    let _ = COMMAND.set(words.join(" "));
+}
+
+/// The command that this process was started with, if it was noted.
+pub fn command() -> Option<&'static str> {
+    COMMAND.get().map(String::as_str)
+}
 
 /// One word, whatever is in it.
 pub fn quoted(text: &str) -> String {
@@ -27,5 +47,13 @@ mod tests {
         assert_eq!(quoted_path(Path::new("/my data/car")), "'/my data/car'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn the_command_is_noted_once_and_can_be_copied() {
+        let arguments = ["target/kdgat", "autoencoder", "--data", "my car", "--lr=0.1"];
+        note_command(arguments.into_iter().map(OsString::from));
+        note_command(["kdgat", "doctor"].into_iter().map(OsString::from));
+        assert_eq!(command(), Some("kdgat autoencoder --data 'my car' --lr=0.1"));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::cli::{SMALL_STUDENT, Workplace, loss_columns, said};
+use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, loss_columns, said};
 
 const STUDENT_RUNS: &str = "vgae_student_autoencoder_kd";
 
@@ -192,6 +192,33 @@ fn ctrl_c_saves_and_the_run_goes_on_in_the_middle_of_an_epoch() {
     assert!(!workplace.path().join("stopped/summary.json").exists());
     workplace.success(&arguments);
     assert_equal_losses("after Ctrl-C", &workplace.path().join("whole"), &workplace.path().join("stopped"));
+}
+
+#[test]
+fn a_registered_teacher_names_the_command_that_trained_it() {
+    let workplace = Workplace::with_teacher();
+    let command = |workplace: &Workplace| {
+        let config = std::fs::read(workplace.path().join("teachers/small/vgae/config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        config["metrics"]["command"].as_str().unwrap().to_owned()
+    };
+    let words = SMALL_TEACHER.join(" ");
+    assert_eq!(command(&workplace), format!("kdgat autoencoder {words} --max-epochs 3"));
+    workplace.success(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs=1", "--run-dir", "it's a run"]].concat());
+    assert_eq!(command(&workplace), format!(r"kdgat autoencoder {words} --max-epochs=1 --run-dir 'it'\''s a run'"));
+    assert!(workplace.success(&["teachers", "list"]).contains("--max-epochs=1"));
+}
+
+#[test]
+fn the_line_of_an_epoch_has_its_own_validation() {
+    let workplace = Workplace::with_teacher();
+    workplace.success(&student(&["--max-epochs", "3", "--run-dir", "run"]));
+    let log = std::fs::read_to_string(workplace.path().join("run/log.txt")).unwrap();
+    let line = |epoch: &str| log.lines().find(|line| line.starts_with(epoch)).unwrap_or_else(|| panic!("{log}"));
+    assert!(line("epoch   1/3").contains("teacher resident, "), "{log}");
+    for epoch in ["epoch   2/3", "epoch   3/3"] {
+        assert!(line(epoch).contains("teacher cached, 100 % of targets kept"), "{log}");
+    }
 }
 
 #[test]

@@ -58,6 +58,10 @@ fn folders_that_cannot_be_written_are_named() {
         let text = workplace.refused(&student(&[flag, folder]));
         assert!(text.contains(folder), "{flag}: {text}");
     }
+    // A file where a folder should be.
+    std::fs::write(workplace.path().join("afile"), "").unwrap();
+    let text = workplace.refused(&student(&["--teacher-cache", "disk", "--teacher-cache-dir", "afile"]));
+    assert!(text.contains("targets afile; name another folder with --teacher-cache-dir"), "{text}");
 }
 
 /// Exit code 2, whatever the command.

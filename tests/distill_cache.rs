@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use distill_support::{Behaviour, Perceptron, batch, bits, burst, cache_options, deviation, shape};
+use kdgat::distill::cache::RecordLayout;
 use kdgat::distill::{
-    CacheMode, Precision, Residency, StoreShape, Summary, Targets, Teacher, TeacherError, TeacherOptions,
+    CacheMode, FrozenModel, Precision, Residency, StoreShape, Summary, Targets, Teacher, TeacherError, TeacherOptions,
 };
 use tch::Device;
 
@@ -221,13 +222,24 @@ fn damaged_records_are_computed_anew() {
     let length = std::fs::metadata(&file).unwrap().len();
     let handle = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     handle.write_all_at(&[0xff; 300], length - 900).unwrap();
+    let damaged = records_in(length - 900..length - 600, length);
     let (first, second, summary) = two_epochs(&cache_options(CacheMode::Disk, Some(&file)), &epoch(12));
     for (found, expected) in first.iter().zip(&live(&epoch(12))) {
         assert!(deviation(found, expected) < 1e-6);
     }
     assert_eq!(all_bits(&first), all_bits(&second));
     let cache = summary.cache.unwrap();
-    assert!(cache.damaged_records > 0 && cache.filled_graphs == GRAPHS, "{cache:?}");
+    assert_eq!((cache.damaged_records, cache.filled_graphs), (damaged, GRAPHS), "{cache:?}");
+}
+
+/// Records of a cache file of that length which have bytes in `range`.
+fn records_in(range: std::ops::Range<u64>, length: u64) -> u64 {
+    let layout = Perceptron::vgae(Behaviour::Proper).target_layout();
+    let layout = RecordLayout::new(layout, Precision::F32, &shape(GRAPHS).node_counts);
+    let begin = |graph: u64| length - layout.offset(GRAPHS) + layout.offset(graph);
+    let count = (0..GRAPHS).filter(|&graph| begin(graph) < range.end && begin(graph + 1) > range.start).count();
+    assert!(count > 1, "the damage is too small");
+    count as u64
 }
 
 #[test]
@@ -271,7 +283,21 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
     };
     damage();
     burst(&mut teacher, &epoch(12)).unwrap();
-    assert!(teacher.finish().unwrap().cache.unwrap().damaged_records > 0);
+    let length = std::fs::metadata(&file).unwrap().len();
+    let damaged = records_in(length - 900..length - 600, length);
+    assert_eq!(teacher.finish().unwrap().cache.unwrap().damaged_records, damaged);
+    // The teacher's file holds others by now: both digests are named, and what to do.
+    let mut teacher = start();
+    let expected = teacher.digest().to_string();
+    burst(&mut teacher, &epoch(12)).unwrap();
+    let others = model.weights(4);
+    others.write_safetensors(&weights_file).unwrap();
+    damage();
+    let error = burst(&mut teacher, &epoch(12)).map(|_| ()).unwrap_err().to_string();
+    for text in [others.digest(), &expected, "weights.safetensors", "--teacher-path", "--resume"] {
+        assert!(error.contains(text), "{text} in {error}");
+    }
+    tch::Tensor::write_safetensors(&tensors, &weights_file).unwrap();
     // The teacher's file is gone, and the cache is damaged once more: an error that says so.
     let mut teacher = start();
     burst(&mut teacher, &epoch(12)).unwrap();

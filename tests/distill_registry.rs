@@ -42,7 +42,7 @@ fn a_teacher_is_registered_whole_found_and_verified() {
     let registry = Registry::new(&folder.path().join("teachers"));
     assert!(registry.list().unwrap().is_empty());
     let registered = registry.register(&config(), &weights(1), false).unwrap();
-    assert_eq!(names(&folder.path().join("teachers/hcrl_ch")), ["vgae"]);
+    assert_eq!(names(&folder.path().join("teachers/hcrl_ch")), [".lock", "vgae"]);
     assert_eq!(names(&folder.path().join("teachers/hcrl_ch/vgae")), ["card.md", "config.json", "weights.safetensors"]);
     let found = registry.find("hcrl_ch", "vgae").unwrap();
     assert_eq!(found, registered);
@@ -74,10 +74,63 @@ fn another_teacher_takes_the_place_only_when_told_to() {
     assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(1).digest());
     registry.register(&config(), &weights(2), true).unwrap();
     assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
-    assert_eq!(names(&folder.path().join("hcrl_ch")), ["vgae"], "nothing is left behind");
+    assert_eq!(names(&folder.path().join("hcrl_ch")), [".lock", "vgae"], "nothing is left behind");
     // Interrupted between the two renames of a replacement: the teacher before is still there.
     std::fs::rename(folder.path().join("hcrl_ch/vgae"), folder.path().join("hcrl_ch/.vgae.17.previous")).unwrap();
     assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
+}
+
+/// A thread that is given a moment to do what it should not do yet.
+fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    let thread = std::thread::spawn(work);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!thread.is_finished(), "it did not wait");
+    thread
+}
+
+#[test]
+fn who_reads_or_registers_waits_for_another_replacement() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    let place = folder.path().join("hcrl_ch");
+    registry.register(&config(), &weights(1), false).unwrap();
+    let other = Registry::new(&folder.path().join("other"));
+    other.register(&config(), &weights(2), false).unwrap();
+    // Another process between its two renames.
+    let lock = std::fs::File::open(place.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    std::fs::rename(place.join("vgae"), place.join(".vgae.17.previous")).unwrap();
+    let (reading, registering) = (registry.clone(), registry.clone());
+    let reader = waiting(move || reading.find("hcrl_ch", "vgae").map(|_| ()));
+    let writer = waiting(move || registering.register(&config(), &weights(3), true).map(|_| ()));
+    std::fs::rename(folder.path().join("other/hcrl_ch/vgae"), place.join("vgae")).expect("the place was taken");
+    std::fs::remove_dir_all(place.join(".vgae.17.previous")).unwrap();
+    drop(lock);
+    reader.join().unwrap().unwrap();
+    writer.join().unwrap().unwrap();
+    assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(3).digest());
+    assert_eq!(names(&place), [".lock", "vgae"]);
+}
+
+#[test]
+fn what_killed_processes_left_is_no_hindrance() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    let place = folder.path().join("hcrl_ch");
+    registry.register(&config(), &weights(1), false).unwrap();
+    let own = place.join(format!(".vgae.{}.previous", std::process::id()));
+    for left in [&own, &place.join(".vgae.17.previous")] {
+        std::fs::create_dir(left).unwrap();
+        std::fs::write(left.join("config.json"), "{}").unwrap();
+    }
+    registry.register(&config(), &weights(2), true).unwrap();
+    assert_eq!(names(&place), [".lock", "vgae"]);
+    // Where the lock cannot be written, nor a folder be renamed: the teacher before is read where it lies.
+    std::fs::rename(place.join("vgae"), place.join(".vgae.17.previous")).unwrap();
+    std::fs::remove_file(place.join(".lock")).unwrap();
+    std::fs::create_dir(place.join(".lock")).unwrap();
+    assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
+    assert_eq!(names(&place), [".lock", ".vgae.17.previous"]);
 }
 
 #[test]

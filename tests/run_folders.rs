@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
-use support::cli::{SMALL_STUDENT, Workplace, contents, loss_columns, said};
+use support::cli::{SMALL_STUDENT, SMALL_TEACHER, Workplace, contents, loss_columns, said};
 
 fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, more].concat()
@@ -111,6 +111,57 @@ fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
     workplace.success(&arguments);
     assert!(stops > 0, "the run was never stopped");
     assert_eq!(loss_columns(&workplace.path().join("whole")), loss_columns(&run), "after {stops} stops");
+}
+
+/// `best` and `last` of a run's summary, without what differs from one time to the next.
+fn best_and_last(run: &Path) -> [serde_json::Value; 2] {
+    let summary = std::fs::read(run.join("summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+    ["best", "last"].map(|name| {
+        let mut epoch = summary[name].clone();
+        for measured in ["graphs_per_second", "peak_memory_bytes"] {
+            epoch.as_object_mut().unwrap_or_else(|| panic!("no {name} epoch in {summary}")).remove(measured);
+        }
+        epoch
+    })
+}
+
+#[test]
+fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
+    let workplace = Workplace::new();
+    // At this rate losses jump about: they fall no more long before the run is stopped early.
+    let teacher = |more: &[&str]| {
+        let common =
+            ["--max-epochs", "500", "--patience", "25", "--lr", "3", "--schedule", "constant", "--threads", "1"];
+        let words = [&["autoencoder"], SMALL_TEACHER, &common, more].concat();
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let registered = || {
+        let config = std::fs::read(workplace.path().join("teachers/small/vgae/config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        config["metrics"].as_object_mut().unwrap().remove("command");
+        config["metrics"].clone()
+    };
+    workplace.success(&teacher(&["--run-dir", "whole"]));
+    let (whole, stopped) = (workplace.path().join("whole"), workplace.path().join("stopped"));
+    let expected = (best_and_last(&whole), registered());
+    let best = expected.0[0]["epoch"].as_u64().unwrap();
+    let arguments = teacher(&["--run-dir", "stopped", "--resume"]);
+    let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !stopped.join("metrics.csv").exists() || loss_columns(&stopped).len() as u64 <= best + 1 {
+        assert!(start.elapsed() < Duration::from_secs(60), "epoch {best} was not reached");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    interrupt(&child, &stopped, None);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1), "the run was not stopped");
+    let said = workplace.success(&arguments);
+    assert_eq!((best_and_last(&stopped), registered()), expected);
+    assert!(said.contains(&format!("in epoch {}\n  losses (training, validation): ", best + 1)), "{said}");
+    // Nothing is left to train.
+    std::fs::remove_file(stopped.join("summary.json")).unwrap();
+    workplace.success(&arguments);
+    assert_eq!((best_and_last(&stopped), registered()), expected);
 }
 
 #[test]

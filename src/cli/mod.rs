@@ -37,11 +37,12 @@ pub use reference::reference;
 pub use settings::{FieldFlags, Settings};
 pub use sweep::{Executor, SweepArgs, SweepCommand};
 
-use crate::{notices, torch};
+use crate::{notices, shell, torch};
 
 /// The whole program: parses the process's arguments, runs the command, prints what went wrong.
 pub fn main() -> ExitCode {
     notices::listen();
+    shell::note_command(std::env::args_os());
     if let Err(error) = torch::explain_bus_errors() {
         tracing::warn!("a mapped file that is cut short will end the program without a word: {error}");
     }

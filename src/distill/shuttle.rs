@@ -150,7 +150,8 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let weights = patiently(Meter::new(self.carrier.accelerator.device()), || Weights::read(path))
             .map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
         if weights.digest() != self.digest {
-            return Err(failed("it holds other weights by now", None));
+            let reason = format!("it holds weights with digest {}, expected {}", weights.digest(), self.digest);
+            return Err(failed(&reason, None));
         }
         self.carrier.host = Some(pack(&mut self.carrier.accelerator, &self.carrier.layers, weights)?);
         Ok(())

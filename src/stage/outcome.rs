@@ -69,7 +69,7 @@ impl Outcome {
             format!("best validation loss {loss:.6} in epoch {}", self.best_epoch)
         });
         console.line(&format!("{ending} after {} epochs; {best}", self.epochs));
-        if let Some(metrics) = summary.best.as_ref().or(summary.last.as_ref()) {
+        if let Some(metrics) = &summary.best {
             console.line(&format!("  losses (training, validation): {}", describe_parts(metrics)));
             console.line(&format!("  {:.0} graphs/s in that epoch", metrics.graphs_per_second));
         }

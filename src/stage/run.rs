@@ -14,6 +14,7 @@ use super::sizing::{Decided, Sizing};
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
+use crate::distill::Teacher;
 use crate::distill::registry::Registry;
 use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
@@ -154,8 +155,11 @@ impl<'a> Run<'a> {
             self.decided.is_some(),
         )?;
 
-        // Save.
-        let teacher_summary = student.into_teacher().into_teacher().map(|teacher| teacher.finish()).transpose()?;
+        // Save. What the teacher failed by after its last answer is told when the training's results are safe.
+        let (teacher_summary, teacher_error) = match student.into_teacher().into_teacher().map(Teacher::finish) {
+            Some(Err(error)) => (None, Some(error)),
+            summary => (summary.and_then(Result::ok), None),
+        };
         let digest = patiently(Meter::new(self.data.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
         let path = self.directory.path().to_owned();
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
@@ -163,13 +167,13 @@ impl<'a> Run<'a> {
         if summary.ending != Ending::Interrupted {
             self.directory.write_json("summary.json", &outcome)?;
             if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
-                let folder = teacher::register(self.config, self.stage, &self.directory.file(BEST), &outcome)?;
+                let folder = teacher::register(self.config, &self.directory.file(BEST), &outcome)?;
                 let dataset = &self.data.dataset.name;
                 self.console.line(&format!("registered as the teacher of {dataset}: {}", folder.display()));
             }
         }
         outcome.print(&mut self.console, &summary);
-        Ok(outcome)
+        teacher_error.map_or(Ok(outcome), |error| Err(error.into()))
     }
 
     /// Writes the frozen configuration with what identifies the inputs, now that the batch size is known. Returns the

@@ -189,14 +189,16 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
 }
 
 /// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
-pub fn register(config: &Config, stage: Stage, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
+pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
     let (weights, description) = patiently(Meter::new(Device::Cpu), || {
         let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
         Ok::<_, StageError>((Weights::from_tensors(tensors)?, description))
     })?;
     let model = description.architecture.model_name();
     let mut metrics = Map::new();
-    metrics.insert("command".into(), training_command(config, stage, model, &config.model.size).into());
+    if let Some(command) = shell::command() {
+        metrics.insert("command".into(), command.into());
+    }
     metrics.insert("size".into(), description.size.clone().into());
     metrics.insert("window".into(), description.window.into());
     metrics.insert("seed".into(), config.training.seed.into());

@@ -142,6 +142,10 @@ impl LoopState {
         runner.begin_with(position.micro_batch.clone());
         let (epoch, step) = (position.epoch, position.step);
         let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
+        // Of a run that goes on: rows behind the place that it is resumed at are gone.
+        let logged = |epoch| EpochMetrics::logged(&fit.run.file(METRICS), fit.objective.parts(), epoch);
+        let last = epoch.checked_sub(1).and_then(logged);
+        let best = position.progress.best_loss.and_then(|_| logged(position.progress.best_epoch));
         let has_teacher = !fit.objective.step_columns().is_empty();
         let timeline = has_teacher.then(|| Timeline::start(&fit.run.file(TIMELINE), epoch)).transpose()?;
         Ok(Self {
@@ -152,8 +156,8 @@ impl LoopState {
             sums,
             logs,
             timeline,
-            last: None,
-            best: None,
+            last,
+            best,
             peak_memory_bytes: 0,
             clock: Clock::default(),
         })

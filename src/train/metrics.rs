@@ -23,6 +23,32 @@ pub struct EpochMetrics {
 }
 
 impl EpochMetrics {
+    /// The row of `epoch` in a `metrics.csv` of an objective with these parts; `None` if it has none.
+    pub fn logged(path: &Path, parts: &[&'static str], epoch: u64) -> Option<Self> {
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).ok()?;
+        let header = reader.headers().ok()?.clone();
+        let position = |name: &str| header.iter().position(|column| column == name);
+        let epochs = position("epoch")?;
+        let is_of_epoch = |row: &csv::StringRecord| row.get(epochs).is_some_and(|found| found.parse() == Ok(epoch));
+        let row = reader.records().filter_map(Result::ok).find(is_of_epoch)?;
+        let field = |name: &str| row.get(position(name)?);
+        // A mean that there is none of is an empty field.
+        let number = |name: &str| field(name)?.parse().ok().or(Some(f64::NAN));
+        let count = |name: &str| field(name)?.parse().ok();
+        let part = |&name: &&'static str| Some((name, number(name)?, number(&format!("val_{name}"))?));
+        Some(Self {
+            epoch,
+            train_loss: number("train_loss")?,
+            val_loss: number("val_loss")?,
+            parts: parts.iter().map(part).collect::<Option<_>>()?,
+            lr: number("lr")?,
+            graphs_per_second: number("graphs_per_second")?,
+            peak_memory_bytes: count("peak_memory_bytes")?,
+            seconds: number("seconds")?,
+            steps: count("steps")?,
+        })
+    }
+
     /// As it stands in `summary.json`; means that there are none of are left out.
     pub fn json(&self) -> Value {
         let parts = self.parts.iter().flat_map(|(name, training, validation)| {
@@ -78,4 +104,44 @@ pub fn steps_header(objective: &dyn Objective) -> Vec<&'static str> {
     let mut header = vec!["epoch", "step", "train_loss", "lr", "gradient_norm", "graphs", "nodes", "edges", "step_ms"];
     header.extend(objective.step_columns());
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logged_epoch_comes_back_with_its_losses() {
+        let metrics = |epoch, kd_loss| EpochMetrics {
+            epoch,
+            train_loss: 0.1 + 0.2,
+            val_loss: 1.0 / 3.0,
+            parts: vec![("task_loss", 0.7, 1e-9), ("kd_loss", kd_loss, f64::NAN)],
+            lr: 0.002,
+            graphs_per_second: 12.5,
+            peak_memory_bytes: 1 << 40,
+            seconds: 0.25,
+            steps: 21,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let mut columns = metrics_header(&["task_loss", "kd_loss"]);
+        columns.push("curriculum_ratio".into());
+        let mut text = columns.join(",");
+        for (epoch, kd_loss) in [(0, 2.0), (1, f64::NAN)] {
+            let mut row = metrics_row(&metrics(epoch, kd_loss));
+            row.push("3".into());
+            text += &format!("\n{}", row.join(","));
+        }
+        // The last row as a killed process leaves it.
+        std::fs::write(&path, text + "\n2,0.3").unwrap();
+        let logged = |epoch| EpochMetrics::logged(&path, &["task_loss", "kd_loss"], epoch);
+        for (epoch, kd_loss) in [(0, 2.0), (1, f64::NAN)] {
+            let found = logged(epoch).unwrap();
+            assert_eq!(found.json(), metrics(epoch, kd_loss).json());
+            assert_eq!((found.lr, found.seconds, found.steps), (0.002, 0.25, 21));
+        }
+        assert!(logged(2).is_none() && logged(3).is_none());
+        assert!(EpochMetrics::logged(&folder.path().join("none.csv"), &[], 0).is_none());
+    }
 }

@@ -20,9 +20,9 @@ pub enum Ending {
 pub struct FitSummary {
     pub ending: Ending,
     pub position: Position,
-    /// The last epoch that was completed in this process.
+    /// The last epoch that was completed, in whichever process.
     pub last: Option<EpochMetrics>,
-    /// The best epoch, if it was completed in this process.
+    /// The best epoch, in whichever process it was completed.
     pub best: Option<EpochMetrics>,
     /// Highest counted memory of all epochs of this process.
     pub peak_memory_bytes: u64,

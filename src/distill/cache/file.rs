@@ -101,6 +101,12 @@ impl CacheFile {
         self.file.sync_data().map_err(io_error(&self.path, "sync"))
     }
 
+    /// Puts another open file in the place of this one's.
+    #[cfg(test)]
+    pub fn exchange(&mut self, file: File) -> File {
+        std::mem::replace(&mut self.file, file)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

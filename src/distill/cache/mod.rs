@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, TchError};
 
 use crate::distill::targets::{TargetName, TargetRows, Targets};
+use crate::files;
 use crate::memory::{Meter, is_out_of_memory, patiently};
 use crate::torch::parallel::{Parts, parallel_for};
 
@@ -185,6 +186,10 @@ impl TargetCache {
     }
 
     fn note_damage(&mut self, graph: u64, reason: Option<CacheError>) {
+        // It may be read again before it is written again, which makes it no second one.
+        if self.graphs[graph as usize] & DAMAGED != 0 {
+            return;
+        }
         self.damaged_records += 1;
         if let (1, Storage::File(file)) = (self.damaged_records, &self.storage) {
             let reason = reason.map_or("its checksum is wrong".to_string(), |error| error.to_string());
@@ -268,9 +273,9 @@ impl TargetCache {
 
     fn stop_writing(&mut self, error: &CacheError) {
         self.writable = false;
-        let source = std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default();
         tracing::warn!(
-            "{error}{source}; what is in the cache stays in use, other targets are computed each time they are needed"
+            "{error}{}; what is in the cache stays in use, other targets are computed each time they are needed",
+            reason(error)
         );
     }
 
@@ -289,11 +294,13 @@ impl TargetCache {
         &self.layout
     }
 
-    /// Brings a file's records to the disk.
-    pub fn sync(&self) -> Result<(), CacheError> {
-        match &self.storage {
-            Storage::Memory(_) => Ok(()),
-            Storage::File(file) => file.sync(),
+    /// Brings a file's records to the disk. What does not get there may be lost with the machine's power, and is computed anew
+    /// then: no reason to fail a training that is done.
+    pub fn sync(&self) {
+        if let Storage::File(file) = &self.storage
+            && let Err(error) = file.sync()
+        {
+            tracing::warn!("{error}{}; targets that did not get to the disk are computed anew", reason(&error));
         }
     }
 
@@ -333,7 +340,7 @@ pub fn free_disk_bytes(folder: &Path) -> Option<u64> {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The file could not be opened, read or written.
-    #[error("cannot {action} the cache of targets {}", path.display())]
+    #[error("cannot {action} the cache of targets {}{}", path.display(), advice(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -395,6 +402,18 @@ pub enum CacheError {
     Torch(#[from] TchError),
 }
 
+/// The cause of an error, in brackets.
+fn reason(error: &CacheError) -> String {
+    std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default()
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match files::is_about_the_path(error) {
+        true => "; name another folder with --teacher-cache-dir",
+        false => "",
+    }
+}
+
 fn describe(differences: &[(&'static str, String, String)]) -> String {
     let short = |text: &str| match text.char_indices().nth(60) {
         Some((end, _)) if text.len() > 64 => format!("{}…", &text[..end]),
@@ -404,4 +423,28 @@ fn describe(differences: &[(&'static str, String, String)]) -> String {
         format!("{name} (cache: {}, needed: {})", short(found), short(needed))
     };
     differences.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distill::targets::TargetLayout;
+
+    #[test]
+    fn a_file_that_cannot_be_synced_stays_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("targets.cache");
+        let (layout, shape) =
+            (TargetLayout::classifier(2), StoreShape { node_counts: vec![1], ..StoreShape::default() });
+        let key = CacheKey::new("w", "{}", "", &layout, Precision::F32, &shape);
+        let mut cache = TargetCache::open(&path, &key, RecordLayout::new(layout, Precision::F32, &[1]), None).unwrap();
+        let Storage::File(file) = &mut cache.storage else { panic!("not on disk") };
+        // A device has nothing that could be brought to a disk.
+        let whole = file.exchange(std::fs::File::open("/dev/null").unwrap());
+        assert!(file.sync().is_err());
+        cache.sync();
+        let Storage::File(file) = &mut cache.storage else { panic!("not on disk") };
+        file.exchange(whole);
+        assert!(cache.is_writable() && cache.lookup(&[0]).unwrap().1 == [0]);
+    }
 }

@@ -36,7 +36,7 @@ fn table<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str
     }
     let _ = writeln!(text, "| {title} | |\n|---|---|");
     for (name, value) in rows {
-        let _ = writeln!(text, "| {name} | {value} |");
+        let _ = writeln!(text, "| {name} | {} |", value.replace('|', r"\|"));
     }
     text.push('\n');
 }

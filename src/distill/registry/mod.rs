@@ -6,6 +6,7 @@
 
 mod card;
 mod config;
+mod place;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -57,10 +58,12 @@ impl Registry {
     /// The teacher of that dataset and model.
     pub fn find(&self, dataset: &str, model: &str) -> Result<Registered, RegistryError> {
         let folder = self.folder(dataset, model)?;
-        if !folder.exists() && !self.bring_back(&folder)? {
-            return Err(self.no_teacher(dataset, model));
-        }
-        Registered::open(&folder)
+        let open = || match place::find(&folder)? {
+            Some(folder) => Registered::open(&folder),
+            None => Err(self.no_teacher(dataset, model)),
+        };
+        // It may be replaced between two looks at it: then it is whole when whoever does that is done.
+        open().or_else(|_| place::wait(&self.root.join(dataset)).map(drop).and_then(|()| open()))
     }
 
     /// All teachers, by dataset and model.
@@ -86,7 +89,9 @@ impl Registry {
     ) -> Result<Registered, RegistryError> {
         let (dataset, model) = (&config.dataset.name, &config.model);
         let folder = self.folder(dataset, model)?;
-        self.bring_back(&folder)?;
+        let parent = self.root.join(dataset);
+        let _lock = place::lock(&parent)?;
+        place::bring_back(&folder)?;
         if folder.exists() && !replace {
             return match Registered::open(&folder) {
                 Ok(found) if found.config.weights_digest == weights.digest() => Ok(found),
@@ -94,9 +99,8 @@ impl Registry {
             };
         }
         let config = TeacherConfig { weights_digest: weights.digest().to_string(), ..config.clone() };
-        let parent = self.root.join(dataset);
         let partial = parent.join(format!(".{model}.{}.partial", std::process::id()));
-        let outcome = write_folder(&partial, &config, weights).and_then(|()| put_in_place(&partial, &folder));
+        let outcome = write_folder(&partial, &config, weights).and_then(|()| place::put(&partial, &folder));
         if outcome.is_err() {
             // The error that matters is the one above.
             let _ = std::fs::remove_dir_all(&partial);
@@ -105,10 +109,12 @@ impl Registry {
         Registered::open(&folder)
     }
 
-    /// Whether a teacher of this dataset could be registered: better known before it is trained than after.
+    /// Whether a teacher of this dataset could be registered: better known before it is trained than after. Waits while another
+    /// process registers one.
     pub fn check_writable(&self, dataset: &str) -> Result<(), RegistryError> {
         let folder = self.root.join(dataset);
-        files::expect_writable(&folder).map_err(file_error(&folder, "write to"))
+        files::expect_writable(&folder).map_err(file_error(&folder, "write to"))?;
+        place::lock(&folder).map(drop)
     }
 
     fn folder(&self, dataset: &str, model: &str) -> Result<PathBuf, RegistryError> {
@@ -119,24 +125,6 @@ impl Registry {
             }
         }
         Ok(self.root.join(dataset).join(model))
-    }
-
-    /// Undoes a replacement that was interrupted between its two renames. True if there is a teacher now.
-    fn bring_back(&self, folder: &Path) -> Result<bool, RegistryError> {
-        let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(false) };
-        if folder.exists() || !parent.is_dir() {
-            return Ok(folder.exists());
-        }
-        let (prefix, suffix) = (format!(".{}.", name.to_string_lossy()), ".previous");
-        for entry in std::fs::read_dir(parent).map_err(file_error(parent, "list"))? {
-            let entry = entry.map_err(file_error(parent, "list"))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(&prefix) && name.ends_with(suffix) {
-                std::fs::rename(entry.path(), folder).map_err(file_error(folder, "restore"))?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn no_teacher(&self, dataset: &str, model: &str) -> RegistryError {
@@ -259,23 +247,6 @@ fn write_folder(partial: &Path, config: &TeacherConfig, weights: &Weights) -> Re
         sync(&path)?;
     }
     sync(partial)
-}
-
-/// Puts a complete folder in its place. What was there is removed only when the new one stands.
-fn put_in_place(partial: &Path, folder: &Path) -> Result<(), RegistryError> {
-    let parent = folder.parent().unwrap_or(Path::new("."));
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let previous = parent.join(format!(".{name}.{}.previous", std::process::id()));
-    let replaced = folder.exists();
-    if replaced {
-        std::fs::rename(folder, &previous).map_err(file_error(folder, "replace"))?;
-    }
-    std::fs::rename(partial, folder).map_err(file_error(folder, "write"))?;
-    sync(parent)?;
-    if replaced {
-        std::fs::remove_dir_all(&previous).map_err(file_error(&previous, "remove"))?;
-    }
-    Ok(())
 }
 
 fn sync(path: &Path) -> Result<(), RegistryError> {

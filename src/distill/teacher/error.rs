@@ -8,6 +8,7 @@ use crate::distill::accelerator::AcceleratorError;
 use crate::distill::cache::{CacheError, GateError};
 use crate::distill::model::ModelError;
 use crate::distill::weights::WeightsError;
+use crate::files;
 
 /// Why there are no targets.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +43,11 @@ pub enum TeacherError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The weights have to be read again and are no longer there, or no longer the same.
-    #[error("the teacher's weights have to be read again from {}: {reason}", path.display())]
+    #[error(
+        "the teacher's weights have to be read again, because targets in their cache are damaged, but {}: {reason}; put the \
+         weights back, or name a file that holds them with --teacher-path, and go on with --resume",
+        path.display()
+    )]
     Reload {
         /// Their file.
         path: PathBuf,
@@ -59,7 +64,7 @@ pub enum TeacherError {
     NotCacheable(#[from] GateError),
     /// Targets do not fit the memory that they were to be kept in.
     #[error(
-        "{size}, but memory allows {budget}; use --teacher-cache disk, or f16, or allow more memory, or          --teacher-cache off"
+        "{size}, but memory allows {budget}; use --teacher-cache disk, or f16, or allow more memory, or --teacher-cache off"
     )]
     CacheTooLarge {
         /// What they take, in words.
@@ -107,6 +112,7 @@ impl TeacherError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::CacheTooLarge { .. } | Self::NoCachePath => true,
+            Self::Cache(CacheError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Cache(error) => matches!(error, CacheError::Mismatch { .. } | CacheError::Damaged { .. }),
             Self::Reload { .. } => true,
             _ => false,
@@ -123,8 +129,13 @@ mod tests {
         let path = PathBuf::from("targets.cache");
         let foreign = CacheError::Mismatch { path: path.clone(), differences: Vec::new() };
         assert!(TeacherError::Cache(foreign).is_input());
-        let full = CacheError::Io { path, action: "write", source: std::io::ErrorKind::StorageFull.into() };
-        assert!(!TeacherError::Cache(full).is_input());
+        let io = |kind: std::io::ErrorKind| {
+            TeacherError::Cache(CacheError::Io { path: path.clone(), action: "write", source: kind.into() })
+        };
+        let full = io(std::io::ErrorKind::StorageFull);
+        assert!(!full.is_input() && !full.to_string().contains("--teacher-cache-dir"), "{full}");
+        let no_folder = io(std::io::ErrorKind::NotADirectory);
+        assert!(no_folder.is_input() && no_folder.to_string().contains("--teacher-cache-dir"), "{no_folder}");
         assert!(!TeacherError::Torch(TchError::Torch("out of memory".into())).is_input());
     }
 }

@@ -291,6 +291,11 @@ impl Teacher {
         self.shared.take_report()
     }
 
+    /// What happened since the last report, and will be in the next one.
+    pub fn unreported(&self) -> StepReport {
+        self.shared.unreported()
+    }
+
     /// Whether the thread's copies and forwards are kept with their times, for [`Teacher::take_spans`].
     pub fn record_spans(&self, on: bool) {
         self.shared.record_spans(on);

@@ -184,16 +184,26 @@ impl Shared {
         self.counts.lock().summary.cache.clone()
     }
 
-    pub fn take_report(&self) -> StepReport {
-        let mut counts = self.counts.lock();
-        let fresh = StepReport { teacher_bytes: counts.since_report.teacher_bytes, ..StepReport::default() };
-        let mut report = std::mem::replace(&mut counts.since_report, fresh);
+    /// What the next report will have, if it is taken now.
+    pub fn unreported(&self) -> StepReport {
+        self.report_of(&self.counts.lock())
+    }
+
+    fn report_of(&self, counts: &Counts) -> StepReport {
+        let mut report = counts.since_report.clone();
         report.device_bytes_teacher = self.device_bytes.load(Ordering::Relaxed);
         // Without a visit since: the targets are kept ones, or were computed at the visit before.
         if report.teacher_mode.is_empty() {
             let all_kept = report.cache_hit_rows > 0 && report.cache_miss_rows == 0;
             report.teacher_mode = if all_kept { "cached".into() } else { counts.summary.total.teacher_mode.clone() };
         }
+        report
+    }
+
+    pub fn take_report(&self) -> StepReport {
+        let mut counts = self.counts.lock();
+        let report = self.report_of(&counts);
+        counts.since_report = StepReport { teacher_bytes: report.teacher_bytes, ..StepReport::default() };
         // The mode of the whole is that of the last visit.
         let mode = std::mem::take(&mut counts.summary.total.teacher_mode);
         counts.summary.total.add(&report);
@@ -218,6 +228,19 @@ impl StepReport {
         self.cache_hit_rows += other.cache_hit_rows;
         self.cache_miss_rows += other.cache_miss_rows;
         self.device_bytes_teacher = other.device_bytes_teacher;
+    }
+
+    /// What was done beside a part of it.
+    pub fn without(&self, part: &StepReport) -> Self {
+        Self {
+            copy_ms: self.copy_ms - part.copy_ms,
+            copy_exposed_ms: self.copy_exposed_ms - part.copy_exposed_ms,
+            teacher_forward_ms: self.teacher_forward_ms - part.teacher_forward_ms,
+            student_wait_ms: self.student_wait_ms - part.student_wait_ms,
+            cache_hit_rows: self.cache_hit_rows - part.cache_hit_rows,
+            cache_miss_rows: self.cache_miss_rows - part.cache_miss_rows,
+            ..self.clone()
+        }
     }
 }
 

@@ -119,7 +119,7 @@ impl<A: Accelerator> Worker<A> {
         self.note_timings();
         if let Some(cache) = &self.cache {
             let cache = cache.lock();
-            cache.sync()?;
+            cache.sync();
             self.shared.note_cache(cache.summary());
         }
         Ok(self.shared.summary())

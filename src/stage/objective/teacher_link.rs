@@ -31,6 +31,8 @@ pub struct TeacherLink {
     received: Received,
     /// What the teacher did in this epoch, up to the last row of the log.
     of_epoch: StepReport,
+    /// What the next row of the log will have of the epoch before: its validation.
+    before_epoch: StepReport,
 }
 
 enum Received {
@@ -43,7 +45,8 @@ enum Received {
 impl TeacherLink {
     /// To a teacher that is asked for `burst` batches at a time.
     pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
-        Self { teacher, burst, received: Received::Nothing, of_epoch: StepReport::default() }
+        let (of_epoch, before_epoch) = Default::default();
+        Self { teacher, burst, received: Received::Nothing, of_epoch, before_epoch }
     }
 
     /// Batches to announce at a time. One, where no visit of the teacher serves several: they would be waited for together,
@@ -58,6 +61,7 @@ impl TeacherLink {
     /// An epoch begins.
     pub fn start_epoch(&mut self) {
         self.of_epoch = StepReport::default();
+        self.before_epoch = self.teacher.as_ref().map(Teacher::unreported).unwrap_or_default();
     }
 
     /// Hands batches over whose targets will be asked for, in this order.
@@ -121,8 +125,9 @@ impl TeacherLink {
     pub fn step_values(&mut self) -> Vec<String> {
         let Some(teacher) = &mut self.teacher else { return Vec::new() };
         let report = teacher.report();
-        let values = vec![
-            report.teacher_mode.clone(),
+        self.of_epoch.add(&report.without(&std::mem::take(&mut self.before_epoch)));
+        vec![
+            report.teacher_mode,
             report.teacher_bytes.to_string(),
             format!("{:.3}", report.copy_ms),
             format!("{:.3}", report.copy_exposed_ms),
@@ -131,9 +136,7 @@ impl TeacherLink {
             report.cache_hit_rows.to_string(),
             report.cache_miss_rows.to_string(),
             report.device_bytes_teacher.to_string(),
-        ];
-        self.of_epoch.add(&report);
-        values
+        ]
     }
 
     /// Whether the teacher's work is to be recorded.
@@ -150,10 +153,11 @@ impl TeacherLink {
 
     /// What the progress bar says of it.
     pub fn status(&self) -> String {
-        if self.teacher.is_none() {
-            return String::new();
+        let Some(teacher) = &self.teacher else { return String::new() };
+        let (mut report, since) = (self.of_epoch.clone(), teacher.unreported().without(&self.before_epoch));
+        if report.teacher_mode.is_empty() || since.cache_hit_rows + since.cache_miss_rows > 0 {
+            report.add(&since);
         }
-        let report = &self.of_epoch;
         let rows = report.cache_hit_rows + report.cache_miss_rows;
         // An epoch's first row of the log may come before any targets.
         let hits = match rows {
