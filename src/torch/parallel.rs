@@ -37,7 +37,7 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
         return;
     }
     let shares = Shares::new(count, threads);
-    let call = Call { shares, body: &body, panic: Mutex::new(None), caller_done: OnceLock::new() };
+    let call = Call { shares, body: &body, panic: Mutex::new(None), caller_done: Apart(OnceLock::new()) };
     // SAFETY: `call` outlives the loop, which ends before the function returns; `run` is made for its type.
     let outcome = unsafe {
         ffi::check(kdgat_parallel_for(
@@ -46,7 +46,7 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
             run_for(&call),
         ))
     };
-    if let Some(done) = call.caller_done.get() {
+    if let Some(done) = call.caller_done.0.get() {
         crowding::waited(done.elapsed());
     }
     if let Some(payload) = call.panic.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
@@ -78,8 +78,12 @@ struct Call<'a, B> {
     body: &'a B,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// When the calling thread had nothing left to do.
-    caller_done: OnceLock<Instant>,
+    caller_done: Apart<OnceLock<Instant>>,
 }
+
+/// A value on cache lines of its own: written while others read what would lie beside it.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 type Body = unsafe extern "C" fn(*mut c_void, i64, i64);
 
@@ -100,7 +104,7 @@ unsafe extern "C" fn run<B: Fn(Range<usize>) + Sync>(context: *mut c_void, begin
     }
     // The first of OpenMP's threads is the caller.
     if begin == 0 {
-        call.caller_done.get_or_init(Instant::now);
+        call.caller_done.0.get_or_init(Instant::now);
     }
 }
 

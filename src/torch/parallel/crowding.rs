@@ -23,8 +23,10 @@ const LONGEST: Duration = Duration::from_secs(2);
 const SHARE: f64 = 0.25;
 /// this long at least,
 const LONG: Duration = Duration::from_millis(40);
-/// and for so many loops, so that a program that was stopped for a moment is not taken for a crowd.
-const LOOPS: u32 = 4;
+/// and for so many loops,
+const LOOPS: u32 = 8;
+/// none of which counts for more than this: a program that was stopped for a moment is not in a crowd.
+const MOST: Duration = Duration::from_millis(20);
 /// How long threads sleep at once, before the cores are tried again: twice as long each time that they are still not free.
 const FIRST_REST: Duration = Duration::from_secs(4);
 const LONGEST_REST: Duration = Duration::from_secs(64);
@@ -87,7 +89,7 @@ impl Watch {
             }
         };
         self.window = Some((start, now));
-        self.late += late;
+        self.late += late.min(MOST);
         self.loops += 1;
         if self.loops < LOOPS || self.late < LONG.max((now - start).mul_f64(SHARE)) {
             return None;
@@ -130,6 +132,10 @@ mod tests {
     fn a_program_that_was_stopped_is_no_crowd() {
         let (mut watch, mut now) = (Watch::new(), Instant::now());
         assert_eq!(waits(&mut watch, &mut now, Duration::from_secs(5), Duration::from_secs(6), 50), None);
+        for _ in 0..50 {
+            assert_eq!(waits(&mut watch, &mut now, 500 * MILLISECOND, 501 * MILLISECOND, 1), None);
+            assert_eq!(waits(&mut watch, &mut now, 4 * MILLISECOND, 50 * MILLISECOND, 4), None);
+        }
     }
 
     #[test]
