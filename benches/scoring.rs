@@ -274,6 +274,7 @@ fn write_model(path: &Path, model: &str, store: &Store) -> Result<(), Error> {
     let description = ModelDescription {
         architecture,
         vocabulary: store.vocabulary().clone(),
+        foreign_ids: None,
         dataset: DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() },
         window: store.manifest().options.window,
         size: "student".to_owned(),

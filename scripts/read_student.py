@@ -36,5 +36,10 @@ config, graphs = json.load(open(sys.argv[1] + "/config.json")), read(sys.argv[2]
 if config["model"] != "gat" or {"edge_scaling", "input"} & set(config["architecture"]):
     sys.exit("this reads classifiers (gat) with window features and a vocabulary; docs/export.md describes the others")
 found = logits(read(sys.argv[1] + "/model.safetensors"), config["architecture"], graphs)
+# IDs that are in no vocabulary; one that only the edge to the next window's first frame leads to does not count here
+sends = torch.bincount(graphs["source"][graphs["source"] != graphs["target"]], minlength=len(graphs["id"])) > 0
+foreign = (graphs["id"] == 0) & (sends | (graphs["continuous"][:, 9] > 0))
+unknown = torch.bincount(graphs["graph"], foreign.float()) > 0
+found[:, 1] += config.get("foreign_id_evidence", 0) * unknown
 for graph, attack in enumerate(found.softmax(1)[:, 1].tolist()): print(graph, f"{attack:.6f}")
 if "logits" in graphs: print("largest difference to kdgat's logits:", float((found - graphs["logits"]).abs().max()))

@@ -44,6 +44,7 @@ fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeS
     let description = ModelDescription {
         architecture: Architecture::Vgae(config),
         vocabulary: store.vocabulary().clone(),
+        foreign_ids: None,
         dataset: DatasetIdentity { name: "tiny".into(), digest: store.digest().into() },
         window: 100,
         size: "teacher".into(),

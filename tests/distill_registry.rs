@@ -18,6 +18,7 @@ fn config() -> TeacherConfig {
         model: "vgae".to_string(),
         architecture,
         vocabulary: vec![0x100, 0x7ff],
+        foreign_ids: None,
         weights_digest: String::new(),
         dataset: TrainedOn { name: "hcrl_ch".to_string(), digest: "d1".to_string() },
         metrics: Map::from_iter([("validation_loss".to_string(), json!(0.25))]),

@@ -131,7 +131,7 @@ fn the_classifiers_part_equals_the_reference() {
                         vec![1.0 - attack, attack, mean, std, max, min, certainty, odds]
                     })
                     .collect();
-                let found = tch::no_grad(|| gat_columns(&model, &batch)).unwrap();
+                let found = tch::no_grad(|| gat_columns(&model, None, &batch)).unwrap();
                 let names = [&STATE[8..], &["log odds"]].concat();
                 compare(&format!("{name}, {kernel:?}"), &found, &expected, &names);
                 compared += 1;

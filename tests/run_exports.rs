@@ -1,12 +1,16 @@
 //! What runs leave for other programs: JSON lines and TensorBoard events beside the CSV files, and exported models that
 //! PyTorch alone can read.
 
+#[path = "graph_support/mod.rs"]
+mod graph_support;
 mod stage_support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use graph_support::write_log;
+use kdgat::can::Frame;
 use serde_json::Value;
 use stage_support::Workplace;
 
@@ -186,11 +190,105 @@ fn an_export_is_not_mixed_with_another() {
     // The same weights once more, and what belongs to them stays.
     place.run(&["export", RUN, "--output", "exported"]);
     assert!(place.path("exported/model.onnx").exists());
+    // The same weights beside another list of known IDs answer otherwise.
+    place.run(&[&SMALL[..], &["--foreign-ids", "false", "--run-dir", "alone"]].concat());
+    let refusal = place.refused(&["export", "alone", "--output", "exported"]);
+    assert!(refusal.contains("is that of the same weights with another list of known IDs"), "{refusal}");
     // A run's own configuration is no export's.
     let config = fs::read(place.path(RUN).join("config.json")).unwrap();
     let refusal = place.refused(&["export", RUN, "--output", RUN]);
     assert!(refusal.contains("is no export's, and would be written over"), "{refusal}");
     assert_eq!(fs::read(place.path(RUN).join("config.json")).unwrap(), config);
+}
+
+/// `tiny` with another test log before the others: windows where it matters that the frame after a window is none of it.
+fn with_edge_windows(place: &Workplace, known: [u32; 2], foreign: u32) -> PathBuf {
+    let data = place.path("edges");
+    for entry in fs::read_dir(stage_support::dataset()).unwrap().map(Result::unwrap) {
+        let folder = data.join(entry.file_name());
+        if entry.path().is_dir() && entry.file_name().to_string_lossy().starts_with("train") {
+            fs::create_dir_all(&folder).unwrap();
+            for log in fs::read_dir(entry.path()).unwrap().map(Result::unwrap) {
+                fs::copy(log.path(), folder.join(log.file_name())).unwrap();
+            }
+        }
+    }
+    // Only the frame after the window; its first frame; a run at its end; nothing else; its first frame, again.
+    let is_foreign = |position: usize| position == 100 || (290..=400).contains(&position);
+    let frame = |position: usize| Frame {
+        timestamp: position as f64 * 0.001,
+        can_id: if is_foreign(position) { foreign } else { known[position % 2] },
+        payload: [0; 8],
+        payload_length: 8,
+        attack: false,
+    };
+    let frames: Vec<Frame> = (0..501).map(frame).collect();
+    write_log(&data, "test_00_edges", "edges.csv", &frames);
+    data
+}
+
+/// Reads the logits of the examples and, with `model.onnx`, those of onnxruntime.
+const ONNX_LOGITS: &str = r#"
+import sys, onnxruntime
+from safetensors.numpy import load_file
+session = onnxruntime.InferenceSession(sys.argv[1] + "/model.onnx", providers=["CPUExecutionProvider"])
+examples = load_file(sys.argv[1] + "/examples.safetensors")
+found = session.run(["logits"], {value.name: examples[value.name] for value in session.get_inputs()})[0]
+for row in found: print(row[1])
+"#;
+
+/// The list of known IDs counts the frames of the window, not the one that its last edge leads to.
+#[test]
+fn an_id_of_the_next_window_is_none_of_this_one() {
+    let onnx = python_with("onnxruntime, onnx, safetensors", "onnx", "scripts/test --all installs it");
+    let torch = python_with("torch", "peer", "pip install torch, or scripts/bench step");
+    for features in ["window", "rich"] {
+        let place = Workplace::new();
+        for (list, folder) in [("true", "listed"), ("false", "alone")] {
+            let run = format!("run-{list}");
+            place.run(&[&SMALL[..], &["--features", features, "--foreign-ids", list, "--run-dir", &run]].concat());
+            if list == "true" {
+                place.run(&["export", &run, "--output", "vocabulary"]);
+                let ids = place.json("vocabulary/config.json")["vocabulary"].clone();
+                let id = |index: usize| ids[index].as_u64().unwrap() as u32;
+                with_edge_windows(&place, [id(0), id(1)], 0x7f3);
+                assert!(!ids.as_array().unwrap().contains(&0x7f3.into()));
+            }
+            let export = ["export", &run, "--data", "edges", "--output", folder, "--examples", "5", "--onnx"];
+            place.run(&[&export[..], &["--features", features]].concat());
+        }
+        let evidence = place.json("listed/config.json")["foreign_id_evidence"].as_f64().unwrap() as f32;
+        assert!(evidence > 1.0, "{evidence}");
+        let attack = |folder: &str| -> Vec<f32> {
+            let bytes = fs::read(place.path(folder).join("examples.safetensors")).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let logits = tensors.tensor("logits").unwrap().data().chunks_exact(8);
+            logits.map(|row| f32::from_le_bytes(row[4..].try_into().unwrap())).collect()
+        };
+        let (listed, alone) = (attack("listed"), attack("alone"));
+        let added: Vec<bool> = listed.iter().zip(&alone).map(|(listed, alone)| *listed == alone + evidence).collect();
+        assert_eq!(added, [false, true, true, true, true], "{features}: {listed:?} {alone:?}");
+        assert_eq!(listed[0], alone[0]);
+        if let Some(python) = &onnx {
+            let output = Command::new(python).args(["-c", ONNX_LOGITS]).arg(place.path("listed")).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let found: Vec<f32> = said.lines().map(|line| line.parse().unwrap()).collect();
+            assert_eq!(found.len(), 5, "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                found.iter().zip(&listed).all(|(found, listed)| (found - listed).abs() < 1e-4),
+                "{found:?} {listed:?}"
+            );
+        }
+        if let (Some(python), "window") = (&torch, features) {
+            let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_student.py");
+            let folder = place.path("listed");
+            let output =
+                Command::new(python).args([reader, folder.clone(), folder.join("examples.safetensors")]).output();
+            let said = String::from_utf8(output.unwrap().stdout).unwrap();
+            let difference: f64 = said.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(difference < 1e-4, "{said}");
+        }
+    }
 }
 
 /// A Python that has `modules`: the system's, or that of the environment `name` which clones share.

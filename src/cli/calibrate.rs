@@ -13,6 +13,7 @@ use crate::can::Format;
 use crate::config::{Setting, Threshold};
 use crate::detect::{self, FrameStream};
 use crate::evaluate::calibration::CALIBRATION;
+use crate::evaluate::id_list::IdList;
 use crate::evaluate::{Calibration, Scorer, TrainedModel};
 use crate::interrupt;
 use crate::nn::attention::AttentionKernel;
@@ -62,7 +63,13 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         ))
         .into());
     }
-    let calibration = Calibration::new(scorer.kind(), &windows, rate, &model.weights_digest, &source)?;
+    let calibration = Calibration::new(
+        (scorer.kind(), scorer.id_list().map(IdList::counted)),
+        &windows,
+        rate,
+        &model.weights_digest,
+        &source,
+    )?;
     let path = args.output.unwrap_or_else(|| model.folder.join(CALIBRATION));
     calibration.write(&path)?;
     let mut text = format!(
@@ -80,6 +87,24 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
             (1.0 / rate).ceil()
         );
     }
+    text += &about_ids(&calibration);
     output::write(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the car's own list of IDs is worth, where a classifier has one.
+fn about_ids(calibration: &Calibration) -> String {
+    let Some((ids, deviations)) = calibration.car.ids().zip(calibration.car.deviations_of_foreign_id()) else {
+        return String::new();
+    };
+    let (foreign, windows) = (ids.foreign_windows, calibration.windows);
+    let mut text = format!(
+        "an ID that is new to the car adds {:.1} to the log odds: {foreign} of {windows} windows had one that the rest has not\n",
+        ids.evidence()
+    );
+    if deviations <= calibration.threshold {
+        text += "alone it makes no alarm, since that would be more than the share of attack-free windows; longer traffic may know \
+                 the car's rare IDs\n";
+    }
+    text
 }

@@ -96,7 +96,8 @@ struct Chosen {
 fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
     let in_run = model.folder.join(CALIBRATION);
     let path = args.calibration.clone().or_else(|| in_run.exists().then_some(in_run));
-    let calibration = path.as_ref().map(|path| Calibration::read(path, &model.weights_digest)).transpose()?;
+    let read = |path: &PathBuf| Calibration::read(path, &model.weights_digest, model.description.foreign_ids);
+    let calibration = path.as_ref().map(read).transpose()?;
     if let Some(threshold) = args.threshold {
         let car = calibration.map(|calibration| calibration.car);
         return Ok(Chosen { threshold: AttackAbove::Score(threshold), car, source: "--threshold".to_owned() });

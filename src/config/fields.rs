@@ -65,6 +65,8 @@ config_fields! {
         attention: AttentionChoice = AttentionChoice::Auto;
         /// Probability with which an ID is replaced by UNKNOWN in training (with `id_encoding = "hash"`: by any other ID).
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);
+        /// Let IDs that attack-free traffic never had speak beside the classifier: they raise the log odds of their window by what validation windows say about them (gat).
+        foreign_ids: bool = true;
     }
 
     /// How it is trained.

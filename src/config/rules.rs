@@ -53,6 +53,7 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "fc_layers",
     "conv",
     "unknown_drop",
+    "foreign_ids",
     "accumulate_grad_batches",
     "batch_nodes",
     "optimize_batch_size",
@@ -137,7 +138,7 @@ pub const RULES: &[Rule] = &[
         remedy: "add --use-kd or drop it",
     },
     Rule {
-        fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers"],
+        fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],
         is_read: |config, _| config.model.model == ModelKind::Gat,
         because: "it belongs to the classifier, and a vgae is trained",
         remedy: "drop it",

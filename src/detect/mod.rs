@@ -122,9 +122,9 @@ impl Detector {
             extractor.append_graph(window, 0, first_frame, columns);
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
             let batch = patiently(Meter::new(Device::Cpu), assembled)?;
-            let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch))?;
-            let score = kind.score(explained.raw);
-            let deviations = options.car.as_ref().map(|car| car.deviations(explained.raw, explained.profile.as_ref()));
+            let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
+            let score = kind.score(explained.window.raw);
+            let deviations = options.car.as_ref().map(|car| car.deviations(&explained.window));
             let is_attack = match options.threshold {
                 AttackAbove::Score(threshold) => score > threshold,
                 AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,

@@ -2,7 +2,7 @@
 //!
 //! A model that is moved to another car ranks windows well and is wrong about what is usual: its scores are shifted and
 //! stretched. A few seconds of attack-free traffic of that car show by how much, without labels and without training.
-//! A classifier keeps its log odds; of an autoencoder, whose errors on that car may be larger or smaller in an attack, it is
+//! A classifier keeps its log odds, with what a list of the car's own IDs adds ([`CarIds`]); of an autoencoder, whose errors on that car may be larger or smaller in an attack, it is
 //! the distance from the errors that are usual there ([`UsualProfile`]). On this scale the scores of different models can also
 //! be averaged.
 
@@ -11,17 +11,18 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::quantile;
-use super::profile::{Profile, UsualProfile, distances_among};
+use super::id_list::CarIds;
+use super::profile::{UsualProfile, distances_among};
 use super::scores::Profiled;
 use super::threshold::at_false_positive_rate;
 use super::{EvaluateError, ScoreKind};
 use crate::config::Threshold;
 use crate::files;
-use crate::graph::{GraphView, Store, StoreError};
+use crate::graph::{ForeignIds, GraphView, Store, StoreError};
 
 /// A calibration file in a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
 /// Fewer windows say nothing about a car.
 pub const FEWEST_WINDOWS: usize = 10;
 /// Interquartile range of a normal distribution, in standard deviations.
@@ -71,30 +72,53 @@ pub struct CarScale {
     scale: Scale,
     /// Of an autoencoder: the errors that are usual.
     profile: Option<UsualProfile>,
+    /// Of a classifier with a list of known IDs: the car's own list.
+    ids: Option<CarIds>,
 }
 
 impl CarScale {
-    /// From the car's attack-free windows, with the deviations of these windows themselves; `None` of none.
-    pub fn of(kind: ScoreKind, windows: &[Profiled]) -> Option<(Self, Vec<f64>)> {
+    /// From the car's attack-free windows, with the deviations of these windows themselves; `None` of none. `foreign_ids`: what
+    /// was counted on the data of a classifier with a list of known IDs.
+    pub fn of(kind: ScoreKind, windows: &[Profiled], foreign_ids: Option<ForeignIds>) -> Option<(Self, Vec<f64>)> {
         let profiles: Option<Vec<_>> = windows.iter().map(|window| window.profile.clone()).collect();
-        let (profile, values) = match profiles {
-            Some(profiles) if kind == ScoreKind::Difficulty => {
-                let usual = UsualProfile::of(&profiles.iter().collect::<Vec<_>>())?;
-                (Some(usual), distances_among(&profiles)?.into_iter().map(unbounded_distance).collect())
+        let unlisted: Option<Vec<_>> = windows.iter().map(|window| window.unlisted.as_ref()).collect();
+        let (mut usual, mut ids) = (None, None);
+        let values: Vec<f64> = match (kind, profiles, unlisted.zip(foreign_ids)) {
+            (ScoreKind::Difficulty, Some(profiles), _) => {
+                usual = Some(UsualProfile::of(&profiles.iter().collect::<Vec<_>>())?);
+                distances_among(&profiles)?.into_iter().map(unbounded_distance).collect()
             }
-            _ => (None, windows.iter().map(|window| kind.unbounded(window.raw)).collect::<Vec<_>>()),
+            (ScoreKind::AttackProbability, _, Some((unlisted, foreign_ids))) => {
+                let of_windows: Vec<&[u32]> = unlisted.iter().map(|window| window.can_ids.as_slice()).collect();
+                let (list, evidence) = CarIds::of(&of_windows, foreign_ids);
+                ids = Some(list);
+                unlisted.iter().zip(evidence).map(|(window, evidence)| f64::from(window.raw) + evidence).collect()
+            }
+            _ => windows.iter().map(|window| kind.unbounded(window.raw)).collect(),
         };
         let scale = Scale::of_values(values.clone())?;
         let deviations = values.into_iter().map(|value| scale.deviations(value)).collect();
-        Some((Self { kind, scale, profile }, deviations))
+        Some((Self { kind, scale, profile: usual, ids }, deviations))
+    }
+
+    /// Of a classifier with a list of known IDs: the car's own list.
+    pub fn ids(&self) -> Option<&CarIds> {
+        self.ids.as_ref()
+    }
+
+    /// How many robust deviations a window is that has usual log odds, and an ID that is not in the car's list.
+    pub fn deviations_of_foreign_id(&self) -> Option<f64> {
+        Some(self.scale.deviations(self.scale.median + self.ids.as_ref()?.evidence()))
     }
 
     /// How many robust deviations a window is above what is usual for the car.
-    pub fn deviations(&self, raw: f32, profile: Option<&Profile>) -> f64 {
-        match (&self.profile, profile) {
-            (Some(usual), Some(profile)) => self.scale.deviations(unbounded_distance(usual.distance(profile))),
-            _ => self.scale.standardise(self.kind, raw),
-        }
+    pub fn deviations(&self, window: &Profiled) -> f64 {
+        let value = match (&self.profile, &window.profile, &self.ids, &window.unlisted) {
+            (Some(usual), Some(profile), _, _) => unbounded_distance(usual.distance(profile)),
+            (_, _, Some(ids), Some(unlisted)) => f64::from(unlisted.raw) + ids.of_window(&unlisted.can_ids),
+            _ => self.kind.unbounded(window.raw),
+        };
+        self.scale.deviations(value)
     }
 }
 
@@ -109,6 +133,8 @@ pub struct Calibration {
     pub format_version: u32,
     /// Of the model that it belongs to.
     pub weights_digest: String,
+    /// What foreign IDs are worth to it.
+    pub foreign_ids: Option<ForeignIds>,
     pub kind: ScoreKind,
     /// Attack-free windows that it was made from.
     pub windows: u64,
@@ -128,7 +154,7 @@ impl Calibration {
     /// # Errors
     /// When there are too few windows.
     pub fn new(
-        kind: ScoreKind,
+        (kind, foreign_ids): (ScoreKind, Option<ForeignIds>),
         windows: &[Profiled],
         rate: f64,
         weights_digest: &str,
@@ -143,13 +169,14 @@ impl Calibration {
         if windows.len() < FEWEST_WINDOWS {
             return Err(too_few());
         }
-        let (car, deviations) = CarScale::of(kind, windows).ok_or_else(|| {
+        let (car, deviations) = CarScale::of(kind, windows, foreign_ids).ok_or_else(|| {
             EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"))
         })?;
         let threshold = at_false_positive_rate(deviations, rate).ok_or_else(too_few)?;
         Ok(Self {
             format_version: FORMAT_VERSION,
             weights_digest: weights_digest.to_owned(),
+            foreign_ids,
             kind,
             windows: windows.len() as u64,
             source: source.to_owned(),
@@ -173,13 +200,16 @@ impl Calibration {
     ///
     /// # Errors
     /// A file that is missing, damaged, of another version, or of another model.
-    pub fn read(path: &Path, weights_digest: &str) -> Result<Self, EvaluateError> {
+    pub fn read(path: &Path, weights_digest: &str, foreign_ids: Option<ForeignIds>) -> Result<Self, EvaluateError> {
         let content = |reason: String| EvaluateError::Content { path: path.to_owned(), reason };
         let again = "make it again with `kdgat calibrate --model RUN --benign FILE`";
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
         let found: Self =
             serde_json::from_slice(&text).map_err(|error| content(format!("is no calibration: {error}; {again}")))?;
-        if found.format_version != FORMAT_VERSION {
+        // In version 2 classifiers had no list of IDs; of autoencoders nothing has changed.
+        let is_readable = found.format_version == FORMAT_VERSION
+            || (found.format_version == 2 && found.kind == ScoreKind::Difficulty);
+        if !is_readable {
             return Err(content(format!(
                 "is format version {}, this program reads {FORMAT_VERSION}; {again}",
                 found.format_version
@@ -192,8 +222,14 @@ impl Calibration {
                 short(weights_digest)
             )));
         }
+        if found.foreign_ids != foreign_ids {
+            return Err(content(format!("was made for the same weights with another list of known IDs; {again}")));
+        }
         if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
             return Err(content(format!("has a profile whose parts do not fit each other; {again}")));
+        }
+        if found.car.ids.as_ref().is_some_and(|ids| !ids.is_sound()) {
+            return Err(content(format!("has a list of IDs that would add a number below 0, or none; {again}")));
         }
         Ok(found)
     }
@@ -239,6 +275,7 @@ pub fn calibration_stretch(
 
 #[cfg(test)]
 mod tests {
+    use super::super::profile::Profile;
     use super::*;
 
     #[test]
@@ -269,15 +306,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(CALIBRATION);
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
-        let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None }).collect();
-        let made = Calibration::new(ScoreKind::AttackProbability, &windows, 0.05, "abc", "drive.csv").unwrap();
-        let above = raw.iter().filter(|raw| made.car.deviations(**raw, None) > made.threshold).count();
+        let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
+        let made = Calibration::new((ScoreKind::AttackProbability, None), &windows, 0.05, "abc", "drive.csv").unwrap();
+        let above = windows.iter().filter(|window| made.car.deviations(window) > made.threshold).count();
         assert_eq!(above, 5);
         made.write(&path).unwrap();
-        let read = Calibration::read(&path, "abc").unwrap();
+        let read = Calibration::read(&path, "abc", None).unwrap();
         assert_eq!((read.windows, &read.method, &read.car), (100, &made.method, &made.car));
-        assert!(Calibration::read(&path, "other").unwrap_err().to_string().contains("calibration.json"));
-        assert!(Calibration::new(ScoreKind::Difficulty, &windows[..9], 0.05, "abc", "drive.csv").is_err());
+        assert!(Calibration::read(&path, "other", None).unwrap_err().to_string().contains("calibration.json"));
+        assert!(Calibration::new((ScoreKind::Difficulty, None), &windows[..9], 0.05, "abc", "drive.csv").is_err());
     }
 
     /// An attack that makes an autoencoder less wrong is found as one that makes it more wrong.
@@ -286,15 +323,15 @@ mod tests {
         let window = |index: u64, shift: f64| {
             let noise = |value: u64| crate::random::unit(1, crate::random::Purpose::Step, value, index) - 0.5;
             let profile: Profile = (0..21).map(|value| noise(value) + shift).collect();
-            Profiled { raw: (1.0 + shift) as f32, profile: Some(profile) }
+            Profiled { raw: (1.0 + shift) as f32, profile: Some(profile), unlisted: None }
         };
         let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();
-        let made = Calibration::new(ScoreKind::Difficulty, &usual, 0.001, "abc", "drive.csv").unwrap();
-        let called = |window: &Profiled| made.car.deviations(window.raw, window.profile.as_ref()) > made.threshold;
+        let made = Calibration::new((ScoreKind::Difficulty, None), &usual, 0.001, "abc", "drive.csv").unwrap();
+        let called = |window: &Profiled| made.car.deviations(window) > made.threshold;
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
         // One in ten of the windows, each measured by those of other parts: what the threshold was asked for.
-        let tenth = Calibration::new(ScoreKind::Difficulty, &usual, 0.1, "abc", "drive.csv").unwrap();
-        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual).unwrap();
+        let tenth = Calibration::new((ScoreKind::Difficulty, None), &usual, 0.1, "abc", "drive.csv").unwrap();
+        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None).unwrap();
         let above = deviations.iter().filter(|&&deviation| deviation > tenth.threshold).count();
         assert_eq!(above, 20, "one in ten of 200 windows");
         let unseen = (200..1200).filter(|&index| called(&window(index, 0.0))).count();
@@ -306,6 +343,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(CALIBRATION);
         made.write(&path).unwrap();
-        assert_eq!(Calibration::read(&path, "abc").unwrap(), made, "nothing is lost on the way through a file");
+        assert_eq!(Calibration::read(&path, "abc", None).unwrap(), made, "nothing is lost on the way through a file");
     }
 }

@@ -13,6 +13,7 @@ use super::scores::Profiled;
 use super::tables::Row;
 use super::threshold::at_false_positive_rate;
 use super::{CarScale, EvaluateError, Scale, ScoreKind};
+use crate::graph::ForeignIds;
 
 /// A test file's graphs.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +53,8 @@ pub struct ModelScores {
     pub scale: Scale,
     /// Of each file of an unknown car, its graphs with their profiles; empty for the others.
     pub unknown: Vec<Vec<Profiled>>,
+    /// Of a classifier with a list of known IDs.
+    pub foreign_ids: Option<ForeignIds>,
 }
 
 /// How unknown cars are calibrated.
@@ -252,12 +255,11 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         let graphs = models.iter().map(|model| model.unknown[index].as_slice());
         let windows = |graphs: &[Profiled]| graphs.get(file.calibration.clone()).map(<[_]>::to_vec);
         let cars = models.iter().zip(graphs.clone());
-        let cars =
-            cars.map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?)).collect::<Option<Vec<_>>>()?;
+        let cars = cars
+            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids))
+            .collect::<Option<Vec<_>>>()?;
         let of_graph = |graph: usize| {
-            let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| {
-                car.deviations(graphs[graph].raw, graphs[graph].profile.as_ref())
-            };
+            let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| car.deviations(&graphs[graph]);
             cars.iter().zip(graphs.clone()).map(deviations).sum::<f64>() / models.len() as f64
         };
         let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
@@ -291,9 +293,10 @@ mod tests {
         let kind = ScoreKind::AttackProbability;
         let validation = raw(-10.0)[..150].to_vec();
         let scale = Scale::of(kind, &validation).unwrap();
-        let unknown = raw(10.0).into_iter().map(|raw| Profiled { raw, profile: None }).collect();
+        let unknown = raw(10.0).into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect();
         let unknown = vec![Vec::new(), unknown];
-        let model = ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale, unknown };
+        let model =
+            ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale, unknown, foreign_ids: None };
         let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
         let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });

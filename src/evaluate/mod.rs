@@ -9,6 +9,7 @@ pub mod bootstrap;
 pub mod calibration;
 pub mod curves;
 pub mod error;
+pub mod id_list;
 pub mod judge;
 pub mod metrics;
 pub mod models;

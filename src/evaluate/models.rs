@@ -9,7 +9,7 @@ use tch::Device;
 use super::EvaluateError;
 use crate::distill::frozen::{self, TEACHER_WEIGHTS};
 use crate::distill::registry::{Registered, Registry};
-use crate::graph::Vocabulary;
+use crate::graph::{ForeignIds, Vocabulary};
 use crate::memory::{Meter, is_out_of_memory, patiently};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
@@ -82,6 +82,7 @@ impl TrainedModel {
         let description = ModelDescription {
             architecture,
             vocabulary: Vocabulary::from_ids(config.vocabulary.iter().copied()),
+            foreign_ids: config.foreign_ids,
             dataset: DatasetIdentity { name: config.dataset.name.clone(), digest: config.dataset.digest.clone() },
             window: metric("window").as_u64().unwrap_or(0) as usize,
             size: metric("size").as_str().unwrap_or("teacher").to_owned(),
@@ -95,6 +96,15 @@ impl TrainedModel {
     }
 
     fn new(path: &Path, state: StateDict, description: ModelDescription) -> Result<Self, EvaluateError> {
+        if let Some(counted) = description.foreign_ids.filter(|counted| !counted.is_sound()) {
+            let ForeignIds { of_attacks, of_normals } = counted;
+            let path = path.to_owned();
+            let reason = format!(
+                "says that {of_attacks} of the windows with an attack and {of_normals} of the others have an unknown ID; these \
+                 are shares above 0 and at most 1: train it again, or take foreign_ids out of its description"
+            );
+            return Err(EvaluateError::Content { path, reason });
+        }
         let file_error = |source| EvaluateError::File { path: path.to_owned(), action: "read the size", source };
         let file_bytes = fs::metadata(path).map_err(file_error)?.len();
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -115,6 +125,18 @@ impl TrainedModel {
             seed: config["config"]["training"]["seed"].as_u64(),
             stride: config["config"]["data"]["stride"].as_u64().map(|stride| stride as usize),
         })
+    }
+
+    /// Digest of all that its scores depend on: the weights, and what unknown IDs are worth.
+    pub fn scores_digest(&self) -> String {
+        let Some(ForeignIds { of_attacks, of_normals }) = self.description.foreign_ids else {
+            return self.weights_digest.clone();
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.weights_digest.as_bytes());
+        hasher.update(&of_attacks.to_le_bytes());
+        hasher.update(&of_normals.to_le_bytes());
+        hasher.finalize().to_hex().to_string()
     }
 
     /// Frames in a window of its graphs.

@@ -7,6 +7,8 @@
 //!
 //! [profile]: Profile
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// Parts that attack-free windows are split into: each is measured by what the others say.
@@ -71,14 +73,18 @@ impl UsualProfile {
 /// for windows that the mean and covariance have not seen. Parts are stretches of time.
 pub fn distances_among(profiles: &[Profile]) -> Option<Vec<f64>> {
     let mut distances = Vec::with_capacity(profiles.len());
-    let ends = |part: usize| part * profiles.len() / PARTS;
-    for part in 0..PARTS {
-        let (begin, end) = (ends(part), ends(part + 1));
-        let others: Vec<&Profile> = profiles[..begin].iter().chain(&profiles[end..]).collect();
+    for part in parts(profiles.len()) {
+        let others: Vec<&Profile> = profiles[..part.start].iter().chain(&profiles[part.end..]).collect();
         let usual = UsualProfile::of(&others)?;
-        distances.extend(profiles[begin..end].iter().map(|profile| usual.distance(profile)));
+        distances.extend(profiles[part].iter().map(|profile| usual.distance(profile)));
     }
     Some(distances)
+}
+
+/// The parts of so many windows, one after the other.
+pub fn parts(windows: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = move |part: usize| part * windows / PARTS;
+    (0..PARTS).map(move |part| end(part)..end(part + 1))
 }
 
 /// Cholesky's factor of a symmetric positive matrix.

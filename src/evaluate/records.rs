@@ -1,7 +1,7 @@
 //! Thresholds that were chosen for a model, kept beside its weights: `thresholds.json`.
 //!
 //! A threshold belongs to the weights and the data that it was chosen on; both digests stand beside it, and one of other
-//! weights is not used.
+//! weights is not used, nor one of the same weights beside another list of known IDs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{EvaluateError, Scale, ScoreKind, TrainedModel, threshold};
 use crate::config::{EvaluationConfig, Setting, Threshold};
 use crate::files;
+use crate::graph::ForeignIds;
 
 /// File in a run's folder.
 pub const THRESHOLDS: &str = "thresholds.json";
@@ -25,6 +26,9 @@ pub struct RecordedThreshold {
     pub kind: ScoreKind,
     /// Of the weights that scored.
     pub weights_digest: String,
+    /// What foreign IDs were worth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_ids: Option<ForeignIds>,
     /// Of the store whose validation graphs were scored.
     pub data_digest: String,
     pub dataset: String,
@@ -80,6 +84,7 @@ impl RecordedThreshold {
             value,
             kind,
             weights_digest: model.weights_digest.clone(),
+            foreign_ids: model.description.foreign_ids,
             data_digest: data_digest.to_owned(),
             dataset: dataset.to_owned(),
             benign_graphs: benign.len() as u64,
@@ -137,7 +142,9 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
             file.format_version
         )));
     }
-    let fits = |recorded: &RecordedThreshold| recorded.weights_digest == model.weights_digest;
+    let fits = |recorded: &RecordedThreshold| {
+        recorded.weights_digest == model.weights_digest && recorded.foreign_ids == model.description.foreign_ids
+    };
     Ok(file.thresholds.into_iter().filter(fits).collect())
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
+use super::id_list::{CarIds, IdList, Listed, Unlisted, ids_of_graphs};
 use super::profile::Profile;
-use super::{EvaluateError, TrainedModel};
+use super::{CarScale, EvaluateError, TrainedModel};
 use crate::graph::{AssembleOptions, Batch, FeatureSet, Loader, LoaderOptions, Store};
 use crate::memory::{Meter, by_halves};
 use crate::nn::attention::AttentionKernel;
@@ -68,6 +69,8 @@ pub struct Scorer {
     network: Network,
     assemble: AssembleOptions,
     features: FeatureSet,
+    /// Of a classifier that a list of known IDs speaks beside.
+    id_list: Option<IdList>,
     device: Device,
 }
 
@@ -85,19 +88,19 @@ pub struct Profiled {
     pub raw: f32,
     /// Of an autoencoder: the errors of the reconstruction.
     pub profile: Option<Profile>,
+    /// Of a classifier with a list of known IDs: what it says without.
+    pub unlisted: Option<Unlisted>,
 }
 
 /// A graph's raw score, and which node made most of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained {
-    /// As [`Scorer::raw_scores`] gives it.
-    pub raw: f32,
+    /// What is judged.
+    pub window: Profiled,
     /// The ID that contributes most.
     pub can_id: u32,
     /// Autoencoder: that node's error. Classifier: by how much the log odds of an attack fall without that node.
     pub contribution: f32,
-    /// Of an autoencoder: the errors of the reconstruction.
-    pub profile: Option<Profile>,
 }
 
 /// A graph's raw score, and where it comes from.
@@ -125,13 +128,18 @@ impl Scorer {
             Architecture::Vgae(config) => Network::Vgae(Vgae::new(Scope::root(&mut given), config, kernel)?),
         };
         given.check_all_used(|_| false)?;
+        let vocabulary = Arc::new(model.description.vocabulary.clone());
+        let id_list = match (&network, model.description.foreign_ids) {
+            (Network::Gat(_), Some(counted)) => Some(IdList::new(Arc::clone(&vocabulary), counted)),
+            _ => None,
+        };
         let assemble = AssembleOptions {
-            vocabulary: Arc::new(model.description.vocabulary.clone()),
+            vocabulary,
             unknown_drop: None,
             edge_attributes: model.description.architecture.reads_edge_features(),
             hashed_ids: model.description.architecture.hashes_ids(),
         };
-        Ok(Self { network, assemble, features: model.description.architecture.input().features(), device })
+        Ok(Self { network, assemble, features: model.description.architecture.input().features(), id_list, device })
     }
 
     /// What its scores mean.
@@ -162,8 +170,23 @@ impl Scorer {
         self.assemble.clone()
     }
 
-    /// The raw score of each graph of a batch: the difference of the logits, or the difficulty.
+    /// The list of known IDs that speaks beside a classifier.
+    pub fn id_list(&self) -> Option<&IdList> {
+        self.id_list.as_ref()
+    }
+
+    /// The raw score of each graph of a batch: the difference of the logits (where there is a list of known IDs, with what it
+    /// says), or the difficulty.
     pub fn raw_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
+        let mut raw = self.network_scores(batch)?;
+        if let Some(list) = &self.id_list {
+            raw.iter_mut().zip(list.of_graphs(batch)?).for_each(|(raw, evidence)| *raw += evidence);
+        }
+        Ok(raw)
+    }
+
+    /// The same without the list.
+    fn network_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
         tch::no_grad(|| {
             let batch = &batch.to_device(self.device);
             let raw = match &self.network {
@@ -174,30 +197,54 @@ impl Scorer {
         })
     }
 
-    /// What the model itself answers for each graph of a batch: logits `[num_graphs, 2]`, or difficulties `[num_graphs]`.
+    /// What the list of known IDs adds to the logits of a batch's graphs, `[num_graphs, 2]`.
+    pub fn evidence(&self, batch: &Batch) -> Result<Option<Tensor>, EvaluateError> {
+        let Some(list) = &self.id_list else { return Ok(None) };
+        let of_attack = Tensor::f_from_slice(&list.of_graphs(batch)?)?.f_to_device(self.device)?;
+        Ok(Some(Tensor::f_stack(&[of_attack.f_zeros_like()?, of_attack], 1)?))
+    }
+
+    /// What is answered for each graph of a batch: logits `[num_graphs, 2]`, that of an attack with what the list of known IDs
+    /// says, or difficulties `[num_graphs]`.
     pub fn answers(&self, batch: &Batch) -> Result<Tensor, EvaluateError> {
         tch::no_grad(|| {
-            let batch = &batch.to_device(self.device);
-            Ok(match &self.network {
-                Network::Gat(model) => model.forward(batch, Mode::Evaluation)?,
-                Network::Vgae(model) => model.difficulty(batch)?.total,
+            let on_device = &batch.to_device(self.device);
+            let answers = match &self.network {
+                Network::Gat(model) => model.forward(on_device, Mode::Evaluation)?,
+                Network::Vgae(model) => model.difficulty(on_device)?.total,
+            };
+            Ok(match self.evidence(batch)? {
+                Some(evidence) => answers.f_add(&evidence)?,
+                None => answers,
             })
         })
     }
 
-    /// The raw score of each graph of a batch with its profile.
+    /// The raw score of each graph of a batch with what a calibration needs.
     pub fn profiled(&self, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
-        let Network::Vgae(model) = &self.network else {
-            let raw = self.raw_scores(batch)?;
-            return Ok(raw.into_iter().map(|raw| Profiled { raw, profile: None }).collect());
-        };
+        let Network::Vgae(model) = &self.network else { return self.listed(self.network_scores(batch)?, batch) };
         tch::no_grad(|| {
             let batch = &batch.to_device(self.device);
             let (errors, profiles) = model.error_profile(batch)?;
             let raw = weights::floats(&model.difficulty_of(&errors, batch)?.total)?;
-            let with_profile = |(raw, profile)| Profiled { raw, profile: Some(profile) };
+            let with_profile = |(raw, profile)| Profiled { raw, profile: Some(profile), unlisted: None };
             Ok(raw.into_iter().zip(profiles_of(&profiles)?).map(with_profile).collect())
         })
+    }
+
+    /// What a classifier says of each graph of a batch, with and without the list of known IDs.
+    fn listed(&self, raw: Vec<f32>, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
+        let Some(list) = &self.id_list else {
+            return Ok(raw.into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect());
+        };
+        let evidence = list.of_graphs(batch)?;
+        let both = raw.into_iter().zip(evidence).zip(ids_of_graphs(batch)?);
+        let with_ids = |((raw, evidence), can_ids): ((f32, f32), Vec<u32>)| Profiled {
+            raw: raw + evidence,
+            profile: None,
+            unlisted: Some(Unlisted { raw, can_ids }),
+        };
+        Ok(both.map(with_ids).collect())
     }
 
     /// The raw scores of graphs of a store, in their order; memory does not grow with their number but for the result.
@@ -234,29 +281,47 @@ impl Scorer {
     pub fn dissect(&self, batch: &Batch) -> Result<Dissected, EvaluateError> {
         tch::no_grad(|| {
             let on_device = &batch.to_device(self.device);
-            let (weights, (raw, by_node, _)) = match &self.network {
-                Network::Gat(model) => (model.attention_weights(on_device)?, explain_gat(model, on_device)?),
-                Network::Vgae(model) => (model.attention_weights(on_device)?, explain_vgae(model, on_device)?),
+            let weights = match &self.network {
+                Network::Gat(model) => model.attention_weights(on_device)?,
+                Network::Vgae(model) => model.attention_weights(on_device)?,
             };
-            Ok(Dissected { raw, by_node, edges: mean_attention(batch, &weights)? })
+            let (window, by_node) = self.parts(batch, on_device, None)?;
+            Ok(Dissected { raw: window.raw, by_node, edges: mean_attention(batch, &weights)? })
         })
     }
 
     /// The raw score of a batch of one graph, and the ID that contributes most to it.
     ///
     /// Autoencoder: the node with the largest error. Classifier: the node without which the pooled mean would give the
-    /// lowest log odds; only pooling and head are computed again, for all nodes in one small batch.
-    pub fn explain(&self, batch: &Batch) -> Result<Explained, EvaluateError> {
+    /// lowest log odds; only pooling and head are computed again, for all nodes in one small batch. On a car with a scale of
+    /// its own that car's list of IDs counts.
+    pub fn explain(&self, batch: &Batch, car: Option<&CarScale>) -> Result<Explained, EvaluateError> {
         tch::no_grad(|| {
-            let batch_on_device = &batch.to_device(self.device);
-            let (raw, by_node, profile) = match &self.network {
-                Network::Gat(model) => explain_gat(model, batch_on_device)?,
-                Network::Vgae(model) => explain_vgae(model, batch_on_device)?,
-            };
+            let car_ids = car.and_then(CarScale::ids).map(CarIds::listed);
+            let (window, by_node) = self.parts(batch, &batch.to_device(self.device), car_ids)?;
             let highest = (0..by_node.len()).max_by(|&a, &b| by_node[a].total_cmp(&by_node[b])).unwrap_or(0);
             let (can_ids, contribution) = (&batch.can_ids, by_node.get(highest).copied().unwrap_or(f32::NAN));
-            Ok(Explained { raw, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution, profile })
+            Ok(Explained { window, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution })
         })
+    }
+
+    /// A batch of one graph as it is judged, and what each node adds to its score; where a car has a list, by that.
+    fn parts(
+        &self,
+        batch: &Batch,
+        on_device: &Batch,
+        car_ids: Option<Listed<'_>>,
+    ) -> Result<(Profiled, Vec<f32>), EvaluateError> {
+        let model = match &self.network {
+            Network::Vgae(model) => return Ok(explain_vgae(model, on_device)?),
+            Network::Gat(model) => model,
+        };
+        let (raw, mut by_node) = explain_gat(model, on_device)?;
+        if let Some(list) = car_ids.or_else(|| self.id_list.as_ref().map(IdList::listed)) {
+            by_node.iter_mut().zip(list.of_nodes(batch)?).for_each(|(of_node, evidence)| *of_node += evidence);
+        }
+        let mut window = self.listed(vec![raw], batch)?;
+        Ok((window.swap_remove(0), by_node))
     }
 }
 
@@ -276,30 +341,29 @@ fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
     Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
 }
 
-/// A graph's raw score, what each node adds to it, and its profile.
-type Parts = (f32, Vec<f32>, Option<Profile>);
-
-fn explain_gat(model: &Gat, batch: &Batch) -> Result<Parts, ModelError> {
+/// The log odds of a batch of one graph, and by how much they fall without each node.
+fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
     let layers = model.layer_outputs(batch, Mode::Evaluation)?;
     let pooled = model.pool(&layers, batch)?;
     let whole = margin(&model.classify(&pooled, Mode::Evaluation)?)?;
     let raw = weights::floats(&whole)?.first().copied().unwrap_or(f32::NAN);
     let nodes = batch.num_nodes();
     if nodes < 2 {
-        return Ok((raw, vec![raw], None));
+        return Ok((raw, vec![raw]));
     }
     let others = pooled.f_mul_scalar(nodes as f64)?.f_sub(&Tensor::f_cat(&layers, 1)?)?;
     let others = others.f_div_scalar((nodes - 1) as f64)?;
     let without = margin(&model.classify(&others, Mode::Evaluation)?)?;
-    Ok((raw, weights::floats(&whole.f_sub(&without)?)?, None))
+    Ok((raw, weights::floats(&whole.f_sub(&without)?)?))
 }
 
-fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<Parts, ModelError> {
+/// The difficulty of a batch of one graph with its profile, and the error of each node.
+fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(Profiled, Vec<f32>), ModelError> {
     let (errors, profile) = model.error_profile(batch)?;
     let raw = model.difficulty_of(&errors, batch)?.total;
     let raw = weights::floats(&raw)?.first().copied().unwrap_or(f32::NAN);
     let by_node = weights::floats(&errors.reconstruction.f_add(&errors.id.f_mul_scalar(ID_WEIGHT)?)?)?;
-    Ok((raw, by_node, profiles_of(&profile)?.pop()))
+    Ok((Profiled { raw, profile: profiles_of(&profile)?.pop(), unlisted: None }, by_node))
 }
 
 /// Each row of means as a profile: squares and cross entropy, which vary by factors, as their logarithms.

@@ -94,10 +94,11 @@ impl StateModels {
 
 /// What a model gives for each graph of a batch.
 fn columns(scorer: &Scorer, batch: &Batch) -> Result<Vec<[f32; 8]>, EvaluateError> {
+    let evidence = scorer.evidence(batch)?;
     let batch = &batch.to_device(scorer.device());
     let values = tch::no_grad(|| match scorer.network() {
         Network::Vgae(model) => vgae_columns(model, batch),
-        Network::Gat(model) => gat_columns(model, batch),
+        Network::Gat(model) => gat_columns(model, evidence.as_ref(), batch),
     })?;
     let flat = weights::floats(&values)?;
     Ok(flat.chunks_exact(8).map(|row| std::array::from_fn(|column| row[column])).collect())
@@ -114,10 +115,13 @@ pub fn vgae_columns(model: &Vgae, batch: &Batch) -> Result<Tensor, ModelError> {
     Ok(Tensor::f_stack(&columns, 1)?)
 }
 
-/// The GAT's part and the log odds, `[num_graphs, GAT_COLUMNS]`.
-pub fn gat_columns(model: &Gat, batch: &Batch) -> Result<Tensor, ModelError> {
+/// The GAT's part and the log odds, `[num_graphs, GAT_COLUMNS]`. `evidence`: what the list of known IDs adds to the logits.
+pub fn gat_columns(model: &Gat, evidence: Option<&Tensor>, batch: &Batch) -> Result<Tensor, ModelError> {
     let pooled = model.embed(batch, Mode::Evaluation)?;
-    let logits = model.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
+    let mut logits = model.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
+    if let Some(evidence) = evidence {
+        logits = logits.f_add(evidence)?;
+    }
     let log_probabilities = logits.f_log_softmax(1, Kind::Double)?;
     let probabilities = log_probabilities.f_exp()?;
     let negative_entropy =

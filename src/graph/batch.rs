@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 
@@ -98,6 +98,18 @@ impl Batch {
     /// Nodes in the batch.
     pub fn num_nodes(&self) -> i64 {
         self.id_index.size()[0]
+    }
+
+    /// Whether each node is the ID of a frame of its window: one that only the last edge leads to sends none.
+    ///
+    /// # Errors
+    /// Of libtorch.
+    pub fn sending_nodes(&self) -> Result<Vec<bool>, TchError> {
+        let mut sends = vec![false; self.can_ids.len()];
+        for pair in Vec::<i64>::try_from(&self.successors)? {
+            sends[(pair / self.vocabulary_size) as usize] = true;
+        }
+        Ok(sends)
     }
 
     /// Another handle to the same tensors.

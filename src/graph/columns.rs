@@ -101,6 +101,13 @@ impl GraphView<'_> {
         self.sources.len()
     }
 
+    /// IDs of the window's own frames, ascending: without that of the frame after it, unless the window has it, too.
+    pub fn sending_ids(&self) -> Vec<u32> {
+        let mut sends = vec![false; self.num_nodes()];
+        self.sources.iter().for_each(|&node| sends[usize::from(node)] = true);
+        self.can_ids.iter().zip(sends).filter_map(|(&id, sends)| sends.then_some(id)).collect()
+    }
+
     /// What contradicts the layout, if anything does: damaged bytes must not reach an array index.
     pub(crate) fn inconsistency(&self) -> Option<String> {
         let (nodes, edges) = (self.num_nodes(), self.num_edges());

@@ -50,6 +50,15 @@ impl FeatureSet {
         }
     }
 
+    /// Which node feature is above 0 where a window ends with a frame of the node, and 0 where it has no frame of it: the place
+    /// of the last one, or their number.
+    pub const fn shows_last_sender(self) -> usize {
+        match self {
+            Self::Window => 9,
+            Self::Rich => 24,
+        }
+    }
+
     /// Whether it is the default, which files of before there were two do not name.
     pub fn is_window(&self) -> bool {
         *self == Self::Window

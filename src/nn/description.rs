@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
-use crate::graph::Vocabulary;
+use crate::graph::{ForeignIds, Vocabulary};
 
 /// The architecture of a model of either kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,6 +85,9 @@ pub struct ModelDescription {
     pub architecture: Architecture,
     /// The IDs of its vocabulary.
     pub vocabulary: Vocabulary,
+    /// Of a classifier that foreign IDs speak beside: how often windows have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_ids: Option<ForeignIds>,
     /// What it was trained on.
     pub dataset: DatasetIdentity,
     /// Frames in a window of its graphs.

@@ -3,12 +3,14 @@
 //! A batch comes as it lies in `examples.safetensors`: nodes and edges of all graphs in a row, each node with a
 //! self-loop. Sums over edges and nodes are `ScatterElements`, which adds in the order of its updates.
 
+mod foreign_ids;
+
 use prost::Message;
 use tch::{Kind, TchError};
 
 use super::builder::{Builder, Content, Element, Setting, Size, Value};
-use crate::graph::EDGE_FEATURES;
 use crate::graph::node_scaling::MOST_DEVIATIONS;
+use crate::graph::{EDGE_FEATURES, ForeignIds};
 use crate::nn::GatConfig;
 use crate::nn::gat::CLASSES;
 use crate::nn::gat_conv::NEGATIVE_SLOPE;
@@ -29,11 +31,17 @@ pub enum OnnxError {
 }
 
 /// The bytes of the model: inputs `id` `[nodes]`, `continuous` `[nodes, node_features]`, `source` and `target` `[edges]`,
-/// `graph` `[nodes]`, with GATv2 `edge_attributes` `[edges, EDGE_FEATURES]`; output `logits` `[graphs, CLASSES]`.
+/// `graph` `[nodes]`, with GATv2 `edge_attributes` `[edges, EDGE_FEATURES]`; output `logits` `[graphs, CLASSES]`, that of an
+/// attack with the evidence of foreign IDs where `foreign_ids` are counted.
 ///
 /// # Errors
 /// A model that hashes IDs, or tensors that are not there.
-pub fn classifier(config: &GatConfig, state: &StateDict, metadata: &[(&str, String)]) -> Result<Vec<u8>, OnnxError> {
+pub fn classifier(
+    config: &GatConfig,
+    foreign_ids: Option<ForeignIds>,
+    state: &StateDict,
+    metadata: &[(&str, String)],
+) -> Result<Vec<u8>, OnnxError> {
     if config.input.id_hash.is_some() {
         return Err(OnnxError::Hashed);
     }
@@ -45,7 +53,11 @@ pub fn classifier(config: &GatConfig, state: &StateDict, metadata: &[(&str, Stri
         layers.push(x.clone());
     }
     let pooled = network.mean_of_graphs(&layers);
-    let logits = network.head(pooled)?;
+    let mut logits = network.head(pooled)?;
+    if let Some(foreign_ids) = foreign_ids {
+        let evidence = network.evidence_of_foreign_ids(foreign_ids.evidence() as f32);
+        logits = network.builder.apply("Add", &[&logits, &evidence], &[]);
+    }
     let sizes = [Size::Any("graphs"), Size::Fixed(CLASSES)];
     let model = network.builder.finish(&logits, "logits", (Element::Float, &sizes), metadata);
     Ok(model.encode_to_vec())
@@ -66,6 +78,8 @@ struct Network<'a> {
     edge_attributes: Option<Value>,
     /// `[1]`: how many nodes there are.
     num_nodes: Value,
+    /// `[1]`: how many graphs there are.
+    num_graphs: Value,
 }
 
 impl<'a> Network<'a> {
@@ -82,7 +96,10 @@ impl<'a> Network<'a> {
         let edge_attributes =
             config.edge_scaling.is_some().then(|| builder.input("edge_attributes", Element::Float, &[edges, columns]));
         let num_nodes = builder.apply("Shape", &[&id], &[]);
-        Self { config, state, builder, id, continuous, source, target, graph, edge_attributes, num_nodes }
+        let last = builder.apply("ReduceMax", &[&graph], &[("keepdims", Content::Integer(1))]);
+        let one = builder.integers(&[1]);
+        let num_graphs = builder.apply("Add", &[&last, &one], &[]);
+        Self { config, state, builder, id, continuous, source, target, graph, edge_attributes, num_nodes, num_graphs }
     }
 
     /// `[nodes, embedding + node_features]`: the first layer's input.
@@ -182,10 +199,8 @@ impl<'a> Network<'a> {
     fn mean_of_graphs(&mut self, layers: &[Value]) -> Value {
         let layers: Vec<&Value> = layers.iter().collect();
         let all = self.builder.apply("Concat", &layers, &[("axis", Content::Integer(1))]);
-        let last = self.builder.apply("ReduceMax", &[&self.graph], &[("keepdims", Content::Integer(1))]);
         let one = self.builder.integers(&[1]);
-        let graphs = self.builder.apply("Add", &[&last, &one], &[]);
-        let graph = self.graph.clone();
+        let (graph, graphs) = (self.graph.clone(), self.num_graphs.clone());
         let sums = self.scattered("add", (&graphs, self.config.embedding_columns(), 0.0), &graph, &all);
         let shape = self.builder.apply("Concat", &[&self.num_nodes, &one], &[ALONG_ROWS]);
         let ones = self.builder.apply("ConstantOfShape", &[&shape], &[("value", Content::Scalar(1.0))]);
@@ -323,9 +338,10 @@ mod tests {
         let mut rich = config();
         rich.edge_scaling = Some(EdgeScaling { mean: [0.5; EDGE_FEATURES], deviation: [2.0; EDGE_FEATURES] });
         rich.input.node_scaling = Some(NodeScaling::identity(FeatureSet::Rich));
-        for (config, inputs) in [(config(), 5), (rich, 6)] {
+        let counted = ForeignIds { of_attacks: 0.5, of_normals: 0.01 };
+        for (config, foreign_ids, inputs) in [(config(), None, 5), (config(), Some(counted), 5), (rich, None, 6)] {
             let state = state(&config);
-            let bytes = classifier(&config, &state, &[("key", "value".to_owned())]).unwrap();
+            let bytes = classifier(&config, foreign_ids, &state, &[("key", "value".to_owned())]).unwrap();
             let model = Model::decode(bytes.as_slice()).unwrap();
             let graph = model.graph.unwrap();
             assert_eq!(graph.inputs.len(), inputs);
@@ -352,8 +368,8 @@ mod tests {
         let mut hashed = config();
         let complete = state(&hashed);
         hashed.input.id_hash = Some(IdHash { probes: 2, buckets: 8 });
-        assert!(matches!(classifier(&hashed, &complete, &[]), Err(OnnxError::Hashed)));
-        let error = classifier(&config(), &StateDict::new(), &[]).unwrap_err();
+        assert!(matches!(classifier(&hashed, None, &complete, &[]), Err(OnnxError::Hashed)));
+        let error = classifier(&config(), None, &StateDict::new(), &[]).unwrap_err();
         assert_eq!(error.to_string(), "the model has no tensor id_embedding.weight");
     }
 }

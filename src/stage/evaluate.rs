@@ -13,6 +13,7 @@ use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{FEWEST_WINDOWS, calibration_stretch, is_unknown_vehicle};
 use crate::evaluate::curves::{self, CURVES, Curve};
+use crate::evaluate::id_list::IdList;
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
@@ -277,7 +278,14 @@ fn score(
     let validation_scores: Vec<f64> = validation.iter().map(|&raw| scorer.kind().score(raw)).collect();
     let validation_roc_auc = Ranking::new(&validation_scores, &validation_labels).metrics().roc_auc;
     let windows = telling_windows(&scorer, store, files, &test_scores, recorded.value)?;
-    let scores = ModelScores { kind: scorer.kind(), validation, test: test_scores, scale: recorded.scale, unknown };
+    let scores = ModelScores {
+        kind: scorer.kind(),
+        validation,
+        test: test_scores,
+        scale: recorded.scale,
+        unknown,
+        foreign_ids: scorer.id_list().map(IdList::counted),
+    };
     Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
 }
 

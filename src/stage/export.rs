@@ -98,7 +98,15 @@ fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError
     let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
     let what = match &found["weights_digest"] {
         _ if found["format"] != FORMAT => "is no export's, and would be written over".to_owned(),
-        Value::String(digest) if *digest == model.weights_digest => return Ok(()),
+        Value::String(digest) if *digest == model.weights_digest => {
+            let (found, own) = (found["foreign_id_evidence"].as_f64().unwrap_or(0.0), foreign_id_evidence(model));
+            if found == own {
+                return Ok(());
+            }
+            format!(
+                "is that of the same weights with another list of known IDs (foreign_id_evidence {found}, not {own})"
+            )
+        }
         other => format!(
             "is that of other weights ({}) than {} has ({})",
             short(other.as_str().unwrap_or("unknown")),
@@ -107,6 +115,11 @@ fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError
         ),
     };
     Err(StageError::Input(format!("{}: {what}; delete the folder, or name another with --output", path.display())))
+}
+
+/// What an unknown ID adds to the log odds; 0 where no list of known ones speaks.
+fn foreign_id_evidence(model: &TrainedModel) -> f64 {
+    model.description.foreign_ids.map_or(0.0, |counted| counted.evidence())
 }
 
 fn short(digest: &str) -> &str {
@@ -120,7 +133,8 @@ fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError
             model.name
         )));
     };
-    Ok(onnx::classifier(architecture, &model.state, &[("kdgat", description.to_string())])?)
+    let foreign_ids = model.description.foreign_ids;
+    Ok(onnx::classifier(architecture, foreign_ids, &model.state, &[("kdgat", description.to_string())])?)
 }
 
 fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
@@ -142,6 +156,7 @@ fn description(model: &TrainedModel) -> Result<Value, StageError> {
         "model": known.architecture.model_name(),
         "architecture": known.architecture.to_json(),
         "vocabulary": known.vocabulary.ids(),
+        "foreign_id_evidence": foreign_id_evidence(model),
         "features": input.features().to_string(),
         "window": known.window,
         "stride": model.stride,

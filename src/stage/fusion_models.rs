@@ -21,7 +21,9 @@ use crate::train::fit::BEST;
 pub struct FoundModel {
     pub name: String,
     pub path: PathBuf,
+    /// Of all that its answers depend on.
     pub digest: String,
+    pub weights_digest: String,
     pub parameters: usize,
     pub file_bytes: u64,
 }
@@ -58,11 +60,11 @@ impl Pair {
         let (key, path) = self.place(config, data);
         let scorer = |model: &FoundModel| {
             let trained = TrainedModel::read(&model.path)?;
-            if trained.weights_digest != model.digest {
+            if trained.scores_digest() != model.digest {
                 return Err(FusionError::Input(format!(
-                    "{}: the weights have changed (digest {}, {} is expected)",
+                    "{}: the model has changed (digest {}, {} is expected)",
                     model.path.display(),
-                    trained.weights_digest,
+                    trained.scores_digest(),
                     model.digest
                 )));
             }
@@ -114,7 +116,8 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
     Ok(FoundModel {
         name: model.name.clone(),
         parameters: model.num_parameters(),
-        digest: model.weights_digest,
+        digest: model.scores_digest(),
+        weights_digest: model.weights_digest,
         path: model.path,
         file_bytes: model.file_bytes,
     })
@@ -197,5 +200,5 @@ pub fn teacher_pair(config: &Config, data: &Data, agent: &AgentDescription) -> R
 
 fn remembered(model: &FusedModel) -> FoundModel {
     let FusedModel { name, path, digest } = model.clone();
-    FoundModel { name, path, digest, parameters: 0, file_bytes: 0 }
+    FoundModel { name, path, digest, weights_digest: String::new(), parameters: 0, file_bytes: 0 }
 }

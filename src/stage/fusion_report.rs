@@ -79,7 +79,7 @@ impl Judged<'_> {
         let needed = [(needs_vgae, &self.pair.vgae), (needs_gat, &self.pair.gat)];
         let models: Vec<_> = needed.into_iter().filter(|(needed, _)| *needed).map(|(_, model)| model).collect();
         let mut paths: Vec<PathBuf> = models.iter().map(|model| model.path.clone()).collect();
-        let mut weights_digests: Vec<String> = models.iter().map(|model| model.digest.clone()).collect();
+        let mut weights_digests: Vec<String> = models.iter().map(|model| model.weights_digest.clone()).collect();
         let mut file_bytes: u64 = models.iter().map(|model| model.file_bytes).sum();
         if let Some((run, agent, _)) = agent {
             let path = run.join(BEST);

@@ -87,6 +87,8 @@ fn differences(before: &Value, now: &Value) -> Vec<String> {
         for (name, value) in fields.as_object().into_iter().flatten() {
             let before = &before[section][name];
             if before != value {
+                let before =
+                    if before.is_null() && !value.is_null() { "not there".to_owned() } else { before.to_string() };
                 found.push(format!("{name} (it was {before}, now {value})"));
             }
         }

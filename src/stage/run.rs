@@ -16,6 +16,7 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
 use crate::distill::Teacher;
 use crate::distill::registry::Registry;
+use crate::graph::ForeignIds;
 use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
@@ -132,7 +133,11 @@ impl<'a> Run<'a> {
 
         // Fit.
         let best_path = self.directory.file(BEST);
+        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids;
         let mut description = self.description(architecture);
+        if is_listed {
+            description.foreign_ids = self.count_foreign_ids(&plan.graphs().validation)?;
+        }
         let mut save_best = |trainable: &Trainable, position: &Position| {
             let deployed: BTreeMap<_, _> =
                 trainable.state_dict()?.into_iter().filter(|(name, _)| is_deployed(name)).collect();
@@ -196,6 +201,7 @@ impl<'a> Run<'a> {
         ModelDescription {
             architecture,
             vocabulary: self.data.store.vocabulary().clone(),
+            foreign_ids: None,
             dataset: self.data.dataset.clone(),
             window: self.config.data.window,
             size: self.config.model.size.clone(),
@@ -204,6 +210,22 @@ impl<'a> Run<'a> {
             teacher_digest: self.teacher_digest.clone(),
             created_by_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// What validation windows say about IDs that are in no vocabulary.
+    fn count_foreign_ids(&mut self, validation: &[u64]) -> Result<Option<ForeignIds>, StageError> {
+        let counted = ForeignIds::count(&self.data.store, validation)?;
+        self.console.line(&match &counted {
+            Some(counted) => format!(
+                "unknown IDs are in {:.1} % of the validation windows with an attack and {:.2} % of the others: one adds {:.1} to \
+                 the log odds",
+                100.0 * counted.of_attacks,
+                100.0 * counted.of_normals,
+                counted.evidence()
+            ),
+            None => "no list of known IDs: validation has no window with an attack, or none without".to_owned(),
+        });
+        Ok(counted)
     }
 
     fn describe(&self, num_parameters: i64, graphs: &Graphs, teacher: Option<&str>) -> String {

@@ -213,6 +213,7 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
         model: model.to_owned(),
         architecture: description.architecture.to_json().as_object().cloned().unwrap_or_default(),
         vocabulary: description.vocabulary.ids().to_vec(),
+        foreign_ids: description.foreign_ids,
         weights_digest: weights.digest().to_owned(),
         dataset: TrainedOn { name: description.dataset.name, digest: description.dataset.digest },
         metrics,

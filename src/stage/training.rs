@@ -11,7 +11,8 @@ use super::StageError;
 use super::setup::Data;
 use super::teacher::TeacherUse;
 use crate::config::{
-    AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice, Stage,
+    AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, ModelKind, Precision, Schedule as ScheduleChoice,
+    Stage,
 };
 use crate::graph::{
     AssembleOptions, EdgeScaling, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop, Vocabulary,
@@ -39,15 +40,20 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
     })
 }
 
-/// Digest of everything that the losses depend on: a run is resumed only with the same.
+/// Digest of everything that the losses and the saved model depend on: a run is resumed only with the same.
 ///
 /// Where the teacher lies, where its outputs are cached, and what is written where change no loss.
 pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
     let mut model = json!(config.model);
-    if let (Value::Object(fields), IdEncoding::Vocabulary) = (&mut model, config.model.id_encoding) {
-        // They change nothing then, and runs of before they existed go on.
-        fields.retain(|name, _| !name.starts_with("id_"));
+    if let Value::Object(fields) = &mut model {
+        // Where they change nothing, runs of before they existed go on.
+        let hashes = config.model.id_encoding == IdEncoding::Hash;
+        let is_listed = config.model.foreign_ids && config.model.model == ModelKind::Gat;
+        fields.retain(|name, _| match name.as_str() {
+            "foreign_ids" => is_listed,
+            name => hashes || !name.starts_with("id_"),
+        });
     }
     let mut content = json!({
         "stage": stage.as_str(),

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use graph_support::{traffic, write_log};
 use kdgat::can::{Dataset, Frame};
-use kdgat::graph::{BuildOptions, Store, open_or_build};
+use kdgat::graph::{BuildOptions, ForeignIds, Split, Store, open_or_build};
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::{
     Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, ModelDescription, Scope, Vgae, VgaeConfig,
@@ -49,8 +49,13 @@ impl Bench {
         self.path().join("small").join(folder).join(name)
     }
 
-    /// A run of an untrained classifier of a student's widths.
+    /// A run of an untrained classifier of a student's widths, beside the list of known IDs.
     pub fn gat(&self, group: &str, number: u64, seed: u64) -> PathBuf {
+        let foreign_ids = ForeignIds::count(&self.store, &self.store.select(Split::Validation, None)).unwrap();
+        self.gat_with(group, number, seed, foreign_ids)
+    }
+
+    pub fn gat_with(&self, group: &str, number: u64, seed: u64, foreign_ids: Option<ForeignIds>) -> PathBuf {
         let config = GatConfig {
             hidden: 24,
             layers: 2,
@@ -64,7 +69,7 @@ impl Bench {
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
-        self.write(group, number, seed, Architecture::Gat(config), parameters)
+        self.write(group, number, seed, (Architecture::Gat(config), foreign_ids), parameters)
     }
 
     /// A run of an untrained autoencoder of a student's widths.
@@ -81,7 +86,7 @@ impl Bench {
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
         Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
-        self.write(group, number, seed, Architecture::Vgae(config), parameters)
+        self.write(group, number, seed, (Architecture::Vgae(config), None), parameters)
     }
 
     fn write(
@@ -89,12 +94,13 @@ impl Bench {
         group: &str,
         number: u64,
         seed: u64,
-        architecture: Architecture,
+        (architecture, foreign_ids): (Architecture, Option<ForeignIds>),
         parameters: FreshParameters,
     ) -> PathBuf {
         let description = ModelDescription {
             architecture,
             vocabulary: self.store.vocabulary().clone(),
+            foreign_ids,
             dataset: DatasetIdentity { name: "small".to_owned(), digest: self.store.digest().to_owned() },
             window: 100,
             size: "student".to_owned(),

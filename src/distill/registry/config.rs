@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{RegistryError, file_error};
+use crate::graph::ForeignIds;
 
 /// Version of `config.json`.
 pub const FORMAT_VERSION: u32 = 1;
@@ -31,6 +32,9 @@ pub struct TeacherConfig {
     pub architecture: Map<String, Value>,
     /// CAN IDs of the vocabulary, ascending, without UNKNOWN: row `i + 1` of the embedding is that of `vocabulary[i]`.
     pub vocabulary: Vec<u32>,
+    /// Of a classifier that a list of known IDs speaks beside: how often windows have another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_ids: Option<ForeignIds>,
     /// [`crate::distill::Weights::digest`] of the weights beside it. May be missing beside weights of another program.
     #[serde(default)]
     pub weights_digest: String,
@@ -108,6 +112,7 @@ mod tests {
             model: "vgae".to_string(),
             architecture: serde_json::from_str(architecture).unwrap(),
             vocabulary: vec![1],
+            foreign_ids: None,
             weights_digest: String::new(),
             dataset: TrainedOn::default(),
             metrics: Map::new(),

@@ -94,7 +94,12 @@ impl Registry {
         place::bring_back(&folder)?;
         if folder.exists() && !replace {
             return match Registered::open(&folder) {
-                Ok(found) if found.config.weights_digest == weights.digest() => Ok(found),
+                Ok(found)
+                    if found.config.weights_digest == weights.digest()
+                        && found.config.foreign_ids == config.foreign_ids =>
+                {
+                    Ok(found)
+                }
                 _ => Err(RegistryError::AlreadyRegistered { dataset: dataset.clone(), model: model.clone(), folder }),
             };
         }

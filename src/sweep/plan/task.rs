@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
-use crate::config::{self, Config, Field, Stage};
+use crate::config::{self, Config, Field, ModelKind, Stage};
 use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
@@ -200,7 +200,7 @@ impl Task {
 const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume", "live"];
 
 /// Of the command, of every field that differs from its default, and of the tasks that it takes something from. A new
-/// version of the program that adds fields leaves it as it is.
+/// version of the program that adds fields leaves it as it is, where its default is what was done before.
 fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     let defaults = Config::default();
     let mut hasher = blake3::Hasher::new();
@@ -213,9 +213,16 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     if let TaskKind::Part(share) = kind {
         add(&share.to_string());
     }
+    let trains_classifier =
+        matches!(kind, TaskKind::Normal | TaskKind::Curriculum) && config.model.model == ModelKind::Gat;
     for field in config::fields().filter(|field| !PLACES.contains(&field.name)) {
         let text = (field.show)(config);
-        if text != (field.show)(&defaults) {
+        let differs = match field.name {
+            // Only classifiers read it, and those of before it was there had no list.
+            "foreign_ids" => trains_classifier && config.model.foreign_ids,
+            _ => text != (field.show)(&defaults),
+        };
+        if differs {
             add(field.name);
             add(&text);
         }

@@ -1,0 +1,166 @@
+//! The list of known IDs, which speaks beside a classifier: see [`foreign_ids`](crate::graph::foreign_ids).
+//!
+//! A car that training has not seen has other IDs. A few seconds of its attack-free traffic hold nearly all of them, and say
+//! how sure one can be of that: each part of the traffic is read by the list of the other parts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::profile::parts;
+use crate::graph::foreign_ids::{has_foreign, smoothed_share};
+use crate::graph::{Batch, ForeignIds, Vocabulary};
+use crate::nn::ModelError;
+
+/// What a classifier says of a window without the list, and the window's IDs: on another car another list speaks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unlisted {
+    /// Log odds of an attack.
+    pub raw: f32,
+    pub can_ids: Vec<u32>,
+}
+
+/// The list that a classifier was trained with.
+#[derive(Debug, Clone)]
+pub struct IdList {
+    known: Arc<Vocabulary>,
+    counted: ForeignIds,
+    evidence: f32,
+}
+
+impl IdList {
+    pub fn new(known: Arc<Vocabulary>, counted: ForeignIds) -> Self {
+        Self { known, counted, evidence: counted.evidence() as f32 }
+    }
+
+    /// How often windows of the model's own data have a foreign ID.
+    pub fn counted(&self) -> ForeignIds {
+        self.counted
+    }
+
+    /// What is added to the log odds of each graph of a batch.
+    pub fn of_graphs(&self, batch: &Batch) -> Result<Vec<f32>, ModelError> {
+        let evidence = |can_ids: &Vec<u32>| if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 };
+        Ok(ids_of_graphs(batch)?.iter().map(evidence).collect())
+    }
+
+    pub fn listed(&self) -> Listed<'_> {
+        Listed { known: &self.known, evidence: self.evidence }
+    }
+}
+
+/// Known IDs, and what another one is worth: the model's own, or those of a car.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed<'a> {
+    known: &'a Vocabulary,
+    evidence: f32,
+}
+
+impl Listed<'_> {
+    /// What each node of a batch of one graph adds: foreign ones have equal shares of what their window gets.
+    pub fn of_nodes(self, batch: &Batch) -> Result<Vec<f32>, ModelError> {
+        let nodes = batch.can_ids.iter().zip(batch.sending_nodes()?);
+        let is_foreign: Vec<bool> =
+            nodes.map(|(&id, sends)| sends && self.known.index_of(id) == Vocabulary::UNKNOWN).collect();
+        let foreign = is_foreign.iter().filter(|is_foreign| **is_foreign).count();
+        let share = self.evidence / foreign.max(1) as f32;
+        Ok(is_foreign.into_iter().map(|is_foreign| if is_foreign { share } else { 0.0 }).collect())
+    }
+}
+
+/// The IDs that the windows of a batch have frames of, graph by graph.
+pub fn ids_of_graphs(batch: &Batch) -> Result<Vec<Vec<u32>>, ModelError> {
+    let sends = batch.sending_nodes()?;
+    let sending = |node: usize| sends[node].then_some(batch.can_ids[node]);
+    let of_graph = |ends: &[i64]| (ends[0] as usize..ends[1] as usize).filter_map(sending).collect();
+    Ok(Vec::<i64>::try_from(&batch.node_pointers)?.windows(2).map(of_graph).collect())
+}
+
+/// The list of a car that training has not seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CarIds {
+    known: Vocabulary,
+    /// Attack-free windows with an ID that the other parts of the traffic do not have.
+    pub foreign_windows: u64,
+    /// Added to the log odds of windows with another ID, in nats.
+    evidence: f64,
+}
+
+impl CarIds {
+    /// From the car's attack-free windows, and what is added to the log odds of each of these: judged by the list of the other
+    /// parts of the traffic. How often attacks have a foreign ID is taken from the model's own data (`counted`).
+    pub fn of(windows: &[&[u32]], counted: ForeignIds) -> (Self, Vec<f64>) {
+        let list = |windows: &mut dyn Iterator<Item = &&[u32]>| {
+            let ids: BTreeSet<u32> = windows.flat_map(|can_ids| can_ids.iter().copied()).collect();
+            Vocabulary::from_ids(ids)
+        };
+        let mut is_foreign = Vec::with_capacity(windows.len());
+        for part in parts(windows.len()) {
+            let others = list(&mut windows[..part.start].iter().chain(&windows[part.end..]));
+            is_foreign.extend(windows[part].iter().map(|can_ids| has_foreign(&others, can_ids)));
+        }
+        let foreign = is_foreign.iter().filter(|is_foreign| **is_foreign).count() as u64;
+        let of_normals = smoothed_share(foreign, windows.len() as u64);
+        let evidence = ForeignIds { of_normals, ..counted }.evidence();
+        let of_windows = is_foreign.into_iter().map(|is_foreign| if is_foreign { evidence } else { 0.0 }).collect();
+        (Self { known: list(&mut windows.iter()), foreign_windows: foreign, evidence }, of_windows)
+    }
+
+    /// What is added to the log odds of a window with these IDs.
+    pub fn of_window(&self, can_ids: &[u32]) -> f64 {
+        if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
+    }
+
+    /// What a window with another ID gets, in nats.
+    pub fn evidence(&self) -> f64 {
+        self.evidence
+    }
+
+    pub fn listed(&self) -> Listed<'_> {
+        Listed { known: &self.known, evidence: self.evidence as f32 }
+    }
+
+    /// Whether its number is one (a file may have been changed by hand).
+    pub fn is_sound(&self) -> bool {
+        self.evidence.is_finite() && self.evidence >= 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTED: ForeignIds = ForeignIds { of_attacks: 0.9, of_normals: 0.001 };
+
+    #[test]
+    fn a_car_has_a_list_of_its_own() {
+        let window: &[u32] = &[0x10, 0x20, 0x30];
+        let (ids, of_windows) = CarIds::of(&[window; 99], COUNTED);
+        assert_eq!(of_windows, [0.0; 99]);
+        assert_eq!(ids.of_window(&[0x10, 0x30]), 0.0);
+        let evidence = ids.of_window(&[0x10, 0x30, 0x31]);
+        assert!((evidence - (0.9f64 / (0.5 / 100.0)).ln()).abs() < 1e-12, "{evidence}: none of 99 windows");
+    }
+
+    #[test]
+    fn traffic_that_keeps_bringing_new_ids_makes_the_list_silent() {
+        let windows: Vec<Vec<u32>> = (0..100).map(|window| vec![0x10, 0x100 + window]).collect();
+        let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
+        let (ids, of_windows) = CarIds::of(&windows, COUNTED);
+        assert_eq!((ids.of_window(&[0x7ff]), of_windows), (0.0, vec![0.0; 100]));
+        // A single one of a hundred has an ID of its own: it counts, and gets what others get.
+        let mut windows = vec![&[0x10u32][..]; 100];
+        windows[42] = &[0x10, 0x20];
+        let (ids, of_windows) = CarIds::of(&windows, COUNTED);
+        let evidence = (0.9f64 / (1.5 / 101.0)).ln();
+        assert!((ids.of_window(&[0x7ff]) - evidence).abs() < 1e-12 && of_windows[42] == ids.of_window(&[0x7ff]));
+        assert_eq!((ids.of_window(&[0x20]), ids.foreign_windows), (0.0, 1), "now it is known");
+    }
+
+    #[test]
+    fn no_windows_have_no_list() {
+        let (ids, of_windows) = CarIds::of(&[], COUNTED);
+        assert!(of_windows.is_empty() && ids.is_sound());
+    }
+}

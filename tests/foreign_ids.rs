@@ -1,0 +1,169 @@
+//! The list of known IDs that speaks beside a classifier.
+
+mod evaluate_support;
+mod stage_support;
+
+use std::collections::HashMap;
+
+use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout};
+use kdgat::evaluate::{Scorer, TrainedModel};
+use kdgat::graph::{ForeignIds, Split, Store, Vocabulary, assemble};
+use kdgat::nn::ModelDescription;
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::weights::StateDict;
+use kdgat::train::checkpoint;
+use serde_json::Value;
+use stage_support::Workplace;
+use tch::Device;
+
+/// In the data of the bench every attack brings IDs that are in no vocabulary, and nothing else does.
+#[test]
+fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
+    tch::set_num_threads(1);
+    let bench = Bench::new();
+    let [listed, alone] = [bench.gat("gat_student_normal", 1, 1), bench.gat_with("gat_student_normal", 2, 1, None)]
+        .map(|run| Scorer::new(&TrainedModel::read(&run).unwrap(), Device::Cpu, AttentionKernel::Auto).unwrap());
+    let counted = listed.id_list().unwrap().counted();
+    assert_eq!(alone.id_list().map(|list| list.counted()), None);
+    let graphs = bench.store.select_folder(KNOWN, Split::Test, None);
+    let batch = assemble(&bench.store, &graphs, &listed.assemble_options()).unwrap();
+    let (with, without) = (listed.raw_scores(&batch).unwrap(), alone.raw_scores(&batch).unwrap());
+    let logits =
+        [&listed, &alone].map(|scorer| Vec::<f32>::try_from(scorer.answers(&batch).unwrap().flatten(0, -1)).unwrap());
+    let mut raised = 0;
+    for (position, &graph) in graphs.iter().enumerate() {
+        let attack = bench.store.graph(graph).attack;
+        let expected = if attack { counted.evidence() as f32 } else { 0.0 };
+        raised += u64::from(attack);
+        assert_eq!(with[position], without[position] + expected, "graph {graph}");
+        assert_eq!(logits[0][2 * position], logits[1][2 * position], "the logit of normal");
+        assert_eq!(logits[0][2 * position + 1], logits[1][2 * position + 1] + expected, "the logit of an attack");
+        // One graph says what its nodes add: those of foreign IDs their share.
+        let one = assemble(&bench.store, &[graph], &listed.assemble_options()).unwrap();
+        let [with, without] = [&listed, &alone].map(|scorer| scorer.dissect(&one).unwrap().by_node);
+        let added: Vec<f32> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+        let foreign =
+            |node: usize| listed.assemble_options().vocabulary.index_of(one.can_ids[node]) == Vocabulary::UNKNOWN;
+        let sum: f32 = added.iter().sum();
+        assert!((sum - expected).abs() < 1e-4, "graph {graph}: {sum} of {expected}");
+        assert!((0..added.len()).all(|node| foreign(node) || added[node] == 0.0), "graph {graph}: {added:?}");
+    }
+    assert!(raised > 10 && raised < graphs.len() as u64 && counted.evidence() > 2.0, "{raised}, {counted:?}");
+}
+
+fn description(place: &Workplace, run: &str) -> ModelDescription {
+    let (_, description): (StateDict, _) = checkpoint::read(&place.path(run).join("best.safetensors")).unwrap();
+    description
+}
+
+/// The list changes no weight: it is counted, and travels with them.
+#[test]
+fn a_training_counts_validation_windows_and_learns_the_same_without() {
+    let place = Workplace::new();
+    let normal =
+        ["normal", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2", "--max-epochs", "2"];
+    place.run(&[&normal[..], &["--run-dir", "alone", "--foreign-ids", "false"]].concat());
+    place.run(&[&normal[..], &["--run-dir", "listed"]].concat());
+    place.run(&["compare", "listed", "alone", "--tolerance", "0"]);
+    let store = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = Store::open(&store.into_iter().find(|path| path.join("store.json").exists()).unwrap()).unwrap();
+    let counted = |split| ForeignIds::count(&store, &store.select(split, None)).unwrap();
+    assert_eq!(description(&place, "alone").foreign_ids, None);
+    assert_eq!(description(&place, "listed").foreign_ids, counted(Split::Validation));
+    assert!(counted(Split::Validation).is_some() && counted(Split::Validation) != counted(Split::Train));
+    assert!(std::fs::read_to_string(place.path("listed/log.txt")).unwrap().contains("to the log odds"));
+    let of_normals = store.select(Split::Validation, Some(false));
+    assert_eq!(ForeignIds::count(&store, &of_normals).unwrap(), None, "nothing is known of attacks then");
+
+    // A registered teacher is judged as the run that made it.
+    let evaluate = ["evaluate", "listed", "teachers/tiny/gat", "--resamples", "0", "--output", "judged"];
+    place.run(&evaluate);
+    let rows = csv::Reader::from_path(place.path("judged/metrics.csv")).unwrap().into_deserialize();
+    let rows: Vec<HashMap<String, String>> = rows.map(Result::unwrap).collect();
+    let of = |model: &str| -> Vec<String> {
+        let own = rows.iter().filter(|row| row["model"].contains(model));
+        own.map(|row| format!("{} {} {}", row["folder"], row["threshold"], row["roc_auc"])).collect()
+    };
+    let (listed, registered) = (of("listed"), of("teacher"));
+    assert!(!listed.is_empty() && listed == registered, "{listed:?}\n{registered:?}");
+
+    // A run goes on with the list that it began with, and an autoencoder has none.
+    let resume = ["--run-dir", "listed", "--resume", "--foreign-ids", "false"];
+    let refusal = place.refused(&[&normal[..], &resume].concat());
+    assert!(refusal.contains("foreign_ids (it was true, now false) changed"), "{refusal}");
+    let autoencoder = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--foreign-ids", "true"];
+    let refusal = place.refused(&autoencoder);
+    assert!(refusal.contains("belongs to the classifier"), "{refusal}");
+}
+
+/// Frames of IDs that this car does not have are found in it, once its own traffic has been listed.
+#[test]
+fn another_car_is_read_by_its_own_list() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let model = run.strip_prefix(bench.path()).unwrap().display().to_string();
+    let mut frames = frames_of(&bench.log(UNKNOWN, "other.csv"));
+    // One forged frame in the last window.
+    frames[7850].can_id = 0x6f3;
+    frames[7850].attack = true;
+    std::fs::write(bench.path().join("benign.log"), candump(&frames[..4000])).unwrap();
+    std::fs::write(bench.path().join("drive.log"), candump(&frames)).unwrap();
+    let calibrate = bench.kdgat(&["calibrate", "--model", &model, "--benign", "benign.log"]);
+    assert!(calibrate.status.success(), "{}", stderr(&calibrate));
+    let said = stdout(&calibrate);
+    assert!(
+        said.contains("0 of 39 windows had one that the rest has not") && !said.contains("makes no alarm"),
+        "{said}"
+    );
+    let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
+    assert_eq!(file["car"]["ids"]["known"].as_array().unwrap().len(), 20, "{file}");
+    let detected = bench.kdgat(&["detect", "--model", &model, "drive.log"]);
+    assert!(detected.status.success(), "{}", stderr(&detected));
+    let mut wrong = 0;
+    let lines: Vec<Value> = stdout(&detected).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (line, window) in lines.iter().zip(frames.chunks(100)) {
+        wrong += u64::from((line["label"] == "attack") != window.iter().any(|frame| frame.attack));
+    }
+    assert!(wrong <= 1, "{wrong} of 80 windows are called what they are not");
+    // The forged ID is the one that contributes most, though all IDs of this car are foreign to the model.
+    assert_eq!((&lines[78]["label"], &lines[78]["id"]), (&"attack".into(), &"6F3".into()), "{}", lines[78]);
+
+    // Traffic whose last part has an ID of its own: the list cannot be sure, and says so.
+    frames[3850].can_id = 0x6f0;
+    std::fs::write(bench.path().join("benign.log"), candump(&frames[..4000])).unwrap();
+    let said =
+        stdout(&bench.kdgat(&["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"]));
+    assert!(said.contains("1 of 39 windows had one that the rest has not"), "{said}");
+}
+
+/// Thresholds and calibrations of the same weights with another list are not used.
+#[test]
+fn what_was_chosen_beside_another_list_is_not_used() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let model = run.strip_prefix(bench.path()).unwrap().display().to_string();
+    bench.evaluate(&["--resamples", "0", &model]);
+    let log = bench.log(KNOWN, "fuzzing.csv");
+    std::fs::write(bench.path().join("benign.log"), candump(&frames_of(&log)[..1500])).unwrap();
+    let detect = || bench.kdgat(&["detect", "--model", &model, "benign.log"]);
+    let threshold = |text: String| text.lines().find(|line| line.contains("attack")).unwrap_or_default().to_owned();
+    let recorded = threshold(stderr(&detect()));
+    assert!(recorded.contains("recorded by `kdgat evaluate`"), "{recorded}");
+    assert!(
+        bench
+            .kdgat(&["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"])
+            .status
+            .success()
+    );
+
+    bench.gat_with("gat_student_normal", 1, 1, Some(ForeignIds { of_attacks: 0.25, of_normals: 0.125 }));
+    let other = threshold(stderr(&detect()));
+    assert!(!other.contains("recorded by `kdgat evaluate`"), "{other}");
+    let refused = bench.kdgat(&["detect", "--model", &model, "--calibration", "car.json", "benign.log"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("car.json: was made for the same weights with another list of known IDs"),
+        "{}",
+        stderr(&refused)
+    );
+}
