@@ -14,6 +14,7 @@ mod print;
 pub mod reads;
 mod reference;
 mod rules;
+mod setting;
 mod table;
 mod text;
 mod values;
