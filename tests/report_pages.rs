@@ -232,6 +232,10 @@ fn a_sweep_has_its_axes_drawn_and_its_tables() {
     let drawn = charts(&html);
     assert!(drawn.iter().any(|chart| chart == "sweep-small-lr"), "{drawn:?}");
     assert_eq!(drawn.iter().filter(|chart| chart.starts_with("losses-")).count(), 4);
+    for trial in ["lr 0.002, seed 1", "lr 0.002, seed 2", "lr 0.004, seed 1", "lr 0.004, seed 2"] {
+        assert!(html.contains(&format!("VGAE student, no KD; {trial}")), "no row of {trial}");
+        assert!(html.contains(&format!(" ({trial})</h2>")), "no section of {trial}");
+    }
     for title in ["All settings", "Pareto front", "Pairs"] {
         assert!(html.contains(&format!("<h3>{title}</h3>")), "no table {title}");
     }

@@ -101,7 +101,10 @@ fn of_run(run: &Run, is_alone: bool) -> Result<Section, ReportError> {
     charts.extend(figures::memory::draw_gpu(run)?);
     charts.extend(figures::difficulty::draw(run)?);
     charts.extend(figures::teacher::draw(run)?);
-    let title = if is_alone { run.name.clone() } else { format!("{} on {}", run.name, run.dataset()) };
+    let mut title = if is_alone { run.name.clone() } else { format!("{} on {}", run.name, run.dataset()) };
+    if !run.trial.is_empty() {
+        title += &format!(" ({})", run.trial);
+    }
     Ok(Section { title, blocks: vec![Block::Charts(charts)] })
 }
 

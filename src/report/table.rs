@@ -59,7 +59,7 @@ pub fn of_runs(runs: &[Run]) -> Table {
         };
         vec![
             Cell::text(&run.name),
-            Cell::text(&run.label),
+            Cell::text(run.what()),
             Cell::text(run.dataset()),
             Cell::text(ending),
             Cell::number(Some(run.metrics.len() as f64), 0),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::trials::name_trials;
 use super::{Evaluation, Run};
 use crate::report::ReportError;
 use crate::sweep::state::SweepFolder;
@@ -13,7 +14,7 @@ const DEEPEST: usize = 6;
 /// Where evaluations of a dataset's runs lie.
 const EVALUATION: &str = "evaluation";
 /// Where the tasks of a sweep lie.
-const TASKS: &str = "tasks";
+pub const TASKS: &str = "tasks";
 
 /// What lies at the paths.
 #[derive(Debug, Default)]
@@ -48,6 +49,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Found, ReportError> {
             ));
         }
     }
+    name_trials(&mut found)?;
     add_evaluations_beside(&mut found, &seen)?;
     Ok(found)
 }

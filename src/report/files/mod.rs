@@ -5,6 +5,7 @@ mod evaluation;
 mod find;
 mod run;
 mod settings;
+mod trials;
 
 pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model};

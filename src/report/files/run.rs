@@ -18,6 +18,8 @@ pub struct Run {
     pub name: String,
     /// What it trained, in words.
     pub label: String,
+    /// The values of a sweep's axes that it stands for; empty elsewhere.
+    pub trial: String,
     /// The frozen configuration with what identifies the inputs.
     pub config: Value,
     /// How it ended; null while it has not.
@@ -53,6 +55,7 @@ impl Run {
             folder: folder.to_owned(),
             name: RunName::of(folder).name,
             label: label(&config),
+            trial: String::new(),
             summary: read_json(&folder.join("summary.json"))?,
             budget: read_json(&folder.join("memory_budget.json"))?,
             metrics,
@@ -61,6 +64,11 @@ impl Run {
             choices: Columns::read(&folder.join("curriculum.csv"))?,
             config,
         })
+    }
+
+    /// What it trained, and with which values of a sweep's axes.
+    pub fn what(&self) -> String {
+        if self.trial.is_empty() { self.label.clone() } else { format!("{}; {}", self.label, self.trial) }
     }
 
     /// `vgae` or `gat`.
