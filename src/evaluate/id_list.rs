@@ -41,8 +41,12 @@ impl IdList {
 
     /// What is added to the log odds of each graph of a batch.
     pub fn of_graphs(&self, batch: &Batch) -> Result<Vec<f32>, ModelError> {
-        let evidence = |can_ids: &Vec<u32>| if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 };
-        Ok(ids_of_graphs(batch)?.iter().map(evidence).collect())
+        Ok(ids_of_graphs(batch)?.iter().map(|can_ids| self.of_window(can_ids)).collect())
+    }
+
+    /// What is added to the log odds of a window with these IDs.
+    pub fn of_window(&self, can_ids: &[u32]) -> f32 {
+        if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
     }
 
     pub fn listed(&self) -> Listed<'_> {

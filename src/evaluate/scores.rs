@@ -237,14 +237,12 @@ impl Scorer {
         let Some(list) = &self.id_list else {
             return Ok(raw.into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect());
         };
-        let evidence = list.of_graphs(batch)?;
-        let both = raw.into_iter().zip(evidence).zip(ids_of_graphs(batch)?);
-        let with_ids = |((raw, evidence), can_ids): ((f32, f32), Vec<u32>)| Profiled {
-            raw: raw + evidence,
+        let with_ids = |(raw, can_ids): (f32, Vec<u32>)| Profiled {
+            raw: raw + list.of_window(&can_ids),
             profile: None,
             unlisted: Some(Unlisted { raw, can_ids }),
         };
-        Ok(both.map(with_ids).collect())
+        Ok(raw.into_iter().zip(ids_of_graphs(batch)?).map(with_ids).collect())
     }
 
     /// The raw scores of graphs of a store, in their order; memory does not grow with their number but for the result.
