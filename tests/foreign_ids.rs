@@ -6,6 +6,7 @@ mod stage_support;
 use std::collections::HashMap;
 
 use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout};
+use kdgat::can::Frame;
 use kdgat::evaluate::{Scorer, TrainedModel};
 use kdgat::graph::{ForeignIds, Split, Store, Vocabulary, assemble};
 use kdgat::nn::ModelDescription;
@@ -94,6 +95,18 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let autoencoder = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--foreign-ids", "true"];
     let refusal = place.refused(&autoencoder);
     assert!(refusal.contains("belongs to the classifier"), "{refusal}");
+    // Models keep theirs, whatever a flag says that is not about training.
+    let refusal = place.refused(&["evaluate", "listed", "--foreign-ids", "false"]);
+    assert!(refusal.contains("does not read it"), "{refusal}");
+    // A run of before there was a list goes on without one by its own configuration.
+    let path = place.path("alone/config.json");
+    let mut config = place.json("alone/config.json");
+    config["config"]["model"].as_object_mut().unwrap().remove("foreign_ids");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let resume = ["--run-dir", "alone", "--resume"];
+    let refusal = place.refused(&[&normal[..], &resume].concat());
+    assert!(refusal.contains("foreign_ids (it was not there, now true) changed"), "{refusal}");
+    place.run(&["normal", "--config", "alone/config.json", "--run-dir", "alone", "--resume"]);
 }
 
 /// Frames of IDs that this car does not have are found in it, once its own traffic has been listed.
@@ -112,7 +125,7 @@ fn another_car_is_read_by_its_own_list() {
     assert!(calibrate.status.success(), "{}", stderr(&calibrate));
     let said = stdout(&calibrate);
     assert!(
-        said.contains("0 of 39 windows had one that the rest has not") && !said.contains("makes no alarm"),
+        said.contains("0 of 39 windows had one that the rest has not") && said.contains("adds 4.3 to the log odds"),
         "{said}"
     );
     let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
@@ -128,12 +141,28 @@ fn another_car_is_read_by_its_own_list() {
     // The forged ID is the one that contributes most, though all IDs of this car are foreign to the model.
     assert_eq!((&lines[78]["label"], &lines[78]["id"]), (&"attack".into(), &"6F3".into()), "{}", lines[78]);
 
-    // Traffic whose last part has an ID of its own: the list cannot be sure, and says so.
-    frames[3850].can_id = 0x6f0;
-    std::fs::write(bench.path().join("benign.log"), candump(&frames[..4000])).unwrap();
-    let said =
-        stdout(&bench.kdgat(&["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"]));
-    assert!(said.contains("1 of 39 windows had one that the rest has not"), "{said}");
+    // Uncalibrated, all IDs are unknown to the model, and that is said.
+    let foreign = bench.kdgat(&["detect", "--model", &model, "--calibration", "absent.json", "drive.log"]);
+    assert_eq!(foreign.status.code(), Some(2));
+    std::fs::remove_file(run.join("calibration.json")).unwrap();
+    let said = stderr(&bench.kdgat(&["detect", "--model", &model, "--threshold", "0.5", "drive.log"]));
+    assert!(said.contains("79 of 79 windows have IDs that the model does not know"), "{said}");
+
+    // Rare IDs in several parts of the traffic: the list cannot be sure, and does not raise the threshold for others.
+    let calibrate = |traffic: &[Frame]| {
+        std::fs::write(bench.path().join("benign.log"), candump(traffic)).unwrap();
+        let arguments = ["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"];
+        let said = stdout(&bench.kdgat(&arguments));
+        let file: Value = serde_json::from_slice(&std::fs::read(bench.path().join("car.json")).unwrap()).unwrap();
+        (said, file["threshold"].as_f64().unwrap())
+    };
+    let (_, usual) = calibrate(&frames[..4000]);
+    for (place, id) in [(250, 0x6f0), (1250, 0x6f1), (2250, 0x6f2), (3050, 0x6f4), (3850, 0x6f5)] {
+        frames[place].can_id = id;
+    }
+    let (said, threshold) = calibrate(&frames[..4000]);
+    assert!(said.contains("count for nothing: 5 of 39 windows had one that the rest has not"), "{said}");
+    assert!((threshold / usual - 1.0).abs() < 0.5, "{threshold} where it was {usual}");
 }
 
 /// Thresholds and calibrations of the same weights with another list are not used.

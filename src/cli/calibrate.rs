@@ -94,17 +94,12 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
 
 /// What the car's own list of IDs is worth, where a classifier has one.
 fn about_ids(calibration: &Calibration) -> String {
-    let Some((ids, deviations)) = calibration.car.ids().zip(calibration.car.deviations_of_foreign_id()) else {
-        return String::new();
-    };
-    let (foreign, windows) = (ids.foreign_windows, calibration.windows);
-    let mut text = format!(
-        "an ID that is new to the car adds {:.1} to the log odds: {foreign} of {windows} windows had one that the rest has not\n",
-        ids.evidence()
-    );
-    if deviations <= calibration.threshold {
-        text += "alone it makes no alarm, since that would be more than the share of attack-free windows; longer traffic may know \
-                 the car's rare IDs\n";
+    let Some(ids) = calibration.car.ids() else { return String::new() };
+    let counted = format!("{} of {} windows had one that the rest has not", ids.foreign_windows, calibration.windows);
+    match ids.evidence() > 0.0 {
+        true => format!("an ID that is new to the car adds {:.1} to the log odds: {counted}\n", ids.evidence()),
+        false => {
+            format!("IDs that are new to the car count for nothing: {counted}; longer traffic may know its rare IDs\n")
+        }
     }
-    text
 }

@@ -20,6 +20,9 @@ use crate::interrupt;
 use crate::nn::Architecture;
 use crate::shell;
 
+/// Share of windows with unknown IDs above which the car is probably another one.
+const MOSTLY: f64 = 0.9;
+
 /// What `kdgat detect` takes.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
@@ -144,6 +147,13 @@ fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadRepor
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
         text += &format!("\n{} lines left out: {reason}{first}", rejections.count);
+    }
+    let foreign = detector.windows_with_unknown_ids();
+    if !detector.is_calibrated() && windows > 0 && foreign as f64 > MOSTLY * windows as f64 {
+        text += &format!(
+            "\n{foreign} of {windows} windows have IDs that the model does not know, each of which speaks for an attack: if this is \
+             another car than that of the training, calibrate the model with its attack-free traffic (kdgat calibrate)"
+        );
     }
     text
 }

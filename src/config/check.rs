@@ -130,10 +130,15 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     problems
 }
 
+/// Whether a field switches something off: where it is not read, that is off anyway, and no harm is done. The list of known IDs
+/// is part of models that are read: those that have it keep it, whatever is said.
+pub(super) fn says_no(field: &Field, config: &Config) -> bool {
+    field.kind.switch && field.name != "foreign_ids" && (field.show)(config) == "false"
+}
+
 fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {
     let given_in_vain = |name: &&str, rule: &Rule| -> bool {
-        // Switching something off that is off anyway does no harm.
-        let says_no = field(name).is_some_and(|field| field.kind.switch && (field.show)(&loaded.config) == "false");
+        let says_no = field(name).is_some_and(|field| says_no(field, &loaded.config));
         matches!(loaded.origin(name), Origin::Flag(_)) && !says_no && !(rule.is_read)(&loaded.config, stage)
     };
     let mut problems: Vec<(&str, Problem)> = Vec::new();

@@ -11,7 +11,7 @@ use super::Config;
 use super::error::{ConfigError, Problem};
 use super::layer::{Layer, fields};
 use super::origin::Origin;
-use super::text::{Node, Table, parse_json, parse_toml};
+use super::text::{Entry, Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 use crate::can::catalogue;
 
@@ -126,6 +126,15 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
     }
 }
 
+/// Adds to the configuration of a run of before a field was there what was done then, where that is not the default.
+fn add_what_was(configuration: &mut Table) {
+    let model = configuration.iter_mut().find(|entry| entry.key == "model");
+    let Some(Entry { line, node: Node::Table(model), .. }) = model else { return };
+    if !model.iter().any(|entry| entry.key == "foreign_ids") {
+        model.push(Entry { key: "foreign_ids".to_owned(), line: *line, node: Node::Value("false".to_owned()) });
+    }
+}
+
 /// A run's `config.json` holds the configuration under `config`, beside what the run was made from.
 fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let mut table = table;
@@ -143,7 +152,10 @@ fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     }
     let position = table.iter().position(|entry| entry.key == frozen::CONFIG_KEY);
     match position.map(|position| table.swap_remove(position).node) {
-        Some(Node::Table(configuration)) => Ok(configuration),
+        Some(Node::Table(mut configuration)) => {
+            add_what_was(&mut configuration);
+            Ok(configuration)
+        }
         Some(Node::Value(_)) => Err(Box::new(Problem::Syntax {
             file: file.to_string(),
             line: 1,

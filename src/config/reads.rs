@@ -97,8 +97,7 @@ pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
         other => other.map(|()| Vec::new())?,
     };
     let given = |field: &&Field| matches!(loaded.origin(field.name), Origin::Flag(_));
-    // Switching something off that is off anyway does no harm.
-    let says_no = |field: &Field| field.kind.switch && (field.show)(&loaded.config) == "false";
+    let says_no = |field: &Field| check::says_no(field, &loaded.config);
     for field in fields().filter(given).filter(|field| !reads.includes(field) && !says_no(field)) {
         problems.push(Problem::Ignored {
             flag: loaded.origin(field.name).to_string(),

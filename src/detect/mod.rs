@@ -77,6 +77,7 @@ pub struct Detector {
     columns: Columns,
     assembler: Assembler,
     scored: u64,
+    foreign: u64,
 }
 
 impl Detector {
@@ -104,6 +105,7 @@ impl Detector {
             assembler: Assembler::default(),
             options,
             scored: 0,
+            foreign: 0,
         })
     }
 
@@ -116,7 +118,7 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { scorer, kind, options, assemble, windows, extractor, columns, assembler, scored } = self;
+        let Self { scorer, kind, options, assemble, windows, extractor, columns, assembler, scored, foreign } = self;
         windows.push(frames, |first_frame, window| {
             columns.clear();
             extractor.append_graph(window, 0, first_frame, columns);
@@ -130,6 +132,8 @@ impl Detector {
                 AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,
             };
             *scored += 1;
+            let unlisted = explained.window.unlisted.as_ref();
+            *foreign += u64::from(unlisted.is_some_and(|unlisted| unlisted.raw != explained.window.raw));
             each(Detection {
                 window: *scored - 1,
                 first_frame,
@@ -141,6 +145,16 @@ impl Detector {
                 deviations,
             })
         })
+    }
+
+    /// Windows among them that a classifier's own list of known IDs has made more likely attacks, whatever list decided.
+    pub fn windows_with_unknown_ids(&self) -> u64 {
+        self.foreign
+    }
+
+    /// Whether it reads the car by a scale of its own.
+    pub fn is_calibrated(&self) -> bool {
+        self.options.car.is_some()
     }
 
     /// Windows given out so far.

@@ -79,7 +79,15 @@ pub struct CarScale {
 impl CarScale {
     /// From the car's attack-free windows, with the deviations of these windows themselves; `None` of none. `foreign_ids`: what
     /// was counted on the data of a classifier with a list of known IDs.
-    pub fn of(kind: ScoreKind, windows: &[Profiled], foreign_ids: Option<ForeignIds>) -> Option<(Self, Vec<f64>)> {
+    ///
+    /// The threshold will be one that a share `rate` of these windows exceeds. Where foreign IDs are in so many of them that
+    /// another one alone would not exceed it, they count for nothing: they would only raise it for other attacks.
+    pub fn of(
+        kind: ScoreKind,
+        windows: &[Profiled],
+        foreign_ids: Option<ForeignIds>,
+        rate: f64,
+    ) -> Option<(Self, Vec<f64>)> {
         let profiles: Option<Vec<_>> = windows.iter().map(|window| window.profile.clone()).collect();
         let unlisted: Option<Vec<_>> = windows.iter().map(|window| window.unlisted.as_ref()).collect();
         let (mut usual, mut ids) = (None, None);
@@ -91,8 +99,12 @@ impl CarScale {
             (ScoreKind::AttackProbability, _, Some((unlisted, foreign_ids))) => {
                 let of_windows: Vec<&[u32]> = unlisted.iter().map(|window| window.can_ids.as_slice()).collect();
                 let (list, evidence) = CarIds::of(&of_windows, foreign_ids);
-                ids = Some(list);
-                unlisted.iter().zip(evidence).map(|(window, evidence)| f64::from(window.raw) + evidence).collect()
+                let alone: Vec<f64> = unlisted.iter().map(|window| f64::from(window.raw)).collect();
+                let listed: Vec<f64> = alone.iter().zip(evidence).map(|(raw, evidence)| raw + evidence).collect();
+                let usual = Scale::of_values(listed.clone())?.median;
+                let makes_alarm = usual + list.evidence() > at_false_positive_rate(listed.clone(), rate)?;
+                ids = Some(if makes_alarm { list } else { list.silenced() });
+                if makes_alarm { listed } else { alone }
             }
             _ => windows.iter().map(|window| kind.unbounded(window.raw)).collect(),
         };
@@ -104,11 +116,6 @@ impl CarScale {
     /// Of a classifier with a list of known IDs: the car's own list.
     pub fn ids(&self) -> Option<&CarIds> {
         self.ids.as_ref()
-    }
-
-    /// How many robust deviations a window is that has usual log odds, and an ID that is not in the car's list.
-    pub fn deviations_of_foreign_id(&self) -> Option<f64> {
-        Some(self.scale.deviations(self.scale.median + self.ids.as_ref()?.evidence()))
     }
 
     /// How many robust deviations a window is above what is usual for the car.
@@ -169,7 +176,7 @@ impl Calibration {
         if windows.len() < FEWEST_WINDOWS {
             return Err(too_few());
         }
-        let (car, deviations) = CarScale::of(kind, windows, foreign_ids).ok_or_else(|| {
+        let (car, deviations) = CarScale::of(kind, windows, foreign_ids, rate).ok_or_else(|| {
             EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"))
         })?;
         let threshold = at_false_positive_rate(deviations, rate).ok_or_else(too_few)?;
@@ -206,10 +213,8 @@ impl Calibration {
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
         let found: Self =
             serde_json::from_slice(&text).map_err(|error| content(format!("is no calibration: {error}; {again}")))?;
-        // In version 2 classifiers had no list of IDs; of autoencoders nothing has changed.
-        let is_readable = found.format_version == FORMAT_VERSION
-            || (found.format_version == 2 && found.kind == ScoreKind::Difficulty);
-        if !is_readable {
+        // In version 2 there was no list of IDs; nothing has changed where there is none.
+        if found.format_version != FORMAT_VERSION && !(found.format_version == 2 && foreign_ids.is_none()) {
             return Err(content(format!(
                 "is format version {}, this program reads {FORMAT_VERSION}; {again}",
                 found.format_version
@@ -228,8 +233,9 @@ impl Calibration {
         if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
             return Err(content(format!("has a profile whose parts do not fit each other; {again}")));
         }
-        if found.car.ids.as_ref().is_some_and(|ids| !ids.is_sound()) {
-            return Err(content(format!("has a list of IDs that would add a number below 0, or none; {again}")));
+        if found.car.ids.is_some() != foreign_ids.is_some() || found.car.ids.as_ref().is_some_and(|ids| !ids.is_sound())
+        {
+            return Err(content(format!("lacks the car's list of IDs, or has one that would add no number; {again}")));
         }
         Ok(found)
     }
@@ -331,7 +337,7 @@ mod tests {
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
         // One in ten of the windows, each measured by those of other parts: what the threshold was asked for.
         let tenth = Calibration::new((ScoreKind::Difficulty, None), &usual, 0.1, "abc", "drive.csv").unwrap();
-        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None).unwrap();
+        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None, 0.1).unwrap();
         let above = deviations.iter().filter(|&&deviation| deviation > tenth.threshold).count();
         assert_eq!(above, 20, "one in ten of 200 windows");
         let unseen = (200..1200).filter(|&index| called(&window(index, 0.0))).count();

@@ -256,7 +256,7 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         let windows = |graphs: &[Profiled]| graphs.get(file.calibration.clone()).map(<[_]>::to_vec);
         let cars = models.iter().zip(graphs.clone());
         let cars = cars
-            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids))
+            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids, by?.rate))
             .collect::<Option<Vec<_>>>()?;
         let of_graph = |graph: usize| {
             let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| car.deviations(&graphs[graph]);

@@ -96,14 +96,8 @@ impl TrainedModel {
     }
 
     fn new(path: &Path, state: StateDict, description: ModelDescription) -> Result<Self, EvaluateError> {
-        if let Some(counted) = description.foreign_ids.filter(|counted| !counted.is_sound()) {
-            let ForeignIds { of_attacks, of_normals } = counted;
-            let path = path.to_owned();
-            let reason = format!(
-                "says that {of_attacks} of the windows with an attack and {of_normals} of the others have an unknown ID; these \
-                 are shares above 0 and at most 1: train it again, or take foreign_ids out of its description"
-            );
-            return Err(EvaluateError::Content { path, reason });
+        if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
+            return Err(EvaluateError::Content { path: path.to_owned(), reason });
         }
         let file_error = |source| EvaluateError::File { path: path.to_owned(), action: "read the size", source };
         let file_bytes = fs::metadata(path).map_err(file_error)?.len();
@@ -215,7 +209,7 @@ pub fn all_of_dataset(runs_dir: &Path, teachers_dir: &Path, dataset: &str) -> Re
     let registry = Registry::new(teachers_dir);
     for listed in registry.list()?.into_iter().filter(|listed| listed.dataset == dataset) {
         let teacher = TrainedModel::read(&listed.teacher?.weights_path)?;
-        if models.iter().all(|model| model.weights_digest != teacher.weights_digest) {
+        if models.iter().all(|model| model.scores_digest() != teacher.scores_digest()) {
             models.push(teacher);
         }
     }

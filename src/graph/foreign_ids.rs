@@ -49,9 +49,16 @@ impl ForeignIds {
         (self.of_attacks / self.of_normals).ln().max(0.0)
     }
 
-    /// Whether both are shares above 0 (a file may have been changed by hand).
-    pub fn is_sound(&self) -> bool {
-        [self.of_attacks, self.of_normals].iter().all(|share| *share > 0.0 && *share <= 1.0)
+    /// What is wrong, where they are not both shares above 0 (a file may have been changed by hand).
+    pub fn problem(&self) -> Option<String> {
+        let Self { of_attacks, of_normals } = self;
+        let is_sound = [of_attacks, of_normals].iter().all(|share| **share > 0.0 && **share <= 1.0);
+        (!is_sound).then(|| {
+            format!(
+                "foreign_ids says that {of_attacks} of the windows with an attack and {of_normals} of the others have an unknown \
+                 ID; these are shares above 0 and at most 1: train the model again, or take foreign_ids out"
+            )
+        })
     }
 }
 
@@ -84,9 +91,10 @@ mod tests {
         assert_eq!(counted((1, 100), (50, 100)).evidence(), 0.0);
         // Nothing was counted.
         assert_eq!(counted((0, 0), (0, 0)).evidence(), 0.0);
-        assert!(counted((0, 0), (0, 0)).is_sound());
-        assert!(!ForeignIds { of_attacks: 0.5, of_normals: 0.0 }.is_sound());
-        assert!(!ForeignIds { of_attacks: f64::NAN, of_normals: 0.5 }.is_sound());
+        assert_eq!(counted((0, 0), (0, 0)).problem(), None);
+        for (of_attacks, of_normals) in [(0.5, 0.0), (f64::NAN, 0.5), (1.5, 0.5)] {
+            assert!(ForeignIds { of_attacks, of_normals }.problem().is_some(), "{of_attacks} {of_normals}");
+        }
     }
 
     #[test]

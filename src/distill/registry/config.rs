@@ -63,7 +63,11 @@ impl TeacherConfig {
             }
             None => return Err(invalid("it has no format_version".to_string())),
         }
-        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))
+        let config: Self = serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+        match config.foreign_ids.and_then(|counted| counted.problem()) {
+            Some(problem) => Err(invalid(problem)),
+            None => Ok(config),
+        }
     }
 
     /// The architecture as text with sorted keys: part of a cache's key.
