@@ -9,10 +9,7 @@ use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout
 use kdgat::can::Frame;
 use kdgat::evaluate::{Scorer, TrainedModel};
 use kdgat::graph::{ForeignIds, Split, Store, Vocabulary, assemble};
-use kdgat::nn::ModelDescription;
 use kdgat::nn::attention::AttentionKernel;
-use kdgat::nn::weights::StateDict;
-use kdgat::train::checkpoint;
 use serde_json::Value;
 use stage_support::Workplace;
 use tch::Device;
@@ -52,11 +49,6 @@ fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
     assert!(raised > 10 && raised < graphs.len() as u64 && counted.evidence() > 2.0, "{raised}, {counted:?}");
 }
 
-fn description(place: &Workplace, run: &str) -> ModelDescription {
-    let (_, description): (StateDict, _) = checkpoint::read(&place.path(run).join("best.safetensors")).unwrap();
-    description
-}
-
 /// The list changes no weight: it is counted, and travels with them.
 #[test]
 fn a_training_counts_validation_windows_and_learns_the_same_without() {
@@ -69,8 +61,8 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let store = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
     let store = Store::open(&store.into_iter().find(|path| path.join("store.json").exists()).unwrap()).unwrap();
     let counted = |split| ForeignIds::count(&store, &store.select(split, None)).unwrap();
-    assert_eq!(description(&place, "alone").foreign_ids, None);
-    assert_eq!(description(&place, "listed").foreign_ids, counted(Split::Validation));
+    assert_eq!(place.description("alone").foreign_ids, None);
+    assert_eq!(place.description("listed").foreign_ids, counted(Split::Validation));
     assert!(counted(Split::Validation).is_some() && counted(Split::Validation) != counted(Split::Train));
     assert!(std::fs::read_to_string(place.path("listed/log.txt")).unwrap().contains("to the log odds"));
     let of_normals = store.select(Split::Validation, Some(false));

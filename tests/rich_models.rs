@@ -6,9 +6,7 @@ use kdgat::graph::{FeatureSet, NodeScaling};
 use kdgat::memory::budget::Shape;
 use kdgat::memory::estimate::{Circumstances, estimate, weight_bytes};
 use kdgat::nn::node_input::InputConfig;
-use kdgat::nn::weights::StateDict;
-use kdgat::nn::{Architecture, IdHash, ModelDescription, VgaeConfig};
-use kdgat::train::checkpoint;
+use kdgat::nn::{Architecture, IdHash, VgaeConfig};
 use stage_support::{Workplace, dataset};
 
 const QUICK: [&str; 4] = ["--max-epochs", "2", "--lr", "0.003"];
@@ -19,11 +17,6 @@ const HASH: [&str; 6] = ["--id-encoding", "hash", "--id-buckets", "24", "--id-pr
 
 fn all<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
     parts.concat()
-}
-
-fn description(place: &Workplace, run: &str) -> ModelDescription {
-    let (_, description): (StateDict, _) = checkpoint::read(&place.path(run).join("best.safetensors")).unwrap();
-    description
 }
 
 #[test]
@@ -43,7 +36,7 @@ fn a_vgae_of_rich_features_and_hashed_ids_learns_teaches_and_detects() {
     place.run(&all(&[&student, &QUICK, &RICH]));
     let run = "runs/tiny/vgae_student_autoencoder_kd/1";
     assert!(place.metric(run, "recon_kd").iter().all(|loss| loss.is_finite() && *loss > 0.0));
-    let described = description(&place, run);
+    let described = place.description(run);
     assert_eq!(described.architecture.input().features(), FeatureSet::Rich);
     assert!(!described.architecture.hashes_ids());
 

@@ -2,6 +2,7 @@
 
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
+use super::later::later_fields;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
@@ -130,10 +131,11 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     problems
 }
 
-/// Whether a field switches something off: where it is not read, that is off anyway, and no harm is done. The list of known IDs
-/// is part of models that are read: those that have it keep it, whatever is said.
+/// Whether a field switches something off: where it is not read, that is off anyway, and no harm is done. What came later is on
+/// by default and part of models that are read: those that have it keep it, whatever is said.
 pub(super) fn says_no(field: &Field, config: &Config) -> bool {
-    field.kind.switch && field.name != "foreign_ids" && (field.show)(config) == "false"
+    let came_later = later_fields().any(|(later, _)| later.name == field.name);
+    field.kind.switch && !came_later && (field.show)(config) == "false"
 }
 
 fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {

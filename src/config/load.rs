@@ -9,6 +9,7 @@ use figment::providers::Serialized;
 
 use super::Config;
 use super::error::{ConfigError, Problem};
+use super::later::later_fields;
 use super::layer::{Layer, fields};
 use super::origin::Origin;
 use super::text::{Entry, Node, Table, parse_json, parse_toml};
@@ -128,10 +129,12 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
 
 /// Adds to the configuration of a run of before a field was there what was done then, where that is not the default.
 fn add_what_was(configuration: &mut Table) {
-    let model = configuration.iter_mut().find(|entry| entry.key == "model");
-    let Some(Entry { line, node: Node::Table(model), .. }) = model else { return };
-    if !model.iter().any(|entry| entry.key == "foreign_ids") {
-        model.push(Entry { key: "foreign_ids".to_owned(), line: *line, node: Node::Value("false".to_owned()) });
+    for (field, before) in later_fields() {
+        let section = configuration.iter_mut().find(|entry| entry.key == field.section);
+        let Some(Entry { line, node: Node::Table(section), .. }) = section else { continue };
+        if !section.iter().any(|entry| entry.key == field.name) {
+            section.push(Entry { key: field.name.to_owned(), line: *line, node: Node::Value(before.to_owned()) });
+        }
     }
 }
 

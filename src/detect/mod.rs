@@ -132,8 +132,8 @@ impl Detector {
                 AttackAbove::Deviations(threshold) => deviations.unwrap_or(score) > threshold,
             };
             *scored += 1;
-            let unlisted = explained.window.unlisted.as_ref();
-            *foreign += u64::from(unlisted.is_some_and(|unlisted| unlisted.raw != explained.window.raw));
+            let unlisted = scorer.id_list().zip(explained.window.unlisted.as_ref());
+            *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
             each(Detection {
                 window: *scored - 1,
                 first_frame,

@@ -11,7 +11,7 @@ use super::StageError;
 use super::setup::Data;
 use super::teacher::TeacherUse;
 use crate::config::{
-    AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, ModelKind, Precision, Schedule as ScheduleChoice,
+    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice,
     Stage,
 };
 use crate::graph::{
@@ -49,11 +49,8 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     if let Value::Object(fields) = &mut model {
         // Where they change nothing, runs of before they existed go on.
         let hashes = config.model.id_encoding == IdEncoding::Hash;
-        let is_listed = config.model.foreign_ids && config.model.model == ModelKind::Gat;
-        fields.retain(|name, _| match name.as_str() {
-            "foreign_ids" => is_listed,
-            name => hashes || !name.starts_with("id_"),
-        });
+        let does_new = |name: &str| config::does_new(config::field(name)?, config, Some(stage));
+        fields.retain(|name, _| does_new(name).unwrap_or(hashes || !name.starts_with("id_")));
     }
     let mut content = json!({
         "stage": stage.as_str(),

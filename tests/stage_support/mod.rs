@@ -6,6 +6,9 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use kdgat::can::{SimulationOptions, simulate};
+use kdgat::nn::ModelDescription;
+use kdgat::nn::weights::StateDict;
+use kdgat::train::checkpoint;
 
 /// A folder of its own for a test: data, stores, runs and teachers.
 pub struct Workplace(tempfile::TempDir);
@@ -60,6 +63,12 @@ impl Workplace {
         let position = position.unwrap_or_else(|| panic!("no column {column} in {headers:?}"));
         let number = |field: &str| if field.is_empty() { f64::NAN } else { field.parse().unwrap() };
         reader.records().map(|row| number(&row.unwrap()[position])).collect()
+    }
+
+    /// What is saved with the weights of a run's best epoch.
+    pub fn description(&self, run: &str) -> ModelDescription {
+        let (_, description): (StateDict, _) = checkpoint::read(&self.path(run).join("best.safetensors")).unwrap();
+        description
     }
 
     /// A JSON file.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
-use crate::config::{self, Config, Field, ModelKind, Stage};
+use crate::config::{self, Config, Field, Stage};
 use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
@@ -213,16 +213,9 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     if let TaskKind::Part(share) = kind {
         add(&share.to_string());
     }
-    let trains_classifier =
-        matches!(kind, TaskKind::Normal | TaskKind::Curriculum) && config.model.model == ModelKind::Gat;
     for field in config::fields().filter(|field| !PLACES.contains(&field.name)) {
         let text = (field.show)(config);
-        let differs = match field.name {
-            // Only classifiers read it, and those of before it was there had no list.
-            "foreign_ids" => trains_classifier && config.model.foreign_ids,
-            _ => text != (field.show)(&defaults),
-        };
-        if differs {
+        if config::does_new(field, config, kind.stage()).unwrap_or_else(|| text != (field.show)(&defaults)) {
             add(field.name);
             add(&text);
         }
