@@ -14,6 +14,7 @@ use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
 use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::step::{StepOptions, StepRunner};
+use kdgat::train::threads::own_threads;
 use kdgat::train::trainable::Trainable;
 use tch::{Device, Kind, Tensor};
 
@@ -56,6 +57,7 @@ pub struct Training {
     pub objective: Box<dyn Objective>,
     pub trainable: Trainable,
     runner: StepRunner,
+    device: Device,
     /// Its states appear at the first step, as in a run that is measured before it begins.
     optimizer: Option<Adam>,
     console: Console,
@@ -124,7 +126,7 @@ impl Training {
         let console = Console::new(None)?;
         let parts = objective.parts().len() as i64;
         let sums = Tensor::f_zeros([1 + parts], (Kind::Double, device))?;
-        Ok(Self { objective, trainable, runner, optimizer: None, console, sums, steps: 0 })
+        Ok(Self { objective, trainable, runner, device, optimizer: None, console, sums, steps: 0 })
     }
 
     /// Steps through `batches`, announced in bursts of the objective's choice.
@@ -153,6 +155,7 @@ impl Training {
     /// One step as `train::fit` makes it: targets, seed, loss, backward, running sums, clip and Adam on the flat
     /// parameters. Gives the total loss, which nobody has waited for.
     fn step(&mut self, batch: &Batch) -> Result<Tensor, Error> {
+        let _threads = own_threads(&self.trainable, ADAM.kernel, self.device, None);
         self.objective.receive(batch)?;
         let seed = random::bits(SEED, Purpose::Step, 0, self.steps) as i64;
         let options = StepOptions { seed, scale: 1.0, accumulates: false };

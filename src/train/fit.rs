@@ -35,6 +35,7 @@ use super::run_logs::RunLogs;
 use super::state::Position;
 use super::step::{StepOptions, StepRunner};
 pub use super::summary::{Ending, FitSummary};
+use super::threads::own_threads;
 use super::timeline::{TIMELINE, Timeline};
 use super::trainable::Trainable;
 use super::validation;
@@ -81,6 +82,7 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
     // Dropped at the end, whatever that is: the last row is written then.
     let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
+    let _threads = own_threads(fit.trainable, options.adam.kernel, options.device, options.precision);
     let metrics = &fit.run.file(METRICS);
     fit.console.begin(&LoopFacts { device: options.device, patience: options.patience, metrics });
     let ending = loop {

@@ -23,6 +23,7 @@ pub mod schedule;
 pub mod state;
 pub mod step;
 pub mod summary;
+pub mod threads;
 pub mod timeline;
 pub mod trainable;
 mod validation;

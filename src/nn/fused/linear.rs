@@ -34,9 +34,14 @@ const ROWS_OF_A_SHARE: usize = 256;
 /// memory beside those.
 const ROWS_TIMES_SHARE: usize = 4;
 
+/// Whether a product by this weight is one for [`linear`], by its size.
+pub fn is_small(weight: &Tensor) -> bool {
+    weight.numel() <= ELEMENTS
+}
+
 /// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
 pub fn applies(kernel: AttentionKernel, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
-    let suits = x.dim() == 2 && weight.numel() <= ELEMENTS && super::applies(kernel, &[x, weight]);
+    let suits = x.dim() == 2 && is_small(weight) && super::applies(kernel, &[x, weight]);
     Ok(suits && !autocast::is_in_force(Device::Cpu)?)
 }
 

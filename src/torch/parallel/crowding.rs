@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::openmp;
+use super::{libtorch, openmp};
 
 /// A loop's end that is waited for longer than this was not late by its own work: pieces take microseconds.
 const LATE: Duration = Duration::from_micros(500);
@@ -53,7 +53,7 @@ fn sleep_between_loops(rest: Duration) {
     tracing::debug!("other programs use these cores: threads sleep between loops for {} s", rest.as_secs());
     let sleeper = std::thread::Builder::new().name("kdgat-crowd".to_owned()).spawn(move || {
         // Its threads count for as long as this one, which starts them, lives.
-        super::start_threads(cores + 1);
+        libtorch::start_threads(cores + 1);
         std::thread::sleep(rest);
         RESTS.store(false, Ordering::Relaxed);
     });
@@ -175,7 +175,7 @@ mod tests {
         let cores = openmp::cores().expect("libgomp has the call");
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let starts = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
-            super::super::start_threads(cores + 1);
+            libtorch::start_threads(cores + 1);
             ended.recv()
         });
         becomes(cores + 1);

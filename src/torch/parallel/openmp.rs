@@ -28,7 +28,7 @@ pub fn compute_alone() {
     set_threads(1);
 }
 
-/// Sets the threads of the calling thread's loops.
+/// Sets the threads of the calling thread's loops on libtorch's threads.
 pub(super) fn set_threads(threads: usize) {
     // libtorch sets the number for each thread that first asks for it; later it would undo what is set here.
     tch::get_num_threads();

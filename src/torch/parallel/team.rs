@@ -1,0 +1,236 @@
+//! Threads that help one thread with its loops.
+//!
+//! A helper waits for the next loop without sleeping as long as loops follow each other closely, lets other threads have its
+//! core where one wants it, and sleeps after a while. Where another program has the cores, helpers come late or not at all, and
+//! the thread does the work itself.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::board::{Board, Owner, TURNS_ALONE, Work, wait_a_turn};
+use super::{Apart, IN_LOOP};
+
+/// Without a loop for so long, a helper sleeps.
+const AWAKE: Duration = Duration::from_millis(4);
+
+thread_local! {
+    static TEAM: Rc<Team> = Rc::new(Team::new());
+}
+
+/// Calls `work`, which must not panic, with 0 on this thread, and with numbers below `threads` on helpers, as far as they come
+/// while it works. Nobody is in it any more when this returns.
+pub(super) fn run(threads: usize, work: &Work) {
+    IN_LOOP.set(true);
+    match team(threads) {
+        Some(team) => team.owner.run(threads, work, || team.wake(threads)),
+        None => work(0),
+    }
+    IN_LOOP.set(false);
+}
+
+/// Runs `main`, and lets helpers without a loop call `work`, which must not panic, with 0, 1, 2 and so on below `count`. Returns
+/// what `main` does, and how many calls were begun; they are done when this returns.
+pub(super) fn beside<R>(threads: usize, count: usize, work: &Work, main: impl FnOnce() -> R) -> (R, usize) {
+    match team(threads) {
+        Some(team) => team.owner.beside(count, work, || team.wake(threads), main),
+        None => (main(), 0),
+    }
+}
+
+/// This thread's, with helpers for loops of so many threads. `None` while the thread ends.
+fn team(threads: usize) -> Option<Rc<Team>> {
+    let team = TEAM.try_with(Rc::clone).ok()?;
+    team.grow(threads);
+    Some(team)
+}
+
+struct Team {
+    owner: Owner,
+    helpers: RefCell<Vec<Helper>>,
+}
+
+struct Helper {
+    state: Arc<Apart<State>>,
+    handle: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    is_asleep: AtomicBool,
+    has_to_end: AtomicBool,
+}
+
+impl Team {
+    fn new() -> Self {
+        Self { owner: Owner::new(), helpers: RefCell::default() }
+    }
+
+    /// Starts the helpers that are missing. Where the system has no more threads, loops run on fewer.
+    fn grow(&self, threads: usize) {
+        let mut helpers = self.helpers.borrow_mut();
+        while helpers.len() + 1 < threads {
+            let (board, number) = (self.owner.board(), helpers.len() + 1);
+            let state = Arc::new(Apart(State::default()));
+            let of_helper = Arc::clone(&state);
+            let started = std::thread::Builder::new().name("kdgat-loop".to_owned()).spawn(move || {
+                IN_LOOP.set(true);
+                help(&board, number, &of_helper.0);
+            });
+            match started {
+                Ok(handle) => helpers.push(Helper { state, handle }),
+                Err(error) => {
+                    tracing::debug!("no thread to help with loops: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Wakes the helpers of a loop of so many threads that sleep. To be called when the loop is announced.
+    fn wake(&self, threads: usize) {
+        for helper in self.helpers.borrow().iter().take(threads - 1) {
+            let is_asleep = &helper.state.0.is_asleep;
+            if is_asleep.load(Ordering::SeqCst) && is_asleep.swap(false, Ordering::SeqCst) {
+                helper.handle.thread().unpark();
+            }
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        let helpers = std::mem::take(self.helpers.get_mut());
+        for helper in &helpers {
+            helper.state.0.has_to_end.store(true, Ordering::SeqCst);
+            helper.handle.thread().unpark();
+        }
+        for helper in helpers {
+            if helper.handle.join().is_err() {
+                tracing::error!("a thread that helps with loops panicked");
+            }
+        }
+    }
+}
+
+/// What the helper of that number does as long as there is a team.
+fn help(board: &Board, number: usize, state: &State) {
+    let (mut seen, mut turns, mut idle_since) = (0, 0, None);
+    while !state.has_to_end.load(Ordering::SeqCst) {
+        if board.help(number, &mut seen) {
+            (turns, idle_since) = (0, None);
+            continue;
+        }
+        wait_a_turn(&mut turns);
+        if turns == TURNS_ALONE && idle_since.get_or_insert_with(Instant::now).elapsed() >= AWAKE {
+            sleep(state, || board.has_news(seen));
+            (turns, idle_since) = (0, None);
+        }
+    }
+}
+
+/// Sleeps until the team's thread wakes this one, or it sees something to do.
+fn sleep(state: &State, has_news: impl Fn() -> bool) {
+    state.is_asleep.store(true, Ordering::SeqCst);
+    // What was announced before the flag was set is seen here; what is announced after it wakes this thread.
+    while state.is_asleep.load(Ordering::SeqCst) && !state.has_to_end.load(Ordering::SeqCst) && !has_news() {
+        std::thread::park();
+    }
+    state.is_asleep.store(false, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::{OwnThreads, beside, parallel_for};
+
+    use super::*;
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_helper_that_comes_late_finds_no_loop() {
+        // Loops so short that most are over when a helper comes, with a context that is gone at once.
+        let team = Team::new();
+        team.grow(4);
+        for turn in 0..20_000_usize {
+            let context = Box::new((turn, AtomicUsize::new(0)));
+            let work = |_: usize| {
+                assert_eq!(context.0, turn);
+                context.1.fetch_add(1, Ordering::Relaxed);
+            };
+            team.owner.run(4, &work, || team.wake(4));
+            let calls = context.1.load(Ordering::Relaxed);
+            assert!((1..=4).contains(&calls), "{calls} calls by 4 threads");
+        }
+    }
+
+    #[test]
+    fn helpers_do_pieces_while_the_thread_does_something_else() {
+        let team = Team::new();
+        team.grow(2);
+        let done = AtomicUsize::new(0);
+        let piece = |_: usize| _ = done.fetch_add(1, Ordering::SeqCst);
+        let wait_for_all = || {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while done.load(Ordering::SeqCst) < 50 {
+                assert!(Instant::now() < deadline, "{done:?} of 50 pieces");
+                std::thread::yield_now();
+            }
+            "done"
+        };
+        assert_eq!(team.owner.beside(50, &piece, || team.wake(2), wait_for_all), ("done", 50));
+        assert_eq!(done.load(Ordering::SeqCst), 50);
+    }
+
+    #[test]
+    fn every_piece_is_done_once_however_many_loops_come_between() {
+        let run = || {
+            let _own = OwnThreads::new();
+            for round in 0..300 {
+                let (pieces, indices) = ([const { AtomicUsize::new(0) }; 40], AtomicUsize::new(0));
+                let piece = |index: usize| _ = pieces[index].fetch_add(1, Ordering::Relaxed);
+                let found = beside(40, piece, || {
+                    (0..round % 7).for_each(|_| {
+                        parallel_for(64, 1, |range| _ = indices.fetch_add(range.len(), Ordering::Relaxed));
+                    });
+                    round
+                });
+                assert_eq!(found, round);
+                assert_eq!(indices.into_inner(), 64 * (round % 7));
+                assert!(pieces.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{pieces:?}");
+            }
+        };
+        std::thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(run)));
+    }
+
+    #[test]
+    fn helpers_sleep_wake_and_end() {
+        let team = Team::new();
+        team.grow(3);
+        let is_asleep = |helper: &Helper| helper.state.0.is_asleep.load(Ordering::SeqCst);
+        for _ in 0..3 {
+            until("helpers without loops stay awake", || team.helpers.borrow().iter().all(is_asleep));
+            let threads = AtomicUsize::new(0);
+            // Until all three have come.
+            let work = |_: usize| {
+                threads.fetch_add(1, Ordering::SeqCst);
+                until("a helper sleeps on", || threads.load(Ordering::SeqCst) == 3);
+            };
+            team.owner.run(3, &work, || team.wake(3));
+        }
+        let ended: Vec<_> = team.helpers.borrow().iter().map(|helper| Arc::downgrade(&helper.state)).collect();
+        drop(team);
+        assert!(ended.iter().all(|state| state.upgrade().is_none()), "a helper outlives its team");
+    }
+}

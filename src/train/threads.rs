@@ -1,0 +1,22 @@
+//! Which threads a training's loops run on.
+
+use tch::{Device, Kind};
+
+use super::trainable::Trainable;
+use crate::nn::attention::AttentionKernel;
+use crate::nn::fused::linear;
+use crate::nn::parameters::Role;
+use crate::torch::parallel::OwnThreads;
+
+/// Threads of its own for the calling thread, where all of a step that is worth several threads is loops of ours: on the CPU, in
+/// f32, by the fused kernels, of weights that none of the products of libtorch is for. Elsewhere loops run on libtorch's.
+pub fn own_threads(
+    trainable: &Trainable,
+    kernel: AttentionKernel,
+    device: Device,
+    precision: Option<Kind>,
+) -> Option<OwnThreads> {
+    let is_fused = device == Device::Cpu && precision.is_none() && kernel != AttentionKernel::Composed;
+    let mut parameters = trainable.tensors().iter().filter(|named| named.role == Role::Parameter);
+    (is_fused && parameters.all(|named| linear::is_small(&named.tensor))).then(OwnThreads::new)
+}
