@@ -12,7 +12,7 @@ use kdgat::nn::fused::linear::linear;
 use kdgat::nn::fused::step_seed;
 use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropout, sigmoid};
 use kdgat::nn::parameters::{NamedTensor, Role};
-use kdgat::nn::vgae::{VgaeOutput, difficulty, task_loss};
+use kdgat::nn::vgae::{Latent, VgaeOutput, difficulty, task_loss};
 use kdgat::nn::{FreshParameters, Gat, GatConfig, IdHash, InputConfig, Scope, Vgae, VgaeConfig};
 use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
@@ -339,7 +339,8 @@ fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
     let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
     step_seed::set(seed);
     let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
-    let output = model.decode(&batch, Mode::Training, mean.shallow_clone(), mean, log_variance).unwrap();
+    let latent = Latent::new(&mean.shallow_clone(), mean, log_variance, model.kernel()).unwrap();
+    let output = model.decode(&batch, Mode::Training, latent).unwrap();
     task_loss(&output, &batch).unwrap().total.backward();
     gradients.extend(fresh.into_tensors().iter().map(|named| named.tensor.grad()));
     let mut fresh = FreshParameters::new(3, Device::Cpu);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kdgat::distill::losses::{self, Projection, VgaeWeights};
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::parameters::{NamedTensor, Role};
-use kdgat::nn::vgae::{self, Mode, VgaeConfig, reparameterize};
+use kdgat::nn::vgae::{self, Latent, Mode, VgaeConfig, reparameterize};
 use kdgat::nn::{FreshParameters, GivenTensors, Scope, Vgae, VgaeOutput};
 use kdgat::train::optimizer::{Adam, AdamOptions};
 use kdgat::train::trainable::Trainable;
@@ -46,6 +46,10 @@ fn model(size: &str, kernel: AttentionKernel) -> Option<(Vgae, Vec<NamedTensor>)
     load(&mut tensors, &state);
     assert_eq!(tensors.len(), state.len(), "the model has other tensors than the reference");
     Some((model, tensors))
+}
+
+fn given(model: &Vgae, latent: Tensor, mean: Tensor, log_variance: Tensor) -> Latent {
+    Latent::new(&latent, mean, log_variance, model.kernel()).unwrap()
 }
 
 fn load(tensors: &mut [NamedTensor], state: &BTreeMap<String, Tensor>) {
@@ -126,7 +130,7 @@ fn a_drawn_latent_equals_the_reference() {
         let batch = parity_batch("batch");
         let (mean, log_variance) = model.encode(&batch, Mode::Evaluation).unwrap();
         let latent = reparameterize(&mean, &log_variance, &noise[noise_name]).unwrap();
-        let output = model.decode(&batch, Mode::Evaluation, latent, mean, log_variance).unwrap();
+        let output = model.decode(&batch, Mode::Evaluation, given(&model, latent, mean, log_variance)).unwrap();
         check_outputs(&name, &output, &reference);
         check_losses(&name, &output, &batch);
     }
@@ -142,7 +146,8 @@ fn training_with_batch_statistics_equals_the_reference() {
             };
             let batch = parity_batch("batch");
             let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
-            let output = model.decode(&batch, Mode::Training, mean.shallow_clone(), mean, log_variance).unwrap();
+            let output =
+                model.decode(&batch, Mode::Training, given(&model, mean.shallow_clone(), mean, log_variance)).unwrap();
             check_outputs(&name, &output, &reference);
             check_losses(&name, &output, &batch);
             if let Some(running) = parity_tensors(&format!("vgae_{size}_train_bn_running_after")) {
@@ -218,14 +223,15 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
         } else {
             mean.shallow_clone()
         };
-        let output = teacher_model.decode(&batch, Mode::Evaluation, latent, mean, log_variance).unwrap();
+        let output =
+            teacher_model.decode(&batch, Mode::Evaluation, given(&teacher_model, latent, mean, log_variance)).unwrap();
         (output.latent, output.reconstruction)
     });
     let student_mode = if mode == "eval" { Mode::Evaluation } else { Mode::Training };
     let (mean, log_variance) = student.encode(&batch, student_mode).unwrap();
     let latent =
         if drawn { reparameterize(&mean, &log_variance, &noise["eps_student"]).unwrap() } else { mean.shallow_clone() };
-    let output = student.decode(&batch, student_mode, latent, mean, log_variance).unwrap();
+    let output = student.decode(&batch, student_mode, given(&student, latent, mean, log_variance)).unwrap();
 
     let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
     let task = vgae::task_loss(&output, &batch).unwrap().total;

@@ -5,7 +5,8 @@
 use tch::{Kind, Reduction, Tensor};
 
 use crate::nn::attention::AttentionKernel;
-use crate::nn::fused::{self, distillation, distillation::Distilled};
+use crate::nn::fused;
+use crate::nn::fused::distillation::{self, Distilled, LatentDistance};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
 use crate::nn::{ModelError, VgaeOutput};
@@ -21,6 +22,13 @@ pub struct VgaeWeights {
     pub latent: f64,
     /// Weight of the distance between reconstructions.
     pub reconstruction: f64,
+}
+
+impl VgaeWeights {
+    fn of_pass(self) -> distillation::Weights {
+        let Self { alpha, latent, reconstruction } = self;
+        distillation::Weights { alpha, latent, reconstruction }
+    }
 }
 
 /// The loss of a VGAE that learns from a teacher, and its parts, each a scalar.
@@ -69,34 +77,65 @@ pub fn vgae(
     projection: &Projection,
     output: &VgaeOutput,
     task: &Tensor,
-    [teacher_latent, teacher_reconstruction]: [&Rows; 2],
+    taught: [&Rows; 2],
     weights: VgaeWeights,
 ) -> Result<VgaeKd, ModelError> {
-    let mut tensors = vec![&output.latent, &output.reconstruction, task];
-    for rows in [teacher_latent, teacher_reconstruction] {
-        // Rows that lie apart are f32 on the host.
-        if let Rows::Whole(tensor) = rows {
-            tensors.push(tensor);
+    let latent = (&output.latent, output.kernel);
+    let ((), comparison) = LatentComparison::beside(projection, latent, taught, weights, || ())?;
+    comparison.losses(output, task)
+}
+
+/// A student's latent beside its teacher's: the first half of [`vgae`].
+pub struct LatentComparison<'a> {
+    projection: &'a Projection,
+    taught: [&'a Rows; 2],
+    weights: VgaeWeights,
+    /// Where it is a fused pass.
+    distance: Option<LatentDistance>,
+}
+
+impl<'a> LatentComparison<'a> {
+    /// Compares z while `decode` runs on this thread: by the others, where its loops leave them idle.
+    pub fn beside<R>(
+        projection: &'a Projection,
+        (latent, kernel): (&Tensor, AttentionKernel),
+        taught: [&'a Rows; 2],
+        weights: VgaeWeights,
+        decode: impl FnOnce() -> R,
+    ) -> Result<(R, Self), ModelError> {
+        let mut tensors = vec![latent];
+        for rows in taught {
+            // Rows that lie apart are f32 on the host.
+            if let Rows::Whole(tensor) = rows {
+                tensors.push(tensor);
+            }
         }
+        let (decoded, distance) = if fused::applies(kernel, &tensors) {
+            let [latent_rows, reconstruction] = taught;
+            let targets = distillation::Targets {
+                latent: latent_rows.contiguous()?,
+                reconstruction: reconstruction.contiguous()?,
+            };
+            let (parameters, weights) = (projection.parameters(), weights.of_pass());
+            let (decoded, distance) = LatentDistance::beside(latent, parameters, targets, weights, decode)?;
+            (decoded, Some(distance))
+        } else {
+            (decode(), None)
+        };
+        Ok((decoded, Self { projection, taught, weights, distance }))
     }
-    if !fused::applies(output.kernel, &tensors) {
-        let taught = [&teacher_latent.gathered()?, &teacher_reconstruction.gathered()?];
-        return composed_vgae(projection, output, task, taught, weights);
+
+    /// The losses, of what was decoded and of its task.
+    pub fn losses(self, output: &VgaeOutput, task: &Tensor) -> Result<VgaeKd, ModelError> {
+        let Some(distance) = self.distance.filter(|_| fused::applies(output.kernel, &[&output.reconstruction, task]))
+        else {
+            let [latent, reconstruction] = self.taught;
+            let taught = [&latent.gathered()?, &reconstruction.gathered()?];
+            return composed_vgae(self.projection, output, task, taught, self.weights);
+        };
+        let Distilled { total, kd, latent, reconstruction } = distance.distil(&output.reconstruction, task)?;
+        Ok(VgaeKd { latent, reconstruction, kd, total })
     }
-    let student = distillation::Student {
-        latent: &output.latent,
-        projection: projection.parameters(),
-        reconstruction: &output.reconstruction,
-        task,
-    };
-    let targets = distillation::Targets {
-        latent: teacher_latent.contiguous()?,
-        reconstruction: teacher_reconstruction.contiguous()?,
-    };
-    let VgaeWeights { alpha, latent, reconstruction } = weights;
-    let weights = distillation::Weights { alpha, latent, reconstruction };
-    let Distilled { total, kd, latent, reconstruction } = distillation::distil(&student, targets, weights)?;
-    Ok(VgaeKd { latent, reconstruction, kd, total })
 }
 
 fn composed_vgae(

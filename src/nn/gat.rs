@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::fused::fan_out::fan_out;
 use super::fused::step_seed::LayerId;
 use super::layers::{InputConfig, Mlp, Mode, NodeInput, pool_layers, relu_dropout};
 use super::parameters::Scope;
@@ -174,7 +175,9 @@ impl Gat {
                 true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
                 false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
-            visit(&x)?;
+            let for_visit;
+            [x, for_visit] = fan_out(&x, kernel)?;
+            visit(&for_visit)?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ pub mod q_network;
 mod recompute;
 mod segments;
 pub mod vgae;
+mod vgae_layers;
 mod vgae_losses;
 pub mod weights;
 

@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::fused::fan_out::fan_out;
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, latent};
 pub use super::layers::Mode;
-use super::layers::{BatchNorm, InputConfig, Linear, Mlp, NodeInput, pool_layers, sigmoid};
+use super::layers::{InputConfig, Linear, Mlp, NodeInput, pool_layers};
 use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
+use super::vgae_layers::log_variance_layer;
+pub use super::vgae_layers::{HiddenLayer, last_width, mean_layer, output_layer, reconstruction};
 pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, task_loss};
 use super::vgae_losses::{graph_difficulty, node_errors};
 use super::{Conv, EdgeInput, ModelError};
-use crate::graph::{Batch, EdgeScaling, FeatureSet};
-
-/// Heads of the decoder's hidden layers, where the width divides.
-const DECODER_HEADS: i64 = 4;
+use crate::graph::{Batch, EdgeScaling};
 
 /// The architecture: what must be known to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,30 @@ pub struct VgaeOutput {
     pub kernel: AttentionKernel,
 }
 
+/// What the encoder gives, and the decoders read.
+#[derive(Debug)]
+pub struct Latent {
+    /// z, for what reads it besides the decoders.
+    pub latent: Tensor,
+    for_decoders: [Tensor; 3],
+    mean: Tensor,
+    log_variance: Tensor,
+    hidden: Option<Tensor>,
+}
+
+impl Latent {
+    /// z, μ and log σ², `[num_nodes, latent]` each.
+    pub fn new(
+        latent: &Tensor,
+        mean: Tensor,
+        log_variance: Tensor,
+        kernel: AttentionKernel,
+    ) -> Result<Self, ModelError> {
+        let [for_features, for_ids, for_successors, latent] = fan_out(latent, kernel)?;
+        Ok(Self { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden: None })
+    }
+}
+
 /// The model.
 #[derive(Debug)]
 pub struct Vgae {
@@ -175,22 +199,34 @@ impl Vgae {
         recomputed(hidden, x, edges, self.kernel)
     }
 
+    /// What its operations, and the losses of its outputs, are computed with.
+    pub fn kernel(&self) -> AttentionKernel {
+        self.kernel
+    }
+
     /// The architecture.
     pub fn config(&self) -> &VgaeConfig {
         &self.config
     }
 
-    /// Encodes and decodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's
-    /// generator, which the caller seeds.
+    /// Encodes and decodes a batch.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<VgaeOutput, ModelError> {
-        let hidden = self.encoder(batch, mode)?;
-        let (mean, log_variance) = self.moments(&hidden)?;
-        let hidden = self.keeps_hidden.then_some(hidden);
-        let latent = match mode {
-            Mode::Evaluation => mean.shallow_clone(),
-            Mode::Training => self.draw(&mean, &log_variance)?,
+        self.decode(batch, mode, self.latent(batch, mode)?)
+    }
+
+    /// Encodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's generator,
+    /// which the caller seeds.
+    pub fn latent(&self, batch: &Batch, mode: Mode) -> Result<Latent, ModelError> {
+        let [for_mean, for_log_variance, hidden] = fan_out(&self.encoder(batch, mode)?, self.kernel)?;
+        let [for_draw, mean] = fan_out(&self.mean.forward(&for_mean, self.kernel)?, self.kernel)?;
+        let [for_deviation, log_variance] =
+            fan_out(&self.log_variance.forward(&for_log_variance, self.kernel)?, self.kernel)?;
+        let drawn = match mode {
+            Mode::Evaluation => for_draw,
+            Mode::Training => self.draw(&for_draw, &for_deviation)?,
         };
-        Ok(VgaeOutput { hidden, ..self.decode(batch, mode, latent, mean, log_variance)? })
+        let latent = Latent::new(&drawn, mean, log_variance, self.kernel)?;
+        Ok(Latent { hidden: self.keeps_hidden.then_some(hidden), ..latent })
     }
 
     fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
@@ -214,24 +250,21 @@ impl Vgae {
         Ok((self.mean.forward(hidden, self.kernel)?, self.log_variance.forward(hidden, self.kernel)?))
     }
 
-    /// The three decoders on a given latent.
-    pub fn decode(
-        &self,
-        batch: &Batch,
-        mode: Mode,
-        latent: Tensor,
-        mean: Tensor,
-        log_variance: Tensor,
-    ) -> Result<VgaeOutput, ModelError> {
-        let reconstruction = self.reconstruct(&latent, batch, mode)?;
-        let id_logits = self.id_classifier.forward(&latent, self.kernel)?;
-        let successor_logits = self.successor_decoder.forward(&latent, self.config.dropout, self.kernel, mode)?;
+    /// The three decoders.
+    pub fn decode(&self, batch: &Batch, mode: Mode, latent: Latent) -> Result<VgaeOutput, ModelError> {
+        let Latent { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden } =
+            latent;
         Ok(VgaeOutput {
-            reconstruction,
+            reconstruction: self.reconstruct(&for_features, batch, mode)?,
+            id_logits: self.id_classifier.forward(&for_ids, self.kernel)?,
+            successor_logits: self.successor_decoder.forward(
+                &for_successors,
+                self.config.dropout,
+                self.kernel,
+                mode,
+            )?,
             continuous: self.config.input.continuous(batch)?,
-            id_logits,
-            successor_logits,
-            hidden: None,
+            hidden,
             latent,
             mean,
             log_variance,
@@ -316,86 +349,6 @@ impl Vgae {
     fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
         EdgeInput::new(batch, self.config.edge_scaling.as_ref())
     }
-}
-
-/// Attention, batch norm, ReLU, dropout.
-#[derive(Debug)]
-pub struct HiddenLayer {
-    conv: Conv,
-    norm: BatchNorm,
-}
-
-impl HiddenLayer {
-    /// Layer `index` of the encoder.
-    pub fn encoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
-        let widths = config.encoder_widths();
-        let (input, heads) = match index {
-            0 => (config.input.columns(config.embedding), config.heads),
-            _ => (widths[index - 1], 1),
-        };
-        let shape = (input, widths[index], heads);
-        let conv = Conv::dividing(scope.sub("encoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
-        Ok(Self { conv, norm: BatchNorm::new(scope.sub("encoder_bns").sub(index), widths[index])? })
-    }
-
-    /// Hidden layer `index` of the decoder.
-    pub fn decoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
-        let widths = config.decoder_widths();
-        let input = if index == 0 { config.latent } else { widths[index - 1] };
-        let shape = (input, widths[index], DECODER_HEADS);
-        let conv = Conv::dividing(scope.sub("decoder_layers").sub(index), shape, config.edge_scaling.is_some())?;
-        Ok(Self { conv, norm: BatchNorm::new(scope.sub("decoder_bns").sub(index), widths[index])? })
-    }
-
-    /// `[num_nodes, input]` → `[num_nodes, width]`.
-    pub fn forward(
-        &self,
-        x: &Tensor,
-        edges: &EdgeInput,
-        kernel: AttentionKernel,
-        dropout: f64,
-        mode: Mode,
-    ) -> Result<Tensor, ModelError> {
-        let x = self.conv.forward(x, edges, kernel)?;
-        self.norm.forward(&x, dropout, kernel, mode)
-    }
-}
-
-/// The linear layer to μ.
-pub fn mean_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, ModelError> {
-    Linear::new(scope.sub("z_mean"), last_width(config), config.latent)
-}
-
-fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, ModelError> {
-    Linear::new(scope.sub("z_logvar"), last_width(config), config.latent)
-}
-
-/// The attention layer to the continuous features.
-pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, ModelError> {
-    let widths = config.decoder_widths();
-    let input = widths.last().copied().unwrap_or(config.latent);
-    let shape = (input, config.input.node_features(), 1);
-    Conv::new(scope.sub("decoder_layers").sub(widths.len()), shape, config.edge_scaling.is_some())
-}
-
-/// The continuous features from what the last layer gives: those of the window set lie between 0 and 1, standardised ones
-/// have no bounds.
-pub fn reconstruction(
-    values: Tensor,
-    config: &VgaeConfig,
-    kernel: AttentionKernel,
-    mode: Mode,
-) -> Result<Tensor, ModelError> {
-    match config.input.features() {
-        FeatureSet::Window => sigmoid(&values, kernel, mode),
-        FeatureSet::Rich => Ok(values),
-    }
-}
-
-/// Columns of the encoder's last hidden layer.
-pub fn last_width(config: &VgaeConfig) -> i64 {
-    // `VgaeConfig::check` refuses an encoder without layers; a width of 0 could build nothing either.
-    config.encoder_widths().last().copied().unwrap_or(0)
 }
 
 /// z = μ + σ·ε (Kingma & Welling 2014).

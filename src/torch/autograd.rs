@@ -21,7 +21,7 @@ pub trait Function: Send + 'static {
     /// What errors and profiles call it.
     const NAME: &'static CStr;
 
-    /// Computes the outputs; they may share no storage with the inputs. Nothing in here is recorded.
+    /// Computes the outputs; nobody may write to one that shares storage with an input. Nothing in here is recorded.
     ///
     /// `recorded` tells whether a backward can follow; if not, `saved` may stay empty.
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError>;
@@ -58,11 +58,7 @@ pub struct Forward {
 
 /// Runs `function` on `inputs`, recorded for the backward if any input requires a gradient.
 pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Tensor>, TchError> {
-    let input_pointers = ffi::pointers(inputs);
-    let mut recorded = 0_u8;
-    // SAFETY: the pointers belong to `inputs`, `recorded` is written before the call returns.
-    unsafe { ffi::check(kdgat_autograd_recorded(input_pointers.as_ptr(), inputs.len(), &mut recorded))? };
-    let recorded = recorded != 0;
+    let (input_pointers, recorded) = (ffi::pointers(inputs), is_recorded(inputs)?);
     let Forward { outputs, saved } = {
         let _unrecorded = tch::no_grad_guard();
         function.forward(inputs, recorded)?
@@ -87,6 +83,14 @@ pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Ten
         }
     }
     Ok(outputs)
+}
+
+/// Whether libtorch records what is computed from `inputs` now.
+pub fn is_recorded(inputs: &[&Tensor]) -> Result<bool, TchError> {
+    let (input_pointers, mut recorded) = (ffi::pointers(inputs), 0_u8);
+    // SAFETY: the pointers belong to `inputs`, `recorded` is written before the call returns.
+    unsafe { ffi::check(kdgat_autograd_recorded(input_pointers.as_ptr(), inputs.len(), &mut recorded))? };
+    Ok(recorded != 0)
 }
 
 /// Gradients of `outputs` with respect to `inputs`, each output weighted by its gradient (`None`: one, for a scalar).

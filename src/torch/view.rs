@@ -111,13 +111,34 @@ fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), 
     Ok((tensor.data_ptr().cast(), tensor.numel()))
 }
 
+/// Whether nobody else can read what is written to the tensor: this is the only handle to it, and to its memory.
+pub(crate) fn is_only_handle(tensor: &Tensor) -> bool {
+    // SAFETY: a live tensor.
+    unsafe { kdgat_is_only_handle(tensor.as_ptr()) }
+}
+
 unsafe extern "C" {
+    fn kdgat_is_only_handle(tensor: *const C_tensor) -> bool;
     fn kdgat_elements(tensor: *const C_tensor, kind: i8, elements: *mut *mut c_void, count: *mut i64) -> bool;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_handles_are_seen() {
+        let tensor = Tensor::zeros([2, 3], tch::kind::FLOAT_CPU);
+        assert!(is_only_handle(&tensor));
+        let others: [fn(&Tensor) -> Tensor; 4] =
+            [Tensor::shallow_clone, Tensor::detach, Tensor::data, |tensor| tensor.narrow(0, 0, 1)];
+        for other in others {
+            let other = other(&tensor);
+            assert!(!is_only_handle(&tensor) && !is_only_handle(&other));
+            drop(other);
+            assert!(is_only_handle(&tensor));
+        }
+    }
 
     #[test]
     fn tensors_of_every_type_are_seen_in_one_call() {

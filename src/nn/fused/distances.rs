@@ -9,16 +9,15 @@ use super::distillation::Targets;
 use super::linear;
 use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
-use crate::torch::parallel::Parts;
+use crate::torch::parallel::{Parts, beside};
 use crate::torch::rows::{Rows, Values};
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
-/// The outputs of a student beside those of its teacher.
-pub(super) struct Outputs<'a> {
-    latent: Compared<'a>,
-    reconstruction: Compared<'a>,
-    /// Of the latent; without one its columns are compared as they are.
+/// A student's latent beside its teacher's.
+pub(super) struct Latents<'a> {
+    compared: Compared<'a>,
+    /// Without one the columns are compared as they are.
     projection: Option<Projection<'a>>,
     blocks: Blocks,
 }
@@ -33,87 +32,116 @@ struct Compared<'a> {
     factor: f32,
 }
 
-impl<'a> Outputs<'a> {
-    /// Of the student's latent and reconstruction, with weight and bias of the projection if there is one; `factors` are
-    /// those of the two distances' gradients.
-    pub(super) fn new(
-        [latent, reconstruction]: [&'a Tensor; 2],
-        projection: &[&'a Tensor],
-        targets: &'a Targets,
-        factors: [f64; 2],
-    ) -> Result<Self, TchError> {
-        let ([nodes, inputs], [_, features]) = (shape("latent", latent)?, shape("reconstruction", reconstruction)?);
-        expect_elements("reconstruction", reconstruction, nodes * features)?;
+impl<'a> Latents<'a> {
+    /// Of the student's latent, and weight and bias of the projection if there is one; `factor` is that of the distance's
+    /// gradients.
+    pub(super) fn new(inputs: &'a [Tensor], targets: &'a Targets, factor: f64) -> Result<Self, TchError> {
+        let [latent, projection @ ..] = inputs else {
+            return Err(TchError::Shape("there is no latent to compare".to_owned()));
+        };
+        let [nodes, inputs] = shape("latent", latent)?;
         let (projection, outputs, rows) = match projection {
             [weight, bias] => {
                 let [outputs, _] = shape("weight of the projection", weight)?;
                 expect_elements("weight of the projection", weight, inputs * outputs)?;
                 expect_elements("bias of the projection", bias, outputs)?;
                 let (weight, bias) = (view::read("weight", weight)?, view::read("bias", bias)?);
-                let projection = Projection::new(weight, bias, inputs, factors[0] as f32);
+                let projection = Projection::new(weight, bias, inputs, factor as f32);
                 (Some(projection), outputs, linear::rows_of_a_share([inputs, outputs]))
             }
             _ => (None, inputs, 1),
         };
-        let compared = |found, wanted: &'a Rows, columns: [usize; 2], factor| -> Result<Compared<'a>, TchError> {
-            expect_values("a teacher's target", wanted, nodes * columns[1])?;
-            let (found, wanted) = (view::read("an output of the student", found)?, wanted.read("a target")?);
-            Ok(Compared { found, wanted, columns, factor: factor as f32 })
-        };
-        Ok(Self {
-            latent: compared(latent, &targets.latent, [inputs, outputs], factors[0])?,
-            reconstruction: compared(reconstruction, &targets.reconstruction, [features, features], factors[1])?,
-            projection,
-            blocks: Blocks::new(nodes, inputs + outputs + features, rows),
-        })
+        // The rows of the reconstruction, which are compared by the same blocks, count, too.
+        let features = targets.reconstruction.numel() / nodes.max(1);
+        let blocks = Blocks::new(nodes, inputs + outputs + features, rows);
+        Ok(Self { compared: Compared::new(latent, &targets.latent, [inputs, outputs], factor)?, projection, blocks })
     }
 
-    /// The squared distances of latent and reconstruction; where they are wanted, half their gradients, times their
-    /// factors: by latent, by reconstruction and, if there is a projection, by its weight and bias.
-    pub(super) fn distances(&self, with_gradients: bool) -> Result<([f64; 2], Vec<Tensor>), TchError> {
-        let blocks = self.blocks;
-        let ([inputs, _], [features, _]) = (self.latent.columns, self.reconstruction.columns);
+    /// What sums are taken over.
+    pub(super) fn blocks(&self) -> Blocks {
+        self.blocks
+    }
+
+    /// The squared distance; where they are wanted, half its gradients, times the factor: by latent and, if there is a
+    /// projection, by its weight and bias. `rest` runs on this thread, and others compute meanwhile (see [`beside`]).
+    pub(super) fn distance<R>(
+        &self,
+        with_gradients: bool,
+        rest: impl FnOnce() -> R,
+    ) -> Result<(R, f64, Vec<Tensor>), TchError> {
+        let (blocks, columns) = (self.blocks, self.compared.columns);
         // A block's own gradients of the projection, one after the other: added up in the blocks' order.
-        let share = self.projection.as_ref().map_or(0, |_| linear::share_elements(self.latent.columns));
+        let share = self.projection.as_ref().map_or(0, |_| linear::share_elements(columns));
         let mut gradients = Vec::new();
         if with_gradients {
-            let nodes = blocks.rows as i64;
-            gradients.extend([empty(&[nodes, inputs as i64])?, empty(&[nodes, features as i64])?]);
+            gradients.push(empty(&[blocks.rows as i64, columns[0] as i64])?);
             gradients.push(empty(&[blocks.count() as i64, share as i64])?);
         }
-        let mut sums = vec![[0.0; 2]; blocks.count()];
-        {
+        let mut sums = vec![0.0; blocks.count()];
+        let rest = {
             let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
             let shares = (0..=blocks.count()).map(|block| block * share).collect();
-            let bounds: [Vec<usize>; 3] = [blocks.bounds(inputs).collect(), blocks.bounds(features).collect(), shares];
+            let bounds: [Vec<usize>; 2] = [blocks.bounds(columns[0]).collect(), shares];
             let parts = gradients.iter_mut().zip(bounds);
             let parts = parts.map(|(tensor, bounds)| Ok(Parts::new(view::write::<f32>("gradient", tensor)?, bounds)));
             let parts = parts.collect::<Result<Vec<_>, TchError>>()?;
-            blocks.for_each(|block| {
+            let compare = |block| {
                 let mut room = parts.iter().map(|part| part.take(block));
-                let room = [room.next(), room.next(), room.next()];
+                let room = room.next().zip(room.next());
                 sum_parts.take(block)[0] = self.of_rows(blocks.rows(block), room);
-            });
-        }
+            };
+            beside(blocks.count(), compare, rest)
+        };
         if let (Some(shares), Some(_)) = (gradients.pop(), &self.projection) {
             let shares = view::read("shares of the gradient", &shares)?;
-            gradients.extend(linear::sums(shares, self.latent.columns, self.latent.factor)?);
+            gradients.extend(linear::sums(shares, columns, self.compared.factor)?);
         }
-        let added = |which: usize| sums.iter().map(|of_block| of_block[which]).sum();
-        Ok(([added(0), added(1)], gradients))
+        Ok((rest, sums.iter().sum(), gradients))
     }
 
-    /// Of some rows, with room for the gradients by latent, reconstruction, and projection.
-    fn of_rows(&self, rows: Range<usize>, [latent, reconstruction, share]: [Option<&mut [f32]>; 3]) -> [f64; 2] {
-        let of_latent = match &self.projection {
-            Some(projection) => self.latent.projected(projection, rows.clone(), latent.zip(share)),
-            None => self.latent.direct(rows.clone(), latent),
-        };
-        [of_latent, self.reconstruction.direct(rows, reconstruction)]
+    /// Of some rows, with room for the gradients by latent and projection.
+    fn of_rows(&self, rows: Range<usize>, room: Option<(&mut [f32], &mut [f32])>) -> f64 {
+        match &self.projection {
+            Some(projection) => self.compared.projected(projection, rows, room),
+            None => self.compared.direct(rows, room.map(|(latent, _)| latent)),
+        }
     }
 }
 
-impl Compared<'_> {
+/// The squared distance of a student's reconstruction from its teacher's; where it is wanted, half its gradient, times
+/// `factor`.
+pub(super) fn of_reconstruction(
+    reconstruction: &Tensor,
+    target: &Rows,
+    blocks: Blocks,
+    factor: f64,
+    with_gradient: bool,
+) -> Result<(f64, Option<Tensor>), TchError> {
+    let [nodes, features] = shape("reconstruction", reconstruction)?;
+    expect_elements("reconstruction", reconstruction, blocks.rows * features)?;
+    let compared = Compared::new(reconstruction, target, [features, features], factor)?;
+    let mut gradient = if with_gradient { Some(empty(&[nodes as i64, features as i64])?) } else { None };
+    let mut sums = vec![0.0; blocks.count()];
+    {
+        let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
+        let room = gradient.as_mut().map(|tensor| view::write::<f32>("gradient", tensor)).transpose()?;
+        let parts = room.map(|room| Parts::new(room, blocks.bounds(features)));
+        blocks.for_each(|block| {
+            let room = parts.as_ref().map(|parts| parts.take(block));
+            sum_parts.take(block)[0] = compared.direct(blocks.rows(block), room);
+        });
+    }
+    Ok((sums.iter().sum(), gradient))
+}
+
+impl<'a> Compared<'a> {
+    fn new(found: &'a Tensor, wanted: &'a Rows, columns: [usize; 2], factor: f64) -> Result<Self, TchError> {
+        let nodes = found.numel() / columns[0].max(1);
+        expect_values("a teacher's target", wanted, nodes * columns[1])?;
+        let (found, wanted) = (view::read("an output of the student", found)?, wanted.read("a target")?);
+        Ok(Self { found, wanted, columns, factor: factor as f32 })
+    }
+
     fn projected(
         &self,
         projection: &Projection,
@@ -226,22 +254,30 @@ mod tests {
             let (nodes, inputs, features) = (1000, 16, 11);
             let [latent, reconstruction] = [normal(nodes, inputs), normal(nodes, features)];
             let [mean, wanted] = [normal(nodes, outputs), normal(nodes, features)];
-            let (weight, bias) = (normal(outputs, inputs), normal(1, outputs).reshape([outputs]));
-            let projection = if outputs == inputs { vec![] } else { vec![&weight, &bias] };
+            let mut inputs_of_pass = vec![latent];
+            if outputs != inputs {
+                inputs_of_pass.extend([normal(outputs, inputs), normal(1, outputs).reshape([outputs])]);
+            }
             let found = [false, true].map(|is_apart| {
                 let rows = |matrix: &Tensor| match is_apart {
                     true => apart(matrix),
                     false => Rows::Whole(matrix.shallow_clone()),
                 };
                 let targets = Targets { latent: rows(&mean), reconstruction: rows(&wanted) };
-                let outputs = Outputs::new([&latent, &reconstruction], &projection, &targets, [0.3, 0.7]).unwrap();
-                let (alone, none) = outputs.distances(false).unwrap();
-                let (sums, gradients) = outputs.distances(true).unwrap();
-                assert_eq!((alone, none.len()), (sums, 0), "gradients change the distances");
-                (sums, gradients)
+                let latents = Latents::new(&inputs_of_pass, &targets, 0.3).unwrap();
+                let ((), alone, none) = latents.distance(false, || ()).unwrap();
+                let ((), sum, mut gradients) = latents.distance(true, || ()).unwrap();
+                assert_eq!((alone, none.len()), (sum, 0), "gradients change the distance");
+                let of_features = |with_gradient| {
+                    of_reconstruction(&reconstruction, &targets.reconstruction, latents.blocks(), 0.7, with_gradient)
+                };
+                let [(alone, none), (of_features, gradient)] = [false, true].map(|with| of_features(with).unwrap());
+                assert_eq!((alone, none.is_none()), (of_features, true), "a gradient changes the distance");
+                gradients.extend(gradient);
+                ([sum, of_features], gradients)
             });
             assert_eq!(found[0].0, found[1].0);
-            assert_eq!(found[0].1.len(), 2 + projection.len());
+            assert_eq!(found[0].1.len(), 1 + inputs_of_pass.len());
             for (whole, apart) in found[0].1.iter().zip(&found[1].1) {
                 assert!(whole == apart, "a gradient depends on where the targets lie, {outputs} columns");
             }

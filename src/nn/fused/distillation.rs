@@ -1,5 +1,8 @@
-//! What a VGAE learns from its teacher, with its task's loss, in one pass forward and next to nothing backward:
+//! What a VGAE learns from its teacher, with its task's loss, in two passes forward and next to nothing backward:
 //! `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`.
+//!
+//! The pass over latents is most of it, three matrix products. It needs nothing but z, and its result is wanted when the student's
+//! decoders and the task's loss are done: the threads of their loops do it where they would wait for the next one.
 //!
 //! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they lie
 //! in the core's cache, multiplied back into the gradients of z, P and b (see [`super::distances`]). The backward hands
@@ -9,7 +12,8 @@ use std::ffi::CStr;
 
 use tch::{TchError, Tensor};
 
-use super::distances::Outputs;
+use super::Blocks;
+use super::distances::{self, Latents};
 use crate::torch::autograd::{self, Forward, Function};
 use crate::torch::rows::Rows;
 
@@ -19,19 +23,6 @@ pub struct Targets {
     pub latent: Rows,
     /// `[num_nodes, features]`
     pub reconstruction: Rows,
-}
-
-/// The student's side of the comparison.
-pub struct Student<'a> {
-    /// z, `[num_nodes, latent]`
-    pub latent: &'a Tensor,
-    /// Weight `[teacher_latent, latent]` and bias `[teacher_latent]` of the projection; without one the latents have
-    /// the same columns.
-    pub projection: Option<[&'a Tensor; 2]>,
-    /// `[num_nodes, features]`
-    pub reconstruction: &'a Tensor,
-    /// The task's loss, a scalar.
-    pub task: &'a Tensor,
 }
 
 /// Weights of the parts.
@@ -57,41 +48,75 @@ pub struct Distilled {
     pub reconstruction: Tensor,
 }
 
-/// The loss of a student that learns from `targets`.
-pub fn distil(student: &Student, targets: Targets, weights: Weights) -> Result<Distilled, TchError> {
-    let mut inputs = vec![student.latent.f_contiguous()?, student.reconstruction.f_contiguous()?];
-    inputs.push(student.task.shallow_clone());
-    for tensor in student.projection.iter().flatten() {
-        inputs.push(tensor.f_contiguous()?);
-    }
-    let outputs = autograd::apply(Distillation { targets, weights }, &inputs.iter().collect::<Vec<_>>())?;
-    let found = outputs.len();
-    let outputs: Result<[Tensor; 4], _> = outputs.try_into();
-    let [total, kd, latent, reconstruction] =
-        outputs.map_err(|_| TchError::Shape(format!("{found} parts of a loss instead of 4")))?;
-    Ok(Distilled { total, kd, latent, reconstruction })
-}
-
-struct Distillation {
+/// How far a student's latent is from its teacher's, and in which directions.
+pub struct LatentDistance {
+    /// z, then weight and bias of the projection if there is one.
+    inputs: Vec<Tensor>,
+    /// Of the squared differences.
+    sum: f64,
+    /// Half its gradients by the inputs, times their factor, where they are wanted.
+    gradients: Vec<Tensor>,
+    /// What the sums are taken over.
+    blocks: Blocks,
     targets: Targets,
     weights: Weights,
 }
+
+impl LatentDistance {
+    /// Of z, `[num_nodes, latent]`, with weight `[teacher_latent, latent]` and bias `[teacher_latent]` of the projection;
+    /// without one the latents have the same columns. `rest` runs on this thread, and meanwhile the threads of its loops
+    /// compute this where they would wait.
+    pub fn beside<R>(
+        latent: &Tensor,
+        projection: Option<[&Tensor; 2]>,
+        targets: Targets,
+        weights: Weights,
+        rest: impl FnOnce() -> R,
+    ) -> Result<(R, Self), TchError> {
+        let inputs = [latent].into_iter().chain(projection.into_iter().flatten());
+        let inputs = inputs.map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?;
+        let recorded = autograd::is_recorded(&inputs.iter().collect::<Vec<_>>())?;
+        let [factor, _] = weights.assumed_factors(&targets);
+        let latents = Latents::new(&inputs, &targets, factor)?;
+        let blocks = latents.blocks();
+        let (rest, sum, gradients) = latents.distance(recorded, rest)?;
+        Ok((rest, Self { inputs, sum, gradients, blocks, targets, weights }))
+    }
+
+    /// The loss of a student that has these latents, this reconstruction, `[num_nodes, features]`, and this loss of its task, a
+    /// scalar.
+    pub fn distil(mut self, reconstruction: &Tensor, task: &Tensor) -> Result<Distilled, TchError> {
+        let (reconstruction, of_latents) = (reconstruction.f_contiguous()?, std::mem::take(&mut self.inputs));
+        let mut inputs = vec![&reconstruction, task];
+        inputs.extend(&of_latents);
+        let outputs = autograd::apply(Distillation(self), &inputs)?;
+        let found = outputs.len();
+        let outputs: Result<[Tensor; 4], _> = outputs.try_into();
+        let [total, kd, latent, reconstruction] =
+            outputs.map_err(|_| TchError::Shape(format!("{found} parts of a loss instead of 4")))?;
+        Ok(Distilled { total, kd, latent, reconstruction })
+    }
+}
+
+struct Distillation(LatentDistance);
 
 impl Function for Distillation {
     const NAME: &'static CStr = c"fused distillation";
 
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
-        let [latent, reconstruction, task, projection @ ..] = inputs else {
+        let [reconstruction, task, ..] = inputs else {
             return Err(TchError::Shape(format!("{} inputs of a distillation instead of 3 or 5", inputs.len())));
         };
-        let outputs = Outputs::new([latent, reconstruction], projection, &self.targets, self.assumed_factors())?;
-        let (sums, saved) = outputs.distances(recorded)?;
-        let Weights { alpha, latent: of_latent, reconstruction: of_reconstruction } = self.weights;
-        let latent_mean = sums[0] / self.targets.latent.numel().max(1) as f64;
-        let reconstruction_mean = sums[1] / self.targets.reconstruction.numel().max(1) as f64;
-        let kd = of_latent * latent_mean + of_reconstruction * reconstruction_mean;
-        let total = alpha * kd + (1.0 - alpha) * task.f_double_value(&[])?;
+        let LatentDistance { sum, gradients, blocks, targets, weights, .. } = &mut self.0;
+        let [_, factor] = weights.assumed_factors(targets);
+        let (of_reconstruction, gradient) =
+            distances::of_reconstruction(reconstruction, &targets.reconstruction, *blocks, factor, recorded)?;
+        let latent_mean = *sum / targets.latent.numel().max(1) as f64;
+        let reconstruction_mean = of_reconstruction / targets.reconstruction.numel().max(1) as f64;
+        let kd = weights.latent * latent_mean + weights.reconstruction * reconstruction_mean;
+        let total = weights.alpha * kd + (1.0 - weights.alpha) * task.f_double_value(&[])?;
         let scalars = [total, kd, latent_mean, reconstruction_mean];
+        let saved = gradient.into_iter().chain(std::mem::take(gradients)).collect();
         Ok(Forward { outputs: scalars.map(|value| Tensor::from(value as f32)).into(), saved })
     }
 
@@ -99,41 +124,39 @@ impl Function for Distillation {
         &self,
         saved: &[Tensor],
         gradients: &[Option<Tensor>],
-        _: &[bool],
+        needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let [latent, reconstruction, parameters @ ..] = saved else {
-            return Err(TchError::Shape(format!("{} gradients kept of a distillation, not 2 or 4", saved.len())));
+        let [reconstruction, of_latents @ ..] = saved else {
+            return Err(TchError::Shape("no gradients were kept of a distillation".to_owned()));
         };
         let scalar = |index: usize| gradients[index].as_ref().map_or(Ok(0.0), |gradient| gradient.f_double_value(&[]));
         let of_total = scalar(0)?;
-        let of_kd = scalar(1)? + self.weights.alpha * of_total;
-        let of_latent = of_squares(scalar(2)? + of_kd * self.weights.latent, &self.targets.latent);
-        let of_reconstruction =
-            of_squares(scalar(3)? + of_kd * self.weights.reconstruction, &self.targets.reconstruction);
-        let task = Tensor::from(((1.0 - self.weights.alpha) * of_total) as f32);
-        let assumed = self.assumed_factors();
+        let LatentDistance { targets, weights, .. } = &self.0;
+        let of_kd = scalar(1)? + weights.alpha * of_total;
+        let of_latent = of_squares(scalar(2)? + of_kd * weights.latent, &targets.latent);
+        let of_reconstruction = of_squares(scalar(3)? + of_kd * weights.reconstruction, &targets.reconstruction);
+        let task = Tensor::from(((1.0 - weights.alpha) * of_total) as f32);
+        let assumed = weights.assumed_factors(targets);
         let scaled = |gradient: &Tensor, factor: f64, assumed: f64| match factor == assumed {
             true => Ok(gradient.shallow_clone()),
             false => gradient.f_mul_scalar(factor / assumed),
         };
-        let mut results = vec![
-            Some(scaled(latent, of_latent, assumed[0])?),
-            Some(scaled(reconstruction, of_reconstruction, assumed[1])?),
-            Some(task),
-        ];
-        for parameter in parameters {
-            results.push(Some(scaled(parameter, of_latent, assumed[0])?));
+        let mut results = vec![Some(scaled(reconstruction, of_reconstruction, assumed[1])?), Some(task)];
+        for gradient in of_latents {
+            results.push(Some(scaled(gradient, of_latent, assumed[0])?));
         }
+        // Of latents that are not trained there are no gradients.
+        results.resize_with(needed.len(), || None);
         Ok(results)
     }
 }
 
-impl Distillation {
+impl Weights {
     /// What the gradients by latent and reconstruction are multiplied by when the total alone is trained on, and not
     /// scaled: they are kept that way. Never zero.
-    fn assumed_factors(&self) -> [f64; 2] {
-        let Weights { alpha, latent, reconstruction } = self.weights;
-        [(latent, &self.targets.latent), (reconstruction, &self.targets.reconstruction)].map(|(weight, target)| {
+    fn assumed_factors(&self, targets: &Targets) -> [f64; 2] {
+        let Self { alpha, latent, reconstruction } = *self;
+        [(latent, &targets.latent), (reconstruction, &targets.reconstruction)].map(|(weight, target)| {
             let weight = alpha * weight;
             of_squares(if weight == 0.0 { 1.0 } else { weight }, target)
         })

@@ -10,6 +10,7 @@ pub mod activation;
 mod distances;
 pub mod distillation;
 pub mod dropout;
+pub mod fan_out;
 pub mod hashed_input;
 pub mod input;
 pub mod latent;

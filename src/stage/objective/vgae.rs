@@ -4,10 +4,12 @@ use tch::{TchError, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
 use crate::distill::hints::Hints;
-use crate::distill::losses::{self, Projection, VgaeWeights};
+use crate::distill::losses::{LatentComparison, Projection, VgaeWeights};
 use crate::distill::{TargetName, TargetRows};
 use crate::graph::Batch;
-use crate::nn::vgae::{Mode, task_loss};
+use crate::nn::attention::AttentionKernel;
+use crate::nn::fused::fan_out::fan_out;
+use crate::nn::vgae::{Mode, VgaeLoss, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::torch::rows::Rows;
 use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
@@ -57,17 +59,27 @@ impl Translation {
 
 impl VgaeObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
-        let output = self.model.forward(batch, mode)?;
-        let task = task_loss(&output, batch)?;
-        self.teacher.read()?;
-        let targets = self.teacher.targets(part)?;
-        let Distilled { total, outputs, hint } = match (&self.distillation, targets) {
-            (Some(distillation), Some(targets)) => distil(distillation, &output, &task.total, &targets)?,
-            _ => Distilled {
-                total: task.total.shallow_clone(),
-                outputs: [absent(&task.total), absent(&task.total), absent(&task.total)],
-                hint: None,
-            },
+        let Self { model, teacher, distillation } = self;
+        let latent = model.latent(batch, mode)?;
+        teacher.read()?;
+        let targets = teacher.targets(part)?;
+        let z = latent.latent.shallow_clone();
+        let decode = || {
+            let mut output = model.decode(batch, mode, latent)?;
+            let [for_task, for_teacher] = fan_out(&output.reconstruction, output.kernel)?;
+            output.reconstruction = for_task;
+            let task = task_loss(&output, batch)?;
+            output.reconstruction = for_teacher;
+            Ok(Decoded { output, task })
+        };
+        let (Distilled { total, outputs, hint }, task) = match (distillation, targets) {
+            (Some(distillation), Some(targets)) => distil(distillation, (&z, model.kernel()), &targets, decode)?,
+            _ => {
+                let Decoded { task, .. } = decode()?;
+                let none = || absent(&task.total);
+                let total = task.total.shallow_clone();
+                (Distilled { total, outputs: [none(), none(), none()], hint: None }, task)
+            }
         };
         let mut parts = vec![task.total];
         parts.extend(outputs);
@@ -75,6 +87,12 @@ impl VgaeObjective {
         parts.extend(hint);
         Ok(Losses { total, parts })
     }
+}
+
+/// What the decoders give.
+struct Decoded {
+    output: VgaeOutput,
+    task: VgaeLoss,
 }
 
 /// The total loss and its distillation.
@@ -85,28 +103,32 @@ struct Distilled {
     hint: Option<Tensor>,
 }
 
+/// The losses of a student whose z is compared with the teacher's while it is decoded.
 fn distil(
     distillation: &VgaeDistillation,
-    output: &VgaeOutput,
-    task: &Tensor,
+    latent: (&Tensor, AttentionKernel),
     targets: &TargetRows,
-) -> Result<Distilled, ObjectiveError> {
-    let (latent, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
+    decode: impl FnOnce() -> Result<Decoded, ModelError>,
+) -> Result<(Distilled, VgaeLoss), ObjectiveError> {
+    let (mean, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
     let translation = distillation.translation.as_ref();
     let translated = translation.map(|translation| Ok(Rows::Whole(translation.apply(&reconstruction.gathered()?)?)));
     let translated = translated.transpose().map_err(|error: TchError| ModelError::from(error))?;
-    let taught = [latent, translated.as_ref().unwrap_or(reconstruction)];
-    let losses = losses::vgae(&distillation.projection, output, task, taught, distillation.weights)?;
+    let taught = [mean, translated.as_ref().unwrap_or(reconstruction)];
+    let VgaeDistillation { projection, weights, .. } = distillation;
+    let (decoded, comparison) = LatentComparison::beside(projection, latent, taught, *weights, decode)?;
+    let Decoded { output, task } = decoded?;
+    let losses = comparison.losses(&output, &task.total)?;
     let Some(hints) = &distillation.hints else {
         let outputs = [losses.kd, losses.latent, losses.reconstruction];
-        return Ok(Distilled { total: losses.total, outputs, hint: None });
+        return Ok((Distilled { total: losses.total, outputs, hint: None }, task));
     };
     let hidden =
         output.hidden.as_ref().ok_or("a hidden layer is to be distilled, and the student's model keeps none")?;
     let hint = hints.distance(hidden, &target(targets, TargetName::HiddenNodes)?.gathered()?)?;
     let hinted = hints.add_to(hint, [&losses.kd, &losses.total], distillation.weights.alpha)?;
     let outputs = [hinted.kd, losses.latent, losses.reconstruction];
-    Ok(Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) })
+    Ok((Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) }, task))
 }
 
 impl Objective for VgaeObjective {

@@ -18,3 +18,8 @@ extern "C" bool kdgat_elements(const at::Tensor* tensor, int8_t kind, void** ele
     return false;
   }
 }
+
+// Whether nobody else can read what is written to `tensor`: this is the only handle to it, and to its memory.
+extern "C" bool kdgat_is_only_handle(const at::Tensor* tensor) noexcept {
+  return tensor->defined() && tensor->use_count() == 1 && tensor->has_storage() && tensor->storage().use_count() == 1;
+}
