@@ -175,6 +175,7 @@ impl Gat {
                 true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
                 false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
+            // Two readers: the order in which they come changes no sum.
             let for_visit;
             [x, for_visit] = fan_out(&x, kernel)?;
             visit(&for_visit)?;

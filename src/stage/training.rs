@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::StageError;
-use super::setup::Data;
+use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
     self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice,
     Stage,
 };
 use crate::graph::{
-    AssembleOptions, EdgeScaling, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop, Vocabulary,
+    AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop,
+    Vocabulary,
 };
 use crate::nn::attention::AttentionKernel;
 use crate::nn::{IdHash, InputConfig};
@@ -119,11 +120,20 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             Precision::Half => Some(Kind::Half),
             Precision::BrainFloat => Some(Kind::BFloat16),
         },
+        loops_are_ours: loops_are_ours(config),
         clear_cache_every_n: config.memory.clear_cache_every_n as u64,
         json_lines: config.output.json_lines,
         tensorboard: config.output.tensorboard,
         memory_sample_interval: Duration::from_secs_f64(config.memory.memory_sample_seconds),
     }
+}
+
+/// Whether libtorch has no operation on all nodes or edges of a batch. GATv2 scales edges and the rich features nodes by its
+/// operations, and a hidden layer of a VGAE is distilled by them.
+fn loops_are_ours(config: &Config) -> bool {
+    config.model.conv == Convolution::Gat
+        && setup::feature_set(config) == FeatureSet::Window
+        && config.distillation.kd_hint_weight == 0.0
 }
 
 /// Without graphs for validation no epoch would be the best, and no model would be kept.

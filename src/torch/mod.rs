@@ -1,7 +1,7 @@
 //! What libtorch has and `tch` does not expose. The only `unsafe` code of the crate, and the only C++.
 //!
 //! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
-//! libtorch's threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in
+//! several threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in
 //! pieces, `mapped` lays tensors over files.
 //! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
 //! [`load_cuda`] lets one binary serve machines with and without a GPU. [`cuda_program`] compiles kernels for it.

@@ -2,8 +2,8 @@
 //!
 //! Loops run on libtorch's own threads, so that its operations and ours never compete for cores, unless the calling thread has
 //! [`OwnThreads`]. Those are for work that leaves libtorch nothing worth several threads, as a student's training does. Its steps
-//! have some fifty loops of ten to a hundred microseconds each, and between two of them, a third of the time, run on one thread:
-//! libtorch's record of the graph, its allocations. libtorch's threads can only wait meanwhile; ours can be given something to do
+//! have some fifty loops of ten to a hundred microseconds each, between which one thread works for a third of the time: on
+//! libtorch's record of the graph, and its allocations. libtorch's threads can only wait meanwhile; ours can be given something to do
 //! ([`beside`]), and a loop does not wait for one that has not come.
 
 use std::any::Any;
@@ -62,7 +62,7 @@ impl Drop for OwnThreads {
     }
 }
 
-/// Calls `body` with ranges that together are `0..count`, on as many threads as torch is set to use.
+/// Calls `body` with ranges that together are `0..count`, on as many threads as torch is set to use, or was when [`OwnThreads`] were made.
 ///
 /// `grain` is the fewest indices worth a thread: `count <= grain` runs on the calling thread. Each thread begins with a
 /// share of its own, and helps others with theirs when it is done (see [`shares`]). How the ranges are cut depends on the

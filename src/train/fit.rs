@@ -82,7 +82,9 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
     // Dropped at the end, whatever that is: the last row is written then.
     let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
-    let _threads = own_threads(fit.trainable, options.adam.kernel, options.device, options.precision);
+    let _threads = options
+        .loops_are_ours
+        .then(|| own_threads(fit.trainable, options.adam.kernel, options.device, options.precision));
     let metrics = &fit.run.file(METRICS);
     fit.console.begin(&LoopFacts { device: options.device, patience: options.patience, metrics });
     let ending = loop {

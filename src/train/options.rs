@@ -34,6 +34,8 @@ pub struct FitOptions {
     pub micro_batch_graphs: Option<usize>,
     /// Type of mixed precision; `None` computes in f32.
     pub precision: Option<Kind>,
+    /// Whether the fused kernels leave libtorch no operation on all nodes or edges: then the loops may have threads of their own.
+    pub loops_are_ours: bool,
     /// Batches between two releases of a GPU's kept memory; 0 never releases.
     pub clear_cache_every_n: u64,
     /// Write the logs as JSON lines, too.

@@ -8,8 +8,9 @@ use crate::nn::fused::linear;
 use crate::nn::parameters::Role;
 use crate::torch::parallel::OwnThreads;
 
-/// Threads of its own for the calling thread, where all of a step that is worth several threads is loops of ours: on the CPU, in
-/// f32, by the fused kernels, of weights that none of the products of libtorch is for. Elsewhere loops run on libtorch's.
+/// Threads of its own for the calling thread, where all of a step that is worth several threads is loops of ours, as far as the
+/// tensors tell: on the CPU, in f32, by the fused kernels, with no weight whose products are left to libtorch (see
+/// [`linear::is_small`]). Elsewhere loops run on libtorch's.
 pub fn own_threads(
     trainable: &Trainable,
     kernel: AttentionKernel,

@@ -136,7 +136,7 @@ impl TargetCache {
 
     /// Cached rows of a batch's graphs, and the positions of those that are missing, whose rows are left open.
     ///
-    /// Works on libtorch's threads: what a student waits for is a copy of memory.
+    /// Works on the threads of its caller's loops: what a student waits for is a copy of memory.
     pub fn lookup(&mut self, graphs: &[u64]) -> Result<(HostRows, Vec<usize>), CacheError> {
         let mut rows = HostRows::empty(&self.layout, graphs)?;
         let mut found: Vec<Found> = graphs.iter().map(|_| Found::Missing).collect();

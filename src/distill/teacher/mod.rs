@@ -77,7 +77,7 @@ enum Awaited {
     /// The thread's next answer.
     Thread,
     /// The cache, which has them. On a CPU the student's thread reads them itself when it wants them: no answer lies
-    /// about, no thread has to be woken, and libtorch's threads do the copying.
+    /// about, no thread has to be woken, and the threads of its loops do the copying.
     Cache(Batch),
 }
 

@@ -225,11 +225,13 @@ impl Kernel for Scale<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
     use tch::{Device, Kind};
 
     use super::*;
+    use crate::torch::parallel::OwnThreads;
     use crate::torch::rows::{Blocks as Bytes, Pieces};
 
     /// The rows of `matrix` in a block of bytes, three rows a piece, the last piece first.
@@ -245,6 +247,29 @@ mod tests {
         places.reverse();
         let blocks = Arc::new(Bytes::new(vec![Tensor::from_slice(&bytes)]).unwrap());
         Rows::Apart(Pieces::new(blocks, places, Arc::new(starts), columns).unwrap())
+    }
+
+    #[test]
+    fn who_computes_beside_what_changes_no_bit() {
+        let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
+        let (nodes, inputs, outputs) = (5000, 16, 48);
+        let student = [normal(nodes, inputs), normal(outputs, inputs), normal(1, outputs).reshape([outputs])];
+        let [reconstruction, wanted] = [normal(nodes, 11), normal(nodes, 11)];
+        let targets = Targets { latent: Rows::Whole(normal(nodes, outputs)), reconstruction: Rows::Whole(wanted) };
+        let latents = Latents::new(&student, &targets, 0.3).unwrap();
+        let ((), sum, gradients) = latents.distance(true, || ()).unwrap();
+        for round in 0..30 {
+            let _own = OwnThreads::new();
+            // Loops meanwhile, more of them each time.
+            let compare = |_| of_reconstruction(&reconstruction, &targets.reconstruction, latents.blocks(), 1.0, true);
+            let decode = || (0..round).map(compare).filter(Result::is_ok).count();
+            let (compared, found, found_gradients) = latents.distance(true, decode).unwrap();
+            assert_eq!((compared, found), (round, sum));
+            assert!(found_gradients == gradients, "a gradient depends on who computes it");
+            // Unwinding takes the work back from whoever is at it.
+            let panics = || latents.distance(true, || panic!("out of memory")).map(|((), ..)| ());
+            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        }
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::torch::view;
 
 /// Handles to `tensor`, one for each part that reads it, in the order in which they do.
 ///
-/// Its gradient is the sum of theirs from the last to the first: libtorch's order, since the backward begins with what was
-/// computed last.
+/// Its gradient is the sum of theirs from the last to the first: libtorch's order where each handle is read once, since the backward
+/// begins with what was computed last.
 pub fn fan_out<const READERS: usize>(tensor: &Tensor, kernel: AttentionKernel) -> Result<[Tensor; READERS], TchError> {
     let shared = || Ok(std::array::from_fn(|_| tensor.shallow_clone()));
     if !tensor.requires_grad() || !applies(kernel, &[tensor]) || !tensor.is_contiguous() {

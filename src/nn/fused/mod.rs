@@ -1,7 +1,7 @@
 //! What lies between the matrix products and the attention of a step, each as one pass over memory forward and one
 //! backward: normalisation with ReLU and dropout, pooling, the input, and the losses.
 //!
-//! These run on the CPU in f32, in Rust, on libtorch's threads. Everywhere else, and on request
+//! These run on the CPU in f32, in Rust, on several threads. Everywhere else, and on request
 //! ([`AttentionKernel::Composed`]), the same is composed of torch's operations; both give the same numbers to rounding.
 //! Every sum is taken over blocks whose size depends on the shape alone, so no result depends on the number of threads;
 //! and in evaluation no element's value depends on its place in the batch.

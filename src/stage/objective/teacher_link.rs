@@ -37,7 +37,7 @@ pub struct TeacherLink {
 
 enum Received {
     Nothing,
-    /// They are kept, and read when the loss asks for them: then they are in the processor's cache for it.
+    /// They are kept, and read when the student has its latents: then they are in the processor's cache for the comparison.
     Kept,
     Here(TargetRows),
 }

@@ -32,6 +32,8 @@ pub(super) type Work<'a> = dyn Fn(usize) + Sync + 'a;
 pub(super) struct Board {
     /// Goes up by one when a loop begins and when it ends: odd while helpers may join.
     loops: Apart<AtomicUsize>,
+    /// The threads of the loop at hand: helpers with higher numbers have no part in it.
+    threads: AtomicUsize,
     /// The loop at hand. Written while `loops` is even and nobody is inside.
     job: UnsafeCell<Option<Job>>,
     /// Helpers that may be in it.
@@ -70,6 +72,7 @@ impl Owner {
     pub(super) fn new() -> Self {
         let board = Board {
             loops: Apart(AtomicUsize::new(0)),
+            threads: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             inside: Apart(AtomicUsize::new(0)),
             pieces: Apart(AtomicPtr::new(ptr::null_mut())),
@@ -95,6 +98,8 @@ impl Owner {
         // SAFETY: nobody is inside, and nobody can enter: the last loop's end saw to that. The job is called until `end` goes,
         // when `work` is still there.
         unsafe { *board.job.get() = Some(Job { threads, work: outliving(work) }) };
+        // A helper that sees this number too early or too late looks again, or leaves again.
+        board.threads.store(threads, Ordering::Relaxed);
         board.loops.0.store(loops + 1, Ordering::SeqCst);
         wake();
         work(0);
@@ -178,7 +183,7 @@ impl Drop for Counted<'_> {
 impl Board {
     /// Does what there is to do for the helper of that number, which has `seen` a loop before; false where there is nothing.
     pub(super) fn help(&self, number: usize, seen: &mut usize) -> bool {
-        match self.new_loop(*seen) {
+        match self.new_loop(number, *seen) {
             Some(found) => {
                 *seen = found;
                 self.join(number, found);
@@ -188,14 +193,14 @@ impl Board {
         }
     }
 
-    /// Whether there may be something to do for a helper that has `seen` a loop before.
-    pub(super) fn has_news(&self, seen: usize) -> bool {
-        self.new_loop(seen).is_some() || !self.pieces.0.load(Ordering::SeqCst).is_null()
+    /// Whether there may be something to do for the helper of that number, which has `seen` a loop before.
+    pub(super) fn has_news(&self, number: usize, seen: usize) -> bool {
+        self.new_loop(number, seen).is_some() || !self.pieces.0.load(Ordering::SeqCst).is_null()
     }
 
-    fn new_loop(&self, seen: usize) -> Option<usize> {
+    fn new_loop(&self, number: usize, seen: usize) -> Option<usize> {
         let loops = self.loops.0.load(Ordering::SeqCst);
-        (loops % 2 == 1 && loops != seen).then_some(loops)
+        (loops % 2 == 1 && loops != seen && number < self.threads.load(Ordering::Relaxed)).then_some(loops)
     }
 
     fn join(&self, number: usize, found: usize) {

@@ -1,12 +1,13 @@
-//! What libtorch's OpenMP library can be told; each call does nothing where the library does not have it.
+//! What libtorch's libraries of threads, OpenMP and MKL, can be told; each call does nothing where they do not have it.
 
 use std::ffi::{CStr, c_int, c_void};
 
 /// Ends the threads that are kept for the calling thread; its next loop starts new ones.
 ///
-/// libgomp counts the threads of all callers. Where they are more than the cores it lets idle ones sleep at once, and
-/// waking them for each of a step's hundred loops costs the student more than its teacher's targets do. Does nothing
-/// where the library is another or older one (the call is of OpenMP 5.0).
+/// They would spin on the student's cores for milliseconds. And libgomp counts the threads of all callers: where they are more
+/// than the cores it lets idle ones sleep at once, and waking them for each loop of a step costs a student whose loops run on
+/// libtorch's threads more than its teacher's targets do. Does nothing where the library is another or older one (the call is
+/// of OpenMP 5.0).
 pub fn end_idle_threads() {
     const SOFT: c_int = 1;
     let Some(pause) = function(c"omp_pause_resource_all") else {
@@ -20,7 +21,7 @@ pub fn end_idle_threads() {
     }
 }
 
-/// Lets loops of the calling thread, libtorch's and ours, run on it alone from now on.
+/// Lets loops of the calling thread, libtorch's and ours unless it has [`super::OwnThreads`], run on it alone from now on.
 ///
 /// For threads that work beside the training loop: threads of their own would only take its cores, and be counted as
 /// [`end_idle_threads`] tells.
@@ -37,6 +38,11 @@ pub(super) fn set_threads(threads: usize) {
         return;
     };
     let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+    // MKL, which computes exponentials and large products, has a number of its own for each thread.
+    if let Some(set) = function(c"MKL_Set_Num_Threads_Local") {
+        // SAFETY: a function of that name is MKL's, of this signature; it sets the number for the calling thread.
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(set)(threads) };
+    }
     // SAFETY: a function of that name is OpenMP's, of this signature; it sets the number for the calling thread.
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(set)(threads) };
 }

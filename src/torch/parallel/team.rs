@@ -4,7 +4,7 @@
 //! core where one wants it, and sleeps after a while. Where another program has the cores, helpers come late or not at all, and
 //! the thread does the work itself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,8 @@ fn team(threads: usize) -> Option<Rc<Team>> {
 struct Team {
     owner: Owner,
     helpers: RefCell<Vec<Helper>>,
+    /// The system has no more threads.
+    was_refused: Cell<bool>,
 }
 
 struct Helper {
@@ -66,13 +68,13 @@ struct State {
 
 impl Team {
     fn new() -> Self {
-        Self { owner: Owner::new(), helpers: RefCell::default() }
+        Self { owner: Owner::new(), helpers: RefCell::default(), was_refused: Cell::new(false) }
     }
 
     /// Starts the helpers that are missing. Where the system has no more threads, loops run on fewer.
     fn grow(&self, threads: usize) {
         let mut helpers = self.helpers.borrow_mut();
-        while helpers.len() + 1 < threads {
+        while helpers.len() + 1 < threads && !self.was_refused.get() {
             let (board, number) = (self.owner.board(), helpers.len() + 1);
             let state = Arc::new(Apart(State::default()));
             let of_helper = Arc::clone(&state);
@@ -83,8 +85,8 @@ impl Team {
             match started {
                 Ok(handle) => helpers.push(Helper { state, handle }),
                 Err(error) => {
-                    tracing::debug!("no thread to help with loops: {error}");
-                    return;
+                    tracing::debug!("no more threads to help with loops than {}: {error}", helpers.len());
+                    self.was_refused.set(true);
                 }
             }
         }
@@ -126,7 +128,7 @@ fn help(board: &Board, number: usize, state: &State) {
         }
         wait_a_turn(&mut turns);
         if turns == TURNS_ALONE && idle_since.get_or_insert_with(Instant::now).elapsed() >= AWAKE {
-            sleep(state, || board.has_news(seen));
+            sleep(state, || board.has_news(number, seen));
             (turns, idle_since) = (0, None);
         }
     }

@@ -1,4 +1,4 @@
-// libtorch's own thread pool: one set of threads serves its operations and ours.
+// Loops of ours on libtorch's own threads.
 #include "shim.h"
 
 #include <ATen/Parallel.h>
