@@ -33,11 +33,11 @@ impl Function for Example {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
-        (self.backward)(saved, gradients, needed)
+        (self.backward)(&saved, &gradients, needed)
     }
 }
 
@@ -159,7 +159,12 @@ fn an_output_that_is_an_input_is_refused() {
         fn forward(&mut self, inputs: &[&Tensor], _: bool) -> Result<Forward, TchError> {
             Ok(Forward { outputs: vec![inputs[0].shallow_clone()], saved: vec![] })
         }
-        fn backward(&self, _: &[Tensor], _: &[Option<Tensor>], _: &[bool]) -> Result<Vec<Option<Tensor>>, TchError> {
+        fn backward(
+            &self,
+            _: Vec<Tensor>,
+            _: Vec<Option<Tensor>>,
+            _: &[bool],
+        ) -> Result<Vec<Option<Tensor>>, TchError> {
             unreachable!()
         }
     }

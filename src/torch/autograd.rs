@@ -28,24 +28,14 @@ pub trait Function: Send + 'static {
 
     /// Computes one gradient for each input, `None` where it is zero or not `needed`.
     ///
-    /// `gradients` holds one entry for each output, `None` where the loss does not depend on it.
-    /// An error or a panic in here reaches the caller of `backward` as an error.
+    /// `gradients` holds one entry for each output, `None` where the loss does not depend on it; one that is dropped in
+    /// here is freed at once. An error or a panic reaches the caller of `backward` as an error.
     fn backward(
-        &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError>;
-
-    /// As [`Function::backward`], which this calls, with what it is given to drop before its end.
-    fn backward_owned(
         &self,
         saved: Vec<Tensor>,
         gradients: Vec<Option<Tensor>>,
         needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
-        self.backward(&saved, &gradients, needed)
-    }
+    ) -> Result<Vec<Option<Tensor>>, TchError>;
 }
 
 /// What a forward hands back.
@@ -210,7 +200,7 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
         let saved: Vec<Tensor> = saved.into_iter().map(Option::unwrap_or_default).collect();
         let needed: Vec<bool> = needed.iter().map(|&needed| needed != 0).collect();
         let _unrecorded = tch::no_grad_guard();
-        function.backward_owned(saved, gradients, &needed)
+        function.backward(saved, gradients, &needed)
     }));
     match outcome {
         Ok(Ok(results)) if results.len() == call.num_results => {

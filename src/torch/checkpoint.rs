@@ -42,19 +42,8 @@ where
         Ok(Forward { outputs, saved })
     }
 
-    fn backward(
-        &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let saved = saved.iter().map(Tensor::shallow_clone).collect();
-        let gradients = gradients.iter().map(|gradient| gradient.as_ref().map(Tensor::shallow_clone)).collect();
-        self.backward_owned(saved, gradients, needed)
-    }
-
     /// What was computed again, and the gradients of the outputs, go as the backward passes them.
-    fn backward_owned(
+    fn backward(
         &self,
         saved: Vec<Tensor>,
         gradients: Vec<Option<Tensor>>,

@@ -39,17 +39,17 @@ impl Function for FusedGat {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else {
             return Ok(needed.iter().map(|_| None).collect());
         };
         match saved[0].f_kind()? {
-            Kind::Double => self.backward_as::<f64>(saved, gradient, needed),
-            Kind::BFloat16 => self.backward_as::<bf16>(saved, gradient, needed),
-            _ => self.backward_as::<f32>(saved, gradient, needed),
+            Kind::Double => self.backward_as::<f64>(&saved, gradient, needed),
+            Kind::BFloat16 => self.backward_as::<bf16>(&saved, gradient, needed),
+            _ => self.backward_as::<f32>(&saved, gradient, needed),
         }
     }
 }

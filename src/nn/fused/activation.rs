@@ -48,8 +48,8 @@ impl Function for ReluDropout {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };

@@ -122,11 +122,11 @@ impl Function for Distillation {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let [reconstruction, of_latents @ ..] = saved else {
+        let [reconstruction, of_latents @ ..] = &saved[..] else {
             return Err(TchError::Shape("no gradients were kept of a distillation".to_owned()));
         };
         let scalar = |index: usize| gradients[index].as_ref().map_or(Ok(0.0), |gradient| gradient.f_double_value(&[]));

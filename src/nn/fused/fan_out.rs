@@ -41,16 +41,6 @@ impl Function for FanOut {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
-        needed: &[bool],
-    ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let gradients = gradients.iter().map(|gradient| gradient.as_ref().map(Tensor::shallow_clone)).collect();
-        self.backward_owned(saved.iter().map(Tensor::shallow_clone).collect(), gradients, needed)
-    }
-
-    fn backward_owned(
-        &self,
         _: Vec<Tensor>,
         gradients: Vec<Option<Tensor>>,
         _: &[bool],

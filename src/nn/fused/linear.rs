@@ -83,11 +83,11 @@ impl Function for LinearLayer {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
-        let (Some(gradient), [x, weight]) = (&gradients[0], saved) else {
+        let (Some(gradient), [x, weight]) = (&gradients[0], &saved[..]) else {
             return Ok(needed.iter().map(|_| None).collect());
         };
         let [rows, columns] = shape("x", x)?;

@@ -125,14 +125,14 @@ impl Function for NormReluDropout {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         match (&gradients[0], self.pass) {
             (None, _) => Ok(vec![None, None, None]),
-            (Some(gradient), Pass::Forward) => self.gradients::<f32>(saved, gradient, needed),
-            (Some(gradient), Pass::Again) => self.gradients::<u8>(saved, gradient, needed),
+            (Some(gradient), Pass::Forward) => self.gradients::<f32>(&saved, gradient, needed),
+            (Some(gradient), Pass::Again) => self.gradients::<u8>(&saved, gradient, needed),
         }
     }
 }

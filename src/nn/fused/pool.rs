@@ -53,8 +53,8 @@ impl Function for Pool {
 
     fn backward(
         &self,
-        _: &[Tensor],
-        gradients: &[Option<Tensor>],
+        _: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(needed.iter().map(|_| None).collect()) };

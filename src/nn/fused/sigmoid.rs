@@ -32,8 +32,8 @@ impl Function for Sigmoid {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else { return Ok(vec![None]) };

@@ -201,8 +201,8 @@ impl Function for TaskLoss {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let inputs: Vec<&Tensor> = saved[..5].iter().collect();

@@ -38,8 +38,8 @@ impl Function for GpuGat {
 
     fn backward(
         &self,
-        saved: &[Tensor],
-        gradients: &[Option<Tensor>],
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
         needed: &[bool],
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let Some(gradient) = &gradients[0] else {
