@@ -23,7 +23,7 @@ use kdgat::distill::planner::format_bytes;
 use kdgat::distill::{Residency, StoreShape, Weights};
 use kdgat::graph::Batch;
 use kdgat::nn::attention::AttentionKernel;
-use kdgat::nn::vgae::{Mode, task_loss};
+use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
 use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
@@ -413,10 +413,9 @@ impl Objective for Naive {
     fn training_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
-        let task = task_loss(&output, batch)?.total;
         let taught = [&latent.into(), &reconstruction.into()];
-        let losses::VgaeKd { total, kd, .. } = losses::vgae(&self.projection, &output, &task, taught, VGAE_WEIGHTS)?;
-        Ok(Losses { total, parts: vec![task, kd] })
+        let (task, kd) = losses::vgae(&self.projection, &output, batch, taught, VGAE_WEIGHTS)?;
+        Ok(Losses { total: kd.total, parts: vec![task.total, kd.kd] })
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {

@@ -163,19 +163,22 @@ proptest! {
     fn fused_losses_equal_composed(latent in 1_i64..50, scale in prop::sample::select(vec![0.1, 1.0, 6.0, 30.0])) {
         let _alone = alone();
         let batch = parity_batch("batch");
-        let both = KERNELS.map(|kernel| loss_results(kernel, &batch, latent, scale));
-        assert_all_same(&both[0], &both[1]);
+        for trained_on in [[1.0, 0.0], [0.7, 0.3], [0.25, 0.0]] {
+            let both = KERNELS.map(|kernel| loss_results(kernel, &batch, latent, scale, trained_on));
+            assert_all_same(&both[0], &both[1]);
+        }
     }
 
     #[test]
     fn fused_distillation_equals_composed(
-        nodes in 1_i64..700,
+        graphs in 1_i64..30,
+        scale in prop::sample::select(vec![1.0, 3.0]),
         sizes in prop::sample::select(vec![[16_i64, 48], [16, 16], [3, 5], [16, 100], [33, 17], [1, 1]]),
         alpha in 0.0_f64..1.0,
     ) {
         let _alone = alone();
         let weights = VgaeWeights { alpha, latent: 0.5, reconstruction: 0.3 };
-        let both = KERNELS.map(|kernel| distillation_results(kernel, [nodes, sizes[0], sizes[1]], weights));
+        let both = KERNELS.map(|kernel| distillation_results(kernel, [graphs, sizes[0], sizes[1]], weights, scale));
         assert_all_same(&both[0], &both[1]);
     }
 
@@ -227,11 +230,12 @@ fn sizes_that_do_not_fit_a_linear_layer_are_errors() {
     assert!(linear(&x, &normal(&[3, 5], 2), Some(&bias)).unwrap_err().to_string().contains("bias"));
 }
 
-fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64) -> Vec<(String, Tensor)> {
+/// Random outputs of a model for a batch, all of which learn.
+fn outputs_for(batch: &Batch, latent: i64, scale: f64, kernel: AttentionKernel) -> VgaeOutput {
     let leaf = |columns: i64, seed| (normal(&[batch.num_nodes(), columns], seed) * scale).set_requires_grad(true);
-    let output = VgaeOutput {
+    VgaeOutput {
         continuous: batch.continuous.shallow_clone(),
-        reconstruction: normal(&[batch.num_nodes(), 10], 1).sigmoid().detach().set_requires_grad(true),
+        reconstruction: normal(&[batch.num_nodes(), 10], 1).set_requires_grad(true),
         id_logits: leaf(PARITY_VOCABULARY, 2),
         successor_logits: leaf(PARITY_VOCABULARY, 3),
         hidden: None,
@@ -239,16 +243,34 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
         mean: leaf(latent, 5),
         log_variance: (normal(&[batch.num_nodes(), latent], 6) * scale.min(2.0)).set_requires_grad(true),
         kernel,
-    };
+    }
+}
+
+/// The gradients of what a task's loss reads.
+fn gradients_of(output: &VgaeOutput) -> Vec<(String, Tensor)> {
+    let leaves =
+        [&output.reconstruction, &output.id_logits, &output.successor_logits, &output.mean, &output.log_variance];
+    leaves.iter().enumerate().map(|(index, leaf)| (format!("gradient {index}"), leaf.grad())).collect()
+}
+
+/// What of the total is trained on, and whether a part beside it: then their gradients add up.
+fn loss_results(
+    kernel: AttentionKernel,
+    batch: &Batch,
+    latent: i64,
+    scale: f64,
+    [of_total, of_id]: [f64; 2],
+) -> Vec<(String, Tensor)> {
+    let output = outputs_for(batch, latent, scale, kernel);
     let loss = task_loss(&output, batch).unwrap();
-    // The total, and a part beside it: their gradients add up.
-    (&loss.total * 0.7 + &loss.id * 0.3).backward();
+    match [of_total, of_id] {
+        [1.0, 0.0] => loss.total.backward(),
+        _ => (&loss.total * of_total + &loss.id * of_id).backward(),
+    }
     let parts = [&loss.reconstruction, &loss.id, &loss.successors, &loss.kl, &loss.total];
     let mut found: Vec<(String, Tensor)> =
         parts.iter().enumerate().map(|(index, part)| (format!("part {index}"), part.detach())).collect();
-    let leaves =
-        [&output.reconstruction, &output.id_logits, &output.successor_logits, &output.mean, &output.log_variance];
-    found.extend(leaves.iter().enumerate().map(|(index, leaf)| (format!("gradient {index}"), leaf.grad())));
+    found.extend(gradients_of(&output));
     let detached = VgaeOutput {
         continuous: batch.continuous.shallow_clone(),
         reconstruction: output.reconstruction.detach(),
@@ -260,41 +282,45 @@ fn loss_results(kernel: AttentionKernel, batch: &Batch, latent: i64, scale: f64)
         log_variance: output.log_variance.detach(),
         kernel,
     };
+    let without_gradients = task_loss(&detached, batch).unwrap();
+    found.push(("total without gradients".to_owned(), without_gradients.total));
     let errors = difficulty(&detached, batch).unwrap();
     found.extend([errors.reconstruction, errors.id, errors.total].map(|errors| ("difficulty".to_owned(), errors)));
     found
 }
 
-/// Distillation in the presets' sizes and others, with a scaled loss: parts, and gradients of everything that learns.
+/// Distillation in the presets' sizes and others: parts, and gradients of everything that learns. `scale` is that of the loss that
+/// is trained on; with another than 1, two parts are trained on besides.
 fn distillation_results(
     kernel: AttentionKernel,
-    [nodes, latent, teacher_latent]: [i64; 3],
+    [graphs, latent, teacher_latent]: [i64; 3],
     weights: VgaeWeights,
+    scale: f64,
 ) -> Vec<(String, Tensor)> {
-    let leaf = |columns: i64, seed: i64| normal(&[nodes, columns], seed).set_requires_grad(true);
+    let all = parity_batch("batch");
+    let graphs: Vec<usize> = (0..graphs as usize).map(|graph| graph % all.num_graphs()).collect();
+    let batch = all.select_graphs(&graphs).unwrap();
+    let nodes = batch.num_nodes();
     let mut fresh = FreshParameters::new(5, Device::Cpu);
     let projection = Projection::new(Scope::root(&mut fresh), latent, teacher_latent).unwrap();
-    let (z, reconstruction) = (leaf(latent, 31), leaf(10, 32));
-    let task = Tensor::from(0.7_f32).set_requires_grad(true);
-    let unused = || normal(&[nodes, 1], 35);
-    let output = VgaeOutput {
-        reconstruction: reconstruction.shallow_clone(),
-        continuous: unused(),
-        id_logits: unused(),
-        successor_logits: unused(),
-        hidden: None,
-        latent: z.shallow_clone(),
-        mean: unused(),
-        log_variance: unused(),
-        kernel,
-    };
+    let output = outputs_for(&batch, latent, 1.0, kernel);
     let taught = [&normal(&[nodes, teacher_latent], 33).into(), &normal(&[nodes, 10], 34).into()];
-    let found = losses::vgae(&projection, &output, &task, taught, weights).unwrap();
-    (&found.total * 3.0 + &found.latent * 0.5 + &found.kd).backward();
-    let parts = [("total", &found.total), ("kd", &found.kd), ("z", &found.latent), ("x", &found.reconstruction)];
+    let (task, found) = losses::vgae(&projection, &output, &batch, taught, weights).unwrap();
+    match scale {
+        1.0 => found.total.backward(),
+        scale => (&found.total * scale + &found.latent * 0.5 + &found.kd + &task.id).backward(),
+    }
+    let parts = [
+        ("total", &found.total),
+        ("kd", &found.kd),
+        ("z", &found.latent),
+        ("x", &found.reconstruction),
+        ("task", &task.total),
+    ];
     let mut results: Vec<(String, Tensor)> =
         parts.iter().map(|(name, part)| ((*name).to_owned(), part.detach())).collect();
-    let mut leaves = vec![("of z", &z), ("of x", &reconstruction), ("of the task", &task)];
+    results.extend(gradients_of(&output));
+    let mut leaves = vec![("of z", &output.latent)];
     leaves.extend(projection.parameters().into_iter().flatten().map(|tensor| ("of the projection", tensor)));
     results.extend(leaves.into_iter().map(|(name, leaf)| (format!("gradient {name}"), leaf.grad())));
     results
@@ -393,7 +419,7 @@ fn fused_passes_do_not_depend_on_threads() {
         let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
-        found.extend(distillation_results(kernel, [5000, 16, 48], weights));
+        found.extend(distillation_results(kernel, [300, 16, 48], weights, 1.0));
         found.extend(linear_results(true, [5000, 40, 80], true));
         found
     };

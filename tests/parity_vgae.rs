@@ -234,10 +234,9 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
     let output = student.decode(&batch, student_mode, given(&student, latent, mean, log_variance)).unwrap();
 
     let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
-    let task = vgae::task_loss(&output, &batch).unwrap().total;
-    let kd =
-        losses::vgae(&projection, &output, &task, [&teacher_latent.into(), &teacher_reconstruction.into()], weights)
-            .unwrap();
+    let taught = [&teacher_latent.into(), &teacher_reconstruction.into()];
+    let (task, kd) = losses::vgae(&projection, &output, &batch, taught, weights).unwrap();
+    let task = task.total;
     let scalars = &parity_scalars()[&name];
     for (part, found) in [
         ("task", &task),

@@ -4,11 +4,13 @@
 
 use tch::{Kind, Reduction, Tensor};
 
+use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::fused;
-use crate::nn::fused::distillation::{self, Distilled, LatentDistance};
+use crate::nn::fused::distillation::{self, LatentDistance};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
+use crate::nn::vgae::{VgaeLoss, distilled_loss, is_one_pass, task_loss};
 use crate::nn::{ModelError, VgaeOutput};
 use crate::torch::autocast::widened;
 use crate::torch::rows::Rows;
@@ -76,13 +78,13 @@ impl Projection {
 pub fn vgae(
     projection: &Projection,
     output: &VgaeOutput,
-    task: &Tensor,
+    batch: &Batch,
     taught: [&Rows; 2],
     weights: VgaeWeights,
-) -> Result<VgaeKd, ModelError> {
+) -> Result<(VgaeLoss, VgaeKd), ModelError> {
     let latent = (&output.latent, output.kernel);
     let ((), comparison) = LatentComparison::beside(projection, latent, taught, weights, || ())?;
-    comparison.losses(output, task)
+    comparison.losses(output, batch)
 }
 
 /// A student's latent beside its teacher's: the first half of [`vgae`].
@@ -125,16 +127,17 @@ impl<'a> LatentComparison<'a> {
         Ok((decoded, Self { projection, taught, weights, distance }))
     }
 
-    /// The losses, of what was decoded and of its task.
-    pub fn losses(self, output: &VgaeOutput, task: &Tensor) -> Result<VgaeKd, ModelError> {
-        let Some(distance) = self.distance.filter(|_| fused::applies(output.kernel, &[&output.reconstruction, task]))
-        else {
+    /// The loss of the task and that of the student, of what was decoded.
+    pub fn losses(self, output: &VgaeOutput, batch: &Batch) -> Result<(VgaeLoss, VgaeKd), ModelError> {
+        let Some(distance) = self.distance.filter(|_| is_one_pass(output)) else {
             let [latent, reconstruction] = self.taught;
             let taught = [&latent.gathered()?, &reconstruction.gathered()?];
-            return composed_vgae(self.projection, output, task, taught, self.weights);
+            let task = task_loss(output, batch)?;
+            let kd = composed_vgae(self.projection, output, &task.total, taught, self.weights)?;
+            return Ok((task, kd));
         };
-        let Distilled { total, kd, latent, reconstruction } = distance.distil(&output.reconstruction, task)?;
-        Ok(VgaeKd { latent, reconstruction, kd, total })
+        let (task, [total, kd, latent, reconstruction]) = distilled_loss(output, batch, distance)?;
+        Ok((task, VgaeKd { latent, reconstruction, kd, total }))
     }
 }
 

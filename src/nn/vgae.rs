@@ -16,7 +16,7 @@ use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
 use super::vgae_layers::log_variance_layer;
 pub use super::vgae_layers::{HiddenLayer, last_width, mean_layer, output_layer, reconstruction};
-pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, task_loss};
+pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, distilled_loss, is_one_pass, task_loss};
 use super::vgae_losses::{graph_difficulty, node_errors};
 use super::{Conv, EdgeInput, ModelError};
 use crate::graph::{Batch, EdgeScaling};

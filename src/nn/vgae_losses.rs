@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::ModelError;
 use super::attention::AttentionKernel;
+use super::fused::distillation::LatentDistance;
 use super::fused::{self, score, vgae_loss};
 use super::layers::pool_layers;
 use super::vgae::VgaeOutput;
@@ -30,19 +31,47 @@ const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
 
 /// The task loss of a forward.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
-    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, continuous];
-    if !fused::applies(output.kernel, &tensors) {
+    if !is_one_pass(output) {
         return composed_task_loss(output, batch);
     }
-    let target = vgae_loss::Target {
-        continuous: continuous.f_contiguous()?,
+    Ok(vgae_loss::task_loss(&outputs(output), target(output, batch)?, PART_WEIGHTS)?.into())
+}
+
+/// The task loss of a forward that is one pass, and with it the total with distillation, that, and its parts for latent and
+/// reconstruction.
+pub fn distilled_loss(
+    output: &VgaeOutput,
+    batch: &Batch,
+    distance: LatentDistance,
+) -> Result<(VgaeLoss, [Tensor; 4]), ModelError> {
+    let target = target(output, batch)?;
+    let (task, distilled) = vgae_loss::distilled_loss(&outputs(output), target, PART_WEIGHTS, distance)?;
+    Ok((task.into(), distilled))
+}
+
+/// Whether the losses of these outputs are computed in one pass.
+pub fn is_one_pass(output: &VgaeOutput) -> bool {
+    let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
+    fused::applies(output.kernel, &[reconstruction, id_logits, successor_logits, mean, log_variance, continuous])
+}
+
+fn outputs(output: &VgaeOutput) -> vgae_loss::Outputs<'_> {
+    let VgaeOutput { reconstruction, id_logits, successor_logits, mean, log_variance, .. } = output;
+    vgae_loss::Outputs { reconstruction, id_logits, successor_logits, mean, log_variance }
+}
+
+fn target(output: &VgaeOutput, batch: &Batch) -> Result<vgae_loss::Target, ModelError> {
+    Ok(vgae_loss::Target {
+        continuous: output.continuous.f_contiguous()?,
         id_index: batch.id_index.f_contiguous()?,
         successors: batch.successors.f_contiguous()?,
-    };
-    let outputs = vgae_loss::Outputs { reconstruction, id_logits, successor_logits, mean, log_variance };
-    let [reconstruction, id, successors, kl, total] = vgae_loss::task_loss(&outputs, target, PART_WEIGHTS)?;
-    Ok(VgaeLoss { reconstruction, id, successors, kl, total })
+    })
+}
+
+impl From<[Tensor; 5]> for VgaeLoss {
+    fn from([reconstruction, id, successors, kl, total]: [Tensor; 5]) -> Self {
+        Self { reconstruction, id, successors, kl, total }
+    }
 }
 
 fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {

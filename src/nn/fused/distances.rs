@@ -1,11 +1,10 @@
-//! How far a student's latent and reconstruction are from its teacher's, and in which directions, in one pass over the
-//! nodes. The order of a sum depends on the shape alone, not on where the teacher's rows lie.
+//! How far rows of a student are from its teacher's, and in which directions, in one pass over the nodes. The order of a sum
+//! depends on the shape alone, not on where the teacher's rows lie.
 
 use std::ops::Range;
 
 use tch::{TchError, Tensor};
 
-use super::distillation::Targets;
 use super::linear;
 use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
@@ -20,22 +19,22 @@ pub(super) struct Latents<'a> {
     /// Without one the columns are compared as they are.
     projection: Option<Projection<'a>>,
     blocks: Blocks,
+    /// What half the gradients are multiplied by.
+    factor: f32,
 }
 
 /// Rows of the student and of the teacher.
-struct Compared<'a> {
+pub(super) struct Compared<'a> {
     found: &'a [f32],
     wanted: Values<'a>,
     /// Of a row of the student, and of the teacher.
     columns: [usize; 2],
-    /// What half the gradient by the student's rows is multiplied by.
-    factor: f32,
 }
 
 impl<'a> Latents<'a> {
     /// Of the student's latent, and weight and bias of the projection if there is one; `factor` is that of the distance's
     /// gradients.
-    pub(super) fn new(inputs: &'a [Tensor], targets: &'a Targets, factor: f64) -> Result<Self, TchError> {
+    pub(super) fn new(inputs: &'a [Tensor], target: &'a Rows, factor: f64) -> Result<Self, TchError> {
         let [latent, projection @ ..] = inputs else {
             return Err(TchError::Shape("there is no latent to compare".to_owned()));
         };
@@ -51,15 +50,9 @@ impl<'a> Latents<'a> {
             }
             _ => (None, inputs, 1),
         };
-        // The rows of the reconstruction, which are compared by the same blocks, count, too.
-        let features = targets.reconstruction.numel() / nodes.max(1);
-        let blocks = Blocks::new(nodes, inputs + outputs + features, rows);
-        Ok(Self { compared: Compared::new(latent, &targets.latent, [inputs, outputs], factor)?, projection, blocks })
-    }
-
-    /// What sums are taken over.
-    pub(super) fn blocks(&self) -> Blocks {
-        self.blocks
+        let blocks = Blocks::new(nodes, inputs + outputs, rows);
+        let compared = Compared::new(latent, target, [inputs, outputs])?;
+        Ok(Self { compared, projection, blocks, factor: factor as f32 })
     }
 
     /// The squared distance; where they are wanted, half its gradients, times the factor: by latent and, if there is a
@@ -94,7 +87,7 @@ impl<'a> Latents<'a> {
         };
         if let (Some(shares), Some(_)) = (gradients.pop(), &self.projection) {
             let shares = view::read("shares of the gradient", &shares)?;
-            gradients.extend(linear::sums(shares, columns, self.compared.factor)?);
+            gradients.extend(linear::sums(shares, columns, self.factor)?);
         }
         Ok((rest, sums.iter().sum(), gradients))
     }
@@ -103,43 +96,20 @@ impl<'a> Latents<'a> {
     fn of_rows(&self, rows: Range<usize>, room: Option<(&mut [f32], &mut [f32])>) -> f64 {
         match &self.projection {
             Some(projection) => self.compared.projected(projection, rows, room),
-            None => self.compared.direct(rows, room.map(|(latent, _)| latent)),
+            None => match room {
+                Some((latent, _)) => self.compared.direct(rows, latent, self.factor),
+                None => self.compared.direct(rows.clone(), &mut vec![0.0; rows.len() * self.compared.columns[0]], 1.0),
+            },
         }
     }
 }
 
-/// The squared distance of a student's reconstruction from its teacher's; where it is wanted, half its gradient, times
-/// `factor`.
-pub(super) fn of_reconstruction(
-    reconstruction: &Tensor,
-    target: &Rows,
-    blocks: Blocks,
-    factor: f64,
-    with_gradient: bool,
-) -> Result<(f64, Option<Tensor>), TchError> {
-    let [nodes, features] = shape("reconstruction", reconstruction)?;
-    expect_elements("reconstruction", reconstruction, blocks.rows * features)?;
-    let compared = Compared::new(reconstruction, target, [features, features], factor)?;
-    let mut gradient = if with_gradient { Some(empty(&[nodes as i64, features as i64])?) } else { None };
-    let mut sums = vec![0.0; blocks.count()];
-    {
-        let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
-        let room = gradient.as_mut().map(|tensor| view::write::<f32>("gradient", tensor)).transpose()?;
-        let parts = room.map(|room| Parts::new(room, blocks.bounds(features)));
-        blocks.for_each(|block| {
-            let room = parts.as_ref().map(|parts| parts.take(block));
-            sum_parts.take(block)[0] = compared.direct(blocks.rows(block), room);
-        });
-    }
-    Ok((sums.iter().sum(), gradient))
-}
-
 impl<'a> Compared<'a> {
-    fn new(found: &'a Tensor, wanted: &'a Rows, columns: [usize; 2], factor: f64) -> Result<Self, TchError> {
+    pub(super) fn new(found: &'a Tensor, wanted: &'a Rows, columns: [usize; 2]) -> Result<Self, TchError> {
         let nodes = found.numel() / columns[0].max(1);
         expect_values("a teacher's target", wanted, nodes * columns[1])?;
         let (found, wanted) = (view::read("an output of the student", found)?, wanted.read("a target")?);
-        Ok(Self { found, wanted, columns, factor: factor as f32 })
+        Ok(Self { found, wanted, columns })
     }
 
     fn projected(
@@ -156,14 +126,10 @@ impl<'a> Compared<'a> {
         projection.distance(&self.found[rows.start * inputs..rows.end * inputs], &targets, gradients)
     }
 
-    fn direct(&self, rows: Range<usize>, gradient: Option<&mut [f32]>) -> f64 {
+    /// The squared distance of rows that have as many columns as the teacher's; `differences` gets half its gradient, times
+    /// `factor`.
+    pub(super) fn direct(&self, rows: Range<usize>, differences: &mut [f32], factor: f32) -> f64 {
         let values = rows.start * self.columns[0]..rows.end * self.columns[0];
-        let mut room = Vec::new();
-        let is_wanted = gradient.is_some();
-        let differences = gradient.unwrap_or_else(|| {
-            room.resize(values.len(), 0.0);
-            &mut room
-        });
         let (mut found, mut places) = (&self.found[values.clone()], &mut *differences);
         self.wanted.for_each_run(values, |wanted| {
             let (run, place);
@@ -172,9 +138,7 @@ impl<'a> Compared<'a> {
             dispatch(Subtract { found: run, wanted, differences: place });
         });
         let sum = dispatch(SumOfSquares(differences));
-        if is_wanted {
-            dispatch(Scale { values: differences, factor: self.factor });
-        }
+        dispatch(Scale { values: differences, factor });
         sum
     }
 }
@@ -227,11 +191,12 @@ impl Kernel for Scale<'_> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tch::{Device, Kind};
 
     use super::*;
-    use crate::torch::parallel::OwnThreads;
+    use crate::torch::parallel::{OwnThreads, parallel_for};
     use crate::torch::rows::{Blocks as Bytes, Pieces};
 
     /// The rows of `matrix` in a block of bytes, three rows a piece, the last piece first.
@@ -254,17 +219,20 @@ mod tests {
         let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
         let (nodes, inputs, outputs) = (5000, 16, 48);
         let student = [normal(nodes, inputs), normal(outputs, inputs), normal(1, outputs).reshape([outputs])];
-        let [reconstruction, wanted] = [normal(nodes, 11), normal(nodes, 11)];
-        let targets = Targets { latent: Rows::Whole(normal(nodes, outputs)), reconstruction: Rows::Whole(wanted) };
-        let latents = Latents::new(&student, &targets, 0.3).unwrap();
+        let target = Rows::Whole(normal(nodes, outputs));
+        let latents = Latents::new(&student, &target, 0.3).unwrap();
         let ((), sum, gradients) = latents.distance(true, || ()).unwrap();
         for round in 0..30 {
             let _own = OwnThreads::new();
             // Loops meanwhile, more of them each time.
-            let compare = |_| of_reconstruction(&reconstruction, &targets.reconstruction, latents.blocks(), 1.0, true);
-            let decode = || (0..round).map(compare).filter(Result::is_ok).count();
-            let (compared, found, found_gradients) = latents.distance(true, decode).unwrap();
-            assert_eq!((compared, found), (round, sum));
+            let decoded = AtomicUsize::new(0);
+            let decode = || {
+                for _ in 0..round {
+                    parallel_for(64, 1, |range| _ = decoded.fetch_add(range.len(), Ordering::Relaxed));
+                }
+            };
+            let ((), found, found_gradients) = latents.distance(true, decode).unwrap();
+            assert_eq!((decoded.into_inner(), found), (64 * round, sum));
             assert!(found_gradients == gradients, "a gradient depends on who computes it");
             // Unwinding takes the work back from whoever is at it.
             let panics = || latents.distance(true, || panic!("out of memory")).map(|((), ..)| ());
@@ -276,34 +244,22 @@ mod tests {
     fn where_the_targets_lie_changes_no_bit() {
         let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
         for outputs in [48, 16] {
-            let (nodes, inputs, features) = (1000, 16, 11);
-            let [latent, reconstruction] = [normal(nodes, inputs), normal(nodes, features)];
-            let [mean, wanted] = [normal(nodes, outputs), normal(nodes, features)];
+            let (nodes, inputs) = (1000, 16);
+            let [latent, mean] = [normal(nodes, inputs), normal(nodes, outputs)];
             let mut inputs_of_pass = vec![latent];
             if outputs != inputs {
                 inputs_of_pass.extend([normal(outputs, inputs), normal(1, outputs).reshape([outputs])]);
             }
-            let found = [false, true].map(|is_apart| {
-                let rows = |matrix: &Tensor| match is_apart {
-                    true => apart(matrix),
-                    false => Rows::Whole(matrix.shallow_clone()),
-                };
-                let targets = Targets { latent: rows(&mean), reconstruction: rows(&wanted) };
-                let latents = Latents::new(&inputs_of_pass, &targets, 0.3).unwrap();
+            let [whole, apart] = [Rows::Whole(mean.shallow_clone()), apart(&mean)].map(|target| {
+                let latents = Latents::new(&inputs_of_pass, &target, 0.3).unwrap();
                 let ((), alone, none) = latents.distance(false, || ()).unwrap();
-                let ((), sum, mut gradients) = latents.distance(true, || ()).unwrap();
+                let ((), sum, gradients) = latents.distance(true, || ()).unwrap();
                 assert_eq!((alone, none.len()), (sum, 0), "gradients change the distance");
-                let of_features = |with_gradient| {
-                    of_reconstruction(&reconstruction, &targets.reconstruction, latents.blocks(), 0.7, with_gradient)
-                };
-                let [(alone, none), (of_features, gradient)] = [false, true].map(|with| of_features(with).unwrap());
-                assert_eq!((alone, none.is_none()), (of_features, true), "a gradient changes the distance");
-                gradients.extend(gradient);
-                ([sum, of_features], gradients)
+                assert_eq!(gradients.len(), inputs_of_pass.len());
+                (sum, gradients)
             });
-            assert_eq!(found[0].0, found[1].0);
-            assert_eq!(found[0].1.len(), 1 + inputs_of_pass.len());
-            for (whole, apart) in found[0].1.iter().zip(&found[1].1) {
+            assert_eq!(whole.0, apart.0);
+            for (whole, apart) in whole.1.iter().zip(&apart.1) {
                 assert!(whole == apart, "a gradient depends on where the targets lie, {outputs} columns");
             }
         }

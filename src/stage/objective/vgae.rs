@@ -8,7 +8,6 @@ use crate::distill::losses::{LatentComparison, Projection, VgaeWeights};
 use crate::distill::{TargetName, TargetRows};
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
-use crate::nn::fused::fan_out::fan_out;
 use crate::nn::vgae::{Mode, VgaeLoss, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::torch::rows::Rows;
@@ -64,18 +63,13 @@ impl VgaeObjective {
         teacher.read()?;
         let targets = teacher.targets(part)?;
         let z = latent.latent.shallow_clone();
-        let decode = || {
-            let mut output = model.decode(batch, mode, latent)?;
-            let [for_task, for_teacher] = fan_out(&output.reconstruction, output.kernel)?;
-            output.reconstruction = for_task;
-            let task = task_loss(&output, batch)?;
-            output.reconstruction = for_teacher;
-            Ok(Decoded { output, task })
-        };
+        let decode = || model.decode(batch, mode, latent);
         let (Distilled { total, outputs, hint }, task) = match (distillation, targets) {
-            (Some(distillation), Some(targets)) => distil(distillation, (&z, model.kernel()), &targets, decode)?,
+            (Some(distillation), Some(targets)) => {
+                distil(distillation, (&z, model.kernel()), (&targets, batch), decode)?
+            }
             _ => {
-                let Decoded { task, .. } = decode()?;
+                let task = task_loss(&decode()?, batch)?;
                 let none = || absent(&task.total);
                 let total = task.total.shallow_clone();
                 (Distilled { total, outputs: [none(), none(), none()], hint: None }, task)
@@ -87,12 +81,6 @@ impl VgaeObjective {
         parts.extend(hint);
         Ok(Losses { total, parts })
     }
-}
-
-/// What the decoders give.
-struct Decoded {
-    output: VgaeOutput,
-    task: VgaeLoss,
 }
 
 /// The total loss and its distillation.
@@ -107,8 +95,8 @@ struct Distilled {
 fn distil(
     distillation: &VgaeDistillation,
     latent: (&Tensor, AttentionKernel),
-    targets: &TargetRows,
-    decode: impl FnOnce() -> Result<Decoded, ModelError>,
+    (targets, batch): (&TargetRows, &Batch),
+    decode: impl FnOnce() -> Result<VgaeOutput, ModelError>,
 ) -> Result<(Distilled, VgaeLoss), ObjectiveError> {
     let (mean, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
     let translation = distillation.translation.as_ref();
@@ -116,9 +104,9 @@ fn distil(
     let translated = translated.transpose().map_err(|error: TchError| ModelError::from(error))?;
     let taught = [mean, translated.as_ref().unwrap_or(reconstruction)];
     let VgaeDistillation { projection, weights, .. } = distillation;
-    let (decoded, comparison) = LatentComparison::beside(projection, latent, taught, *weights, decode)?;
-    let Decoded { output, task } = decoded?;
-    let losses = comparison.losses(&output, &task.total)?;
+    let (output, comparison) = LatentComparison::beside(projection, latent, taught, *weights, decode)?;
+    let output = output?;
+    let (task, losses) = comparison.losses(&output, batch)?;
     let Some(hints) = &distillation.hints else {
         let outputs = [losses.kd, losses.latent, losses.reconstruction];
         return Ok((Distilled { total: losses.total, outputs, hint: None }, task));
