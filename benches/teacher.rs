@@ -26,7 +26,7 @@ use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
-use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
+use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
 use tch::{Device, Tensor};
 
 /// Time and memory of a student's step by what its teacher costs
@@ -410,16 +410,18 @@ impl Objective for Naive {
         Ok(())
     }
 
-    fn training_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        let losses = self.validation_loss(batch, part)?;
+        backward(&losses.total)?;
+        Ok(losses)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, _: &Part) -> Result<Losses, ObjectiveError> {
         let (latent, reconstruction) = self.targets(batch)?;
         let output = self.student.forward(batch, Mode::Training)?;
         let taught = [&latent.into(), &reconstruction.into()];
         let (task, kd) = losses::vgae(&self.projection, &output, batch, taught, VGAE_WEIGHTS)?;
         Ok(Losses { total: kd.total, parts: vec![task.total, kd.kd] })
-    }
-
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.training_loss(batch, part)
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

@@ -14,7 +14,7 @@ use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeCon
 use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
 use kdgat::torch::allocator;
 use kdgat::train::console::Console;
-use kdgat::train::objective::{Losses, Objective, ObjectiveError, Part};
+use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
 use kdgat::train::step::{StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, TchError, Tensor};
@@ -187,9 +187,9 @@ impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
         self.0.receive(batch)
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
         (self.1)()?;
-        self.0.training_loss(batch, part)
+        self.0.training_loss(batch, part, backward)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {

@@ -2,12 +2,12 @@
 //!
 //! total = α·KD + (1−α)·task. A teacher's outputs carry no gradient.
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Kind, Reduction, TchError, Tensor};
 
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::fused;
-use crate::nn::fused::distillation::{self, LatentDistance};
+use crate::nn::fused::distillation::{self, Taught};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
 use crate::nn::vgae::{VgaeLoss, distilled_loss, is_one_pass, task_loss};
@@ -83,7 +83,7 @@ pub fn vgae(
     weights: VgaeWeights,
 ) -> Result<(VgaeLoss, VgaeKd), ModelError> {
     let latent = (&output.latent, output.kernel);
-    let ((), comparison) = LatentComparison::beside(projection, latent, taught, weights, || ())?;
+    let ((), comparison) = LatentComparison::beside(projection, latent, taught, weights, |_| ())?;
     comparison.losses(output, batch)
 }
 
@@ -93,17 +93,18 @@ pub struct LatentComparison<'a> {
     taught: [&'a Rows; 2],
     weights: VgaeWeights,
     /// Where it is a fused pass.
-    distance: Option<LatentDistance>,
+    fused: Option<Taught>,
 }
 
 impl<'a> LatentComparison<'a> {
-    /// Compares z while `decode` runs on this thread: by the others, where its loops leave them idle.
+    /// Compares z while `rest` runs on this thread: by the others, where its loops leave them idle. `rest` may take the losses, and
+    /// their gradients; what their values lack by then is told by [`Self::lacking`] afterwards.
     pub fn beside<R>(
         projection: &'a Projection,
         (latent, kernel): (&Tensor, AttentionKernel),
         taught: [&'a Rows; 2],
         weights: VgaeWeights,
-        decode: impl FnOnce() -> R,
+        rest: impl FnOnce(&Self) -> R,
     ) -> Result<(R, Self), ModelError> {
         let mut tensors = vec![latent];
         for rows in taught {
@@ -112,49 +113,56 @@ impl<'a> LatentComparison<'a> {
                 tensors.push(tensor);
             }
         }
-        let (decoded, distance) = if fused::applies(kernel, &tensors) {
-            let [latent_rows, reconstruction] = taught;
-            let targets = distillation::Targets {
-                latent: latent_rows.contiguous()?,
-                reconstruction: reconstruction.contiguous()?,
-            };
-            let (parameters, weights) = (projection.parameters(), weights.of_pass());
-            let (decoded, distance) = LatentDistance::beside(latent, parameters, targets, weights, decode)?;
-            (decoded, Some(distance))
-        } else {
-            (decode(), None)
-        };
-        Ok((decoded, Self { projection, taught, weights, distance }))
+        let mut comparison = Self { projection, taught, weights, fused: None };
+        if !fused::applies(kernel, &tensors) {
+            return Ok((rest(&comparison), comparison));
+        }
+        let [latent_rows, reconstruction] = taught;
+        let targets =
+            distillation::Targets { latent: latent_rows.contiguous()?, reconstruction: reconstruction.contiguous()? };
+        let (rest, fused) =
+            distillation::beside(latent, projection.parameters(), targets, weights.of_pass(), |fused| {
+                comparison.fused = Some(fused.shallow_clone()?);
+                Ok::<_, TchError>(rest(&comparison))
+            })?;
+        comparison.fused = Some(fused);
+        Ok((rest?, comparison))
     }
 
     /// The loss of the task and that of the student, of what was decoded.
-    pub fn losses(self, output: &VgaeOutput, batch: &Batch) -> Result<(VgaeLoss, VgaeKd), ModelError> {
-        let Some(distance) = self.distance.filter(|_| is_one_pass(output)) else {
-            let [latent, reconstruction] = self.taught;
-            let taught = [&latent.gathered()?, &reconstruction.gathered()?];
-            let task = task_loss(output, batch)?;
-            let kd = composed_vgae(self.projection, output, &task.total, taught, self.weights)?;
-            return Ok((task, kd));
-        };
-        let (task, [total, kd, latent, reconstruction]) = distilled_loss(output, batch, distance)?;
-        Ok((task, VgaeKd { latent, reconstruction, kd, total }))
+    pub fn losses(&self, output: &VgaeOutput, batch: &Batch) -> Result<(VgaeLoss, VgaeKd), ModelError> {
+        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output)) {
+            let (task, [total, kd, latent, reconstruction]) = distilled_loss(output, batch, taught)?;
+            return Ok((task, VgaeKd { latent, reconstruction, kd, total }));
+        }
+        let task = task_loss(output, batch)?;
+        let kd = self.composed(output, &task.total)?;
+        Ok((task, kd))
     }
-}
 
-fn composed_vgae(
-    projection: &Projection,
-    output: &VgaeOutput,
-    task: &Tensor,
-    [teacher_latent, teacher_reconstruction]: [&Tensor; 2],
-    weights: VgaeWeights,
-) -> Result<VgaeKd, ModelError> {
-    let projected = widened(&projection.forward(&output.latent, AttentionKernel::Composed)?)?;
-    let latent = projected.f_mse_loss(&widened(teacher_latent)?, Reduction::Mean)?;
-    let reconstruction = widened(&output.reconstruction)?;
-    let reconstruction = reconstruction.f_mse_loss(&widened(teacher_reconstruction)?, Reduction::Mean)?;
-    let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
-    let total = total(&kd, task, weights.alpha)?;
-    Ok(VgaeKd { latent, reconstruction, kd, total })
+    fn composed(&self, output: &VgaeOutput, task: &Tensor) -> Result<VgaeKd, ModelError> {
+        let Self { projection, taught: [mean, reconstruction], weights, .. } = self;
+        let latent = match &self.fused {
+            Some(taught) => taught.latent.shallow_clone(),
+            None => {
+                let projected = widened(&projection.forward(&output.latent, AttentionKernel::Composed)?)?;
+                projected.f_mse_loss(&widened(&mean.gathered()?)?, Reduction::Mean)?
+            }
+        };
+        let wanted = widened(&reconstruction.gathered()?)?;
+        let reconstruction = widened(&output.reconstruction)?.f_mse_loss(&wanted, Reduction::Mean)?;
+        let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
+        let total = total(&kd, task, weights.alpha)?;
+        Ok(VgaeKd { latent, reconstruction, kd, total })
+    }
+
+    /// What the values of total, KD and its part for the latent lack where they were taken while the comparison went on.
+    pub fn lacking(&self) -> Result<Option<[f64; 3]>, ModelError> {
+        let Some(taught) = &self.fused else { return Ok(None) };
+        let latent = taught.latent.f_double_value(&[])?;
+        let kd = self.weights.latent * latent;
+        Ok(Some([self.weights.alpha * kd, kd, latent]))
+    }
 }
 
 /// α·KD + (1−α)·task.

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::ModelError;
 use super::attention::AttentionKernel;
-use super::fused::distillation::LatentDistance;
+use super::fused::distillation::Taught;
 use super::fused::{self, score, vgae_loss};
 use super::layers::pool_layers;
 use super::vgae::VgaeOutput;
@@ -42,10 +42,10 @@ pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelEr
 pub fn distilled_loss(
     output: &VgaeOutput,
     batch: &Batch,
-    distance: LatentDistance,
+    taught: &Taught,
 ) -> Result<(VgaeLoss, [Tensor; 4]), ModelError> {
     let target = target(output, batch)?;
-    let (task, distilled) = vgae_loss::distilled_loss(&outputs(output), target, PART_WEIGHTS, distance)?;
+    let (task, distilled) = vgae_loss::distilled_loss(&outputs(output), target, PART_WEIGHTS, taught)?;
     Ok((task.into(), distilled))
 }
 

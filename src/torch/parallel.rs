@@ -20,11 +20,13 @@ mod crowding;
 mod libtorch;
 mod openmp;
 mod parts;
+mod pieces;
 mod shares;
 mod team;
 
 pub use openmp::{compute_alone, end_idle_threads};
 pub use parts::Parts;
+pub use pieces::{Pieces, beside};
 
 thread_local! {
     /// How many threads the loops of this thread have, where they are its own.
@@ -86,23 +88,6 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
         None => libtorch::run(threads, &work),
     }
     panic.raise();
-}
-
-/// Runs `main`, and has `body` called with each of `0..count`: by this thread's [`OwnThreads`] where they would wait for a loop,
-/// and what nobody has begun when `main` is done by a loop of its own. All is done when this returns.
-///
-/// `body` is bound as that of [`parallel_for`], and takes some ten microseconds at best: so long a loop of `main` may begin
-/// without the thread that is in it. A panic in either is raised again here.
-pub fn beside<R>(count: usize, body: impl Fn(usize) + Sync, main: impl FnOnce() -> R) -> R {
-    let panic = Panic::default();
-    let piece = |index| panic.catch(|| body(index));
-    let (result, begun) = match OWN_THREADS.get() {
-        Some(threads) if threads > 1 && !IN_LOOP.get() => team::beside(threads, count, &piece, main),
-        _ => (main(), 0),
-    };
-    panic.raise();
-    parallel_for(count - begun, 1, |rest| rest.for_each(|index| body(begun + index)));
-    result
 }
 
 /// The threads that loops of the calling thread may use.
@@ -190,8 +175,8 @@ mod tests {
             let visits = AtomicUsize::new(0);
             let inner = |_: usize| parallel_for(10, 1, |range| _ = visits.fetch_add(range.len(), Ordering::Relaxed));
             parallel_for(20, 1, |range| range.for_each(inner));
-            beside(20, inner, || {
-                parallel_for(20, 1, |range| range.for_each(|index| beside(1, inner, || inner(index))))
+            beside(20, inner, |_| {
+                parallel_for(20, 1, |range| range.for_each(|index| beside(1, inner, |_| inner(index))))
             });
             assert_eq!(visits.into_inner(), 10 * (20 + 20 + 2 * 20));
         });
@@ -203,9 +188,9 @@ mod tests {
         on_both_kinds_of_threads(|| {
             let in_loop = || parallel_for(100, 1, |range| assert!(!range.contains(&99), "index 99"));
             assert_eq!(caught(&in_loop), "panicked: index 99");
-            let beside_it = || beside(20, |index| assert!(index != 3, "piece {index}"), || ());
+            let beside_it = || beside(20, |index| assert!(index != 3, "piece {index}"), |_| ());
             assert_eq!(caught(&beside_it), "panicked: piece 3");
-            let in_main = || beside(20, |_| (), || panic!("main"));
+            let in_main = || beside(20, |_| (), |_| panic!("main"));
             assert_eq!(caught(&in_main), "panicked: main");
         });
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 use super::timeline::Span;
 use crate::graph::Batch;
@@ -10,14 +10,17 @@ use crate::graph::Batch;
 /// The error of an objective, of whatever module it comes from.
 pub type ObjectiveError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The loss of a batch.
+/// The loss of a batch: scalars.
 #[derive(Debug)]
 pub struct Losses {
-    /// What is minimised: a scalar with its graph.
+    /// What is minimised.
     pub total: Tensor,
-    /// Scalars in the order of [`Objective::parts`]; only reported.
+    /// In the order of [`Objective::parts`]; only reported.
     pub parts: Vec<Tensor>,
 }
+
+/// Takes the gradients of a loss.
+pub type Backward<'a> = &'a mut dyn FnMut(&Tensor) -> Result<(), TchError>;
 
 /// A stretch of the graphs of an announced batch, and the nodes that are theirs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,9 +56,10 @@ pub trait Objective {
     /// Lets go of what the last call of [`Objective::receive`] has kept.
     fn forget(&mut self) {}
 
-    /// The training loss of `batch`, which is `part` of the batch received last. Draws from torch's generator and
-    /// by the step's seed, which the loop has set. Can be asked for again, when memory ran out.
-    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+    /// The training loss of `batch`, which is `part` of the batch received last, once `backward` has taken its gradients: what
+    /// is only reported may be computed meanwhile. Draws from torch's generator and by the step's seed, which the loop has
+    /// set. Can be asked for again, when memory ran out.
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError>;
 
     /// The same loss in evaluation mode. Draws nothing.
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;

@@ -221,12 +221,14 @@ impl StepRunner {
         part: &Part,
         scale: f64,
     ) -> Result<Tensor, FitError> {
-        let losses = {
-            let _precision = self.precision.map(|kind| Autocast::enter(self.meter.device(), kind)).transpose()?;
-            objective.training_loss(batch, part).map_err(FitError::Objective)?
+        let mut precision = self.precision.map(|kind| Autocast::enter(self.meter.device(), kind)).transpose()?;
+        let mut backward = |total: &Tensor| {
+            // Each operation's backward has the precision that the operation had.
+            drop(precision.take());
+            let scaled = if scale == 1.0 { total.shallow_clone() } else { total.f_mul_scalar(scale)? };
+            scaled.f_backward()
         };
-        let scaled = if scale == 1.0 { losses.total.shallow_clone() } else { losses.total.f_mul_scalar(scale)? };
-        scaled.f_backward()?;
+        let losses = objective.training_loss(batch, part, &mut backward).map_err(FitError::Objective)?;
         values(&losses)
     }
 

@@ -8,7 +8,7 @@ use tch::{TchError, Tensor};
 use super::linear;
 use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
-use crate::torch::parallel::{Parts, beside};
+use crate::torch::parallel::{Parts, Pieces, beside};
 use crate::torch::rows::{Rows, Values};
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
@@ -55,41 +55,50 @@ impl<'a> Latents<'a> {
         Ok(Self { compared, projection, blocks, factor: factor as f32 })
     }
 
-    /// The squared distance; where they are wanted, half its gradients, times the factor: by latent and, if there is a
-    /// projection, by its weight and bias. `rest` runs on this thread, and others compute meanwhile (see [`beside`]).
+    /// Uninitialised, for half the gradients, times the factor: by latent, and each block's own by the projection, if there is one.
+    pub(super) fn room(&self) -> Result<[Tensor; 2], TchError> {
+        let (blocks, share) = (self.blocks, self.share_elements());
+        Ok([
+            empty(&[blocks.rows as i64, self.compared.columns[0] as i64])?,
+            empty(&[blocks.count() as i64, share as i64])?,
+        ])
+    }
+
+    /// The squared distance; `room` gets the gradients, where they are wanted. `rest` runs on this thread, and others compute
+    /// meanwhile (see [`beside`]).
     pub(super) fn distance<R>(
         &self,
-        with_gradients: bool,
-        rest: impl FnOnce() -> R,
-    ) -> Result<(R, f64, Vec<Tensor>), TchError> {
-        let (blocks, columns) = (self.blocks, self.compared.columns);
-        // A block's own gradients of the projection, one after the other: added up in the blocks' order.
-        let share = self.projection.as_ref().map_or(0, |_| linear::share_elements(columns));
-        let mut gradients = Vec::new();
-        if with_gradients {
-            gradients.push(empty(&[blocks.rows as i64, columns[0] as i64])?);
-            gradients.push(empty(&[blocks.count() as i64, share as i64])?);
-        }
+        room: Option<&mut [Tensor; 2]>,
+        rest: impl FnOnce(&Pieces) -> R,
+    ) -> Result<(R, f64), TchError> {
+        let (blocks, share) = (self.blocks, self.share_elements());
         let mut sums = vec![0.0; blocks.count()];
         let rest = {
             let sum_parts = Parts::new(&mut sums, 0..=blocks.count());
-            let shares = (0..=blocks.count()).map(|block| block * share).collect();
-            let bounds: [Vec<usize>; 2] = [blocks.bounds(columns[0]).collect(), shares];
-            let parts = gradients.iter_mut().zip(bounds);
-            let parts = parts.map(|(tensor, bounds)| Ok(Parts::new(view::write::<f32>("gradient", tensor)?, bounds)));
-            let parts = parts.collect::<Result<Vec<_>, TchError>>()?;
+            let parts = match room {
+                Some([latent, shares]) => Some([
+                    Parts::new(view::write("gradient", latent)?, blocks.bounds(self.compared.columns[0])),
+                    Parts::new(view::write("gradient", shares)?, (0..=blocks.count()).map(|block| block * share)),
+                ]),
+                None => None,
+            };
             let compare = |block| {
-                let mut room = parts.iter().map(|part| part.take(block));
-                let room = room.next().zip(room.next());
+                let room = parts.as_ref().map(|[latent, shares]| (latent.take(block), shares.take(block)));
                 sum_parts.take(block)[0] = self.of_rows(blocks.rows(block), room);
             };
             beside(blocks.count(), compare, rest)
         };
-        if let (Some(shares), Some(_)) = (gradients.pop(), &self.projection) {
-            let shares = view::read("shares of the gradient", &shares)?;
-            gradients.extend(linear::sums(shares, columns, self.factor)?);
-        }
-        Ok((rest, sums.iter().sum(), gradients))
+        Ok((rest, sums.iter().sum()))
+    }
+
+    /// Columns of a row before and after the projection, if there is one.
+    pub(super) fn sizes(&self) -> Option<[usize; 2]> {
+        self.projection.as_ref().map(|_| self.compared.columns)
+    }
+
+    /// Numbers of a block's own gradient of the projection.
+    fn share_elements(&self) -> usize {
+        self.sizes().map_or(0, linear::share_elements)
     }
 
     /// Of some rows, with room for the gradients by latent and projection.
@@ -197,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::torch::parallel::{OwnThreads, parallel_for};
-    use crate::torch::rows::{Blocks as Bytes, Pieces};
+    use crate::torch::rows::{Blocks as Bytes, Pieces as RowPieces};
 
     /// The rows of `matrix` in a block of bytes, three rows a piece, the last piece first.
     fn apart(matrix: &Tensor) -> Rows {
@@ -211,7 +220,14 @@ mod tests {
         }
         places.reverse();
         let blocks = Arc::new(Bytes::new(vec![Tensor::from_slice(&bytes)]).unwrap());
-        Rows::Apart(Pieces::new(blocks, places, Arc::new(starts), columns).unwrap())
+        Rows::Apart(RowPieces::new(blocks, places, Arc::new(starts), columns).unwrap())
+    }
+
+    /// The squared distance and its gradients.
+    fn with_gradients(latents: &Latents, rest: impl FnOnce(&Pieces)) -> (f64, [Tensor; 2]) {
+        let mut room = latents.room().unwrap();
+        let ((), sum) = latents.distance(Some(&mut room), rest).unwrap();
+        (sum, room)
     }
 
     #[test]
@@ -221,21 +237,20 @@ mod tests {
         let student = [normal(nodes, inputs), normal(outputs, inputs), normal(1, outputs).reshape([outputs])];
         let target = Rows::Whole(normal(nodes, outputs));
         let latents = Latents::new(&student, &target, 0.3).unwrap();
-        let ((), sum, gradients) = latents.distance(true, || ()).unwrap();
+        let expected = with_gradients(&latents, |_| ());
         for round in 0..30 {
             let _own = OwnThreads::new();
             // Loops meanwhile, more of them each time.
             let decoded = AtomicUsize::new(0);
-            let decode = || {
+            let decode = |_: &Pieces| {
                 for _ in 0..round {
                     parallel_for(64, 1, |range| _ = decoded.fetch_add(range.len(), Ordering::Relaxed));
                 }
             };
-            let ((), found, found_gradients) = latents.distance(true, decode).unwrap();
-            assert_eq!((decoded.into_inner(), found), (64 * round, sum));
-            assert!(found_gradients == gradients, "a gradient depends on who computes it");
+            assert!(with_gradients(&latents, decode) == expected, "the result depends on who computes it");
+            assert_eq!(decoded.into_inner(), 64 * round);
             // Unwinding takes the work back from whoever is at it.
-            let panics = || latents.distance(true, || panic!("out of memory")).map(|((), ..)| ());
+            let panics = || latents.distance(None, |_| panic!("out of memory")).map(|((), ..)| ());
             assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
         }
     }
@@ -252,16 +267,12 @@ mod tests {
             }
             let [whole, apart] = [Rows::Whole(mean.shallow_clone()), apart(&mean)].map(|target| {
                 let latents = Latents::new(&inputs_of_pass, &target, 0.3).unwrap();
-                let ((), alone, none) = latents.distance(false, || ()).unwrap();
-                let ((), sum, gradients) = latents.distance(true, || ()).unwrap();
-                assert_eq!((alone, none.len()), (sum, 0), "gradients change the distance");
-                assert_eq!(gradients.len(), inputs_of_pass.len());
+                let ((), alone) = latents.distance(None, |_| ()).unwrap();
+                let (sum, gradients) = with_gradients(&latents, |_| ());
+                assert_eq!(alone, sum, "gradients change the distance");
                 (sum, gradients)
             });
-            assert_eq!(whole.0, apart.0);
-            for (whole, apart) in whole.1.iter().zip(&apart.1) {
-                assert!(whole == apart, "a gradient depends on where the targets lie, {outputs} columns");
-            }
+            assert!(whole == apart, "the result depends on where the targets lie, {outputs} columns");
         }
     }
 }

@@ -1,18 +1,22 @@
-//! How far a VGAE's latent is from its teacher's, in one pass, and what that counts in a loss:
-//! `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`. The rest is the loss's own pass (see [`super::vgae_loss`]).
+//! How far a VGAE's latent is from its teacher's: `mean|P·z + b − μ|²`, three matrix products forward and next to nothing backward.
 //!
-//! The pass over latents is three matrix products. It needs nothing but z, and its result is wanted when the student's
-//! decoders are done: the threads of their loops do it where they would wait for the next one.
+//! They need nothing but z, and nobody asks for their results before the gradients of z are added up: the threads of a step's
+//! loops do them where they would wait for the next one, beside the decoders, forward and backward, and the loss.
 //!
 //! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they lie
 //! in the core's cache, multiplied back into the gradients of z, P and b (see [`super::distances`]). The backward hands
 //! those on, scaled where the loss was.
 
+use std::ffi::CStr;
+
 use tch::{TchError, Tensor};
 
 use super::distances::Latents;
-use crate::torch::autograd;
+use super::linear;
+use crate::torch::autograd::{self, Forward, Function};
+use crate::torch::parallel::Pieces;
 use crate::torch::rows::Rows;
+use crate::torch::view;
 
 /// What the teacher gave, rows are nodes; f32 on the CPU, tensors contiguous. Kept rows are read where they lie.
 pub struct Targets {
@@ -22,7 +26,7 @@ pub struct Targets {
     pub reconstruction: Rows,
 }
 
-/// Weights of the parts.
+/// Weights of `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
     /// α
@@ -33,99 +37,101 @@ pub struct Weights {
     pub reconstruction: f64,
 }
 
-/// How far a student's latent is from its teacher's, and in which directions.
-pub struct LatentDistance {
-    /// z, then weight and bias of the projection if there is one.
-    inputs: Vec<Tensor>,
-    /// Of the squared differences.
-    sum: f64,
-    /// Half its gradients by the inputs, times [`Self::kept_factor`], where they are wanted.
-    gradients: Vec<Tensor>,
+/// What a loss with distillation is made of, besides the outputs of the student.
+pub struct Taught {
+    /// The distance of the latents, a scalar with its graph. Its value is 0 until the comparison is over.
+    pub latent: Tensor,
+    /// x̂', `[num_nodes, features]`
+    pub reconstruction: Rows,
+    /// Of the parts.
+    pub weights: Weights,
+}
+
+impl Taught {
+    /// Another handle to the same.
+    pub fn shallow_clone(&self) -> Result<Self, TchError> {
+        let (latent, reconstruction) = (self.latent.shallow_clone(), self.reconstruction.contiguous()?);
+        Ok(Self { latent, reconstruction, weights: self.weights })
+    }
+}
+
+/// Compares z, `[num_nodes, latent]`, with its target, by weight `[teacher_latent, latent]` and bias `[teacher_latent]` of a
+/// projection; without one the latents have the same columns. `rest` runs on this thread and may take gradients. When this
+/// returns the comparison is over.
+pub fn beside<R>(
+    latent: &Tensor,
+    projection: Option<[&Tensor; 2]>,
     targets: Targets,
     weights: Weights,
+    rest: impl FnOnce(&Taught) -> R,
+) -> Result<(R, Taught), TchError> {
+    let inputs = [latent].into_iter().chain(projection.into_iter().flatten());
+    let inputs = inputs.map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?;
+    let of_inputs: Vec<&Tensor> = inputs.iter().collect();
+    let Targets { latent: target, reconstruction } = targets;
+    let values = target.numel().max(1) as f64;
+    // What the gradients are multiplied by when the total alone is trained on, and not scaled. Never zero.
+    let weight = f64::from((weights.alpha * weights.latent) as f32);
+    let factor = of_squares(if weight == 0.0 { 1.0 } else { weight }, values);
+    let latents = Latents::new(&inputs, &target, factor)?;
+    let mut room = if autograd::is_recorded(&of_inputs)? { Some(latents.room()?) } else { None };
+    let gradients = room.as_ref().map(|room| room.each_ref().map(Tensor::shallow_clone));
+    let (compared, sum) = latents.distance(room.as_mut(), |pieces| {
+        let comparison = Comparison { pieces: pieces.clone(), gradients, factor, values, projection: latents.sizes() };
+        let latent = autograd::apply(comparison, &of_inputs)?.pop().unwrap_or_default();
+        let taught = Taught { latent, reconstruction, weights };
+        Ok::<_, TchError>((rest(&taught), taught))
+    })?;
+    let (rest, taught) = compared?;
+    _ = taught.latent.f_data()?.f_fill_(sum / values)?;
+    Ok((rest, taught))
 }
 
-/// What gradients are multiplied by.
-pub(super) struct Factors {
-    /// Those of the task's loss.
-    pub(super) task: f64,
-    /// The differences of latents.
-    pub(super) latent: f64,
-    /// The differences of reconstructions.
-    pub(super) reconstruction: f64,
+/// What the differences are multiplied by, for a gradient by the mean of so many squares.
+fn of_squares(of_mean: f64, values: f64) -> f64 {
+    2.0 * of_mean / values
 }
 
-impl LatentDistance {
-    /// Of z, `[num_nodes, latent]`, with weight `[teacher_latent, latent]` and bias `[teacher_latent]` of the projection;
-    /// without one the latents have the same columns. `rest` runs on this thread, and meanwhile the threads of its loops
-    /// compute this where they would wait.
-    pub fn beside<R>(
-        latent: &Tensor,
-        projection: Option<[&Tensor; 2]>,
-        targets: Targets,
-        weights: Weights,
-        rest: impl FnOnce() -> R,
-    ) -> Result<(R, Self), TchError> {
-        let inputs = [latent].into_iter().chain(projection.into_iter().flatten());
-        let inputs = inputs.map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?;
-        let recorded = autograd::is_recorded(&inputs.iter().collect::<Vec<_>>())?;
-        let mut distance = Self { inputs, sum: 0.0, gradients: Vec::new(), targets, weights };
-        let latents = Latents::new(&distance.inputs, &distance.targets.latent, distance.kept_factor())?;
-        let (rest, sum, gradients) = latents.distance(recorded, rest)?;
-        (distance.sum, distance.gradients) = (sum, gradients);
-        Ok((rest, distance))
+/// The place of the comparison in the graph: before the decoders, so that its backward comes after theirs.
+struct Comparison {
+    pieces: Pieces,
+    /// Half the gradients by z and, by blocks, by the projection, times `factor`; there when the pieces are finished.
+    gradients: Option<[Tensor; 2]>,
+    factor: f64,
+    /// That are compared.
+    values: f64,
+    /// Columns of z, and of the target, where there is a projection.
+    projection: Option<[usize; 2]>,
+}
+
+impl Function for Comparison {
+    const NAME: &'static CStr = c"fused comparison of latents";
+
+    fn forward(&mut self, _: &[&Tensor], _: bool) -> Result<Forward, TchError> {
+        Ok(Forward { outputs: vec![Tensor::from(0.0_f32)], saved: Vec::new() })
     }
 
-    /// x̂' of the teacher.
-    pub(super) fn reconstruction(&self) -> &Rows {
-        &self.targets.reconstruction
-    }
-
-    /// z, then weight and bias of the projection if there is one.
-    pub(super) fn take_inputs(&mut self) -> Vec<Tensor> {
-        std::mem::take(&mut self.inputs)
-    }
-
-    /// The kept gradients by the inputs; none where they are not wanted.
-    pub(super) fn take_gradients(&mut self) -> Vec<Tensor> {
-        std::mem::take(&mut self.gradients)
-    }
-
-    /// The total, the weighted sum of the distances, and those of latent and reconstruction, for a task's loss and the sum of the
-    /// squared differences of reconstructions.
-    pub(super) fn scalars(&self, task: f64, of_reconstruction: f64) -> [f64; 4] {
-        let Self { targets, weights, .. } = self;
-        let latent = self.sum / targets.latent.numel().max(1) as f64;
-        let reconstruction = of_reconstruction / targets.reconstruction.numel().max(1) as f64;
-        let kd = weights.latent * latent + weights.reconstruction * reconstruction;
-        [weights.alpha * kd + (1.0 - weights.alpha) * task, kd, latent, reconstruction]
-    }
-
-    /// For gradients by these scalars.
-    pub(super) fn factors(&self, [of_total, of_kd, of_latent, of_reconstruction]: [f64; 4]) -> Factors {
-        let Weights { alpha, latent, reconstruction } = self.weights;
-        let of_kd = of_kd + alpha * of_total;
-        Factors {
-            task: (1.0 - alpha) * of_total,
-            latent: of_squares(of_latent + of_kd * latent, &self.targets.latent),
-            reconstruction: of_squares(of_reconstruction + of_kd * reconstruction, &self.targets.reconstruction),
+    fn backward(
+        &self,
+        _: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let [Some(of_mean)] = &gradients[..] else { return Ok(needed.iter().map(|_| None).collect()) };
+        let Some([of_latent, shares]) = &self.gradients else {
+            return Err(TchError::Shape("no gradients were taken of a comparison".to_owned()));
+        };
+        let factor = of_squares(of_mean.f_double_value(&[])?, self.values);
+        self.pieces.finish();
+        let mut results = vec![of_latent.shallow_clone()];
+        if let Some(sizes) = self.projection {
+            let shares = view::read("shares of the gradient", shares)?;
+            results.extend(linear::sums(shares, sizes, self.factor as f32)?);
         }
+        let scaled = |gradient: Tensor| match factor == self.factor {
+            true => Ok(gradient),
+            false => gradient.f_mul_scalar(factor / self.factor),
+        };
+        results.into_iter().map(|gradient| scaled(gradient).map(Some)).collect()
     }
-
-    /// What the kept gradients have been multiplied by: the factor when the total alone is trained on, and not scaled. Never zero.
-    fn kept_factor(&self) -> f64 {
-        let weight = self.weights.alpha * self.weights.latent;
-        of_squares(if weight == 0.0 { 1.0 } else { weight }, &self.targets.latent)
-    }
-
-    /// A kept gradient, multiplied by `factor` instead.
-    pub(super) fn scaled(&self, gradient: Tensor, factor: f64) -> Result<Tensor, TchError> {
-        let kept = self.kept_factor();
-        if factor == kept { Ok(gradient) } else { gradient.f_mul_scalar(factor / kept) }
-    }
-}
-
-/// What the differences from `target` are multiplied by, for a gradient by the mean of their squares.
-fn of_squares(of_mean: f64, target: &Rows) -> f64 {
-    2.0 * of_mean / target.numel().max(1) as f64
 }

@@ -4,8 +4,8 @@
 //! - ID: mean over nodes of `log Σ exp(logits) − logits[id]`;
 //! - successors: binary cross entropy against the multi-hot set, mean of `softplus(logit)` less the ones' logits;
 //! - KL: −½ · mean of `1 + log σ² − μ² − σ²`;
-//! - with a teacher, `α·(w_z·mean|P·z + b − μ'|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`, where the latents were compared before
-//!   (see [`LatentDistance`]).
+//! - with a teacher, `α·(w_z·mean|P·z + b − μ'|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`, where the latents are compared elsewhere
+//!   (see [`super::distillation`]).
 //!
 //! The gradients are taken while the outputs lie in the core's cache, out of the loss's own exponentials. They are those of the
 //! loss that is trained on, not scaled: a backward that asks for these hands them on, any other repeats the pass.
@@ -14,10 +14,11 @@ use std::ffi::CStr;
 
 use tch::{TchError, Tensor};
 
-use super::distillation::LatentDistance;
+use super::distillation::{Taught, Weights};
 use super::{Blocks, empty, expect_elements, expect_ids, shape};
 use crate::torch::autograd::{self, Forward, Function};
-use pass::Factors;
+use crate::torch::rows::Rows;
+use pass::ByMeans;
 use rows::Slices;
 
 mod pass;
@@ -68,9 +69,8 @@ const KD_SCALARS: usize = 4;
 
 /// Reconstruction, ID, successors, KL, and their sum by `weights`: scalars.
 pub fn task_loss(outputs: &Outputs, target: Target, weights: [f64; 4]) -> Result<[Tensor; TASK_SCALARS], TchError> {
-    let loss = Loss { target, weights, distance: None };
-    let scalars = autograd::apply(loss, &outputs.contiguous()?.each_ref())?;
-    exactly(scalars)
+    let loss = Loss { target, weights, distillation: None };
+    exactly(autograd::apply(loss, &outputs.contiguous()?.each_ref())?)
 }
 
 /// As [`task_loss`], and the total with distillation, the weighted sum of the two distances, and the distances of latent and
@@ -79,12 +79,12 @@ pub fn distilled_loss(
     outputs: &Outputs,
     target: Target,
     weights: [f64; 4],
-    mut distance: LatentDistance,
+    taught: &Taught,
 ) -> Result<([Tensor; TASK_SCALARS], [Tensor; KD_SCALARS]), TchError> {
-    let of_latents = distance.take_inputs();
+    let distillation = Distillation { reconstruction: taught.reconstruction.contiguous()?, weights: taught.weights };
     let outputs = outputs.contiguous()?;
-    let inputs: Vec<&Tensor> = outputs.iter().chain(&of_latents).collect();
-    let mut of_task = autograd::apply(Loss { target, weights, distance: Some(distance) }, &inputs)?;
+    let inputs: Vec<&Tensor> = outputs.iter().chain([&taught.latent]).collect();
+    let mut of_task = autograd::apply(Loss { target, weights, distillation: Some(distillation) }, &inputs)?;
     let of_kd = of_task.split_off(TASK_SCALARS.min(of_task.len()));
     Ok((exactly(of_task)?, exactly(of_kd)?))
 }
@@ -97,18 +97,45 @@ fn exactly<const COUNT: usize>(scalars: Vec<Tensor>) -> Result<[Tensor; COUNT], 
 struct Loss {
     target: Target,
     weights: [f64; 4],
-    distance: Option<LatentDistance>,
+    distillation: Option<Distillation>,
+}
+
+struct Distillation {
+    reconstruction: Rows,
+    weights: Weights,
+}
+
+impl Distillation {
+    /// The total, the weighted sum of the distances, and those of latent and reconstruction.
+    fn scalars(&self, task: f64, latent: f64, of_reconstruction: f64) -> [f64; KD_SCALARS] {
+        let Weights { alpha, latent: of_latent, reconstruction: of_mean } = self.weights;
+        let reconstruction = of_reconstruction / self.values();
+        let kd = of_latent * latent + of_mean * reconstruction;
+        [alpha * kd + (1.0 - alpha) * task, kd, latent, reconstruction]
+    }
+
+    /// For gradients by these scalars, those by the task's loss, and by the distances of latent and reconstruction.
+    fn gradients(&self, [of_total, of_kd, of_latent, of_reconstruction]: [f64; KD_SCALARS]) -> [f64; 3] {
+        let Weights { alpha, latent, reconstruction } = self.weights;
+        let of_kd = of_kd + alpha * of_total;
+        [(1.0 - alpha) * of_total, of_latent + of_kd * latent, of_reconstruction + of_kd * reconstruction]
+    }
+
+    /// Values of the reconstruction.
+    fn values(&self) -> f64 {
+        self.reconstruction.numel().max(1) as f64
+    }
 }
 
 impl Loss {
     fn slices<'a>(&'a self, inputs: &'a [Tensor]) -> Result<Slices<'a>, TchError> {
-        Slices::new(inputs, &self.target, self.distance.as_ref().map(LatentDistance::reconstruction))
+        Slices::new(inputs, &self.target, self.distillation.as_ref().map(|taught| &taught.reconstruction))
     }
 
     /// The gradients by the scalars where one loss alone is trained on, and not scaled.
     fn trained_on(&self) -> Vec<f64> {
         let mut gradients = vec![0.0; TASK_SCALARS];
-        if self.distance.is_some() {
+        if self.distillation.is_some() {
             gradients.extend([1.0, 0.0, 0.0, 0.0]);
         } else {
             gradients[TASK_SCALARS - 1] = 1.0;
@@ -116,17 +143,16 @@ impl Loss {
         gradients
     }
 
-    /// What the gradients by the elements are multiplied by, for these gradients by the scalars.
-    fn factors(&self, gradients: &[f64], counts: [f64; 4]) -> Factors {
+    /// For gradients by the scalars, those by the means they are made of.
+    fn by_means(&self, gradients: &[f64]) -> ByMeans {
         let (of_task, of_kd) = gradients.split_at(TASK_SCALARS);
-        let (mut task, mut taught) = (of_task[TASK_SCALARS - 1], 0.0);
-        if let (Some(distance), &[total, kd, latent, reconstruction]) = (&self.distance, of_kd) {
-            let of_distance = distance.factors([total, kd, latent, reconstruction]);
-            task += of_distance.task;
-            taught = of_distance.reconstruction;
+        let (mut task, mut latent, mut taught) = (of_task[TASK_SCALARS - 1], 0.0, 0.0);
+        if let (Some(distillation), &[total, kd, of_latent, of_reconstruction]) = (&self.distillation, of_kd) {
+            let of_total;
+            [of_total, latent, taught] = distillation.gradients([total, kd, of_latent, of_reconstruction]);
+            task += of_total;
         }
-        let part = |index: usize| ((of_task[index] + task * self.weights[index]) / counts[index]) as f32;
-        Factors { task: std::array::from_fn(part), taught: taught as f32 }
+        ByMeans { task: std::array::from_fn(|part| of_task[part] + task * self.weights[part]), latent, taught }
     }
 }
 
@@ -137,7 +163,7 @@ impl Function for Loss {
         let mut saved: Vec<Tensor> = inputs.iter().take(OUTPUTS).map(|input| input.shallow_clone()).collect();
         let slices = self.slices(&saved)?;
         let counts = slices.counts();
-        let (sums, gradients) = pass::run(&slices, self.factors(&self.trained_on(), counts), recorded)?;
+        let (sums, gradients) = pass::run(&slices, &self.by_means(&self.trained_on()), recorded)?;
         let [parts @ .., of_taught] = sums;
         let means: [f64; 4] = std::array::from_fn(|part| parts[part] / counts[part]);
         let task = means.iter().zip(self.weights).map(|(mean, weight)| mean * weight).sum::<f64>();
@@ -148,9 +174,8 @@ impl Function for Loss {
         } else {
             saved.clear();
         }
-        if let Some(distance) = &mut self.distance {
-            scalars.extend(distance.scalars(task, of_taught));
-            saved.extend(distance.take_gradients());
+        if let (Some(distillation), [.., latent]) = (&self.distillation, inputs) {
+            scalars.extend(distillation.scalars(task, latent.f_double_value(&[])?, of_taught));
         }
         Ok(Forward { outputs: scalars.into_iter().map(|value| Tensor::from(value as f32)).collect(), saved })
     }
@@ -166,19 +191,14 @@ impl Function for Loss {
         let mut saved = saved.into_iter();
         let outputs: Vec<Tensor> = saved.by_ref().take(OUTPUTS).collect();
         let mut results: Vec<Tensor> = saved.by_ref().take(OUTPUTS).collect();
+        let by_means = self.by_means(&wanted);
         if wanted != self.trained_on() {
-            let slices = self.slices(&outputs)?;
-            (_, results) = pass::run(&slices, self.factors(&wanted, slices.counts()), true)?;
+            (_, results) = pass::run(&self.slices(&outputs)?, &by_means, true)?;
         }
-        if let (Some(distance), &[.., total, kd, latent, reconstruction]) = (&self.distance, &wanted[..]) {
-            let factors = distance.factors([total, kd, latent, reconstruction]);
-            for gradient in saved {
-                results.push(distance.scaled(gradient, factors.latent)?);
-            }
-        }
-        // Of latents that are not trained there are no gradients.
         let mut results: Vec<_> = results.into_iter().map(Some).collect();
-        results.resize_with(needed.len(), || None);
+        if needed.len() > OUTPUTS {
+            results.push(Some(Tensor::from(by_means.latent as f32)));
+        }
         Ok(results)
     }
 }

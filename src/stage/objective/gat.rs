@@ -9,7 +9,7 @@ use crate::distill::losses::{self, LogitLoss};
 use crate::graph::Batch;
 use crate::nn::vgae::Mode;
 use crate::nn::{ClassLoss, Gat, ModelError};
-use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
+use crate::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
 use crate::train::timeline::Span;
 
 /// A classifier that is trained, perhaps by a teacher.
@@ -121,8 +121,10 @@ impl Objective for GatObjective {
         self.teacher.forget();
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Training)
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        let losses = self.loss(batch, part, Mode::Training)?;
+        backward(&losses.total)?;
+        Ok(losses)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {

@@ -4,14 +4,14 @@ use tch::{TchError, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
 use crate::distill::hints::Hints;
-use crate::distill::losses::{LatentComparison, Projection, VgaeWeights};
+use crate::distill::losses::{LatentComparison, Projection, VgaeKd, VgaeWeights};
 use crate::distill::{TargetName, TargetRows};
 use crate::graph::Batch;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::vgae::{Mode, VgaeLoss, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::torch::rows::Rows;
-use crate::train::objective::{Losses, Objective, ObjectiveError, Part};
+use crate::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
 use crate::train::timeline::Span;
 
 /// Parts of the loss; the last only where there are hints.
@@ -57,7 +57,7 @@ impl Translation {
 }
 
 impl VgaeObjective {
-    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode, backward: Backward) -> Result<Losses, ObjectiveError> {
         let Self { model, teacher, distillation } = self;
         let latent = model.latent(batch, mode)?;
         teacher.read()?;
@@ -66,10 +66,11 @@ impl VgaeObjective {
         let decode = || model.decode(batch, mode, latent);
         let (Distilled { total, outputs, hint }, task) = match (distillation, targets) {
             (Some(distillation), Some(targets)) => {
-                distil(distillation, (&z, model.kernel()), (&targets, batch), decode)?
+                distil(distillation, (&z, model.kernel()), (&targets, batch), decode, backward)?
             }
             _ => {
                 let task = task_loss(&decode()?, batch)?;
+                backward(&task.total)?;
                 let none = || absent(&task.total);
                 let total = task.total.shallow_clone();
                 (Distilled { total, outputs: [none(), none(), none()], hint: None }, task)
@@ -91,32 +92,56 @@ struct Distilled {
     hint: Option<Tensor>,
 }
 
-/// The losses of a student whose z is compared with the teacher's while it is decoded.
+/// The losses of a student whose z is compared with the teacher's while it is decoded, and gradients are taken.
 fn distil(
     distillation: &VgaeDistillation,
     latent: (&Tensor, AttentionKernel),
     (targets, batch): (&TargetRows, &Batch),
     decode: impl FnOnce() -> Result<VgaeOutput, ModelError>,
+    backward: Backward,
 ) -> Result<(Distilled, VgaeLoss), ObjectiveError> {
     let (mean, reconstruction) = (target(targets, TargetName::Latent)?, target(targets, TargetName::Reconstruction)?);
     let translation = distillation.translation.as_ref();
     let translated = translation.map(|translation| Ok(Rows::Whole(translation.apply(&reconstruction.gathered()?)?)));
     let translated = translated.transpose().map_err(|error: TchError| ModelError::from(error))?;
     let taught = [mean, translated.as_ref().unwrap_or(reconstruction)];
-    let VgaeDistillation { projection, weights, .. } = distillation;
-    let (output, comparison) = LatentComparison::beside(projection, latent, taught, *weights, decode)?;
-    let output = output?;
-    let (task, losses) = comparison.losses(&output, batch)?;
-    let Some(hints) = &distillation.hints else {
-        let outputs = [losses.kd, losses.latent, losses.reconstruction];
-        return Ok((Distilled { total: losses.total, outputs, hint: None }, task));
+    let VgaeDistillation { projection, weights, hints, .. } = distillation;
+    let (losses, comparison) = LatentComparison::beside(projection, latent, taught, *weights, |comparison| {
+        let output = decode()?;
+        let (task, losses) = comparison.losses(&output, batch)?;
+        let losses = with_hint(hints.as_ref(), losses, &output, targets, weights.alpha)?;
+        // Here the student's outputs go: the backward frees as it passes.
+        drop(output);
+        backward(&losses.total)?;
+        Ok::<_, ObjectiveError>((losses, task))
+    })?;
+    let (mut losses, task) = losses?;
+    if let Some(lacking) = comparison.lacking()? {
+        let [kd, latent, _] = &mut losses.outputs;
+        for (scalar, lacking) in [&mut losses.total, kd, latent].into_iter().zip(lacking) {
+            *scalar = Tensor::from((scalar.f_double_value(&[])? + lacking) as f32);
+        }
+    }
+    Ok((losses, task))
+}
+
+/// The losses with that of a hidden layer, where one is distilled, too.
+fn with_hint(
+    hints: Option<&Hints>,
+    VgaeKd { total, kd, latent, reconstruction }: VgaeKd,
+    output: &VgaeOutput,
+    targets: &TargetRows,
+    alpha: f64,
+) -> Result<Distilled, ObjectiveError> {
+    let Some(hints) = hints else {
+        return Ok(Distilled { total, outputs: [kd, latent, reconstruction], hint: None });
     };
     let hidden =
         output.hidden.as_ref().ok_or("a hidden layer is to be distilled, and the student's model keeps none")?;
     let hint = hints.distance(hidden, &target(targets, TargetName::HiddenNodes)?.gathered()?)?;
-    let hinted = hints.add_to(hint, [&losses.kd, &losses.total], distillation.weights.alpha)?;
-    let outputs = [hinted.kd, losses.latent, losses.reconstruction];
-    Ok((Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) }, task))
+    let hinted = hints.add_to(hint, [&kd, &total], alpha)?;
+    let outputs = [hinted.kd, latent, reconstruction];
+    Ok(Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) })
 }
 
 impl Objective for VgaeObjective {
@@ -148,12 +173,12 @@ impl Objective for VgaeObjective {
         self.teacher.forget();
     }
 
-    fn training_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Training)
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Training, backward)
     }
 
     fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
-        self.loss(batch, part, Mode::Evaluation)
+        self.loss(batch, part, Mode::Evaluation, &mut |_| Ok(()))
     }
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {

@@ -106,30 +106,42 @@ impl Owner {
         drop(end);
     }
 
-    /// Runs `main`, and offers helpers without a loop `count` pieces of work, after a call of `wake`. Returns what `main` does,
-    /// and how many pieces were begun; they are done.
-    pub(super) fn beside<R>(
-        &self,
-        count: usize,
-        work: &Work,
-        wake: impl FnOnce(),
-        main: impl FnOnce() -> R,
-    ) -> (R, usize) {
-        let board = &*self.board;
-        // SAFETY: called until `withdraw` goes, when `work` is still there.
-        let pieces = Pieces { count, next: AtomicUsize::new(0), work: unsafe { outliving(work) } };
-        let withdraw = Withdraw(board);
-        board.pieces.0.store((&raw const pieces).cast_mut(), Ordering::SeqCst);
+    /// Offers helpers without a loop `count` pieces of work, instead of those offered before, and calls `wake`.
+    pub(super) fn offer(&self, count: usize, work: &'static Work<'static>, wake: impl FnOnce()) -> Offer {
+        let pieces = Box::new(Pieces { count, next: AtomicUsize::new(0), work });
+        self.board.pieces.0.store((&raw const *pieces).cast_mut(), Ordering::SeqCst);
         wake();
-        let result = main();
-        drop(withdraw);
-        (result, pieces.next.load(Ordering::Relaxed).min(count))
+        Offer { board: Arc::clone(&self.board), pieces }
+    }
+}
+
+/// Pieces of work that helpers may begin until this goes.
+pub(super) struct Offer {
+    board: Arc<Board>,
+    pieces: Box<Pieces>,
+}
+
+impl Offer {
+    /// Lets nobody begin another piece. Returns how many were begun; they are done.
+    pub(super) fn withdraw(&self) -> usize {
+        let offered = (&raw const *self.pieces).cast_mut();
+        // Where others are offered meanwhile, they stay.
+        let pieces = &self.board.pieces.0;
+        let _ = pieces.compare_exchange(offered, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+        wait_until_none(&self.board.at_pieces);
+        self.pieces.next.load(Ordering::Relaxed).min(self.pieces.count)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.withdraw();
     }
 }
 
 /// # Safety
 /// Nobody has the result any more when `work` goes.
-unsafe fn outliving<'a>(work: &'a Work<'a>) -> &'static Work<'static> {
+pub(super) unsafe fn outliving<'a>(work: &'a Work<'a>) -> &'static Work<'static> {
     // SAFETY: as the caller promises; nothing but the lifetimes differs.
     unsafe { std::mem::transmute::<&'a Work<'a>, &'static Work<'static>>(work) }
 }
@@ -144,16 +156,6 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.board.loops.0.store(self.even, Ordering::SeqCst);
         wait_until_none(&self.board.inside);
-    }
-}
-
-/// Takes pieces back, also where their owner unwinds.
-struct Withdraw<'a>(&'a Board);
-
-impl Drop for Withdraw<'_> {
-    fn drop(&mut self) {
-        self.0.pieces.0.store(ptr::null_mut(), Ordering::SeqCst);
-        wait_until_none(&self.0.at_pieces);
     }
 }
 

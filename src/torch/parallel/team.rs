@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::board::{Board, Owner, TURNS_ALONE, Work, wait_a_turn};
+use super::board::{Board, Offer, Owner, TURNS_ALONE, Work, wait_a_turn};
 use super::{Apart, IN_LOOP};
 
 /// Without a loop for so long, a helper sleeps.
@@ -32,13 +32,9 @@ pub(super) fn run(threads: usize, work: &Work) {
     IN_LOOP.set(false);
 }
 
-/// Runs `main`, and lets helpers without a loop call `work`, which must not panic, with 0, 1, 2 and so on below `count`. Returns
-/// what `main` does, and how many calls were begun; they are done when this returns.
-pub(super) fn beside<R>(threads: usize, count: usize, work: &Work, main: impl FnOnce() -> R) -> (R, usize) {
-    match team(threads) {
-        Some(team) => team.owner.beside(count, work, || team.wake(threads), main),
-        None => (main(), 0),
-    }
+/// Lets helpers without a loop call `work`, which must not panic, with 0, 1, 2 and so on below `count`, until the result goes.
+pub(super) fn offer(threads: usize, count: usize, work: &'static Work<'static>) -> Option<Offer> {
+    team(threads).map(|team| team.owner.offer(count, work, || team.wake(threads)))
 }
 
 /// This thread's, with helpers for loops of so many threads. `None` while the thread ends.
@@ -179,20 +175,21 @@ mod tests {
 
     #[test]
     fn helpers_do_pieces_while_the_thread_does_something_else() {
+        static DONE: AtomicUsize = AtomicUsize::new(0);
         let team = Team::new();
         team.grow(2);
-        let done = AtomicUsize::new(0);
-        let piece = |_: usize| _ = done.fetch_add(1, Ordering::SeqCst);
-        let wait_for_all = || {
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while done.load(Ordering::SeqCst) < 50 {
-                assert!(Instant::now() < deadline, "{done:?} of 50 pieces");
-                std::thread::yield_now();
-            }
-            "done"
-        };
-        assert_eq!(team.owner.beside(50, &piece, || team.wake(2), wait_for_all), ("done", 50));
-        assert_eq!(done.load(Ordering::SeqCst), 50);
+        let offer = team.owner.offer(50, &|_| _ = DONE.fetch_add(1, Ordering::SeqCst), || team.wake(2));
+        until("pieces are left", || DONE.load(Ordering::SeqCst) == 50);
+        assert_eq!(offer.withdraw(), 50);
+        // Of two offers the last one is taken, and withdrawing the first leaves it.
+        let [first, second] = [20, 30].map(|count| {
+            let offer = team.owner.offer(count, &|_| _ = DONE.fetch_add(1, Ordering::SeqCst), || ());
+            (offer, count)
+        });
+        let begun = first.0.withdraw();
+        team.wake(2);
+        until("the last offer is not taken", || DONE.load(Ordering::SeqCst) == 80 + begun);
+        assert_eq!(second.0.withdraw(), second.1);
     }
 
     #[test]
@@ -202,7 +199,7 @@ mod tests {
             for round in 0..300 {
                 let (pieces, indices) = ([const { AtomicUsize::new(0) }; 40], AtomicUsize::new(0));
                 let piece = |index: usize| _ = pieces[index].fetch_add(1, Ordering::Relaxed);
-                let found = beside(40, piece, || {
+                let found = beside(40, piece, |_| {
                     (0..round % 7).for_each(|_| {
                         parallel_for(64, 1, |range| _ = indices.fetch_add(range.len(), Ordering::Relaxed));
                     });

@@ -12,22 +12,39 @@ use crate::torch::parallel::Parts;
 use crate::torch::simd::{Instructions, Kernel, dispatch};
 use crate::torch::view;
 
-/// What gradients are multiplied by.
+/// Gradients of what is trained on by the means that it is made of.
+pub(super) struct ByMeans {
+    /// Reconstruction, ID, successors and KL.
+    pub(super) task: [f64; 4],
+    /// The distance of the latent from the teacher's.
+    pub(super) latent: f64,
+    /// The distance of the reconstruction from the teacher's.
+    pub(super) taught: f64,
+}
+
+/// What gradients by the elements are multiplied by.
 #[derive(Clone, Copy)]
-pub(super) struct Factors {
-    /// By reconstruction, ID, successors and KL.
-    pub(super) task: [f32; 4],
+struct Factors {
+    task: [f32; 4],
     /// The differences from the teacher's reconstruction.
-    pub(super) taught: f32,
+    taught: f32,
+}
+
+impl Factors {
+    fn new(by_means: &ByMeans, counts: [f64; 4]) -> Self {
+        let task = std::array::from_fn(|part| (by_means.task[part] / counts[part]) as f32);
+        Self { task, taught: (2.0 * by_means.taught / counts[0].max(1.0)) as f32 }
+    }
 }
 
 /// Sums over the nodes: reconstruction, ID, successors, KL, and the distance of the reconstruction from the teacher's. Where they
 /// are wanted, the gradients by the outputs.
 pub(super) fn run(
     slices: &Slices,
-    factors: Factors,
+    by_means: &ByMeans,
     with_gradients: bool,
 ) -> Result<([f64; 5], Vec<Tensor>), TchError> {
+    let factors = Factors::new(by_means, slices.counts());
     let (blocks, widths) = (slices.blocks, slices.widths());
     let mut gradients = Vec::new();
     if with_gradients {
