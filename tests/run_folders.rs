@@ -129,10 +129,11 @@ fn best_and_last(run: &Path) -> [serde_json::Value; 2] {
 #[test]
 fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
     let workplace = Workplace::new();
-    // At this rate losses jump about: they fall no more long before the run is stopped early.
+    // At this rate losses jump about, and fall no more long before the run is stopped early. At ten times the rate most
+    // seeds end in a loss that is no number.
     let teacher = |more: &[&str]| {
         let common =
-            ["--max-epochs", "500", "--patience", "25", "--lr", "3", "--schedule", "constant", "--threads", "1"];
+            ["--max-epochs", "500", "--patience", "25", "--lr", "0.3", "--schedule", "constant", "--threads", "1"];
         let words = [&["autoencoder"], SMALL_TEACHER, &common, more].concat();
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
