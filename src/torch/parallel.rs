@@ -27,6 +27,7 @@ mod team;
 pub use openmp::{compute_alone, end_idle_threads};
 pub use parts::Parts;
 pub use pieces::{Pieces, beside};
+pub use team::join_loop;
 
 thread_local! {
     /// How many threads the loops of this thread have, where they are its own.

@@ -2,6 +2,7 @@
 //! lies in the core's cache.
 
 use super::linear::{self, ROWS};
+use crate::torch::parallel::join_loop;
 use crate::torch::simd::product::{Left, Product, Start};
 use crate::torch::simd::rows::Matrix;
 use crate::torch::simd::transpose::transposed;
@@ -47,12 +48,16 @@ impl<'a> Projection<'a> {
             let (right, start) = (Matrix::new(&self.transposed, outputs), Start::Less(self.bias, targets));
             Product { left, right, start }.write(differences);
             sum += dispatch(SumOfSquares(differences));
+            join_loop();
             if let Some((of_rows, share)) = &mut gradients {
                 let left = Left::rows(differences, [count, outputs]);
                 let right = Matrix::new(&self.back, inputs);
                 Product { left, right, start: Start::Zero }.write(&mut of_rows[elements]);
+                join_loop();
                 linear::add_share(rows, differences, [count, inputs, outputs], share);
             }
+            // Where this is done while there is nothing else to do: not for longer than that.
+            join_loop();
         }
         sum
     }

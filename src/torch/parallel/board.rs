@@ -4,7 +4,7 @@
 //! order: a helper counts itself before it looks whether the work is still there, and the owner takes the work away before it
 //! looks whether somebody is counted. One of the two sees the other.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
@@ -122,20 +122,20 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Lets nobody begin another piece. Returns how many were begun; they are done.
-    pub(super) fn withdraw(&self) -> usize {
+    /// Lets nobody begin another piece. Returns how many were begun; they are done when the offer goes.
+    pub(super) fn close(&self) -> usize {
         let offered = (&raw const *self.pieces).cast_mut();
         // Where others are offered meanwhile, they stay.
         let pieces = &self.board.pieces.0;
         let _ = pieces.compare_exchange(offered, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
-        wait_until_none(&self.board.at_pieces);
-        self.pieces.next.load(Ordering::Relaxed).min(self.pieces.count)
+        self.pieces.next.swap(self.pieces.count, Ordering::Relaxed).min(self.pieces.count)
     }
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        self.withdraw();
+        self.close();
+        wait_until_none(&self.board.at_pieces);
     }
 }
 
@@ -182,27 +182,48 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// A helper's place at a board.
+pub(super) struct Place {
+    board: Arc<Board>,
+    number: usize,
+    /// The loop that it knows already.
+    seen: Cell<usize>,
+}
+
+impl Place {
+    /// Of the helper of that number, counted from one.
+    pub(super) fn new(board: Arc<Board>, number: usize) -> Self {
+        Self { board, number, seen: Cell::new(0) }
+    }
+
+    /// Does what there is to do; false where there is nothing.
+    pub(super) fn help(&self) -> bool {
+        self.join_loop() || (self.board.has_pieces() && self.board.take_a_piece())
+    }
+
+    /// Works in the loop at hand, if that is a new one with a part for this helper.
+    pub(super) fn join_loop(&self) -> bool {
+        let Some(found) = self.new_loop() else { return false };
+        self.seen.set(found);
+        self.board.join(self.number, found);
+        true
+    }
+
+    /// Whether there may be something to do.
+    pub(super) fn has_news(&self) -> bool {
+        self.new_loop().is_some() || self.board.has_pieces()
+    }
+
+    fn new_loop(&self) -> Option<usize> {
+        let loops = self.board.loops.0.load(Ordering::SeqCst);
+        let is_new = loops % 2 == 1 && loops != self.seen.get();
+        (is_new && self.number < self.board.threads.load(Ordering::Relaxed)).then_some(loops)
+    }
+}
+
 impl Board {
-    /// Does what there is to do for the helper of that number, which has `seen` a loop before; false where there is nothing.
-    pub(super) fn help(&self, number: usize, seen: &mut usize) -> bool {
-        match self.new_loop(number, *seen) {
-            Some(found) => {
-                *seen = found;
-                self.join(number, found);
-                true
-            }
-            None => !self.pieces.0.load(Ordering::SeqCst).is_null() && self.take_a_piece(),
-        }
-    }
-
-    /// Whether there may be something to do for the helper of that number, which has `seen` a loop before.
-    pub(super) fn has_news(&self, number: usize, seen: usize) -> bool {
-        self.new_loop(number, seen).is_some() || !self.pieces.0.load(Ordering::SeqCst).is_null()
-    }
-
-    fn new_loop(&self, number: usize, seen: usize) -> Option<usize> {
-        let loops = self.loops.0.load(Ordering::SeqCst);
-        (loops % 2 == 1 && loops != seen && number < self.threads.load(Ordering::Relaxed)).then_some(loops)
+    fn has_pieces(&self) -> bool {
+        !self.pieces.0.load(Ordering::SeqCst).is_null()
     }
 
     fn join(&self, number: usize, found: usize) {

@@ -8,8 +8,8 @@ use super::{IN_LOOP, OWN_THREADS, Panic, parallel_for, team};
 /// Runs `main`, and has `body` called with each of `0..count`: by this thread's [`OwnThreads`](super::OwnThreads) where they would
 /// wait for a loop; what nobody has begun by a loop of its own, when [`Pieces::finish`] is called or when `main` is done.
 ///
-/// `body` is bound as that of [`parallel_for`], and takes some ten microseconds at best: so long a loop of `main` may begin
-/// without the thread that is in it. A panic in either is raised again here.
+/// `body` is bound as that of [`parallel_for`]. A loop of `main` begins without the thread that is in it: where it takes longer
+/// than ten microseconds or so, it calls [`join_loop`](super::join_loop) as often. A panic in either is raised again here.
 pub fn beside<R>(count: usize, body: impl Fn(usize) + Sync, main: impl FnOnce(&Pieces) -> R) -> R {
     let panic = Panic::default();
     let piece = |index| panic.catch(|| body(index));
@@ -43,8 +43,10 @@ impl Pieces {
     pub fn finish(&self) {
         let mut unfinished = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Unfinished { count, work, offer }) = unfinished.take() {
-            let begun = offer.map_or(0, |offer| offer.withdraw());
+            let begun = offer.as_ref().map_or(0, Offer::close);
+            // Meanwhile helpers finish what they have begun.
             parallel_for(count - begun, 1, |rest| rest.for_each(|index| work(begun + index)));
+            drop(offer);
         }
     }
 }

@@ -4,14 +4,14 @@
 //! core where one wants it, and sleeps after a while. Where another program has the cores, helpers come late or not at all, and
 //! the thread does the work itself.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::board::{Board, Offer, Owner, TURNS_ALONE, Work, wait_a_turn};
+use super::board::{Offer, Owner, Place, TURNS_ALONE, Work, wait_a_turn};
 use super::{Apart, IN_LOOP};
 
 /// Without a loop for so long, a helper sleeps.
@@ -19,6 +19,8 @@ const AWAKE: Duration = Duration::from_millis(4);
 
 thread_local! {
     static TEAM: Rc<Team> = Rc::new(Team::new());
+    /// Of a helper.
+    static PLACE: OnceCell<Place> = const { OnceCell::new() };
 }
 
 /// Calls `work`, which must not panic, with 0 on this thread, and with numbers below `threads` on helpers, as far as they come
@@ -76,7 +78,7 @@ impl Team {
             let of_helper = Arc::clone(&state);
             let started = std::thread::Builder::new().name("kdgat-loop".to_owned()).spawn(move || {
                 IN_LOOP.set(true);
-                help(&board, number, &of_helper.0);
+                PLACE.with(|place| help(place.get_or_init(|| Place::new(board, number)), &of_helper.0));
             });
             match started {
                 Ok(handle) => helpers.push(Helper { state, handle }),
@@ -114,17 +116,22 @@ impl Drop for Team {
     }
 }
 
-/// What the helper of that number does as long as there is a team.
-fn help(board: &Board, number: usize, state: &State) {
-    let (mut seen, mut turns, mut idle_since) = (0, 0, None);
+/// Works in the loop that was announced while this thread, a helper, is at something else. Nothing on other threads.
+pub fn join_loop() {
+    PLACE.with(|place| place.get().map(Place::join_loop));
+}
+
+/// What a helper does as long as there is a team.
+fn help(place: &Place, state: &State) {
+    let (mut turns, mut idle_since) = (0, None);
     while !state.has_to_end.load(Ordering::SeqCst) {
-        if board.help(number, &mut seen) {
+        if place.help() {
             (turns, idle_since) = (0, None);
             continue;
         }
         wait_a_turn(&mut turns);
         if turns == TURNS_ALONE && idle_since.get_or_insert_with(Instant::now).elapsed() >= AWAKE {
-            sleep(state, || board.has_news(number, seen));
+            sleep(state, || place.has_news());
             (turns, idle_since) = (0, None);
         }
     }
@@ -180,16 +187,46 @@ mod tests {
         team.grow(2);
         let offer = team.owner.offer(50, &|_| _ = DONE.fetch_add(1, Ordering::SeqCst), || team.wake(2));
         until("pieces are left", || DONE.load(Ordering::SeqCst) == 50);
-        assert_eq!(offer.withdraw(), 50);
-        // Of two offers the last one is taken, and withdrawing the first leaves it.
+        assert_eq!(offer.close(), 50);
+        drop(offer);
+        // Of two offers the last one is taken, and the first one's end leaves it.
         let [first, second] = [20, 30].map(|count| {
             let offer = team.owner.offer(count, &|_| _ = DONE.fetch_add(1, Ordering::SeqCst), || ());
             (offer, count)
         });
-        let begun = first.0.withdraw();
+        let begun = first.0.close();
         team.wake(2);
         until("the last offer is not taken", || DONE.load(Ordering::SeqCst) == 80 + begun);
-        assert_eq!(second.0.withdraw(), second.1);
+        assert_eq!(second.0.close(), second.1);
+        assert_eq!(first.0.close(), first.1, "nobody begins a piece of an offer that is closed");
+    }
+
+    #[test]
+    fn a_helper_leaves_a_piece_for_a_loop() {
+        static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+        static HAS_LOOPED: AtomicBool = AtomicBool::new(false);
+        let piece: &'static Work<'static> = &|_| {
+            HAS_BEGUN.store(true, Ordering::SeqCst);
+            until("a loop does not end", || {
+                join_loop();
+                HAS_LOOPED.load(Ordering::SeqCst)
+            });
+        };
+        let team = Team::new();
+        team.grow(2);
+        let offer = team.owner.offer(1, piece, || team.wake(2));
+        until("no piece is begun", || HAS_BEGUN.load(Ordering::SeqCst));
+        for _ in 0..100 {
+            let threads = AtomicUsize::new(0);
+            // Until the one at the piece has come.
+            let work = |_: usize| {
+                threads.fetch_add(1, Ordering::SeqCst);
+                until("a piece goes on while there is a loop", || threads.load(Ordering::SeqCst) == 2);
+            };
+            team.owner.run(2, &work, || team.wake(2));
+        }
+        HAS_LOOPED.store(true, Ordering::SeqCst);
+        assert_eq!(offer.close(), 1);
     }
 
     #[test]
