@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod cli;
+pub mod comparison;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

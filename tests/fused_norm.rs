@@ -1,0 +1,94 @@
+//! Fused normalisation, ReLU included, against the same composed of torch's operations: values, gradients and running
+//! statistics.
+
+mod support;
+
+use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::fused::norm;
+use kdgat::nn::layers::{BatchNorm, Mode};
+use kdgat::nn::parameters::{NamedTensor, Role};
+use kdgat::nn::{FreshParameters, Scope};
+use proptest::prelude::*;
+use support::comparison::{KERNELS, alone, assert_all_same, normal, results};
+use tch::{Device, Kind, Tensor};
+
+/// What normalisation computes before ReLU, in double precision, and how large the numbers are that gradients are sums of.
+struct Reference {
+    /// Zero where ReLU's gate hangs on rounding, one elsewhere: a gate that two ways see differently is no fault of either.
+    clear_gates: Tensor,
+    /// By names of leaves. Where little is left of a sum, it is judged beside what was added up.
+    magnitudes: [(&'static str, Tensor); 3],
+}
+
+impl Reference {
+    /// Of what `norm`'s tensors make of `x`, with gradients `gradient` of the output.
+    fn new(x: &Tensor, norm: &[NamedTensor], gradient: &Tensor, mode: Mode) -> Self {
+        let double = |suffix: &str| {
+            let named = norm.iter().find(|named| named.name.ends_with(suffix)).unwrap();
+            named.tensor.detach().to_kind(Kind::Double)
+        };
+        let x = x.detach().to_kind(Kind::Double);
+        let (mean, variance) = match mode {
+            Mode::Training => (x.mean_dim(0, false, None), x.var_dim(0, false, false)),
+            Mode::Evaluation => (double("running_mean"), double("running_var")),
+        };
+        let scale = (variance + norm::EPSILON).rsqrt();
+        let (normalised, weight) = ((x - mean) * &scale, double("weight"));
+        let before_relu = &normalised * &weight + double("bias");
+        let addends = gradient.to_kind(Kind::Double) * before_relu.gt(0.0);
+        let root_of_squares = |addends: Tensor| addends.square().sum_dim_intlist(0, false, Kind::Double).sqrt();
+        let magnitudes = [
+            ("norm.weight", root_of_squares(&addends * normalised)),
+            ("norm.bias", root_of_squares(addends.copy())),
+            ("x", addends.abs() * weight * scale),
+        ];
+        Self { clear_gates: before_relu.abs().gt(2e-5).to_kind(Kind::Float), magnitudes }
+    }
+}
+
+fn norm_results(kernel: AttentionKernel, rows: i64, columns: i64, offset: f64, mode: Mode) -> Vec<(String, Tensor)> {
+    let mut fresh = FreshParameters::new(1, Device::Cpu);
+    let norm = BatchNorm::new(Scope::root(&mut fresh).sub("norm"), columns).unwrap();
+    let tensors = fresh.into_tensors();
+    for (index, named) in tensors.iter().enumerate().filter(|(_, named)| named.tensor.kind() == Kind::Float) {
+        let values = normal(&[columns], 40 + index as i64).abs() + 0.3;
+        tch::no_grad(|| named.tensor.shallow_clone().copy_(&values));
+    }
+    let x = (normal(&[rows, columns], 2) * 1.5 + offset).set_requires_grad(true);
+    let reference = Reference::new(&x, &tensors, &normal(&[rows, columns], 99), mode);
+    let output = norm.forward(&x, 0.0, kernel, mode).unwrap() * reference.clear_gates;
+    let parameters = tensors.iter().filter(|named| named.role == Role::Parameter);
+    let mut leaves: Vec<(&str, &Tensor)> = parameters.map(|named| (named.name.as_str(), &named.tensor)).collect();
+    leaves.push(("x", &x));
+    let mut results = results(&output, &leaves);
+    for (leaf, magnitude) in reference.magnitudes {
+        let (_, gradient) = results.iter_mut().find(|(name, _)| *name == format!("gradient of {leaf}")).unwrap();
+        *gradient = &*gradient + magnitude;
+    }
+    let buffers = tensors.iter().filter(|named| named.role == Role::Buffer);
+    results.extend(buffers.map(|named| (named.name.clone(), named.tensor.detach().copy())));
+    results
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fused_normalisation_equals_composed(
+        rows in 2_i64..700,
+        columns in 1_i64..130,
+        offset in prop::sample::select(vec![0.0, -1.0, 3.0]),
+        mode in prop::sample::select(vec![Mode::Training, Mode::Evaluation]),
+    ) {
+        let _alone = alone();
+        let [fused, composed] = KERNELS.map(|kernel| norm_results(kernel, rows, columns, offset, mode));
+        assert_all_same(&fused, &composed);
+    }
+
+    #[test]
+    fn two_rows_are_normalised_as_composed(columns in 1_i64..130, offset in prop::sample::select(vec![0.0, -1.0, 3.0])) {
+        let _alone = alone();
+        let [fused, composed] = KERNELS.map(|kernel| norm_results(kernel, 2, columns, offset, Mode::Training));
+        assert_all_same(&fused, &composed);
+    }
+}

@@ -1,0 +1,50 @@
+//! Two ways to compute the same, compared.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kdgat::nn::attention::AttentionKernel;
+use tch::{Device, Kind, Tensor};
+
+/// The fused passes, and the same composed of torch's operations.
+pub const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Fused, AttentionKernel::Composed];
+
+/// torch's generator and number of threads belong to the process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Lets no other test of the file run beside this one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Standard normal numbers that follow from `seed`.
+pub fn normal(size: &[i64], seed: i64) -> Tensor {
+    tch::manual_seed(seed);
+    Tensor::randn(size, (Kind::Float, Device::Cpu))
+}
+
+/// Fails unless the largest difference is at most `tolerance` of the largest value.
+pub fn assert_same(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
+    assert_eq!(found.size(), expected.size(), "{what}: shape");
+    if expected.numel() == 0 {
+        return;
+    }
+    let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
+    let scale = expected.abs().max().double_value(&[]).max(1e-6);
+    let difference = (found - expected).abs().max().double_value(&[]);
+    assert!(difference <= tolerance * scale, "{what} differs by {difference:e}, its largest value is {scale:e}");
+}
+
+/// As [`assert_same`], by names.
+pub fn assert_all_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
+    assert_eq!(found.len(), expected.len());
+    for ((name, found), (_, expected)) in found.iter().zip(expected) {
+        assert_same(name, found, expected, 1e-5);
+    }
+}
+
+/// Gradients of the loss `Σ output · weights` at the named leaves, and the output.
+pub fn results(output: &Tensor, leaves: &[(&str, &Tensor)]) -> Vec<(String, Tensor)> {
+    (output * normal(&output.size(), 99)).sum(Kind::Float).backward();
+    let gradients = leaves.iter().map(|(name, leaf)| (format!("gradient of {name}"), leaf.grad()));
+    [("output".to_owned(), output.detach())].into_iter().chain(gradients).collect()
+}
