@@ -24,14 +24,19 @@ pub fn normal(size: &[i64], seed: i64) -> Tensor {
 
 /// Fails unless the largest difference is at most `tolerance` of the largest value.
 pub fn assert_same(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
+    assert_same_beside(what, found, expected, 0.0, tolerance);
+}
+
+/// As [`assert_same`], with a least value beside which differences are judged.
+pub fn assert_same_beside(what: &str, found: &Tensor, expected: &Tensor, least: f64, tolerance: f64) {
     assert_eq!(found.size(), expected.size(), "{what}: shape");
     if expected.numel() == 0 {
         return;
     }
     let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
-    let scale = expected.abs().max().double_value(&[]).max(1e-6);
+    let scale = expected.abs().max().double_value(&[]).max(least).max(1e-6);
     let difference = (found - expected).abs().max().double_value(&[]);
-    assert!(difference <= tolerance * scale, "{what} differs by {difference:e}, its largest value is {scale:e}");
+    assert!(difference <= tolerance * scale, "{what} differs by {difference:e}, it is judged beside {scale:e}");
 }
 
 /// As [`assert_same`], by names.

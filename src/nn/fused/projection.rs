@@ -48,6 +48,7 @@ impl<'a> Projection<'a> {
             let (right, start) = (Matrix::new(&self.transposed, outputs), Start::Less(self.bias, targets));
             Product { left, right, start }.write(differences);
             sum += dispatch(SumOfSquares(differences));
+            // A thread that does this between loops does not keep the next one waiting for a whole block.
             join_loop();
             if let Some((of_rows, share)) = &mut gradients {
                 let left = Left::rows(differences, [count, outputs]);
@@ -56,7 +57,6 @@ impl<'a> Projection<'a> {
                 join_loop();
                 linear::add_share(rows, differences, [count, inputs, outputs], share);
             }
-            // Where this is done while there is nothing else to do: not for longer than that.
             join_loop();
         }
         sum
