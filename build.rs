@@ -2,8 +2,16 @@
 //! path, so that what cargo builds runs without LD_LIBRARY_PATH.
 
 const SHIM: &str = "src/torch/shim";
-const SOURCES: [&str; 7] =
-    ["autograd.cpp", "parallel.cpp", "allocator.cpp", "device.cpp", "mapped.cpp", "version.cpp", "view.cpp"];
+const SOURCES: [&str; 8] = [
+    "autograd.cpp",
+    "parallel.cpp",
+    "allocator.cpp",
+    "device.cpp",
+    "graph.cpp",
+    "mapped.cpp",
+    "version.cpp",
+    "view.cpp",
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

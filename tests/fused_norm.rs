@@ -80,7 +80,7 @@ fn norm_results(
     }
     let x = (normal(&[rows, columns], 2) * 1.5 + offset).set_requires_grad(true);
     let reference = Reference::new(&x, &tensors, &normal(&[rows, columns], 99), mode);
-    let output = norm.forward(&x, 0.0, kernel, mode).unwrap() * &reference.clear_gates;
+    let output = norm.forward(&x, None, 0.0, kernel, mode).unwrap() * &reference.clear_gates;
     let parameters = tensors.iter().filter(|named| named.role == Role::Parameter);
     let mut leaves: Vec<(&str, &Tensor)> = parameters.map(|named| (named.name.as_str(), &named.tensor)).collect();
     leaves.push(("x", &x));

@@ -326,7 +326,7 @@ fn fused_passes_do_not_depend_on_threads() {
         let mut fresh = FreshParameters::new(1, Device::Cpu);
         let norm = BatchNorm::new(Scope::root(&mut fresh).sub("norm"), columns).unwrap();
         let x = normal(&[rows, columns], 2).set_requires_grad(true);
-        let output = norm.forward(&x, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
+        let output = norm.forward(&x, None, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
         let mut found = results(&output, &[("x", &x)]);
         let layer = Scope::root(&mut fresh).sub("activation").layer_id();
         let active = relu_dropout(&x.detach(), layer, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();

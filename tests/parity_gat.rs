@@ -79,7 +79,7 @@ fn soft_label_distillation_equals_the_reference() {
     for kernel in KERNELS {
         let (model, tensors) = model("student", kernel).unwrap();
         let logits = model.forward(&batch, Mode::Evaluation).unwrap();
-        let kd = losses::soft_labels(&logits, teacher, 4.0).unwrap();
+        let kd = losses::soft_labels(&logits, teacher, 4.0, None).unwrap();
         let task = logits.cross_entropy_for_logits(&batch.labels);
         let total = losses::total(&kd, &task, 0.7).unwrap();
         let scalars = &parity_scalars()[name];

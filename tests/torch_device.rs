@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kdgat::torch::autocast::Autocast;
 use kdgat::torch::device::{
-    DeviceError, Event, PinnedBlock, Stream, StreamGuard, allocator_settings, copy, cuda_device_count, cuda_sleep,
-    device_memory, empty_cache, record_stream, reset_device_peak, set_allocator_settings, synchronize,
+    DeviceError, Event, PinnedBlock, RecordingPool, Stream, StreamGuard, allocator_settings, copy, cuda_device_count,
+    cuda_sleep, device_memory, empty_cache, record_stream, reset_device_peak, set_allocator_settings, synchronize,
 };
 use kdgat::torch::{CudaLibrary, load_cuda};
 use tch::{Device, Kind, Tensor};
@@ -49,12 +49,14 @@ fn without_a_gpu_everything_is_an_error() {
         empty_cache().unwrap_err(),
         cuda_sleep(1).unwrap_err(),
         PinnedBlock::new(100, GPU).unwrap_err(),
+        RecordingPool::new(GPU).unwrap_err(),
     ];
     for error in errors {
         assert!(error.to_string().contains("no CUDA"), "{error}");
     }
     assert!(matches!(PinnedBlock::new(100, GPU), Err(DeviceError::PinningRefused { bytes: 100, .. })));
     assert!(matches!(Stream::from_pool(Device::Mps, false), Err(DeviceError::Unsupported { .. })));
+    assert!(matches!(RecordingPool::new(Device::Cpu), Err(DeviceError::Unsupported { .. })));
 }
 
 #[test]

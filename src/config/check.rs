@@ -94,6 +94,21 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use --precision bf16-mixed or --precision 32",
     );
     refuse(
+        training.cuda_graphs && training.device == DeviceChoice::Cpu,
+        "cuda_graphs records the work of a GPU, and device is cpu",
+        "use --cuda-graphs false",
+    );
+    refuse(
+        training.cuda_graphs && training.precision == Precision::Half,
+        "cuda_graphs records the factor of the loss, which precision 16-mixed changes as it goes",
+        "use --precision bf16-mixed or 32, or --cuda-graphs false",
+    );
+    refuse(
+        training.cuda_graphs && (model.conv == Convolution::GatV2 || config.data.features == FeatureChoice::Rich),
+        "cuda_graphs cannot record what conv = \"gatv2\" and features = \"rich\" bring to the GPU in every step",
+        "use --conv gat and --features window, or --cuda-graphs false",
+    );
+    refuse(
         distillation.offload_teacher && distillation.teacher_residency == Some(Residency::Resident),
         "offload_teacher takes the teacher off the device, teacher_residency = \"resident\" keeps it there",
         "use --teacher-residency forward, or --offload-teacher false",

@@ -113,6 +113,8 @@ config_fields! {
         device: DeviceChoice = DeviceChoice::Auto;
         /// Precision of the computation.
         precision: Precision = Precision::Single;
+        /// Record each training step once and replay it: a GPU then waits less for its small kernels to be launched. Batches are filled up by up to a sixteenth.
+        cuda_graphs: bool = false;
         /// Batches between two rows of steps.csv.
         log_every_n_steps: usize = 20, AtLeast(1.0);
         /// Loss of the classifier: cross-entropy, cross-entropy weighted by class, or focal loss (gat).

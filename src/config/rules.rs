@@ -63,6 +63,7 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "shuffle_block",
     "shuffle_buffer",
     "precision",
+    "cuda_graphs",
     "log_every_n_steps",
     "task_loss",
     "focal_gamma",

@@ -1,10 +1,11 @@
 //! Hints: a hidden layer of the teacher that a hidden layer of the student is led towards (FitNets, Romero et al. 2015).
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Kind, Tensor};
 
-use crate::nn::ModelError;
+use crate::graph::padding::Mask;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::Scope;
+use crate::nn::{ModelError, masked};
 
 use super::losses::Projection;
 
@@ -38,10 +39,10 @@ impl Hints {
     }
 
     /// Mean squared distance of the student's mapped layer `[rows, student columns]` from the teacher's
-    /// `[rows, teacher columns]`; rows are nodes for a VGAE, graphs for a GAT.
-    pub fn distance(&self, student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
+    /// `[rows, teacher columns]`; rows are nodes for a VGAE, graphs for a GAT. Where the batch is filled up, of its real rows.
+    pub fn distance(&self, student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
         let mapped = self.regressor.forward(student, AttentionKernel::Auto)?.f_to_kind(Kind::Float)?;
-        Ok(mapped.f_mse_loss(teacher, Reduction::Mean)?)
+        Ok(masked::squared_distance(&mapped, teacher, real)?)
     }
 
     /// Adds the hint to the distillation of the outputs: `kd` and `total` are without it, `alpha` is α.

@@ -5,13 +5,14 @@
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use crate::graph::Batch;
+use crate::graph::padding::Mask;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::fused;
 use crate::nn::fused::distillation::{self, Taught};
 use crate::nn::layers::Linear;
 use crate::nn::parameters::Scope;
 use crate::nn::vgae::{VgaeLoss, distilled_loss, is_one_pass, task_loss};
-use crate::nn::{ModelError, VgaeOutput};
+use crate::nn::{ModelError, VgaeOutput, masked};
 use crate::torch::autocast::widened;
 use crate::torch::rows::Rows;
 
@@ -83,7 +84,8 @@ pub fn vgae(
     weights: VgaeWeights,
 ) -> Result<(VgaeLoss, VgaeKd), ModelError> {
     let latent = (&output.latent, output.kernel);
-    let ((), comparison) = LatentComparison::beside(projection, latent, taught, weights, |_| ())?;
+    let is_whole = batch.real.is_none();
+    let ((), comparison) = LatentComparison::beside(projection, latent, (taught, is_whole), weights, |_| ())?;
     comparison.losses(output, batch)
 }
 
@@ -98,11 +100,12 @@ pub struct LatentComparison<'a> {
 
 impl<'a> LatentComparison<'a> {
     /// Compares z while `rest` runs on this thread: by the others, where its loops leave them idle. `rest` may take the losses, and
-    /// their gradients; what their values lack by then is told by [`Self::lacking`] afterwards.
+    /// their gradients; what their values lack by then is told by [`Self::lacking`] afterwards. `is_whole`: no rows only fill
+    /// the batch up; where some do, nothing is fused.
     pub fn beside<R>(
         projection: &'a Projection,
         (latent, kernel): (&Tensor, AttentionKernel),
-        taught: [&'a Rows; 2],
+        (taught, is_whole): ([&'a Rows; 2], bool),
         weights: VgaeWeights,
         rest: impl FnOnce(&Self) -> R,
     ) -> Result<(R, Self), ModelError> {
@@ -114,7 +117,7 @@ impl<'a> LatentComparison<'a> {
             }
         }
         let mut comparison = Self { projection, taught, weights, fused: None };
-        if !fused::applies(kernel, &tensors) {
+        if !is_whole || !fused::applies(kernel, &tensors) {
             return Ok((rest(&comparison), comparison));
         }
         let [latent_rows, reconstruction] = taught;
@@ -131,26 +134,26 @@ impl<'a> LatentComparison<'a> {
 
     /// The loss of the task and that of the student, of what was decoded.
     pub fn losses(&self, output: &VgaeOutput, batch: &Batch) -> Result<(VgaeLoss, VgaeKd), ModelError> {
-        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output)) {
+        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output, batch)) {
             let (task, [total, kd, latent, reconstruction]) = distilled_loss(output, batch, taught)?;
             return Ok((task, VgaeKd { latent, reconstruction, kd, total }));
         }
         let task = task_loss(output, batch)?;
-        let kd = self.composed(output, &task.total)?;
+        let kd = self.composed(output, batch.real.as_ref().map(|real| &real.nodes), &task.total)?;
         Ok((task, kd))
     }
 
-    fn composed(&self, output: &VgaeOutput, task: &Tensor) -> Result<VgaeKd, ModelError> {
+    fn composed(&self, output: &VgaeOutput, real: Option<&Mask>, task: &Tensor) -> Result<VgaeKd, ModelError> {
         let Self { projection, taught: [mean, reconstruction], weights, .. } = self;
         let latent = match &self.fused {
             Some(taught) => taught.latent.shallow_clone(),
             None => {
                 let projected = widened(&projection.forward(&output.latent, AttentionKernel::Composed)?)?;
-                projected.f_mse_loss(&widened(&mean.gathered()?)?, Reduction::Mean)?
+                masked::squared_distance(&projected, &widened(&mean.gathered()?)?, real)?
             }
         };
         let wanted = widened(&reconstruction.gathered()?)?;
-        let reconstruction = widened(&output.reconstruction)?.f_mse_loss(&wanted, Reduction::Mean)?;
+        let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &wanted, real)?;
         let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
         let total = total(&kd, task, weights.alpha)?;
         Ok(VgaeKd { latent, reconstruction, kd, total })
@@ -186,24 +189,35 @@ pub enum LogitLoss {
 }
 
 impl LogitLoss {
-    /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`.
-    pub fn of(self, student: &Tensor, teacher: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
+    /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`; where the batch is filled up, of its real graphs.
+    pub fn of(
+        self,
+        student: &Tensor,
+        teacher: &Tensor,
+        labels: &Tensor,
+        real: Option<&Mask>,
+    ) -> Result<Tensor, ModelError> {
         let (student, teacher) = (&widened(student)?, &widened(teacher)?);
         match self {
-            Self::SoftLabels { temperature } => soft_labels(student, teacher, temperature),
-            Self::Decoupled { temperature } => decoupled(student, teacher, labels, temperature),
-            Self::Distance => logit_distance(student, teacher),
+            Self::SoftLabels { temperature } => soft_labels(student, teacher, temperature, real),
+            Self::Decoupled { temperature } => decoupled(student, teacher, (labels, real), temperature),
+            Self::Distance => logit_distance(student, teacher, real),
         }
     }
 }
 
 /// Soft-label distillation (Hinton et al. 2015): T²·KL(softmax(teacher/T) ‖ softmax(student/T)), mean over graphs.
 /// Logits are `[num_graphs, classes]`.
-pub fn soft_labels(student: &Tensor, teacher: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
+pub fn soft_labels(
+    student: &Tensor,
+    teacher: &Tensor,
+    temperature: f64,
+    real: Option<&Mask>,
+) -> Result<Tensor, ModelError> {
     let kind = student.kind();
     let student = student.f_div_scalar(temperature)?.f_log_softmax(-1, kind)?;
     let teacher = teacher.f_div_scalar(temperature)?.f_log_softmax(-1, kind)?;
-    divergence(&student, &teacher, temperature)
+    divergence(&student, &teacher, temperature, real)
 }
 
 /// Decoupled distillation (Zhao et al. 2022): TCKD + 8·NCKD, mean over graphs, times T².
@@ -211,7 +225,12 @@ pub fn soft_labels(student: &Tensor, teacher: &Tensor, temperature: f64) -> Resu
 /// TCKD is the divergence of (p, 1 − p), p being the probability of the label; NCKD the divergence of the distributions
 /// over the other classes alone. Between two classes there is nothing to distribute: NCKD is 0, and the whole equals
 /// [`soft_labels`].
-pub fn decoupled(student: &Tensor, teacher: &Tensor, labels: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
+pub fn decoupled(
+    student: &Tensor,
+    teacher: &Tensor,
+    (labels, real): (&Tensor, Option<&Mask>),
+    temperature: f64,
+) -> Result<Tensor, ModelError> {
     let (student, teacher) = (student.f_div_scalar(temperature)?, teacher.f_div_scalar(temperature)?);
     let label = labels.f_unsqueeze(1)?;
     let others = other_classes(&label, student.size()[1])?;
@@ -219,20 +238,26 @@ pub fn decoupled(student: &Tensor, teacher: &Tensor, labels: &Tensor, temperatur
         &label_and_rest(&student, &label, &others)?,
         &label_and_rest(&teacher, &label, &others)?,
         temperature,
+        real,
     )?;
     let among_others = |logits: &Tensor| logits.f_gather(1, &others, false)?.f_log_softmax(-1, logits.kind());
-    let rest = divergence(&among_others(&student)?, &among_others(&teacher)?, temperature)?;
+    let rest = divergence(&among_others(&student)?, &among_others(&teacher)?, temperature, real)?;
     Ok(target.f_mul_scalar(DKD_TARGET_WEIGHT)?.f_add(&rest.f_mul_scalar(DKD_OTHERS_WEIGHT)?)?)
 }
 
 /// Mean squared difference of logits (Kim et al. 2021), over graphs and classes.
-pub fn logit_distance(student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
-    Ok(student.f_mse_loss(teacher, Reduction::Mean)?)
+pub fn logit_distance(student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    Ok(masked::squared_distance(student, teacher, real)?)
 }
 
 /// T²·KL(teacher ‖ student) of log probabilities `[num_graphs, classes]`, mean over graphs.
-fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
+fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     let log_target = true;
+    if real.is_some() {
+        let by_class = student.f_kl_div(teacher, Reduction::None, log_target)?;
+        let of_graphs = by_class.f_sum_dim_intlist([1i64].as_slice(), false, by_class.f_kind()?)?;
+        return Ok(masked::mean_of_rows(&of_graphs, real)?.f_mul_scalar(temperature * temperature)?);
+    }
     let graphs = student.size()[0].max(1) as f64;
     let divergence = student.f_kl_div(teacher, Reduction::Sum, log_target)?;
     Ok(divergence.f_mul_scalar(temperature * temperature / graphs)?)
@@ -290,7 +315,7 @@ mod tests {
         let (student, teacher) = (logits(7, classes, 1), logits(7, classes, 2));
         let labels: Vec<i64> = (0..7).map(|graph| (graph % classes) as i64).collect();
         let tensor = |rows: &[Vec<f64>]| Tensor::from_slice2(rows);
-        let found = loss.of(&tensor(&student), &tensor(&teacher), &Tensor::from_slice(&labels)).unwrap();
+        let found = loss.of(&tensor(&student), &tensor(&teacher), &Tensor::from_slice(&labels), None).unwrap();
         let terms = (0..7).map(|graph| expected(&student[graph], &teacher[graph], labels[graph] as usize));
         let expected = terms.sum::<f64>() / 7.0;
         let found = found.double_value(&[]);
@@ -316,11 +341,25 @@ mod tests {
     }
 
     #[test]
+    fn graphs_that_fill_a_batch_up_count_for_nothing() {
+        let [student, teacher] = [6, 7].map(|salt| Tensor::from_slice2(&logits(5, 3, salt)));
+        let labels = Tensor::from_slice(&[0i64, 2, 1, 0, 0]);
+        let real = Mask::of(3, 5, Device::Cpu).unwrap();
+        let temperature = 2.0;
+        for loss in [LogitLoss::SoftLabels { temperature }, LogitLoss::Decoupled { temperature }, LogitLoss::Distance] {
+            let first = |tensor: &Tensor| tensor.narrow(0, 0, 3);
+            let expected = loss.of(&first(&student), &first(&teacher), &first(&labels), None).unwrap();
+            let found = loss.of(&student, &teacher, &labels, Some(&real)).unwrap();
+            assert!((found - &expected).abs().double_value(&[]) < 1e-6, "{loss:?} instead of {expected}");
+        }
+    }
+
+    #[test]
     fn decoupling_two_classes_changes_nothing() {
         let [student, teacher] = [logits(5, 2, 3), logits(5, 2, 4)].map(|rows| Tensor::from_slice2(&rows));
         let labels = Tensor::from_slice(&[0i64, 1, 1, 0, 1]);
-        let decoupled = decoupled(&student, &teacher, &labels, 2.0).unwrap().double_value(&[]);
-        let whole = soft_labels(&student, &teacher, 2.0).unwrap().double_value(&[]);
+        let decoupled = decoupled(&student, &teacher, (&labels, None), 2.0).unwrap().double_value(&[]);
+        let whole = soft_labels(&student, &teacher, 2.0, None).unwrap().double_value(&[]);
         assert!((decoupled - whole).abs() < 1e-12, "{decoupled} and {whole}");
     }
 
@@ -330,7 +369,7 @@ mod tests {
         let labels = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
         let temperature = 3.0;
         for loss in [LogitLoss::SoftLabels { temperature }, LogitLoss::Decoupled { temperature }, LogitLoss::Distance] {
-            assert!(loss.of(&both, &both, &labels).unwrap().double_value(&[]).abs() < 1e-12, "{loss:?}");
+            assert!(loss.of(&both, &both, &labels, None).unwrap().double_value(&[]).abs() < 1e-12, "{loss:?}");
         }
     }
 }

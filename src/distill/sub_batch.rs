@@ -36,6 +36,7 @@ impl Batch {
                 &Tensor::f_from_slice(&positions.iter().map(|&graph| graph as i64).collect::<Vec<_>>())?
                     .f_to_device(self.labels.device())?,
             )?,
+            real: None,
         })
     }
 

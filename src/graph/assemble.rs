@@ -369,6 +369,7 @@ impl Assembler {
             node_pointers: tensor("node_pointers", &self.node_pointers, &[num_graphs + 1], Kind::Int64)?,
             graph_of_node: tensor("graph_of_node", &self.graph_of_node, &[nodes], Kind::Int64)?,
             labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,
+            real: None,
         })
     }
 }

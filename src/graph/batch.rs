@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tch::{Device, TchError, Tensor};
 
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
+use super::padding::Real;
 
 /// Edges as attention reads them: by target, with exactly one self-loop a node.
 ///
@@ -29,24 +30,21 @@ pub struct Adjacency {
 impl Adjacency {
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        Self {
-            row_pointers: self.row_pointers.shallow_clone(),
-            sources: self.sources.shallow_clone(),
-            targets: self.targets.shallow_clone(),
-            column_pointers: self.column_pointers.shallow_clone(),
-            transposed: self.transposed.shallow_clone(),
-            components: Arc::clone(&self.components),
-        }
+        self.map(Tensor::shallow_clone)
     }
 
     /// The same edges on `device`.
     pub fn to_device(&self, device: Device) -> Self {
+        self.map(|tensor| tensor.to_device(device))
+    }
+
+    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
         Self {
-            row_pointers: self.row_pointers.to_device(device),
-            sources: self.sources.to_device(device),
-            targets: self.targets.to_device(device),
-            column_pointers: self.column_pointers.to_device(device),
-            transposed: self.transposed.to_device(device),
+            row_pointers: tensor(&self.row_pointers),
+            sources: tensor(&self.sources),
+            targets: tensor(&self.targets),
+            column_pointers: tensor(&self.column_pointers),
+            transposed: tensor(&self.transposed),
             components: Arc::clone(&self.components),
         }
     }
@@ -87,12 +85,15 @@ pub struct Batch {
     pub graph_of_node: Tensor,
     /// `[num_graphs]`, i64: 1 where any frame of the window is an attack frame.
     pub labels: Tensor,
+    /// Of a [filled-up](Batch::padded) batch, which of its nodes and graphs are real.
+    pub real: Option<Real>,
 }
 
 impl Batch {
     /// Graphs in the batch.
     pub fn num_graphs(&self) -> usize {
-        self.graph_index.len()
+        // One pointer is more than there are graphs.
+        (self.node_pointers.size()[0] - 1).max(0) as usize
     }
 
     /// Nodes in the batch.
@@ -114,28 +115,34 @@ impl Batch {
 
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        self.map(Tensor::shallow_clone, Adjacency::shallow_clone)
+        self.map(Tensor::shallow_clone)
     }
 
     /// The same batch on `device`.
     pub fn to_device(&self, device: Device) -> Self {
-        self.map(|tensor| tensor.to_device(device), |adjacency| adjacency.to_device(device))
+        self.map(|tensor| tensor.to_device(device))
     }
 
-    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor, adjacency: impl Fn(&Adjacency) -> Adjacency) -> Self {
+    /// The same batch in tensors of its own.
+    pub fn copied(&self) -> Self {
+        self.map(Tensor::copy)
+    }
+
+    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
         Self {
             graph_index: Arc::clone(&self.graph_index),
             can_ids: Arc::clone(&self.can_ids),
             id_index: tensor(&self.id_index),
             id_input: tensor(&self.id_input),
             continuous: tensor(&self.continuous),
-            adjacency: adjacency(&self.adjacency),
+            adjacency: self.adjacency.map(&tensor),
             edge_attributes: self.edge_attributes.as_ref().map(&tensor),
             successors: tensor(&self.successors),
             vocabulary_size: self.vocabulary_size,
             node_pointers: tensor(&self.node_pointers),
             graph_of_node: tensor(&self.graph_of_node),
             labels: tensor(&self.labels),
+            real: self.real.as_ref().map(|real| real.map(&tensor)),
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod loader;
 pub mod moments;
 pub mod node_budget;
 pub mod node_scaling;
+pub mod padding;
 pub mod rich;
 pub mod shuffle;
 pub mod split;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::limits::Limit;
+use crate::graph::padding::LARGEST_FILLING;
 use crate::torch::allocator::Phase;
 
 /// The size of a batch.
@@ -38,6 +39,15 @@ impl Linear {
     /// As often.
     pub fn times(&self, factor: f64) -> Self {
         Self { fixed: self.fixed * factor, per_node: self.per_node * factor, per_edge: self.per_edge * factor }
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            fixed: self.fixed + other.fixed,
+            per_node: self.per_node + other.per_node,
+            per_edge: self.per_edge + other.per_edge,
+        }
     }
 
     /// Least squares of bytes in nodes and edges; where the sizes do not tell these apart, in nodes alone.
@@ -108,6 +118,14 @@ pub struct Component {
     pub bytes: Linear,
 }
 
+/// Name of the component that the tensors of batches are.
+pub(super) const BATCH_DATA: &str = "batch data";
+/// Name of the component that a teacher's targets are.
+pub(super) const TARGETS: &str = "targets";
+
+/// Sizes of batches that a run of shuffled batches has often.
+const RECORDED_SIZES: f64 = 4.0;
+
 /// How a budget came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -132,6 +150,19 @@ impl MemoryBudget {
     /// Adds a component that does not depend on the batch.
     pub fn add(&mut self, name: &'static str, moment: Moment, bytes: f64) {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
+    }
+
+    /// Adds what steps take that are recorded and replayed: a recording keeps a filled-up step's memory for good, while
+    /// validation, and the first step of a new size, take theirs beside it.
+    pub fn record_steps(&mut self) {
+        let of_recordings = self.components.iter().map(|component| match component {
+            // Recordings share a step's memory, and each has its own input.
+            Component { moment: Moment::Step, bytes, .. } => *bytes,
+            Component { name: BATCH_DATA | TARGETS, bytes, .. } => bytes.times(RECORDED_SIZES),
+            _ => Linear::default(),
+        });
+        let bytes = of_recordings.fold(Linear::default(), |sum, bytes| sum.plus(&bytes)).times(1.0 + LARGEST_FILLING);
+        self.components.push(Component { name: "recorded steps", moment: Moment::Always, bytes });
     }
 
     /// Adds what a teacher that is at work already has in host memory.
@@ -305,6 +336,25 @@ mod tests {
         let shapes = [1.0, 2.0, 5.0].map(|size| Shape { graphs: 1.0, nodes: 100.0 * size, edges: 300.0 * size });
         let found = Linear::fit(&shapes.map(|shape| (shape, 7.0 + shape.nodes + shape.edges)));
         assert!((found.at(shapes[2]) - 2007.0).abs() < 1e-3, "{found:?}");
+    }
+
+    #[test]
+    fn recorded_steps_keep_what_a_step_takes() {
+        let bytes = Linear { fixed: 100.0, per_node: 10.0, per_edge: 1.0 };
+        let component = |name, moment| Component { name, moment, bytes };
+        let components = vec![
+            component("parameters", Moment::Always),
+            component(BATCH_DATA, Moment::Always),
+            component(TARGETS, Moment::Always),
+            component("activations", Moment::Step),
+            component("optimiser's update", Moment::Update),
+        ];
+        let mut budget = MemoryBudget { method: Method::Measured, components, visits_overlap: false };
+        let shape = Shape { graphs: 1.0, nodes: 20.0, edges: 60.0 };
+        let before = budget.peak_bytes(shape);
+        budget.record_steps();
+        let step = bytes.at(shape);
+        assert!((budget.peak_bytes(shape) - before - (1.0 + 2.0 * RECORDED_SIZES) * step * 17.0 / 16.0).abs() < 1e-9);
     }
 
     #[test]

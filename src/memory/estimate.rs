@@ -6,7 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::budget::{Component, Linear, MemoryBudget, Method, Moment};
+use super::budget::{BATCH_DATA, Component, Linear, MemoryBudget, Method, Moment, TARGETS};
 use crate::graph::EDGE_FEATURES;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::CLASSES;
@@ -89,7 +89,7 @@ pub fn estimate(
     if circumstances.cuda {
         add("CUDA context", Moment::Always, Linear::fixed(CUDA_CONTEXT_BYTES));
     }
-    add("batch data", Moment::Always, data.times(burst));
+    add(BATCH_DATA, Moment::Always, data.times(burst));
     if !circumstances.cuda {
         add("loader queue", Moment::Always, data.times(circumstances.waiting_batches as f64));
     }
@@ -100,7 +100,7 @@ pub fn estimate(
             add("teacher's weights", Moment::Always, Linear::fixed(resident));
         }
         let targets = targets_per_node(teacher, circumstances.nodes_per_graph, circumstances.hints);
-        add("targets", Moment::Always, per_node(targets).times(burst));
+        add(TARGETS, Moment::Always, per_node(targets).times(burst));
         let copies = !circumstances.resident_teacher && !circumstances.teacher_counted;
         let copy = if copies { weights + buffers } else { 0.0 };
         let per_edge = F32 * edge_terms(teacher).map_or(0.0, |terms| terms.in_forward());

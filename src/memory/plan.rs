@@ -25,6 +25,8 @@ pub struct Question<'a> {
     pub worst: &'a WorstBatches,
     /// Hidden layers are distilled, too.
     pub hints: bool,
+    /// Steps are recorded and replayed.
+    pub records_steps: bool,
     /// Nodes of all graphs of training and validation: what a cache of targets is made of.
     pub total_nodes: f64,
     /// Graphs of a batch that are wanted.
@@ -154,6 +156,9 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
         hints: question.hints,
     };
     let mut budget = estimate(question.student, question.teacher, &circumstances)?;
+    if question.records_steps && question.cuda {
+        budget.record_steps();
+    }
     if let Some(teacher) = question.teacher.filter(|_| !question.cuda) {
         let kept = if choice.cache_on_disk { 0.0 } else { question.cache_bytes(teacher) };
         budget.add("cache of targets", Moment::Always, if choice.half_targets { kept / 2.0 } else { kept });
@@ -253,6 +258,7 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
             teacher: teacher.as_ref(),
             worst: &worst,
             hints: false,
+            records_steps: false,
             total_nodes: 0.0,
             wanted: WANTED,
             target_bytes: OVERLAY_SHARE * gigabytes as f64 * 1e9,

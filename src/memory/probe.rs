@@ -5,7 +5,7 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::budget::{Component, Linear, MemoryBudget, Method, Moment, Shape};
+use super::budget::{BATCH_DATA, Component, Linear, MemoryBudget, Method, Moment, Shape, TARGETS};
 use super::{Activity, Meter, set_activity};
 use crate::graph::{Batch, Loader};
 use crate::nn::parameters::Role;
@@ -189,11 +189,11 @@ impl Probe<'_> {
         let targets = fit(&|sample| sample.targets);
         let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);
         let mut add = |name, moment, bytes| components.push(Component { name, moment, bytes });
-        add("batch data", Moment::Always, data.times(burst));
+        add(BATCH_DATA, Moment::Always, data.times(burst));
         if !self.device.is_cuda() {
             add("loader queue", Moment::Always, data.times(self.waiting_batches as f64));
         }
-        add("targets", Moment::Always, targets.times(burst));
+        add(TARGETS, Moment::Always, targets.times(burst));
         add("teacher's activations", Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));

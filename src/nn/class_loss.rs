@@ -2,7 +2,8 @@
 
 use tch::{Device, Kind, Reduction, Tensor};
 
-use super::ModelError;
+use super::{ModelError, masked};
+use crate::graph::padding::Mask;
 
 /// 1 − p of the focal loss is taken for no less than this: below what f32 tells from a sure prediction.
 const SMALLEST_DOUBT: f64 = 1e-12;
@@ -68,6 +69,21 @@ impl ClassLoss {
         }
     }
 
+    /// As [`ClassLoss::of`], where some graphs only fill the batch up.
+    pub fn of_real(&self, logits: &Tensor, labels: &Tensor, real: &Mask) -> Result<Tensor, ModelError> {
+        let logits = logits.f_to_kind(Kind::Float)?;
+        let surprise = |weights| cross_entropy(&logits, labels, weights, Reduction::None);
+        Ok(match self {
+            Self::CrossEntropy => masked::mean_of_rows(&surprise(None)?, Some(real))?,
+            Self::Weighted(ClassWeights { by_class, .. }) => {
+                let weights = by_class.f_index_select(0, labels)?;
+                let mean = masked::mean_of_rows(&surprise(Some(by_class))?, Some(real))?;
+                mean.f_div(&masked::mean_of_rows(&weights, Some(real))?)?
+            }
+            Self::Focal { gamma } => masked::mean_of_rows(&focal(&surprise(None)?, *gamma)?, Some(real))?,
+        })
+    }
+
     /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`.
     pub fn of(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
         let logits = logits.f_to_kind(Kind::Float)?;
@@ -75,15 +91,19 @@ impl ClassLoss {
             Self::CrossEntropy => cross_entropy(&logits, labels, None, Reduction::Mean)?,
             Self::Weighted(weights) => cross_entropy(&logits, labels, Some(&weights.by_class), Reduction::Mean)?,
             Self::Focal { gamma } => {
-                let surprise = cross_entropy(&logits, labels, None, Reduction::None)?;
-                // 1 − exp(−CE) without cancellation where CE is small.
-                let doubt = surprise.f_neg()?.f_expm1()?.f_neg()?;
-                // Where CE is 0 the derivative of doubt^γ is infinite for γ < 1, and its product with CE no number.
-                let doubt = doubt.f_clamp_min(SMALLEST_DOUBT)?;
-                doubt.f_pow_tensor_scalar(*gamma)?.f_mul(&surprise)?.f_mean(None)?
+                focal(&cross_entropy(&logits, labels, None, Reduction::None)?, *gamma)?.f_mean(None)?
             }
         })
     }
+}
+
+/// The focal loss of each graph from its cross entropy.
+fn focal(surprise: &Tensor, gamma: f64) -> Result<Tensor, ModelError> {
+    // 1 − exp(−CE) without cancellation where CE is small.
+    let doubt = surprise.f_neg()?.f_expm1()?.f_neg()?;
+    // Where CE is 0 the derivative of doubt^γ is infinite for γ < 1, and its product with CE no number.
+    let doubt = doubt.f_clamp_min(SMALLEST_DOUBT)?;
+    Ok(doubt.f_pow_tensor_scalar(gamma)?.f_mul(surprise)?)
 }
 
 fn cross_entropy(
@@ -133,6 +153,18 @@ mod tests {
         for gamma in [0.0, 2.0, 0.5] {
             let terms = probabilities.iter().zip(&entropies).map(|(p, entropy)| (1.0 - p).powf(gamma) * entropy);
             assert_loss(&ClassLoss::Focal { gamma }, terms.sum::<f64>() / 4.0);
+        }
+    }
+
+    #[test]
+    fn graphs_that_fill_a_batch_up_count_for_nothing() {
+        let real = Mask::of(3, 4, Device::Cpu).unwrap();
+        let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
+        let weighted = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();
+        for loss in [ClassLoss::CrossEntropy, weighted, ClassLoss::Focal { gamma: 2.0 }] {
+            let expected = loss.of(&logits.narrow(0, 0, 3), &labels.narrow(0, 0, 3)).unwrap().double_value(&[]);
+            let found = loss.of_real(&logits, &labels, &real).unwrap().double_value(&[]);
+            assert!((found - expected).abs() < 1e-6, "{loss:?}: {found} instead of {expected}");
         }
     }
 

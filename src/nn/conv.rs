@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::attention::AttentionKernel;
 use super::parameters::Scope;
 use super::{GatConv, GatV2Conv, ModelError};
+use crate::graph::padding::Mask;
 use crate::graph::{Adjacency, Batch, EdgeScaling};
 
 /// The edges of a batch as a model's layers read them.
@@ -13,6 +14,8 @@ pub struct EdgeInput<'a> {
     pub adjacency: &'a Adjacency,
     /// `[num_edges, EDGE_FEATURES]`, scaled; for GATv2 alone.
     pub attributes: Option<Tensor>,
+    /// Which nodes are real, where the batch is filled up.
+    pub real_nodes: Option<&'a Mask>,
 }
 
 impl<'a> EdgeInput<'a> {
@@ -26,7 +29,8 @@ impl<'a> EdgeInput<'a> {
             (Some(scaling), Some(attributes)) => Some(scaling.apply(attributes)?),
             (Some(_), None) => return Err(ModelError::NoEdgeFeatures),
         };
-        Ok(Self { adjacency: &batch.adjacency, attributes })
+        let real_nodes = batch.real.as_ref().map(|real| &real.nodes);
+        Ok(Self { adjacency: &batch.adjacency, attributes, real_nodes })
     }
 }
 

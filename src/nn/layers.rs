@@ -8,10 +8,13 @@ use super::fused::dropout::Dropout;
 use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, Pass, activation, pool};
+use super::masked;
 pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
 use super::segments;
 use crate::graph::Batch;
+use crate::graph::padding::Mask;
+use crate::torch::autocast::widened;
 
 /// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
 /// thread of an Intel Xeon: from 16 on; fewer go through other kernels, which round differently).
@@ -132,15 +135,23 @@ impl BatchNorm {
         })
     }
 
-    /// `[rows, columns]` → the same shape. Training uses the batch's statistics and updates the running ones.
-    pub fn forward(&self, x: &Tensor, dropout: f64, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
+    /// `[rows, columns]` → the same shape. Training uses the statistics of the batch's real rows and updates the running
+    /// ones.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        real: Option<&Mask>,
+        dropout: f64,
+        kernel: AttentionKernel,
+        mode: Mode,
+    ) -> Result<Tensor, ModelError> {
         match mode {
             Mode::Training => {
-                let mask = || mask_of(self.layer, dropout, mode);
-                if self.is_fused(x, kernel) {
-                    return self.fused_of_batch(x, Pass::Forward, mask()?);
+                if real.is_none() && self.is_fused(x, kernel) {
+                    return self.fused_of_batch(x, Pass::Forward, mask_of(self.layer, dropout, mode)?);
                 }
-                composed_dropout(&self.composed_of_batch(x, Pass::Forward)?.f_relu()?, dropout, mode)
+                let (active, _) = self.active_of_batch(x, real, Pass::Forward, kernel, None)?;
+                composed_dropout(&active, dropout, mode)
             }
             Mode::Evaluation if self.is_fused(x, kernel) => {
                 let moments = Moments::Running([&self.running_mean, &self.running_variance]);
@@ -155,13 +166,15 @@ impl BatchNorm {
     pub(super) fn active_of_batch(
         &self,
         x: &Tensor,
+        real: Option<&Mask>,
         pass: Pass,
         kernel: AttentionKernel,
         mask: Option<Dropout>,
     ) -> Result<(Tensor, bool), ModelError> {
-        match self.is_fused(x, kernel) {
-            true => Ok((self.fused_of_batch(x, pass, mask)?, true)),
-            false => Ok((self.composed_of_batch(x, pass)?.f_relu()?, false)),
+        match real {
+            None if self.is_fused(x, kernel) => Ok((self.fused_of_batch(x, pass, mask)?, true)),
+            None => Ok((self.composed_of_batch(x, pass)?.f_relu()?, false)),
+            Some(real) => Ok((self.composed_of_real(x, pass, real)?.f_relu()?, false)),
         }
     }
 
@@ -210,6 +223,22 @@ impl BatchNorm {
             EPSILON,
             cudnn_enabled,
         )?)
+    }
+
+    /// As [`Self::composed_of_batch`], where some rows only fill the batch up.
+    fn composed_of_real(&self, x: &Tensor, pass: Pass, real: &Mask) -> Result<Tensor, ModelError> {
+        let ([mean, variance], centred) = masked::moments(&widened(x)?, real)?;
+        if let Some([running_mean, running_variance]) = self.running(pass)? {
+            let _ = tch::no_grad(|| {
+                // The running variance is the unbiased one. Of one row there is none: nothing moves then.
+                let unbiased = real.count.f_div(&real.count.f_sub_scalar(1.0)?.f_clamp_min(1.0)?)?.f_mul(&variance)?;
+                let momentum = real.count.f_gt(1.0)?.f_to_kind(Kind::Float)?.f_mul_scalar(MOMENTUM)?;
+                let _ = running_mean.shallow_clone().f_lerp_tensor_(&mean, &momentum)?;
+                running_variance.shallow_clone().f_lerp_tensor_(&unbiased, &momentum)
+            })?;
+        }
+        let scale = variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&self.weight)?;
+        Ok(centred.f_mul(&scale)?.f_add(&self.bias)?.f_to_kind(x.f_kind()?)?)
     }
 
     /// Another handle to the same layer.
@@ -306,7 +335,7 @@ impl Mlp {
 
 /// Means over the nodes of each graph: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, side by side.
 pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
-    if fused::applies(kernel, layers) {
+    if batch.real.is_none() && fused::applies(kernel, layers) {
         return Ok(pool::mean_per_graph(layers, &batch.node_pointers)?);
     }
     // Pooling each layer on its own gives the same means as pooling their concatenation, on a tensor that is graphs
@@ -318,6 +347,8 @@ pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -
 /// Mean over the nodes of each graph, of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
+    // Only a graph that fills a batch up can have no nodes: its mean is 0, not 0 / 0.
+    let counts = if batch.real.is_some() { counts.f_clamp_min(1.0)? } else { counts };
     let sums = segments::sums(x, &batch.node_pointers, &batch.graph_of_node)?;
     let counts = if x.dim() == 2 { counts.f_unsqueeze(1)? } else { counts };
     Ok(sums.f_div(&counts)?)

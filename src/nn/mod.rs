@@ -14,6 +14,7 @@ pub mod gat_conv;
 pub mod gatv2_conv;
 pub mod id_hash;
 pub mod layers;
+pub mod masked;
 pub mod node_input;
 pub mod parameters;
 pub mod q_network;

@@ -15,6 +15,7 @@ use super::conv::{Conv, EdgeInput};
 use super::fused::Pass;
 use super::fused::step_seed::LayerId;
 use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
+use crate::graph::padding::Mask;
 use crate::torch::checkpoint::checkpoint;
 
 /// A hidden layer in training: attention, batch norm if there is one, ReLU, and dropout by `layer`'s mask.
@@ -43,13 +44,15 @@ pub fn recomputed(
     let (own_conv, own_norm) = (conv.shallow_clone(), norm.map(BatchNorm::shallow_clone));
     let adjacency = edges.adjacency.shallow_clone();
     let attributes = edges.attributes.as_ref().map(Tensor::shallow_clone);
+    let real_nodes = edges.real_nodes.map(Mask::shallow_clone);
     let is_forward = AtomicBool::new(true);
     let layer = move |inputs: &[Tensor]| -> Result<Tensor, ModelError> {
         let attributes = attributes.as_ref().map(Tensor::shallow_clone);
-        let x = own_conv.forward(&inputs[0], &EdgeInput { adjacency: &adjacency, attributes }, kernel)?;
+        let edges = EdgeInput { adjacency: &adjacency, attributes, real_nodes: real_nodes.as_ref() };
+        let x = own_conv.forward(&inputs[0], &edges, kernel)?;
         let pass = if is_forward.swap(false, Ordering::Relaxed) { Pass::Forward } else { Pass::Again };
         let (active, masked) = match &own_norm {
-            Some(norm) => norm.active_of_batch(&x, pass, kernel, mask)?,
+            Some(norm) => norm.active_of_batch(&x, edges.real_nodes, pass, kernel, mask)?,
             None => masked_relu(&x, pass, kernel, mask)?,
         };
         is_masked.store(masked, Ordering::Relaxed);

@@ -51,7 +51,7 @@ impl HiddenLayer {
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
         let x = self.conv.forward(x, edges, kernel)?;
-        self.norm.forward(&x, dropout, kernel, mode)
+        self.norm.forward(&x, edges.real_nodes, dropout, kernel, mode)
     }
 }
 

@@ -7,8 +7,10 @@ use super::attention::AttentionKernel;
 use super::fused::distillation::Taught;
 use super::fused::{self, score, vgae_loss};
 use super::layers::pool_layers;
+use super::masked;
 use super::vgae::VgaeOutput;
 use crate::graph::Batch;
+use crate::graph::padding::Mask;
 use crate::torch::autocast::widened;
 
 /// The task loss and its parts, each a scalar.
@@ -31,7 +33,7 @@ const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
 
 /// The task loss of a forward.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    if !is_one_pass(output) {
+    if !is_one_pass(output, batch) {
         return composed_task_loss(output, batch);
     }
     Ok(vgae_loss::task_loss(&outputs(output), target(output, batch)?, PART_WEIGHTS)?.into())
@@ -50,9 +52,10 @@ pub fn distilled_loss(
 }
 
 /// Whether the losses of these outputs are computed in one pass.
-pub fn is_one_pass(output: &VgaeOutput) -> bool {
+pub fn is_one_pass(output: &VgaeOutput, batch: &Batch) -> bool {
     let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
-    fused::applies(output.kernel, &[reconstruction, id_logits, successor_logits, mean, log_variance, continuous])
+    let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, continuous];
+    batch.real.is_none() && fused::applies(output.kernel, &tensors)
 }
 
 fn outputs(output: &VgaeOutput) -> vgae_loss::Outputs<'_> {
@@ -75,14 +78,13 @@ impl From<[Tensor; 5]> for VgaeLoss {
 }
 
 fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
-    let reconstruction = widened(&output.reconstruction)?.f_mse_loss(&output.continuous, tch::Reduction::Mean)?;
-    let id_logits = widened(&output.id_logits)?;
-    let id = id_logits.f_cross_entropy_loss(&batch.id_index, None::<Tensor>, tch::Reduction::Mean, -100, 0.0)?;
-    let successors = successor_loss(&widened(&output.successor_logits)?, batch)?;
+    let real = batch.real.as_ref().map(|real| &real.nodes);
+    let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &output.continuous, real)?;
+    let id = masked::cross_entropy(&widened(&output.id_logits)?, &batch.id_index, real)?;
+    let successors = successor_loss(&widened(&output.successor_logits)?, batch, real)?;
     let (mean, log_variance) = (widened(&output.mean)?, widened(&output.log_variance)?);
-    let kl = (log_variance.f_add_scalar(1.0)?.f_sub(&mean.f_square()?)?.f_sub(&log_variance.f_exp()?)?)
-        .f_mean(None)?
-        .f_mul_scalar(-0.5)?;
+    let divergence = log_variance.f_add_scalar(1.0)?.f_sub(&mean.f_square()?)?.f_sub(&log_variance.f_exp()?)?;
+    let kl = masked::mean(&divergence, real)?.f_mul_scalar(-0.5)?;
     let [_, of_id, of_successors, of_kl] = PART_WEIGHTS;
     let total = reconstruction
         .f_add(&id.f_mul_scalar(of_id)?)?
@@ -93,10 +95,15 @@ fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, Mo
 
 /// Binary cross entropy against the multi-hot successor set, without making that `[num_nodes, vocabulary_size]` tensor:
 /// Σ softplus(logit) − Σ over the ones of their logits, divided by the number of elements.
-fn successor_loss(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-    let elements = logits.numel() as f64;
-    let ones = logits.f_flatten(0, -1)?.f_index_select(0, &batch.successors)?.f_sum(None)?;
-    Ok(logits.f_softplus()?.f_sum(None)?.f_sub(&ones)?.f_div_scalar(elements)?)
+fn successor_loss(logits: &Tensor, batch: &Batch, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    let ones = |logits: &Tensor| logits.f_flatten(0, -1)?.f_index_select(0, &batch.successors)?.f_sum(None);
+    let Some(real) = real else {
+        return Ok(logits.f_softplus()?.f_sum(None)?.f_sub(&ones(logits)?)?.f_div_scalar(logits.numel() as f64)?);
+    };
+    // Pairs that fill the batch up are those of a node that does: their logits are 0 here.
+    let ones = ones(&logits.f_mul(&real.rows.f_unsqueeze(1)?)?)?.f_div(&real.count)?;
+    let columns = logits.size()[1] as f64;
+    Ok(masked::mean(&logits.f_softplus()?, Some(real))?.f_sub(&ones.f_div_scalar(columns)?)?)
 }
 
 /// Difficulty of each graph, `[num_graphs]`: reconstruction error + 0.1·cross entropy of the ID, means over its nodes.

@@ -36,6 +36,10 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
         let text = "--precision 16-mixed needs a GPU, and none was found; use --precision bf16-mixed or 32";
         return Err(StageError::Input(text.into()));
     }
+    if config.training.cuda_graphs && device == Device::Cpu {
+        let text = "--cuda-graphs records the work of a GPU, and none was found; use --cuda-graphs false";
+        return Err(StageError::Input(text.into()));
+    }
     let store = open_store(config)?;
     let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
     Ok(Data { device, store, dataset })

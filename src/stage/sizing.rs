@@ -228,6 +228,9 @@ impl Sizing<'_> {
         };
         match probe.measure() {
             Ok(mut budget) => {
+                if options.records_steps {
+                    budget.record_steps();
+                }
                 self.add_targets_to_come(student, &mut budget);
                 Ok(budget)
             }
@@ -272,6 +275,9 @@ impl Sizing<'_> {
         };
         let on_gpu = self.data.device.is_cuda();
         let mut budget = estimate(self.architecture, self.teacher, &circumstances)?;
+        if options.records_steps {
+            budget.record_steps();
+        }
         if !on_gpu {
             budget.note_teacher(Meter::new(Device::Cpu).read());
         }

@@ -75,6 +75,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
         content["batch_nodes"] = json!(nodes);
     }
     // As above, these are named only where they change something: runs of before they were go on.
+    if training.cuda_graphs {
+        content["cuda_graphs"] = json!(true);
+    }
     if training.shuffle_block > 0 {
         content["shuffle"] = json!([training.shuffle_block, training.shuffle_buffer]);
     }
@@ -121,6 +124,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             Precision::BrainFloat => Some(Kind::BFloat16),
         },
         loops_are_ours: loops_are_ours(config),
+        records_steps: training.cuda_graphs,
         clear_cache_every_n: config.memory.clear_cache_every_n as u64,
         json_lines: config.output.json_lines,
         tensorboard: config.output.tensorboard,

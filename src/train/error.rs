@@ -9,6 +9,7 @@ use crate::distill::TeacherError;
 use crate::files;
 use crate::graph::StoreError;
 use crate::nn::ModelError;
+use crate::torch::device::DeviceError;
 
 /// Anything that can end the loop early.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,8 @@ pub enum FitError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Torch(#[from] tch::TchError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -37,6 +40,9 @@ pub enum FitError {
     /// Not one graph fits into the memory that there is.
     #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
     OutOfMemory { source: Box<FitError> },
+    /// What `cuda_graphs` asks for cannot be done, or not rightly.
+    #[error("a step could not be recorded and replayed as a CUDA graph: {reason}; train without --cuda-graphs")]
+    Recording { reason: String },
     /// The loss or the model became infinite or not a number.
     #[error(
         "{what} after step {step} of epoch {epoch}; lower --lr or --gradient-clip, or look for what is no number in the \

@@ -20,6 +20,7 @@ use std::time::Instant;
 use tch::{Kind, Tensor};
 
 pub use super::batch_plan::BatchPlan;
+use super::burst::Burst;
 use super::checkpoint::CheckpointError;
 use super::console::{Console, LoopFacts, Pulse};
 pub use super::error::FitError;
@@ -33,7 +34,7 @@ pub use super::options::FitOptions;
 use super::run_directory::RunDirectory;
 use super::run_logs::RunLogs;
 use super::state::Position;
-use super::step::{StepOptions, StepRunner};
+use super::step::{StepBatch, StepOptions, StepRunner};
 pub use super::summary::{Ending, FitSummary};
 use super::threads::own_threads;
 use super::timeline::{TIMELINE, Timeline};
@@ -186,7 +187,7 @@ impl LoopState {
         let rest = batches.into_iter().skip(self.position.step as usize).collect();
         let mut loaded = fit.training_loader.epoch(rest, epoch);
         while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
-            for batch in &burst {
+            for batch in burst.steps() {
                 self.step(fit, options, batch, lr, total_steps)?;
                 // Gradients that are being added up are not saved: the stop comes after their step.
                 if interrupt::requested() && self.has_stepped(options, total_steps) {
@@ -205,16 +206,16 @@ impl LoopState {
         loaded: &mut impl Iterator<Item = Result<Batch, crate::graph::StoreError>>,
         fit: &mut Fit,
         options: &FitOptions,
-    ) -> Result<Option<Vec<Batch>>, FitError> {
+    ) -> Result<Option<Burst>, FitError> {
         let start = Instant::now();
-        let burst = loaded.take(fit.objective.burst().max(1)).collect::<Result<Vec<_>, _>>()?;
-        // On a GPU this copies from host memory; on a CPU it is another handle.
-        let burst: Vec<Batch> = burst.iter().map(|batch| batch.to_device(options.device)).collect();
+        // Parts of batches are not recorded.
+        let fills_up = options.records_steps && self.runner.takes_whole_batches();
+        let burst = Burst::read(loaded, fit.objective.burst().max(1), options.device, fills_up)?;
         self.clock.data_wait += start.elapsed().as_secs_f64();
-        if burst.is_empty() {
+        if burst.batches.is_empty() {
             return Ok(None);
         }
-        fit.objective.announce(&burst).map_err(FitError::Objective)?;
+        fit.objective.announce(&burst.batches).map_err(FitError::Objective)?;
         Ok(Some(burst))
     }
 
@@ -222,11 +223,11 @@ impl LoopState {
         &mut self,
         fit: &mut Fit,
         options: &FitOptions,
-        batch: &Batch,
+        step_batch: StepBatch,
         lr: f64,
         total_steps: u64,
     ) -> Result<(), FitError> {
-        let asked = Instant::now();
+        let (asked, batch) = (Instant::now(), step_batch.batch);
         fit.objective.receive(batch).map_err(FitError::Objective)?;
         let start = Instant::now();
         self.clock.teacher_wait += (start - asked).as_secs_f64();
@@ -238,7 +239,7 @@ impl LoopState {
             accumulates: !step.is_multiple_of(options.accumulate_grad_batches),
         };
         let Fit { objective, trainable, console, .. } = fit;
-        let losses = self.runner.gradients(*objective, trainable, batch, step_options, console)?;
+        let losses = self.runner.gradients(*objective, trainable, step_batch, step_options, console)?;
         self.sums = patiently(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
 
         let mut norm = None;

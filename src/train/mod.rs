@@ -1,6 +1,7 @@
 //! Training: the epoch loop, the optimiser, schedules, checkpoints, and a run on disk.
 
 mod batch_plan;
+mod burst;
 pub mod checkpoint;
 pub mod checkpoint_kind;
 pub mod console;
@@ -16,6 +17,7 @@ pub mod objective;
 pub mod optimizer;
 pub mod options;
 pub mod panel;
+pub mod recorded;
 pub mod run_directory;
 pub mod run_logs;
 pub mod run_name;

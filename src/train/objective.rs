@@ -56,6 +56,14 @@ pub trait Objective {
     /// Lets go of what the last call of [`Objective::receive`] has kept.
     fn forget(&mut self) {}
 
+    /// What a teacher said of the batch received last: a tensor a target, one row a node or a graph. None without a teacher.
+    fn targets(&mut self) -> Result<Vec<Tensor>, ObjectiveError> {
+        Ok(Vec::new())
+    }
+
+    /// Puts others, in the same order and with as many rows as the batch that losses are asked for next, in their place.
+    fn replace_targets(&mut self, _targets: &[Tensor]) {}
+
     /// The training loss of `batch`, which is `part` of the batch received last, once `backward` has taken its gradients: what
     /// is only reported may be computed meanwhile. Draws from torch's generator and by the step's seed, which the loop has
     /// set. Can be asked for again, when memory ran out.

@@ -36,6 +36,8 @@ pub struct FitOptions {
     pub precision: Option<Kind>,
     /// Whether the fused kernels leave libtorch no operation on all nodes or edges: then the loops may have threads of their own.
     pub loops_are_ours: bool,
+    /// Whether steps are recorded as CUDA graphs and replayed.
+    pub records_steps: bool,
     /// Batches between two releases of a GPU's kept memory; 0 never releases.
     pub clear_cache_every_n: u64,
     /// Write the logs as JSON lines, too.

@@ -11,6 +11,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::console::Console;
 use super::fit::FitError;
 use super::objective::{Losses, Objective, Part};
+use super::recorded::{RecordedSteps, Step};
 use super::trainable::Trainable;
 use crate::graph::Batch;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
@@ -30,6 +31,20 @@ pub struct StepOptions {
     pub scale: f64,
     /// Whether gradients of batches before are to be kept.
     pub accumulates: bool,
+}
+
+/// A batch as a step reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct StepBatch<'a> {
+    pub batch: &'a Batch,
+    /// The same filled up, for a recording.
+    pub filled_up: Option<&'a Batch>,
+}
+
+impl<'a> From<&'a Batch> for StepBatch<'a> {
+    fn from(batch: &'a Batch) -> Self {
+        Self { batch, filled_up: None }
+    }
 }
 
 /// What ran out of memory.
@@ -64,6 +79,8 @@ pub struct StepRunner {
     /// Running statistics as they were before the attempt.
     buffers: Vec<Tensor>,
     gradients_before: Option<Tensor>,
+    /// Of batches that come filled up.
+    recorded: RecordedSteps,
     /// Failures that were recovered from.
     pub recoveries: u64,
 }
@@ -80,24 +97,33 @@ impl StepRunner {
             precision,
             buffers: copies.collect::<Result<_, TchError>>()?,
             gradients_before: None,
+            recorded: RecordedSteps::default(),
             recoveries: 0,
         })
     }
 
     /// Adds the gradients of the batch that `objective` has received. Returns `[1 + parts]`, f64: the loss and its parts.
-    pub fn gradients(
+    pub fn gradients<'a>(
         &mut self,
         objective: &mut dyn Objective,
         trainable: &mut Trainable,
-        batch: &Batch,
+        batch: impl Into<StepBatch<'a>>,
         options: StepOptions,
         console: &mut Console,
     ) -> Result<Tensor, FitError> {
+        let StepBatch { batch, filled_up } = batch.into();
         let graphs = batch.num_graphs();
         self.note_state(trainable, options)?;
         loop {
-            let attempt = torch::recover(|| self.attempt(objective, trainable, batch, options));
+            let attempt = match filled_up {
+                Some(filled_up) if self.micro.of(graphs) >= graphs => {
+                    self.attempt_recorded(objective, trainable, filled_up, options)
+                }
+                _ => torch::recover(|| self.attempt(objective, trainable, batch, options)),
+            };
             match attempt {
+                // Whatever it ran into, the generator of a GPU is of no use after that.
+                Err(error @ FitError::Recording { .. }) => return Err(error),
                 Ok(losses) => {
                     if let Some(graphs) = self.micro.succeeded(graphs) {
                         console.line(&format!("memory: {graphs} graphs at a time are tried again"));
@@ -111,6 +137,25 @@ impl StepRunner {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn attempt_recorded(
+        &mut self,
+        objective: &mut dyn Objective,
+        trainable: &mut Trainable,
+        batch: &Batch,
+        options: StepOptions,
+    ) -> Result<Tensor, FitError> {
+        let mut recorded = std::mem::take(&mut self.recorded);
+        let step = Step { runner: self, objective, trainable, batch, options };
+        let losses = torch::recover(|| recorded.gradients(step));
+        self.recorded = recorded;
+        losses
+    }
+
+    /// Sizes whose steps are replayed by now.
+    pub fn recorded_sizes(&self) -> usize {
+        self.recorded.sizes()
     }
 
     /// As [`Self::gradients`], once: running out of memory is an error.
@@ -127,6 +172,11 @@ impl StepRunner {
     /// Lets so many graphs go through the model at a time.
     pub fn begin_with(&mut self, micro_batch: MicroBatch) {
         self.micro = micro_batch;
+    }
+
+    /// Whether no batch is cut in parts now.
+    pub fn takes_whole_batches(&self) -> bool {
+        self.micro.of(usize::MAX) == usize::MAX
     }
 
     /// How many graphs go through the model at a time now.
@@ -184,8 +234,7 @@ impl StepRunner {
         options: StepOptions,
     ) -> Result<Tensor, FitError> {
         let _phase = allocator::enter_phase(Phase::Activations);
-        tch::manual_seed(options.seed);
-        step_seed::set(options.seed as u64);
+        Self::seed(options);
         let whole = Part::whole(batch);
         let parts = parts(batch, self.micro.of(batch.num_graphs()))?;
         if let [part] = &parts[..] {
@@ -214,7 +263,26 @@ impl StepRunner {
         sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())
     }
 
-    fn backward(
+    /// Seeds all that a step draws.
+    pub(super) fn seed(options: StepOptions) {
+        tch::manual_seed(options.seed);
+        step_seed::set(options.seed as u64);
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.meter.device()
+    }
+
+    pub(super) fn is_mixed(&self) -> bool {
+        self.precision.is_some()
+    }
+
+    /// Gives back what an allocator keeps.
+    pub(super) fn release_kept(&self) {
+        self.meter.release_kept();
+    }
+
+    pub(super) fn backward(
         &self,
         objective: &mut dyn Objective,
         batch: &Batch,
@@ -266,7 +334,7 @@ impl StepRunner {
         Ok(())
     }
 
-    fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
+    pub(super) fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
         crate::memory::patiently(self.meter, || {
             self.restore_buffers(trainable)?;
             match &self.gradients_before {

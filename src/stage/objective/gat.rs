@@ -7,8 +7,9 @@ use crate::distill::TargetName;
 use crate::distill::hints::Hints;
 use crate::distill::losses::{self, LogitLoss};
 use crate::graph::Batch;
+use crate::graph::padding::Mask;
 use crate::nn::vgae::Mode;
-use crate::nn::{ClassLoss, Gat, ModelError};
+use crate::nn::{ClassLoss, Gat, ModelError, masked};
 use crate::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
 use crate::train::timeline::Span;
 
@@ -48,9 +49,11 @@ impl GatObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
         let pooled = self.model.embed(batch, mode)?;
         let logits = self.model.classify(&pooled, mode)?;
-        let task = match mode {
-            Mode::Training => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
-            Mode::Evaluation => self.task.of_validation(&logits, &batch.labels)?,
+        let real = batch.real.as_ref().map(|real| &real.graphs);
+        let task = match (mode, real) {
+            (Mode::Training, Some(real)) => self.task.of_real(&logits, &batch.labels, real)?,
+            (Mode::Training, None) => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
+            (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
         };
         self.teacher.read()?;
         let targets = self.teacher.targets(part)?;
@@ -58,13 +61,14 @@ impl GatObjective {
         let (total, kd, agreement, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let taught = target(&targets, TargetName::Logits)?.gathered()?;
-                let kd = distillation.loss.of(&logits, &taught, &batch.labels)?;
+                let kd = distillation.loss.of(&logits, &taught, &batch.labels, real)?;
                 let total = losses::total(&kd, &task, distillation.alpha)?;
-                let agreement = share_equal(&called, &taught.f_argmax(-1, false)?)?;
+                let agreement = share_equal(&called, &taught.f_argmax(-1, false)?, real)?;
                 match &distillation.hints {
                     None => (total, kd, agreement, None),
                     Some(hints) => {
-                        let hint = hints.distance(&pooled, &target(&targets, TargetName::HiddenGraphs)?.gathered()?)?;
+                        let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;
+                        let hint = hints.distance(&pooled, &hidden, real)?;
                         let hinted = hints.add_to(hint, [&kd, &total], distillation.alpha)?;
                         (hinted.total, hinted.kd, agreement, Some(hinted.hint))
                     }
@@ -72,23 +76,24 @@ impl GatObjective {
             }
             _ => (task.shallow_clone(), absent(&task), absent(&task), None),
         };
-        let accuracy = share_equal(&called, &batch.labels)?;
+        let accuracy = share_equal(&called, &batch.labels, real)?;
         // Called 1 and labelled 0, or the reverse: the difference is 1 or -1.
         let difference = called.f_sub(&batch.labels)?;
-        let (false_positives, false_negatives) = (share(&difference.f_gt(0)?)?, share(&difference.f_lt(0)?)?);
+        let (false_positives, false_negatives) =
+            (share(&difference.f_gt(0)?, real)?, share(&difference.f_lt(0)?, real)?);
         let mut parts = vec![task, kd, accuracy, false_positives, false_negatives, agreement];
         parts.extend(hint);
         Ok(Losses { total, parts })
     }
 }
 
-fn share_equal(left: &Tensor, right: &Tensor) -> Result<Tensor, ModelError> {
-    share(&left.f_eq_tensor(right)?)
+fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    share(&left.f_eq_tensor(right)?, real)
 }
 
 /// Share of the ones.
-fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
-    Ok(flags.f_to_kind(Kind::Float)?.f_mean(None)?)
+fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
 }
 
 impl Objective for GatObjective {
@@ -119,6 +124,14 @@ impl Objective for GatObjective {
 
     fn forget(&mut self) {
         self.teacher.forget();
+    }
+
+    fn targets(&mut self) -> Result<Vec<Tensor>, ObjectiveError> {
+        Ok(self.teacher.gathered()?)
+    }
+
+    fn replace_targets(&mut self, targets: &[Tensor]) {
+        self.teacher.replace(targets);
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {

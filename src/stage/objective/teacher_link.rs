@@ -1,6 +1,6 @@
 //! An objective's line to its teacher: batches go out, targets come back, and the logs hear of it. Empty without one.
 
-use tch::TchError;
+use tch::{TchError, Tensor};
 
 use crate::distill::targets::Per;
 use crate::distill::{StepReport, TargetName, TargetRows, Teacher, TeacherError};
@@ -113,6 +113,22 @@ impl TeacherLink {
         match &self.received {
             Received::Here(received) => targets(received).map(Some),
             Received::Nothing | Received::Kept => Ok(None),
+        }
+    }
+
+    /// The targets of the batch at hand, each in one tensor; none without a teacher.
+    pub fn gathered(&mut self) -> Result<Vec<Tensor>, TeacherError> {
+        self.read()?;
+        let Received::Here(targets) = &self.received else { return Ok(Vec::new()) };
+        Ok(targets.rows.iter().map(|(_, rows)| rows.gathered()).collect::<Result<_, TchError>>()?)
+    }
+
+    /// Puts other targets in their place, in the same order.
+    pub fn replace(&mut self, targets: &[Tensor]) {
+        if let Received::Here(received) = &mut self.received {
+            for ((_, rows), target) in received.rows.iter_mut().zip(targets) {
+                *rows = Rows::Whole(target.shallow_clone());
+            }
         }
     }
 

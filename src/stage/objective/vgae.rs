@@ -106,10 +106,11 @@ fn distil(
     let translated = translated.transpose().map_err(|error: TchError| ModelError::from(error))?;
     let taught = [mean, translated.as_ref().unwrap_or(reconstruction)];
     let VgaeDistillation { projection, weights, hints, .. } = distillation;
+    let taught = (taught, batch.real.is_none());
     let (losses, comparison) = LatentComparison::beside(projection, latent, taught, *weights, |comparison| {
         let output = decode()?;
         let (task, losses) = comparison.losses(&output, batch)?;
-        let losses = with_hint(hints.as_ref(), losses, &output, targets, weights.alpha)?;
+        let losses = with_hint(hints.as_ref(), losses, &output, (targets, batch), weights.alpha)?;
         // Here the student's outputs go: the backward frees as it passes.
         drop(output);
         backward(&losses.total)?;
@@ -130,7 +131,7 @@ fn with_hint(
     hints: Option<&Hints>,
     VgaeKd { total, kd, latent, reconstruction }: VgaeKd,
     output: &VgaeOutput,
-    targets: &TargetRows,
+    (targets, batch): (&TargetRows, &Batch),
     alpha: f64,
 ) -> Result<Distilled, ObjectiveError> {
     let Some(hints) = hints else {
@@ -138,7 +139,8 @@ fn with_hint(
     };
     let hidden =
         output.hidden.as_ref().ok_or("a hidden layer is to be distilled, and the student's model keeps none")?;
-    let hint = hints.distance(hidden, &target(targets, TargetName::HiddenNodes)?.gathered()?)?;
+    let real = batch.real.as_ref().map(|real| &real.nodes);
+    let hint = hints.distance(hidden, &target(targets, TargetName::HiddenNodes)?.gathered()?, real)?;
     let hinted = hints.add_to(hint, [&kd, &total], alpha)?;
     let outputs = [hinted.kd, latent, reconstruction];
     Ok(Distilled { total: hinted.total, outputs, hint: Some(hinted.hint) })
@@ -171,6 +173,14 @@ impl Objective for VgaeObjective {
 
     fn forget(&mut self) {
         self.teacher.forget();
+    }
+
+    fn targets(&mut self) -> Result<Vec<Tensor>, ObjectiveError> {
+        Ok(self.teacher.gathered()?)
+    }
+
+    fn replace_targets(&mut self, targets: &[Tensor]) {
+        self.teacher.replace(targets);
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {

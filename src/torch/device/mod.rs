@@ -6,6 +6,7 @@
 mod event;
 mod memory;
 mod pinned;
+mod recording;
 mod stream;
 
 use std::ffi::c_char;
@@ -19,6 +20,7 @@ pub use memory::{
 };
 pub use pinned::PinnedBlock;
 pub(in crate::torch) use pinned::scalar_type;
+pub use recording::{Recording, RecordingError, RecordingPool};
 pub use stream::{Stream, StreamGuard};
 
 use super::ffi;

@@ -1,0 +1,236 @@
+//! Batches filled up to sizes that many batches share: a step that was recorded for one is replayed for the others.
+//!
+//! Every batch is filled up in the same way. At least one node is added, and one graph that has all added nodes. Added
+//! edges are self-loops of added nodes, added pairs of the successor target are an added node's. So no edge joins what is
+//! real to what was added, and what was added changes nothing but sums over nodes and graphs: those ask a [`Mask`].
+
+use std::sync::Arc;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::{Adjacency, Batch};
+
+/// Which rows of a tensor are real.
+#[derive(Debug)]
+pub struct Mask {
+    /// `[rows]`, f32: 1 for a real row, 0 for an added one.
+    pub rows: Tensor,
+    /// Number of real rows, a scalar, f32: on the device, so that nobody has to wait for it.
+    pub count: Tensor,
+}
+
+impl Mask {
+    /// For `rows` rows of which the first `real` are.
+    ///
+    /// # Errors
+    /// Of libtorch.
+    pub fn of(real: i64, rows: i64, device: Device) -> Result<Self, TchError> {
+        let options = (Kind::Float, device);
+        let rows = Tensor::f_cat(&[Tensor::f_ones([real], options)?, Tensor::f_zeros([rows - real], options)?], 0)?;
+        Ok(Self { rows, count: Tensor::f_full([0_i64; 0], real as f64, options)? })
+    }
+
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        self.map(Tensor::shallow_clone)
+    }
+
+    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
+        Self { rows: tensor(&self.rows), count: tensor(&self.count) }
+    }
+}
+
+/// What of a filled-up batch is real.
+#[derive(Debug)]
+pub struct Real {
+    pub nodes: Mask,
+    pub graphs: Mask,
+}
+
+impl Real {
+    pub(super) fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
+        Self { nodes: self.nodes.map(&tensor), graphs: self.graphs.map(&tensor) }
+    }
+}
+
+/// Sizes that a batch is filled up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SizeClass {
+    pub nodes: i64,
+    pub edges: i64,
+    /// Pairs of the successor target.
+    pub successors: i64,
+    pub graphs: i64,
+}
+
+impl SizeClass {
+    /// The class of a batch: a function of its sizes alone, so that a resumed run computes as an uninterrupted one.
+    pub fn of(batch: &Batch) -> Self {
+        let SizeClass { nodes, edges, successors, graphs } = batch.size_class();
+        Self {
+            nodes: rounded_up(nodes + 1),
+            edges: rounded_up(edges),
+            successors: rounded_up(successors),
+            graphs: rounded_up(graphs + 1),
+        }
+    }
+}
+
+/// Classes between two powers of two.
+const CLASSES_OF_AN_OCTAVE: u64 = 16;
+/// What a batch gets added at most, as a share of its size.
+pub const LARGEST_FILLING: f64 = 1.0 / CLASSES_OF_AN_OCTAVE as f64;
+
+fn rounded_up(size: i64) -> i64 {
+    // Sizes of tensors are never negative.
+    let size = size.max(1) as u64;
+    let step = ((1 << size.ilog2()) / CLASSES_OF_AN_OCTAVE).max(1);
+    size.next_multiple_of(step) as i64
+}
+
+impl Batch {
+    /// The batch filled up to the sizes of `class`, on the same device. It has no addresses: neither a teacher nor a cache
+    /// can be asked about it.
+    ///
+    /// # Errors
+    /// If the batch is larger than its class, or libtorch's.
+    pub fn padded(&self, class: SizeClass) -> Result<Self, TchError> {
+        let own = self.size_class();
+        let fits = own.edges <= class.edges && own.successors <= class.successors;
+        if !fits || own.nodes >= class.nodes || own.graphs >= class.graphs {
+            return Err(TchError::Shape(format!(
+                "a batch of {own:?} does not fit {class:?}, which needs one node more"
+            )));
+        }
+        let device = self.id_index.device();
+        let (nodes, graphs) = (class.nodes - own.nodes, class.graphs - own.graphs);
+        // The first added graph has all added nodes.
+        let later_graphs = filled(&self.node_pointers, graphs, class.nodes)?;
+        let pair = (class.nodes - 1) * self.vocabulary_size;
+        let attributes = self.edge_attributes.as_ref();
+        Ok(Self {
+            graph_index: Arc::default(),
+            can_ids: Arc::default(),
+            id_index: filled(&self.id_index, nodes, 0)?,
+            id_input: filled(&self.id_input, nodes, 0)?,
+            continuous: filled(&self.continuous, nodes, 0)?,
+            adjacency: self.adjacency.padded(own, class)?,
+            edge_attributes: attributes.map(|tensor| filled(tensor, class.edges - own.edges, 0)).transpose()?,
+            successors: filled(&self.successors, class.successors - own.successors, pair)?,
+            vocabulary_size: self.vocabulary_size,
+            node_pointers: later_graphs,
+            graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
+            labels: filled(&self.labels, graphs, 0)?,
+            real: Some(Real {
+                nodes: Mask::of(own.nodes, class.nodes, device)?,
+                graphs: Mask::of(own.graphs, class.graphs, device)?,
+            }),
+        })
+    }
+
+    /// The sizes of the batch as it is.
+    pub fn size_class(&self) -> SizeClass {
+        SizeClass {
+            nodes: self.num_nodes(),
+            edges: self.adjacency.num_edges(),
+            successors: self.successors.size()[0],
+            graphs: self.num_graphs() as i64,
+        }
+    }
+
+    /// Overwrites all tensors with those of `other`, which has the same sizes and may lie on another device.
+    ///
+    /// # Errors
+    /// If the sizes differ, or libtorch's.
+    pub fn copy_from(&mut self, other: &Self) -> Result<(), TchError> {
+        let (targets, sources) = (self.tensors(), other.tensors());
+        for (target, source) in targets.into_iter().zip(sources) {
+            match (target, source) {
+                (Some(target), Some(source)) if target.size() == source.size() => {
+                    tch::no_grad(|| target.shallow_clone().f_copy_(source))?;
+                }
+                (None, None) => {}
+                (target, source) => {
+                    let [target, source] = [target, source].map(|tensor| tensor.map(Tensor::size));
+                    return Err(TchError::Shape(format!(
+                        "a tensor of {source:?} was to be copied to one of {target:?}"
+                    )));
+                }
+            }
+        }
+        self.adjacency.components = Arc::default();
+        Ok(())
+    }
+
+    fn tensors(&self) -> [Option<&Tensor>; 17] {
+        let Adjacency { row_pointers, sources, targets, column_pointers, transposed, components: _ } = &self.adjacency;
+        let nodes = self.real.as_ref().map(|real| &real.nodes);
+        let graphs = self.real.as_ref().map(|real| &real.graphs);
+        [
+            Some(&self.id_index),
+            Some(&self.id_input),
+            Some(&self.continuous),
+            Some(row_pointers),
+            Some(sources),
+            Some(targets),
+            Some(column_pointers),
+            Some(transposed),
+            self.edge_attributes.as_ref(),
+            Some(&self.successors),
+            Some(&self.node_pointers),
+            Some(&self.graph_of_node),
+            Some(&self.labels),
+            nodes.map(|mask| &mask.rows),
+            nodes.map(|mask| &mask.count),
+            graphs.map(|mask| &mask.rows),
+            graphs.map(|mask| &mask.count),
+        ]
+    }
+}
+
+impl Adjacency {
+    /// Added edges are shared out evenly among added nodes: a node with very many would take a GPU long.
+    fn padded(&self, own: SizeClass, class: SizeClass) -> Result<Self, TchError> {
+        let (nodes, edges) = (class.nodes - own.nodes, class.edges - own.edges);
+        let ends = (1..=nodes).map(|node| (own.edges + edges * node / nodes) as i32).collect::<Vec<_>>();
+        let mut loops = Vec::with_capacity(edges as usize);
+        for (node, &end) in (own.nodes..).zip(&ends) {
+            loops.resize((i64::from(end) - own.edges) as usize, node as i32);
+        }
+        let positions: Vec<i32> = (own.edges..class.edges).map(|edge| edge as i32).collect();
+        Ok(Self {
+            row_pointers: followed_by(&self.row_pointers, &ends)?,
+            sources: followed_by(&self.sources, &loops)?,
+            targets: followed_by(&self.targets, &loops)?,
+            column_pointers: followed_by(&self.column_pointers, &ends)?,
+            transposed: followed_by(&self.transposed, &positions)?,
+            components: Arc::default(),
+        })
+    }
+}
+
+/// With `rows` rows of `value` added.
+fn filled(tensor: &Tensor, rows: i64, value: i64) -> Result<Tensor, TchError> {
+    let mut shape = tensor.size();
+    shape[0] = rows;
+    Tensor::f_cat(&[tensor, &Tensor::f_full(&shape, value, (tensor.f_kind()?, tensor.device()))?], 0)
+}
+
+fn followed_by(tensor: &Tensor, values: &[i32]) -> Result<Tensor, TchError> {
+    Tensor::f_cat(&[tensor, &Tensor::f_from_slice(values)?.f_to_device(tensor.device())?], 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_class_is_hardly_larger_than_what_it_is_for(size in 1_i64..1_000_000_000) {
+            let class = rounded_up(size);
+            prop_assert!(class >= size && (class - size) * 16 <= size, "{size}: {class}");
+            prop_assert_eq!(rounded_up(class), class);
+        }
+    }
+}

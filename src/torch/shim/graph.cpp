@@ -1,0 +1,90 @@
+// Recording a device's work and replaying it: at::cuda::CUDAGraph, found by name in libtorch_cuda when it is first
+// asked for. Its header needs CUDA's, which a build of kdgat does not have.
+#include "shim.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <utility>
+
+namespace {
+
+// at::cuda::MempoolId_t, and cudaStreamCaptureModeThreadLocal: other threads, as the teacher's, may do what they like.
+using Pool = std::pair<unsigned long long, unsigned long long>;
+constexpr int kThreadLocal = 1;
+
+// The object of libtorch 2.11 has 104 bytes, which is as far as its constructor writes; room for more does no harm.
+constexpr size_t kBytes = 1024;
+
+template <typename Signature>
+Signature* find(const char* name) {
+  void* symbol = dlsym(RTLD_DEFAULT, name);
+  TORCH_CHECK(symbol != nullptr, "libtorch_cuda has no ", name, ": recorded steps need libtorch 2.11 with CUDA");
+  return reinterpret_cast<Signature*>(symbol);
+}
+
+// The member functions, as the Itanium ABI calls them: the object comes first.
+struct Functions {
+  void (*construct)(void*, bool) = find<void(void*, bool)>("_ZN2at4cuda9CUDAGraphC1Eb");
+  void (*destroy)(void*) = find<void(void*)>("_ZN2at4cuda9CUDAGraphD1Ev");
+  void (*begin)(void*, Pool, int) =
+      find<void(void*, Pool, int)>("_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+  void (*end)(void*) = find<void(void*)>("_ZN2at4cuda9CUDAGraph11capture_endEv");
+  void (*replay)(void*) = find<void(void*)>("_ZN2at4cuda9CUDAGraph6replayEv");
+  Pool (*new_pool)() = find<Pool()>("_ZN2at4cuda17graph_pool_handleEv");
+};
+
+// An initialisation that throws is tried again at the next call: libtorch_cuda may be loaded later.
+const Functions& functions() {
+  static const Functions found;
+  return found;
+}
+
+struct Recording {
+  alignas(std::max_align_t) unsigned char object[kBytes] = {};
+};
+
+} // namespace
+
+extern "C" {
+
+// A pool of memory that several recordings share: they are replayed one after the other.
+char* kdgat_graph_pool(uint64_t pool[2]) {
+  return kdgat::guarded([&] {
+    const Pool made = functions().new_pool();
+    pool[0] = made.first;
+    pool[1] = made.second;
+  });
+}
+
+char* kdgat_graph_new(void** graph) {
+  return kdgat::guarded([&] {
+    auto recording = std::make_unique<Recording>();
+    functions().construct(recording->object, false);
+    *graph = recording.release();
+  });
+}
+
+char* kdgat_graph_begin(void* graph, const uint64_t pool[2]) {
+  return kdgat::guarded([&] {
+    functions().begin(static_cast<Recording*>(graph)->object, Pool(pool[0], pool[1]), kThreadLocal);
+  });
+}
+
+char* kdgat_graph_end(void* graph) {
+  return kdgat::guarded([&] { functions().end(static_cast<Recording*>(graph)->object); });
+}
+
+char* kdgat_graph_replay(void* graph) {
+  return kdgat::guarded([&] { functions().replay(static_cast<Recording*>(graph)->object); });
+}
+
+char* kdgat_graph_free(void* graph) {
+  return kdgat::guarded([&] {
+    std::unique_ptr<Recording> recording(static_cast<Recording*>(graph));
+    functions().destroy(recording->object);
+  });
+}
+}
