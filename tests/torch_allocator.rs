@@ -113,7 +113,7 @@ fn what_is_kept_is_bounded() {
     drop([20, 12, 25, 9].map(|size| bytes(size * MIB).unwrap()));
     assert!(allocator::stats().kept <= 30 * MIB);
     allocator::set_limits(Limits { limit_bytes: None, keep_bytes: None });
-    // Sizes that never fit each other: no more is kept than the largest moment needed, and 64 MiB.
+    // Sizes that never fit each other: no more is kept than the largest moment needed, and a quarter, or 128 MiB.
     for size in 10..60 {
         drop(bytes(size * 3 * MIB).unwrap());
     }

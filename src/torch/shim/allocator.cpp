@@ -24,7 +24,7 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kCached = 4096;             // smaller blocks are left to the C library
 constexpr size_t kMapped = size_t(1) << 20;  // larger ones are mapped by ourselves, and really returned
 constexpr size_t kHugePage = size_t(2) << 20;
-constexpr size_t kAlwaysKept = size_t(64) << 20;
+constexpr size_t kAlwaysKept = size_t(128) << 20;
 
 // Stands before the bytes of each block.
 struct alignas(kAlignment) Block {
@@ -157,7 +157,8 @@ class HostAllocator final : public c10::Allocator {
         kept_by_age_.emplace(block->age, block);
         stats_.kept += block->footprint();
         // Never more than the largest step needed and a quarter: batches differ in size, and memory that is given back
-        // has to be cleared page by page when the next step asks for it.
+        // has to be cleared page by page when the next step asks for it. Small steps may keep more: their short last batch
+        // has blocks of other sizes.
         size_t ceiling = std::max(high_water_ + high_water_ / 4, kAlwaysKept);
         size_t allowed = std::min(keep_limit_, ceiling - std::min<size_t>(ceiling, stats_.in_use));
         release_oldest(allowed, released);
