@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kdgat::can::Dataset;
+use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
 use kdgat::memory::{Meter, MicroBatch};
 use kdgat::nn::attention::AttentionKernel;
@@ -15,7 +16,7 @@ use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective}
 use kdgat::torch::allocator;
 use kdgat::train::console::Console;
 use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
-use kdgat::train::step::{StepOptions, StepRunner};
+use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, TchError, Tensor};
 
@@ -259,6 +260,39 @@ fn batch_norm_in_parts_moves_its_statistics_once() {
     );
     assert_eq!(counted, counted_in_parts);
     assert!((loss - loss_in_parts).abs() < 0.05 * loss, "{loss} and {loss_in_parts}");
+}
+
+#[test]
+fn memory_that_runs_out_ends_recording() {
+    let _turn = turn();
+    let batch = batch(23);
+    let filled_up = batch.padded(SizeClass::of(&batch)).unwrap();
+    let (objective, mut trainable) = gat(&batch, ClassLoss::CrossEntropy);
+    let (calls, failing) = (Cell::new(0), Cell::new(0));
+    let mut objective = Before(objective, || {
+        calls.set(calls.get() + 1);
+        if calls.get() == failing.get() { Err(TchError::Torch("CUDA out of memory".into()).into()) } else { Ok(()) }
+    });
+    let mut runner = StepRunner::new(&trainable, Device::Cpu, None).unwrap();
+    let mut console = Console::new(None).unwrap();
+    let mut take_step = || {
+        objective.announce(std::slice::from_ref(&batch)).unwrap();
+        objective.receive(&batch).unwrap();
+        let step = StepBatch { batch: &batch, filled_up: Some(&filled_up) };
+        let losses = runner.gradients(&mut objective, &mut trainable, step, OPTIONS, &mut console).unwrap();
+        let gradients = trainable.gradients.copy();
+        trainable.zero_gradients().unwrap();
+        (losses, gradients, runner.recorded_sizes(), runner.can_record())
+    };
+    let (first, expected, ..) = take_step();
+    let (.., sizes, can_record) = take_step();
+    assert!(sizes == 1 && can_record, "met twice: recorded");
+    failing.set(calls.get() + 1);
+    for _ in 0..3 {
+        let (losses, gradients, sizes, can_record) = take_step();
+        assert!(sizes == 0 && !can_record, "{sizes} recorded after memory ran out");
+        assert!(difference(&losses, &first) < 1e-6 && difference(&gradients, &expected) < 1e-5);
+    }
 }
 
 #[test]

@@ -104,8 +104,6 @@ impl Batch {
         }
         let device = self.id_index.device();
         let (nodes, graphs) = (class.nodes - own.nodes, class.graphs - own.graphs);
-        // The first added graph has all added nodes.
-        let later_graphs = filled(&self.node_pointers, graphs, class.nodes)?;
         let pair = (class.nodes - 1) * self.vocabulary_size;
         let attributes = self.edge_attributes.as_ref();
         Ok(Self {
@@ -118,7 +116,8 @@ impl Batch {
             edge_attributes: attributes.map(|tensor| filled(tensor, class.edges - own.edges, 0)).transpose()?,
             successors: filled(&self.successors, class.successors - own.successors, pair)?,
             vocabulary_size: self.vocabulary_size,
-            node_pointers: later_graphs,
+            // The first added graph has all added nodes.
+            node_pointers: filled(&self.node_pointers, graphs, class.nodes)?,
             graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
             labels: filled(&self.labels, graphs, 0)?,
             real: Some(Real {

@@ -208,8 +208,7 @@ impl LoopState {
         options: &FitOptions,
     ) -> Result<Option<Burst>, FitError> {
         let start = Instant::now();
-        // Parts of batches are not recorded.
-        let fills_up = options.records_steps && self.runner.takes_whole_batches();
+        let fills_up = options.records_steps && self.runner.can_record();
         let burst = Burst::read(loaded, fit.objective.burst().max(1), options.device, fills_up)?;
         self.clock.data_wait += start.elapsed().as_secs_f64();
         if burst.batches.is_empty() {

@@ -37,6 +37,7 @@ pub struct RecordedSteps {
     pool: Option<RecordingPool>,
     /// By sizes, and the loss's factor, which is part of a recording.
     steps: BTreeMap<(SizeClass, u64), Met>,
+    has_stopped: bool,
 }
 
 /// What became of a size.
@@ -44,8 +45,6 @@ pub struct RecordedSteps {
 enum Met {
     Once,
     Recorded(Box<RecordedStep>),
-    /// There was no memory for its recording.
-    TooLarge,
 }
 
 /// A size's tensors, and what was recorded of them.
@@ -88,8 +87,6 @@ impl RecordedSteps {
                 let mut recorded = RecordedStep::new(step.batch, &targets)?;
                 let mut losses = recorded.compute(&mut step)?;
                 if step.runner.device().is_cuda() {
-                    // Unless the recording succeeds: the step is tried again then, without one.
-                    *met = Met::TooLarge;
                     losses = recorded.record(&mut self.pool, &mut step, &losses)?;
                 }
                 *met = Met::Recorded(Box::new(recorded));
@@ -102,6 +99,20 @@ impl RecordedSteps {
                 RecordedStep::new(step.batch, &targets)?.compute(&mut step)
             }
         }
+    }
+
+    /// Frees all recordings for good, as memory has run out: what they hold is worth less than whole batches. Whether steps
+    /// were recorded until now.
+    pub(super) fn stop(&mut self) -> bool {
+        let recorded = !self.steps.is_empty();
+        self.steps.clear();
+        self.has_stopped |= recorded;
+        recorded
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.has_stopped
     }
 
     /// Sizes that are replayed by now.

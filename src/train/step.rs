@@ -116,7 +116,7 @@ impl StepRunner {
         self.note_state(trainable, options)?;
         loop {
             let attempt = match filled_up {
-                Some(filled_up) if self.micro.of(graphs) >= graphs => {
+                Some(filled_up) if self.micro.of(graphs) >= graphs && !self.recorded.has_stopped() => {
                     self.attempt_recorded(objective, trainable, filled_up, options)
                 }
                 _ => torch::recover(|| self.attempt(objective, trainable, batch, options)),
@@ -174,9 +174,9 @@ impl StepRunner {
         self.micro = micro_batch;
     }
 
-    /// Whether no batch is cut in parts now.
-    pub fn takes_whole_batches(&self) -> bool {
-        self.micro.of(usize::MAX) == usize::MAX
+    /// Whether steps can be recorded: memory has not run out, and no batch is cut in parts.
+    pub fn can_record(&self) -> bool {
+        !self.recorded.has_stopped() && self.micro.of(usize::MAX) == usize::MAX
     }
 
     /// How many graphs go through the model at a time now.
@@ -206,6 +206,9 @@ impl StepRunner {
     }
 
     fn recover(&mut self, work: Work, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
+        if self.recorded.stop() {
+            console.line("memory: steps are no longer recorded, so that whole batches have room");
+        }
         self.meter.release_kept();
         self.recoveries += 1;
         let micro = match work {
