@@ -22,6 +22,7 @@ pub struct Outcome {
     pub last: Option<Value>,
     pub peak_memory_bytes: u64,
     pub data_wait_share: f64,
+    pub teacher_wait_share: f64,
     pub optimizer_share: f64,
     pub num_parameters: i64,
     pub weights_digest: String,
@@ -50,6 +51,7 @@ impl Outcome {
             last: summary.last.as_ref().map(EpochMetrics::json),
             peak_memory_bytes: summary.peak_memory_bytes,
             data_wait_share: summary.data_wait_share,
+            teacher_wait_share: summary.teacher_wait_share,
             optimizer_share: summary.optimizer_share,
             num_parameters,
             weights_digest,
@@ -88,11 +90,16 @@ impl Outcome {
                 mebibytes(teacher.peak_device_bytes_teacher),
             ));
         }
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        let for_teacher = match self.teacher {
+            Some(_) => format!(", for the teacher {}", percent(self.teacher_wait_share)),
+            None => String::new(),
+        };
         console.line(&format!(
-            "  peak memory of tensors {}; waiting for data {:.0} %, optimiser {:.0} % of the time",
+            "  peak memory of tensors {}; waiting for data {}{for_teacher}, optimiser {} of the time",
             mebibytes(self.peak_memory_bytes),
-            100.0 * self.data_wait_share,
-            100.0 * self.optimizer_share,
+            percent(self.data_wait_share),
+            percent(self.optimizer_share),
         ));
         console.line(&format!("  run: {}", self.run.display()));
     }

@@ -255,7 +255,8 @@ impl LoopState {
             timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
         }
         let seconds = start.elapsed().as_secs_f64();
-        self.position.epoch_seconds += seconds;
+        // What an epoch's rate is of: a student that waits for its teacher is no faster for it.
+        self.position.epoch_seconds += asked.elapsed().as_secs_f64();
         self.clock.steps += seconds;
         fit.console.advance(|| self.pulse());
         if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
@@ -399,7 +400,8 @@ impl LoopState {
     }
 
     fn summary(self, ending: Ending) -> FitSummary {
-        let total = (self.clock.steps + self.clock.data_wait).max(1e-9);
+        let Clock { data_wait, teacher_wait, optimizer, steps } = self.clock;
+        let share = |seconds: f64| seconds / (steps + data_wait + teacher_wait).max(1e-9);
         FitSummary {
             ending,
             position: self.position,
@@ -407,8 +409,9 @@ impl LoopState {
             best: self.best,
             peak_memory_bytes: self.peak_memory_bytes,
             recoveries: self.runner.recoveries,
-            data_wait_share: self.clock.data_wait / total,
-            optimizer_share: self.clock.optimizer / total,
+            data_wait_share: share(data_wait),
+            teacher_wait_share: share(teacher_wait),
+            optimizer_share: share(optimizer),
         }
     }
 }

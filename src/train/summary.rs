@@ -28,8 +28,10 @@ pub struct FitSummary {
     pub peak_memory_bytes: u64,
     /// Times that memory ran out and the work was done all the same.
     pub recoveries: u64,
-    /// Share of the time of the steps that the loop waited for data.
+    /// Share of the loop's training time that it waited for data.
     pub data_wait_share: f64,
+    /// Share that it waited for the teacher.
+    pub teacher_wait_share: f64,
     /// Share that went into the optimiser.
     pub optimizer_share: f64,
 }
