@@ -190,7 +190,7 @@ fn train_loss(model: &Model, batch: &Batch, marks: &mut [f64; 5]) -> Tensor {
         Model::Gat(model) => {
             let logits = model.forward(batch, Mode::Training).unwrap();
             marks[1] = processor_ms();
-            let loss = ClassLoss::CrossEntropy.of(&logits, &batch.labels).unwrap();
+            let loss = ClassLoss::CrossEntropy.of(&logits, &batch.labels, None).unwrap();
             marks[2] = processor_ms();
             loss
         }

@@ -104,9 +104,14 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         "use --precision bf16-mixed or 32, or --cuda-graphs false",
     );
     refuse(
-        training.cuda_graphs && (model.conv == Convolution::GatV2 || config.data.features == FeatureChoice::Rich),
-        "cuda_graphs cannot record what conv = \"gatv2\" and features = \"rich\" bring to the GPU in every step",
-        "use --conv gat and --features window, or --cuda-graphs false",
+        training.cuda_graphs && model.conv == Convolution::GatV2,
+        "cuda_graphs cannot record the scales that conv = \"gatv2\" brings to the GPU in every step",
+        "use --conv gat, or --cuda-graphs false",
+    );
+    refuse(
+        training.cuda_graphs && config.data.features == FeatureChoice::Rich,
+        "cuda_graphs cannot record the scales that features = \"rich\" bring to the GPU in every step",
+        "use --features window, or --cuda-graphs false",
     );
     refuse(
         distillation.offload_teacher && distillation.teacher_residency == Some(Residency::Resident),

@@ -49,7 +49,9 @@ impl ClassLoss {
     /// Of a batch of validation graphs: the means of all batches, each times its share of the graphs, add up to the mean
     /// over all validation graphs, however they are cut into batches.
     pub fn of_validation(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
-        let Self::Weighted(ClassWeights { by_class, validation_mean }) = self else { return self.of(logits, labels) };
+        let Self::Weighted(ClassWeights { by_class, validation_mean }) = self else {
+            return self.of(logits, labels, None);
+        };
         let sum = cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), Reduction::Sum)?;
         // Where no validation graph has a weight the sum is 0, too.
         let graphs = labels.size()[0] as f64;
@@ -59,7 +61,7 @@ impl ClassLoss {
     /// As [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts, each
     /// times its share of the graphs, add up to the mean of the whole.
     pub fn of_part(&self, logits: &Tensor, labels: &Tensor, whole: Option<&Tensor>) -> Result<Tensor, ModelError> {
-        let loss = self.of(logits, labels)?;
+        let loss = self.of(logits, labels, None)?;
         match (self, whole) {
             (Self::Weighted(ClassWeights { by_class, .. }), Some(whole)) if whole.size() != labels.size() => {
                 let mean_weight = |labels: &Tensor| by_class.f_index_select(0, labels)?.f_mean(None);
@@ -69,29 +71,23 @@ impl ClassLoss {
         }
     }
 
-    /// As [`ClassLoss::of`], where some graphs only fill the batch up.
-    pub fn of_real(&self, logits: &Tensor, labels: &Tensor, real: &Mask) -> Result<Tensor, ModelError> {
-        let logits = logits.f_to_kind(Kind::Float)?;
-        let surprise = |weights| cross_entropy(&logits, labels, weights, Reduction::None);
-        Ok(match self {
-            Self::CrossEntropy => masked::mean_of_rows(&surprise(None)?, Some(real))?,
-            Self::Weighted(ClassWeights { by_class, .. }) => {
-                let weights = by_class.f_index_select(0, labels)?;
-                let mean = masked::mean_of_rows(&surprise(Some(by_class))?, Some(real))?;
-                mean.f_div(&masked::mean_of_rows(&weights, Some(real))?)?
+    /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`. Where the batch is filled up, over its real
+    /// graphs.
+    pub fn of(&self, logits: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+        let logits = &logits.f_to_kind(Kind::Float)?;
+        Ok(match (self, real) {
+            (Self::CrossEntropy, _) => masked::cross_entropy(logits, labels, real)?,
+            (Self::Weighted(ClassWeights { by_class, .. }), None) => {
+                cross_entropy(logits, labels, Some(by_class), Reduction::Mean)?
             }
-            Self::Focal { gamma } => masked::mean_of_rows(&focal(&surprise(None)?, *gamma)?, Some(real))?,
-        })
-    }
-
-    /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`.
-    pub fn of(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
-        let logits = logits.f_to_kind(Kind::Float)?;
-        Ok(match self {
-            Self::CrossEntropy => cross_entropy(&logits, labels, None, Reduction::Mean)?,
-            Self::Weighted(weights) => cross_entropy(&logits, labels, Some(&weights.by_class), Reduction::Mean)?,
-            Self::Focal { gamma } => {
-                focal(&cross_entropy(&logits, labels, None, Reduction::None)?, *gamma)?.f_mean(None)?
+            (Self::Weighted(ClassWeights { by_class, .. }), Some(_)) => {
+                let weighted = cross_entropy(logits, labels, Some(by_class), Reduction::None)?;
+                let weights = by_class.f_index_select(0, labels)?;
+                masked::mean_of_rows(&weighted, real)?.f_div(&masked::mean_of_rows(&weights, real)?)?
+            }
+            (Self::Focal { gamma }, _) => {
+                let surprise = cross_entropy(logits, labels, None, Reduction::None)?;
+                masked::mean_of_rows(&focal(&surprise, *gamma)?, real)?
             }
         })
     }
@@ -133,7 +129,8 @@ mod tests {
     }
 
     fn assert_loss(loss: &ClassLoss, expected: f64) {
-        let found = loss.of(&Tensor::from_slice2(&LOGITS), &Tensor::from_slice(&LABELS)).unwrap().double_value(&[]);
+        let found =
+            loss.of(&Tensor::from_slice2(&LOGITS), &Tensor::from_slice(&LABELS), None).unwrap().double_value(&[]);
         assert!((found - expected).abs() < 1e-6, "{loss:?}: {found} instead of {expected}");
     }
 
@@ -162,8 +159,8 @@ mod tests {
         let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
         let weighted = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();
         for loss in [ClassLoss::CrossEntropy, weighted, ClassLoss::Focal { gamma: 2.0 }] {
-            let expected = loss.of(&logits.narrow(0, 0, 3), &labels.narrow(0, 0, 3)).unwrap().double_value(&[]);
-            let found = loss.of_real(&logits, &labels, &real).unwrap().double_value(&[]);
+            let expected = loss.of(&logits.narrow(0, 0, 3), &labels.narrow(0, 0, 3), None).unwrap().double_value(&[]);
+            let found = loss.of(&logits, &labels, Some(&real)).unwrap().double_value(&[]);
             assert!((found - expected).abs() < 1e-6, "{loss:?}: {found} instead of {expected}");
         }
     }
@@ -172,7 +169,7 @@ mod tests {
     fn a_sure_prediction_has_a_gradient() {
         for gamma in [0.0, 0.5, 1.0, 2.0] {
             let logits = Tensor::from_slice2(&[[60.0_f32, -60.0], [0.5, 0.2]]).set_requires_grad(true);
-            let loss = ClassLoss::Focal { gamma }.of(&logits, &Tensor::from_slice(&[0_i64, 1])).unwrap();
+            let loss = ClassLoss::Focal { gamma }.of(&logits, &Tensor::from_slice(&[0_i64, 1]), None).unwrap();
             loss.backward();
             let gradient: Vec<f32> = Vec::try_from(logits.grad().flatten(0, 1)).unwrap();
             assert!(gradient.iter().all(|value| value.is_finite()), "gamma {gamma}: {gradient:?}");
@@ -193,7 +190,7 @@ mod tests {
     fn validation_does_not_depend_on_its_batches() {
         let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
         let loss = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();
-        let whole = loss.of(&logits, &labels).unwrap().double_value(&[]);
+        let whole = loss.of(&logits, &labels, None).unwrap().double_value(&[]);
         for graphs in [1, 2, 3, 4] {
             let part = |start: i64| {
                 let count = graphs.min(4 - start);

@@ -51,7 +51,7 @@ impl GatObjective {
         let logits = self.model.classify(&pooled, mode)?;
         let real = batch.real.as_ref().map(|real| &real.graphs);
         let task = match (mode, real) {
-            (Mode::Training, Some(real)) => self.task.of_real(&logits, &batch.labels, real)?,
+            (Mode::Training, Some(_)) => self.task.of(&logits, &batch.labels, real)?,
             (Mode::Training, None) => self.task.of_part(&logits, &batch.labels, self.labels.as_ref())?,
             (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
         };
