@@ -196,6 +196,29 @@ fn contradictions_are_refused_together() {
 }
 
 #[test]
+fn steps_that_cannot_be_recorded_are_refused() {
+    type Set = fn(&mut Config);
+    let refused = |set: Set| {
+        let mut config = Config::default();
+        config.training.cuda_graphs = true;
+        set(&mut config);
+        config::check(&config).err().map(|error| error.to_string())
+    };
+    assert_eq!(refused(|_| ()), None, "on a GPU, or wherever one may be found");
+    assert_eq!(refused(|config| config.training.precision = config::Precision::BrainFloat), None);
+    let cases: [(Set, &str); 4] = [
+        (|config| config.training.device = config::DeviceChoice::Cpu, "device is cpu"),
+        (|config| config.training.precision = config::Precision::Half, "--precision bf16-mixed or 32"),
+        (|config| config.model.conv = config::Convolution::GatV2, "--conv gat"),
+        (|config| config.data.features = config::FeatureChoice::Rich, "--features window"),
+    ];
+    for (set, expected) in cases {
+        let message = refused(set).unwrap_or_default();
+        assert!(message.contains("cuda_graphs") && message.contains(expected), "{expected}: {message}");
+    }
+}
+
+#[test]
 fn flags_that_a_stage_would_ignore_are_refused() {
     let vgae = ("model", "vgae");
     let gat = [("model", "gat"), ("hidden", "24")];
