@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// What the scripts call beside cargo, the compiler, Python and df.
 const TOOLS: &[&str] = &[
     "bash", "env", "dirname", "realpath", "sed", "awk", "mkdir", "mktemp", "sort", "head", "cat", "paste", "uname",
-    "rm", "mv", "ln", "flock", "find", "grep", "touch", "sleep", "chmod",
+    "rm", "mv", "ln", "flock", "find", "grep", "touch", "sleep", "chmod", "tail", "tr",
 ];
 
 const CARGO: &str = r#"
@@ -211,6 +211,30 @@ fn libtorch_is_downloaded_once_for_all_clones() {
     assert!(machine.cargo_config().contains(&format!("LIBTORCH = \"{}\"", torch.display())));
     assert!(machine.run("clone/scripts/setup", &["--help"]).status.success());
     assert_eq!(machine.run("clone/scripts/setup", &["--gpu"]).status.code(), Some(2));
+}
+
+/// pip alone decides which platform tags this system can run; a list of them once lacked the tag of a single wheel.
+#[test]
+fn a_dry_run_names_the_packages_that_have_no_wheel_for_this_system() {
+    let machine = Machine::new();
+    let pip = r#"
+case "$*" in
+  "-m pip --version") echo "pip 25" ;;
+  *--platform*) echo "ERROR: platform tags are pip's to choose" >&2; exit 1 ;;
+  "-m pip index versions"*nvidia-nccl-cu13) echo "ERROR: No matching distribution found for nvidia-nccl-cu13" >&2; exit 1 ;;
+  "-m pip index versions"*torch) printf 'torch (2.12.0)\nAvailable versions: 2.12.0, 2.11.0\n' ;;
+  "-m pip index versions"*) printf 'Available versions: 13.0.96, 13.0.85, 13.1.0.3, 13.0.88, 9.19.0.56, 12.0.0.61, 1.15.1.6, 10.4.0.35, 12.0.4.66, 12.6.3.3, 0.8.0, 3.4.5\n' ;;
+  *) exit 1 ;;
+esac
+"#;
+    machine.install("python3", pip);
+    let output = machine.run("clone/scripts/setup", &["--dry-run"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let cpu = "torch==2.11.0\nnvidia-cuda-runtime==13.0.96\nnvidia-cuda-cupti==13.0.85\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), cpu);
+    let output = machine.run("clone/scripts/setup", &["--cuda", "--dry-run"]);
+    assert_refused(&machine, &output, "no wheel of nvidia-nccl-cu13==2.28.9 for this system: ERROR: No matching distribution");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 15, "{}", stderr(&output));
 }
 
 #[test]
