@@ -11,7 +11,7 @@ use super::{CurriculumError, GraphScore};
 use crate::distill::frozen::LoadedModel;
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, StoreError, Vocabulary};
 use crate::interrupt;
-use crate::memory::{Meter, by_halves};
+use crate::memory::{Meter, by_halves, patiently};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::GivenTensors;
 use crate::nn::weights;
@@ -46,7 +46,10 @@ impl Scorer {
         let Architecture::Vgae(config) = &model.architecture else {
             return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
         };
-        let tensors = model.weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_device(device)));
+        let on_device = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), tensor.f_to_device(device)?));
+        let tensors = patiently(Meter::new(device), || {
+            model.weights.iter().map(on_device).collect::<Result<Vec<_>, CurriculumError>>()
+        })?;
         let mut given = GivenTensors::new(tensors);
         let vgae = Vgae::new(Scope::root(&mut given), config, kernel)?;
         given.check_all_used(|_| false)?;
@@ -92,8 +95,9 @@ impl Scorer {
             if interrupt::requested() {
                 return Err(CurriculumError::Interrupted { done, total: graphs.len() });
             }
-            let batch = batch?.to_device(self.device);
-            let scores = by_halves(Meter::new(self.device), &batch, &mut |batch| self.score_batch(batch))?;
+            let scores = by_halves(Meter::new(self.device), &batch?, &mut |batch| {
+                self.score_batch(&batch.to_device(self.device)?)
+            })?;
             done += scores.len();
             take(&scores)?;
             store.release_pages()?;

@@ -188,7 +188,7 @@ impl Scorer {
     /// The same without the list.
     fn network_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
         tch::no_grad(|| {
-            let batch = &batch.to_device(self.device);
+            let batch = &batch.to_device(self.device)?;
             let raw = match &self.network {
                 Network::Gat(model) => margin(&model.forward(batch, Mode::Evaluation)?)?,
                 Network::Vgae(model) => model.difficulty(batch)?.total,
@@ -208,7 +208,7 @@ impl Scorer {
     /// says, or difficulties `[num_graphs]`.
     pub fn answers(&self, batch: &Batch) -> Result<Tensor, EvaluateError> {
         tch::no_grad(|| {
-            let on_device = &batch.to_device(self.device);
+            let on_device = &batch.to_device(self.device)?;
             let answers = match &self.network {
                 Network::Gat(model) => model.forward(on_device, Mode::Evaluation)?,
                 Network::Vgae(model) => model.difficulty(on_device)?.total,
@@ -224,7 +224,7 @@ impl Scorer {
     pub fn profiled(&self, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
         let Network::Vgae(model) = &self.network else { return self.listed(self.network_scores(batch)?, batch) };
         tch::no_grad(|| {
-            let batch = &batch.to_device(self.device);
+            let batch = &batch.to_device(self.device)?;
             let (errors, profiles) = model.error_profile(batch)?;
             let raw = weights::floats(&model.difficulty_of(&errors, batch)?.total)?;
             let with_profile = |(raw, profile)| Profiled { raw, profile: Some(profile), unlisted: None };
@@ -278,7 +278,7 @@ impl Scorer {
     /// The raw score of a batch of one graph, what each node adds to it, and the attention that its edges get.
     pub fn dissect(&self, batch: &Batch) -> Result<Dissected, EvaluateError> {
         tch::no_grad(|| {
-            let on_device = &batch.to_device(self.device);
+            let on_device = &batch.to_device(self.device)?;
             let weights = match &self.network {
                 Network::Gat(model) => model.attention_weights(on_device)?,
                 Network::Vgae(model) => model.attention_weights(on_device)?,
@@ -296,7 +296,7 @@ impl Scorer {
     pub fn explain(&self, batch: &Batch, car: Option<&CarScale>) -> Result<Explained, EvaluateError> {
         tch::no_grad(|| {
             let car_ids = car.and_then(CarScale::ids).map(CarIds::listed);
-            let (window, by_node) = self.parts(batch, &batch.to_device(self.device), car_ids)?;
+            let (window, by_node) = self.parts(batch, &batch.to_device(self.device)?, car_ids)?;
             let highest = (0..by_node.len()).max_by(|&a, &b| by_node[a].total_cmp(&by_node[b])).unwrap_or(0);
             let (can_ids, contribution) = (&batch.can_ids, by_node.get(highest).copied().unwrap_or(f32::NAN));
             Ok(Explained { window, can_id: can_ids.get(highest).copied().unwrap_or(0), contribution })

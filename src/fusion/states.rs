@@ -95,7 +95,7 @@ impl StateModels {
 /// What a model gives for each graph of a batch.
 fn columns(scorer: &Scorer, batch: &Batch) -> Result<Vec<[f32; 8]>, EvaluateError> {
     let evidence = scorer.evidence(batch)?;
-    let batch = &batch.to_device(scorer.device());
+    let batch = &batch.to_device(scorer.device())?;
     let values = tch::no_grad(|| match scorer.network() {
         Network::Vgae(model) => vgae_columns(model, batch),
         Network::Gat(model) => gat_columns(model, evidence.as_ref(), batch),

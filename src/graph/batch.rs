@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use tch::{Device, TchError, Tensor};
 
+use crate::torch::device::{DeviceError, Uploader};
+
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 use super::padding::Real;
 
@@ -30,23 +32,18 @@ pub struct Adjacency {
 impl Adjacency {
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        self.map(Tensor::shallow_clone)
+        infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
     }
 
-    /// The same edges on `device`.
-    pub fn to_device(&self, device: Device) -> Self {
-        self.map(|tensor| tensor.to_device(device))
-    }
-
-    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
-        Self {
-            row_pointers: tensor(&self.row_pointers),
-            sources: tensor(&self.sources),
-            targets: tensor(&self.targets),
-            column_pointers: tensor(&self.column_pointers),
-            transposed: tensor(&self.transposed),
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
+            row_pointers: tensor(&self.row_pointers)?,
+            sources: tensor(&self.sources)?,
+            targets: tensor(&self.targets)?,
+            column_pointers: tensor(&self.column_pointers)?,
+            transposed: tensor(&self.transposed)?,
             components: Arc::clone(&self.components),
-        }
+        })
     }
 
     /// Edges, self-loops included.
@@ -115,34 +112,63 @@ impl Batch {
 
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        self.map(Tensor::shallow_clone)
+        infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
     }
 
-    /// The same batch on `device`.
-    pub fn to_device(&self, device: Device) -> Self {
-        self.map(|tensor| tensor.to_device(device))
+    /// The same batch on `device`, tensor by tensor; the host waits for each. [`Self::upload`] copies all of them at once.
+    ///
+    /// # Errors
+    /// When the device's memory runs out, or there is no such device.
+    pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_to_device(device))
+    }
+
+    /// The same batch on the uploader's device, by one asynchronous copy.
+    ///
+    /// # Errors
+    /// When memory runs out: the same call may be repeated once some is free.
+    pub fn upload(&self, uploader: &mut Uploader) -> Result<Self, DeviceError> {
+        let mut tensors = Vec::new();
+        infallible(self.try_map(&mut |tensor| {
+            tensors.push(tensor.shallow_clone());
+            Ok(tensor.shallow_clone())
+        }));
+        let uploaded = uploader.upload(&tensors.iter().collect::<Vec<_>>())?;
+        let mut uploaded = uploaded.into_iter();
+        self.try_map(&mut |_| uploaded.next().ok_or_else(|| TchError::Shape("a tensor was not uploaded".into()).into()))
     }
 
     /// The same batch in tensors of its own.
-    pub fn copied(&self) -> Self {
-        self.map(Tensor::copy)
+    ///
+    /// # Errors
+    /// When memory runs out.
+    pub fn copied(&self) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_detach_copy())
     }
 
-    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
-        Self {
+    /// Applies `tensor` to every tensor of the batch, in one fixed order.
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
             graph_index: Arc::clone(&self.graph_index),
             can_ids: Arc::clone(&self.can_ids),
-            id_index: tensor(&self.id_index),
-            id_input: tensor(&self.id_input),
-            continuous: tensor(&self.continuous),
-            adjacency: self.adjacency.map(&tensor),
-            edge_attributes: self.edge_attributes.as_ref().map(&tensor),
-            successors: tensor(&self.successors),
+            id_index: tensor(&self.id_index)?,
+            id_input: tensor(&self.id_input)?,
+            continuous: tensor(&self.continuous)?,
+            adjacency: self.adjacency.try_map(tensor)?,
+            edge_attributes: self.edge_attributes.as_ref().map(&mut *tensor).transpose()?,
+            successors: tensor(&self.successors)?,
             vocabulary_size: self.vocabulary_size,
-            node_pointers: tensor(&self.node_pointers),
-            graph_of_node: tensor(&self.graph_of_node),
-            labels: tensor(&self.labels),
-            real: self.real.as_ref().map(|real| real.map(&tensor)),
-        }
+            node_pointers: tensor(&self.node_pointers)?,
+            graph_of_node: tensor(&self.graph_of_node)?,
+            labels: tensor(&self.labels)?,
+            real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
+        })
+    }
+}
+
+fn infallible<T>(result: Result<T, std::convert::Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
     }
 }

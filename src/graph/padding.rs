@@ -32,11 +32,11 @@ impl Mask {
 
     /// Another handle to the same tensors.
     pub fn shallow_clone(&self) -> Self {
-        self.map(Tensor::shallow_clone)
+        Self { rows: self.rows.shallow_clone(), count: self.count.shallow_clone() }
     }
 
-    fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
-        Self { rows: tensor(&self.rows), count: tensor(&self.count) }
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self { rows: tensor(&self.rows)?, count: tensor(&self.count)? })
     }
 }
 
@@ -48,8 +48,8 @@ pub struct Real {
 }
 
 impl Real {
-    pub(super) fn map(&self, tensor: impl Fn(&Tensor) -> Tensor) -> Self {
-        Self { nodes: self.nodes.map(&tensor), graphs: self.graphs.map(&tensor) }
+    pub(super) fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self { nodes: self.nodes.try_map(tensor)?, graphs: self.graphs.try_map(tensor)? })
     }
 }
 

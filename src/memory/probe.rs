@@ -177,7 +177,8 @@ impl Probe<'_> {
     fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
         let mut loaded = self.loader.epoch(vec![graphs.to_vec()], 0);
         let missing = || FitError::Torch(TchError::Shape("the loader gave no batch".into()));
-        Ok(loaded.next().ok_or_else(missing)??.to_device(self.device))
+        let batch = loaded.next().ok_or_else(missing)??;
+        super::patiently(Meter::new(self.device), || Ok(batch.to_device(self.device)?))
     }
 
     fn budget(&self, samples: &[Sample], mut components: Vec<Component>) -> MemoryBudget {

@@ -18,8 +18,11 @@ use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::frozen;
 use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
-use crate::graph::{Batch, Split};
+use crate::graph::Split;
 use crate::interrupt;
+use crate::memory::{Meter, patiently};
+use crate::torch::device::Uploader;
+use crate::train::fit::FitError;
 
 /// Graphs that the teacher computes at once: enough to be fast, few enough to be shown and interrupted.
 const BATCH_GRAPHS: usize = 512;
@@ -183,11 +186,13 @@ fn fill(
     let (_, loader) = training::loaders(config, &data.store, &vocabulary, edge_features);
     let mut progress = Progress::new(total);
     let mut waiting = std::collections::VecDeque::new();
+    let mut uploader = Uploader::new(data.device).map_err(FitError::from)?;
     for batch in loader.epoch(batches, 0) {
         if interrupt::requested() {
             break;
         }
-        let batch: Batch = batch?.to_device(data.device);
+        let batch = batch?;
+        let batch = patiently(Meter::new(data.device), || Ok::<_, FitError>(batch.upload(&mut uploader)?))?;
         waiting.push_back(batch.num_graphs() as u64);
         link.announce(&[batch]);
         if waiting.len() > AHEAD {

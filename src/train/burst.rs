@@ -1,11 +1,11 @@
 //! Batches on the way from the loader to a step: read, filled up where steps are recorded, and brought to the device.
 
-use tch::{Device, TchError};
-
 use super::error::FitError;
 use super::step::StepBatch;
 use crate::graph::padding::SizeClass;
 use crate::graph::{Batch, StoreError};
+use crate::memory::{Meter, patiently};
+use crate::torch::device::Uploader;
 
 /// Batches on the device, in their order.
 pub(super) struct Burst {
@@ -17,18 +17,26 @@ pub(super) struct Burst {
 
 impl Burst {
     /// The next `count` batches of `loaded`; fewer at its end.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or memory has run out in spite of freeing what is cached.
     pub fn read(
         loaded: &mut impl Iterator<Item = Result<Batch, StoreError>>,
         count: usize,
-        device: Device,
+        uploader: &mut Uploader,
         fills_up: bool,
     ) -> Result<Self, FitError> {
         let read = loaded.take(count).collect::<Result<Vec<_>, _>>()?;
-        // Filled up where they were read: on a GPU each of the tensors' ends would be a kernel.
-        let filled_up = |batch: &Batch| Ok(batch.padded(SizeClass::of(batch))?.to_device(device));
-        let filled_up = fills_up.then(|| read.iter().map(filled_up).collect::<Result<_, TchError>>()).transpose()?;
-        // On a GPU this copies from host memory; on a CPU it is another handle.
-        let batches = read.iter().map(|batch| batch.to_device(device)).collect();
+        let meter = Meter::new(uploader.device());
+        let mut upload = |batch: &Batch| patiently(meter, || Ok::<_, FitError>(batch.upload(uploader)?));
+        let mut filled_up = fills_up.then(Vec::new);
+        if let Some(filled_up) = &mut filled_up {
+            for batch in &read {
+                // Padded in host memory: on a GPU each of the tensors' ends would be a kernel.
+                filled_up.push(upload(&batch.padded(SizeClass::of(batch))?)?);
+            }
+        }
+        let batches = read.iter().map(upload).collect::<Result<_, _>>()?;
         Ok(Self { batches, filled_up })
     }
 

@@ -13,7 +13,9 @@
 //!     stop early, or lower the learning rate
 //! ```
 //!
-//! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`.
+//! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`. On a GPU a step's call
+//! returns when its work is queued: so a logged step is timed between two synchronisations, and an epoch by the wall clock
+//! with one at its end.
 
 use std::time::Instant;
 
@@ -44,6 +46,7 @@ use crate::graph::{Batch, Loader};
 use crate::interrupt;
 use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, patiently};
 use crate::random::{self, Purpose};
+use crate::torch::device::{self, Uploader};
 
 /// File of everything that is needed to go on.
 pub const LAST: &str = "last/state.safetensors";
@@ -109,6 +112,7 @@ struct LoopState {
     optimizer: Adam,
     runner: StepRunner,
     meter: Meter,
+    uploader: Uploader,
     /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
     sums: Tensor,
     logs: RunLogs,
@@ -118,21 +122,41 @@ struct LoopState {
     best: Option<EpochMetrics>,
     peak_memory_bytes: u64,
     clock: Clock,
+    epoch_clock: EpochClock,
 }
 
-/// Seconds by what they went into.
+/// Seconds of this thread by what they went into. On a GPU those of steps and optimiser are what queueing them took.
 #[derive(Default)]
 struct Clock {
     data_wait: f64,
     teacher_wait: f64,
     optimizer: f64,
     steps: f64,
+    /// Wall clock of all epochs' training, waiting included.
+    wall: f64,
+}
+
+/// Wall clock of an epoch's training, which may have begun before the run was resumed.
+struct EpochClock {
+    start: Instant,
+    seconds_before: f64,
+}
+
+impl EpochClock {
+    fn start(seconds_before: f64) -> Self {
+        Self { start: Instant::now(), seconds_before }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.seconds_before + self.start.elapsed().as_secs_f64()
+    }
 }
 
 impl LoopState {
     fn start(fit: &mut Fit, options: &FitOptions, resume: bool) -> Result<Self, FitError> {
         let parts = fit.objective.parts();
         let meter = Meter::new(options.device);
+        let uploader = Uploader::new(options.device)?;
         let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
         let mut runner = patiently(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
         let zeros = || Ok::<_, FitError>(Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?);
@@ -158,6 +182,7 @@ impl LoopState {
             optimizer,
             runner,
             meter,
+            uploader,
             sums,
             logs,
             timeline,
@@ -165,6 +190,7 @@ impl LoopState {
             best,
             peak_memory_bytes: 0,
             clock: Clock::default(),
+            epoch_clock: EpochClock::start(0.0),
         })
     }
 
@@ -183,6 +209,7 @@ impl LoopState {
         memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
         fit.objective.start_epoch();
+        self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
 
         let rest = batches.into_iter().skip(self.position.step as usize).collect();
         let mut loaded = fit.training_loader.epoch(rest, epoch);
@@ -191,11 +218,15 @@ impl LoopState {
                 self.step(fit, options, batch, lr, total_steps)?;
                 // Gradients that are being added up are not saved: the stop comes after their step.
                 if interrupt::requested() && self.has_stepped(options, total_steps) {
+                    self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
                     self.save(fit)?;
                     return Ok(false);
                 }
             }
         }
+        device::synchronize(options.device)?;
+        self.position.epoch_seconds = self.epoch_clock.seconds();
+        self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
         self.finish_epoch(fit, options, lr, total_steps)?;
         Ok(true)
     }
@@ -209,7 +240,7 @@ impl LoopState {
     ) -> Result<Option<Burst>, FitError> {
         let start = Instant::now();
         let fills_up = options.records_steps && self.runner.can_record();
-        let burst = Burst::read(loaded, fit.objective.burst().max(1), options.device, fills_up)?;
+        let burst = Burst::read(loaded, fit.objective.burst().max(1), &mut self.uploader, fills_up)?;
         self.clock.data_wait += start.elapsed().as_secs_f64();
         if burst.batches.is_empty() {
             return Ok(None);
@@ -226,6 +257,11 @@ impl LoopState {
         lr: f64,
         total_steps: u64,
     ) -> Result<(), FitError> {
+        let next = self.position.step + 1;
+        let is_logged = next.is_multiple_of(options.log_every_n_steps) || next == total_steps;
+        if is_logged {
+            device::synchronize(options.device)?;
+        }
         let (asked, batch) = (Instant::now(), step_batch.batch);
         fit.objective.receive(batch).map_err(FitError::Objective)?;
         let start = Instant::now();
@@ -254,12 +290,14 @@ impl LoopState {
         if let Some(timeline) = &mut self.timeline {
             timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
         }
+        if is_logged {
+            device::synchronize(options.device)?;
+        }
         let seconds = start.elapsed().as_secs_f64();
-        // What an epoch's rate is of: a student that waits for its teacher is no faster for it.
-        self.position.epoch_seconds += asked.elapsed().as_secs_f64();
+        self.position.epoch_seconds = self.epoch_clock.seconds();
         self.clock.steps += seconds;
         fit.console.advance(|| self.pulse());
-        if self.position.step.is_multiple_of(options.log_every_n_steps) || self.position.step == total_steps {
+        if is_logged {
             self.log_step(fit, batch, (lr, norm, seconds))?;
         }
         if options.clear_cache_every_n > 0
@@ -335,7 +373,7 @@ impl LoopState {
     }
 
     fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
-        let validation = validation::losses(fit, options, &mut self.runner)?;
+        let validation = validation::losses(fit, options, &mut self.runner, &mut self.uploader)?;
         let graphs = self.position.epoch_graphs.max(1) as f64;
         let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
         let names = fit.objective.parts();
@@ -400,8 +438,8 @@ impl LoopState {
     }
 
     fn summary(self, ending: Ending) -> FitSummary {
-        let Clock { data_wait, teacher_wait, optimizer, steps } = self.clock;
-        let share = |seconds: f64| seconds / (steps + data_wait + teacher_wait).max(1e-9);
+        let Clock { data_wait, teacher_wait, optimizer, wall, .. } = self.clock;
+        let share = |seconds: f64| seconds / wall.max(1e-9);
         FitSummary {
             ending,
             position: self.position,

@@ -131,7 +131,7 @@ impl RecordedStep {
             Tensor::f_zeros(&shape, (target.f_kind()?, batch.continuous.device()))
         };
         let room = targets.iter().map(with_room).collect::<Result<_, _>>()?;
-        let mut recorded = Self { batch: batch.copied(), targets: room, recording: None, losses: Tensor::new() };
+        let mut recorded = Self { batch: batch.copied()?, targets: room, recording: None, losses: Tensor::new() };
         recorded.fill_targets(targets)?;
         Ok(recorded)
     }

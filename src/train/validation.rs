@@ -6,9 +6,10 @@ use super::error::FitError;
 use super::fit::{Fit, FitOptions};
 use super::step::StepRunner;
 use crate::memory::{self, Activity, Meter, patiently};
+use crate::torch::device::Uploader;
 
 /// Means over the validation graphs of the total loss and its parts.
-pub(super) fn losses(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunner) -> Result<Vec<f64>, FitError> {
+pub(super) fn losses(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunner, uploader: &mut Uploader) -> Result<Vec<f64>, FitError> {
     memory::set_activity(Activity::Validation);
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();
@@ -20,7 +21,8 @@ pub(super) fn losses(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunne
     let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
     let mut sums = patiently(meter, zeros)?;
     for batch in fit.validation_loader.epoch(batches, 0) {
-        let batch = batch?.to_device(options.device);
+        let batch = batch?;
+        let batch = patiently(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         let losses = runner.validation(fit.objective, &batch, fit.console)?;

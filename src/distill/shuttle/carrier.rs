@@ -166,7 +166,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
         let device = accelerator.device();
         let start = accelerator.record(Stream::Teacher)?;
         if !job.on_device {
-            job.batch = job.batch.to_device(device);
+            job.batch = patiently(Meter::new(device), || Ok::<_, TeacherError>(job.batch.to_device(device)?))?;
             job.on_device = true;
         }
         match part {

@@ -8,6 +8,7 @@ mod memory;
 mod pinned;
 mod recording;
 mod stream;
+mod upload;
 
 use std::ffi::c_char;
 
@@ -22,6 +23,7 @@ pub use pinned::PinnedBlock;
 pub(in crate::torch) use pinned::scalar_type;
 pub use recording::{Recording, RecordingError, RecordingPool};
 pub use stream::{Stream, StreamGuard};
+pub use upload::Uploader;
 
 use super::ffi;
 
