@@ -46,7 +46,7 @@ fn without_a_gpu_everything_is_an_error() {
         synchronize(GPU).unwrap_err(),
         device_memory(GPU).unwrap_err(),
         reset_device_peak(GPU).unwrap_err(),
-        empty_cache().unwrap_err(),
+        empty_cache(GPU).unwrap_err(),
         cuda_sleep(1).unwrap_err(),
         PinnedBlock::new(100, GPU).unwrap_err(),
         RecordingPool::new(GPU).unwrap_err(),
@@ -184,7 +184,7 @@ fn device_memory_is_counted() {
     assert_eq!(held.requested - before.requested, 64 << 20);
     assert!(held.allocated > before.allocated && held.free_bytes <= held.total_bytes);
     drop(tensor);
-    empty_cache().unwrap();
+    empty_cache(GPU).unwrap();
     let after = device_memory(GPU).unwrap();
     assert_eq!(after.requested, before.requested);
     assert!(after.peak_requested >= held.requested);

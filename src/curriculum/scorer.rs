@@ -103,7 +103,7 @@ impl Scorer {
             store.release_pages()?;
             if self.device.is_cuda() {
                 // What a chunk took is free for whoever shares the card.
-                device::empty_cache()?;
+                device::empty_cache(self.device)?;
             }
         }
         Ok(())

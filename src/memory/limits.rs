@@ -60,11 +60,14 @@ pub fn host_limit(configured: Option<u64>) -> Limit {
     Limit { bytes: bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4), source }
 }
 
-/// What a GPU grants.
-pub fn gpu_limit(configured: Option<u64>, free_bytes: u64) -> Limit {
-    match configured {
-        Some(bytes) => Limit { bytes, source: LimitSource::Configured },
-        None => Limit { bytes: free_bytes, source: LimitSource::FreeOnGpu },
+/// What a GPU grants: what is configured, and no more than is free. `free_bytes` is `None` where there is no GPU to ask: then
+/// what is configured counts, as for a plan made on another machine.
+pub fn gpu_limit(configured: Option<u64>, free_bytes: Option<u64>) -> Limit {
+    match (configured, free_bytes) {
+        (Some(bytes), free) if free.is_none_or(|free| bytes <= free) => {
+            Limit { bytes, source: LimitSource::Configured }
+        }
+        (_, free) => Limit { bytes: free.unwrap_or(0), source: LimitSource::FreeOnGpu },
     }
 }
 
@@ -158,6 +161,16 @@ mod tests {
     fn a_configured_limit_is_taken_as_it_is() {
         assert_eq!(host_limit(Some(123)), Limit { bytes: 123, source: LimitSource::Configured });
         assert!(host_limit(None).bytes > 0);
-        assert_eq!(gpu_limit(None, 7).bytes, 7);
+    }
+
+    #[test]
+    fn a_gpu_grants_no_more_than_is_free() {
+        let free = |bytes| Limit { bytes, source: LimitSource::FreeOnGpu };
+        let configured = |bytes| Limit { bytes, source: LimitSource::Configured };
+        assert_eq!(gpu_limit(None, Some(7)), free(7));
+        assert_eq!(gpu_limit(Some(5), Some(7)), configured(5));
+        assert_eq!(gpu_limit(Some(9), Some(7)), free(7), "another program has taken the rest");
+        assert_eq!(gpu_limit(Some(9), None), configured(9), "planned for another machine");
+        assert_eq!(gpu_limit(None, None), free(0));
     }
 }

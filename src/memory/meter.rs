@@ -81,7 +81,7 @@ impl Meter {
     pub fn release_kept(self) {
         allocator::release_cached();
         if self.device.is_cuda()
-            && let Err(error) = device::empty_cache()
+            && let Err(error) = device::empty_cache(self.device)
         {
             tracing::debug!("the cache of {:?} is not emptied: {error}", self.device);
         }

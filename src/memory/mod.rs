@@ -22,7 +22,7 @@ pub use meter::{Meter, Reading};
 pub use process::{ProcessMemory, available_bytes, physical_bytes};
 pub use recovery::{MicroBatch, Remedy, by_halves, is_out_of_memory, patiently};
 pub use sampler::Sampler;
-pub use start::{GpuCap, Started, install, start_devices};
+pub use start::{GpuCap, Started, fatal_in_a_capture, install, start_devices};
 
 use tch::Device;
 

@@ -5,8 +5,9 @@ use tch::TchError;
 use super::gpu;
 use crate::torch::{self, CudaLibrary, allocator, device};
 
-/// Variables that CUDA's allocator reads, the first with priority.
-const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+/// Variables that CUDA's allocator reads, the first with priority: libtorch 2.11 documents the opposite order, but reads them in
+/// this one (c10/cuda/CUDAAllocatorConfig.h).
+const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 /// What is set when the user sets nothing: segments that grow do not fragment as batches of different sizes come.
 const DEFAULT_SETTINGS: &str = "expandable_segments:True";
 /// The share of a GPU's memory above which its allocator refuses.
@@ -49,7 +50,9 @@ pub fn start_devices(cap: Option<GpuCap>) -> Started {
         warnings.push(format!("libtorch's CUDA part could not be loaded ({reason}); the CPU is used"));
     }
     if matches!(cuda, CudaLibrary::Loaded { .. }) {
-        let given = given_settings(|name| std::env::var(name).ok());
+        let variable = |name: &str| std::env::var(name).ok();
+        warnings.extend(inexact_products(variable));
+        let given = given_settings(variable);
         if let Some((variable, given)) = &given {
             warnings.extend(cancelling(given).map(|warning| format!("{variable}: {warning}")));
         }
@@ -62,8 +65,7 @@ pub fn start_devices(cap: Option<GpuCap>) -> Started {
             }
         });
         let wanted = wanted_settings(given.as_ref().map(|(_, text)| text.as_str()), fraction);
-        let in_force_already = given.as_ref().is_some_and(|(_, text)| *text == wanted);
-        match if in_force_already { Ok(()) } else { device::set_allocator_settings(&wanted) } {
+        match device::set_allocator_settings(&wanted) {
             Ok(()) => settings = wanted,
             Err(error) => {
                 warnings.push(format!("{error}; the GPU's memory may fragment, and gpu_memory_limit is not enforced"));
@@ -71,6 +73,24 @@ pub fn start_devices(cap: Option<GpuCap>) -> Started {
         }
     }
     Started { cuda, settings, warnings }
+}
+
+/// Variables that let a GPU multiply in TF32, unseen by the program: torch's own and NVIDIA's.
+fn inexact_products(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let name = ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE"]
+        .into_iter()
+        .find(|name| variable(name).is_some_and(|value| value.trim() == "1"))?;
+    Some(format!(
+        "{name}=1: matrix products in f32 are computed in TF32 on a GPU (10 bits of mantissa), so that losses differ from the CPU's \
+         in the third digit; unset it for exact ones"
+    ))
+}
+
+/// An allocator setting under which running out of memory while a CUDA graph is captured ends the process: the allocator then
+/// looks for large blocks to free, which waits for the device, and that is not allowed in a capture.
+pub fn fatal_in_a_capture(settings: &str) -> Option<&'static str> {
+    const SETTING: &str = "max_split_size_mb";
+    value(settings, SETTING).map(|_| SETTING)
 }
 
 /// The variable that is in force, and its text.
@@ -133,7 +153,9 @@ mod tests {
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[("PYTORCH_ALLOC_CONF", " ")]), None);
         let both = of(&[("PYTORCH_CUDA_ALLOC_CONF", "a:1"), ("PYTORCH_ALLOC_CONF", "b:2")]);
-        assert_eq!(both, Some(("PYTORCH_ALLOC_CONF", "b:2".to_owned())));
+        assert_eq!(both, Some(("PYTORCH_CUDA_ALLOC_CONF", "a:1".to_owned())));
+        let other = of(&[("PYTORCH_CUDA_ALLOC_CONF", ""), ("PYTORCH_ALLOC_CONF", "b:2")]);
+        assert_eq!(other, Some(("PYTORCH_ALLOC_CONF", "b:2".to_owned())));
     }
 
     #[test]
@@ -145,6 +167,23 @@ mod tests {
         let own = "per_process_memory_fraction:0.2";
         assert_eq!(wanted_settings(Some(own), Some(0.5)), own, "the user's own share goes first");
         assert_eq!(fraction(5, 4), 1.0);
+    }
+
+    #[test]
+    fn variables_that_make_products_inexact_are_named() {
+        let of = |name: &'static str, value: &'static str| {
+            inexact_products(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(of("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1").unwrap().contains("TF32"));
+        assert!(of("NVIDIA_TF32_OVERRIDE", "1").unwrap().starts_with("NVIDIA_TF32_OVERRIDE=1"));
+        assert_eq!(of("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "0"), None);
+        assert_eq!(of("OTHER", "1"), None);
+    }
+
+    #[test]
+    fn settings_that_are_fatal_in_a_capture_are_named() {
+        assert_eq!(fatal_in_a_capture("expandable_segments:True"), None);
+        assert_eq!(fatal_in_a_capture("expandable_segments:False, max_split_size_mb:64"), Some("max_split_size_mb"));
     }
 
     #[test]

@@ -46,7 +46,11 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     let wanted = super::training::batch_graphs(config, graphs.count).min(graphs.count).max(1);
     let limit = match on_gpu {
         true => {
-            let free = device::device_memory(Device::Cuda(0)).map_or(0, |memory| memory.free_bytes);
+            let gpu = match config.training.device {
+                DeviceChoice::Cuda(index) => Device::Cuda(index),
+                DeviceChoice::Auto | DeviceChoice::Cpu => Device::Cuda(0),
+            };
+            let free = device::device_memory(gpu).ok().map(|memory| memory.free_bytes);
             gpu_limit(config.memory.gpu_memory_limit.map(|size| size.0), free)
         }
         false => host_limit(config.memory.memory_limit.map(|size| size.0)),

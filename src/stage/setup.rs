@@ -13,7 +13,8 @@ use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gat
 use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
-use crate::torch::allocator;
+use crate::torch::{allocator, device};
+use crate::train::fit::FitError;
 
 pub use crate::can::catalogue::SIMULATED;
 
@@ -40,6 +41,14 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
         let text = "--cuda-graphs records the work of a GPU, and none was found; use --cuda-graphs false";
         return Err(StageError::Input(text.into()));
     }
+    if config.training.cuda_graphs
+        && let Some(setting) = memory::fatal_in_a_capture(&device::allocator_settings()?)
+    {
+        return Err(StageError::Input(format!(
+            "--cuda-graphs with {setting} in the allocator's settings: running out of memory while a step is captured would end the \
+             process; remove {setting} from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, or use --cuda-graphs false"
+        )));
+    }
     let store = open_store(config)?;
     let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
     Ok(Data { device, store, dataset })
@@ -54,11 +63,17 @@ pub fn use_threads(threads: usize) {
     tch::set_num_threads(threads as i32);
 }
 
-/// The device to compute on.
+/// The device to compute on, which becomes the calling thread's current one.
 ///
 /// # Errors
 /// If a GPU is asked for that is not there.
 pub fn device(choice: DeviceChoice) -> Result<Device, StageError> {
+    let device = choose(choice)?;
+    device::make_current(device).map_err(FitError::from)?;
+    Ok(device)
+}
+
+fn choose(choice: DeviceChoice) -> Result<Device, StageError> {
     let gpus = tch::Cuda::device_count() as usize;
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),

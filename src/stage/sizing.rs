@@ -18,7 +18,7 @@ use crate::nn::Architecture;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::device;
 use crate::train::console::Console;
-use crate::train::fit::FitOptions;
+use crate::train::fit::{FitError, FitOptions};
 use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
@@ -174,8 +174,8 @@ impl Sizing<'_> {
         if self.data.device == Device::Cpu {
             return Ok(host);
         }
-        let used = device::device_memory(self.data.device);
-        let free = used.map_or(0, |memory| memory.free_bytes + u64::try_from(memory.reserved).unwrap_or(0));
+        let used = device::device_memory(self.data.device).map_err(FitError::from)?;
+        let free = Some(used.free_bytes + u64::try_from(used.reserved).unwrap_or(0));
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 

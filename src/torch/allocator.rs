@@ -167,7 +167,17 @@ pub fn is_out_of_memory(error: &TchError) -> bool {
 
 /// Whether a message is that of an error for which [`is_out_of_memory`] holds.
 pub fn says_out_of_memory(text: &str) -> bool {
-    ["kdgat: host memory limit", "out of memory", "can't allocate memory"].iter().any(|known| text.contains(known))
+    const KNOWN: [&str; 6] = [
+        "kdgat: host memory limit",
+        "out of memory",
+        "can't allocate memory",
+        // CUDA's libraries allocate workspaces of their own (CUBLAS_, CUDNN_, CUSPARSE_...), and cuBLAS does not initialise
+        // without one.
+        "_STATUS_ALLOC_FAILED",
+        "_DEVICE_ALLOCATION_FAILED",
+        "CUBLAS_STATUS_NOT_INITIALIZED",
+    ];
+    KNOWN.iter().any(|known| text.contains(known))
 }
 
 /// Whether a message is that of a refusal although the limit had room: others took the memory, perhaps for a moment.
@@ -247,4 +257,26 @@ unsafe extern "C" {
     fn kdgat_allocator_inject(countdown: u64, seed: u64, threshold: u64);
     fn kdgat_allocator_set_phase(phase: u8) -> u8;
     fn kdgat_attribute(tensor: *const C_tensor, phase: u8, attributed: *mut bool) -> *mut c_char;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_out_of_memory;
+
+    #[test]
+    fn errors_of_cudas_libraries_say_that_memory_ran_out() {
+        for text in [
+            "CUDA out of memory. Tried to allocate 2.00 GiB",
+            "CUDA error: out of memory",
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+            "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        ] {
+            assert!(says_out_of_memory(text), "{text}");
+        }
+        for text in ["CUDA error: CUBLAS_STATUS_EXECUTION_FAILED", "CUDA error: device-side assert triggered"] {
+            assert!(!says_out_of_memory(text), "{text}");
+        }
+    }
 }

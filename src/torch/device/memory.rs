@@ -48,10 +48,10 @@ pub fn reset_device_peak(device: Device) -> Result<(), DeviceError> {
     unsafe { Ok(ffi::check(kdgat_device_reset_peak(cuda_index("reset_device_peak", device)?))?) }
 }
 
-/// Returns the unused memory that torch's CUDA allocator keeps to the driver. Waits for the device.
-pub fn empty_cache() -> Result<(), DeviceError> {
-    // SAFETY: no arguments.
-    unsafe { Ok(ffi::check(kdgat_device_empty_cache())?) }
+/// Returns the unused memory that torch's CUDA allocator caches to the driver. Waits for `device`.
+pub fn empty_cache(device: Device) -> Result<(), DeviceError> {
+    // SAFETY: one number.
+    unsafe { Ok(ffi::check(kdgat_device_empty_cache(cuda_index("empty_cache", device)?))?) }
 }
 
 /// Sets the device allocator's settings, in the syntax of `PYTORCH_ALLOC_CONF`.
@@ -80,7 +80,7 @@ pub fn allocator_settings() -> Result<String, TchError> {
 unsafe extern "C" {
     fn kdgat_device_stats(device: i8, memory: *mut DeviceMemory) -> *mut c_char;
     fn kdgat_device_reset_peak(device: i8) -> *mut c_char;
-    fn kdgat_device_empty_cache() -> *mut c_char;
+    fn kdgat_device_empty_cache(device: i8) -> *mut c_char;
     fn kdgat_device_set_settings(settings: *const c_char) -> *mut c_char;
     fn kdgat_device_settings(settings: *mut *mut c_char) -> *mut c_char;
 }

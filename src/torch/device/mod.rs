@@ -58,6 +58,18 @@ pub fn cuda_device_count() -> Result<usize, DeviceError> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Makes a GPU the calling thread's current one from now on. Nothing to do on the CPU.
+///
+/// CUDA opens a context, of some hundred MB, on whatever GPU is current when something is asked of it: a thread that computes on
+/// another one has to say so first.
+pub fn make_current(device: Device) -> Result<(), DeviceError> {
+    match device {
+        Device::Cpu => Ok(()),
+        // SAFETY: one number.
+        device => unsafe { Ok(ffi::check(kdgat_device_make_current(cuda_index("make_current", device)?))?) },
+    }
+}
+
 /// Waits until the device has done everything given to it so far.
 pub fn synchronize(device: Device) -> Result<(), DeviceError> {
     match device {
@@ -114,6 +126,7 @@ fn cuda_index(what: &'static str, device: Device) -> Result<i8, DeviceError> {
 
 unsafe extern "C" {
     fn kdgat_device_count(count: *mut i32) -> *mut c_char;
+    fn kdgat_device_make_current(device: i8) -> *mut c_char;
     fn kdgat_device_synchronize(device: i8) -> *mut c_char;
     fn kdgat_copy(target: *mut C_tensor, source: *const C_tensor, non_blocking: bool) -> *mut c_char;
     fn kdgat_record_stream(tensor: *const C_tensor, stream: stream::RawStream) -> *mut c_char;

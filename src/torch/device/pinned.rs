@@ -26,7 +26,7 @@ impl PinnedBlock {
     pub fn new(bytes: usize, device: Device) -> Result<Self, DeviceError> {
         match device {
             Device::Cpu => Self::ordinary(bytes),
-            Device::Cuda(_) => Ok(Self { mapping: Arc::new(Mapping::new(bytes)?.register()?) }),
+            Device::Cuda(_) => Ok(Self { mapping: Arc::new(Mapping::new(bytes)?.register(device)?) }),
             device => Err(DeviceError::Unsupported { what: "PinnedBlock::new", device }),
         }
     }
@@ -48,7 +48,7 @@ impl PinnedBlock {
 
     /// Whether its pages are locked.
     pub fn is_page_locked(&self) -> bool {
-        self.mapping.unregister.is_some()
+        self.mapping.locked_by.is_some()
     }
 
     /// The bytes, to be filled: `None` once there are tensors of it or another handle.
@@ -106,12 +106,9 @@ unsafe extern "C" fn release(context: *mut c_void) {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    unregister: Option<Unregister>,
+    /// The runtime that locked the pages.
+    locked_by: Option<Runtime>,
 }
-
-type Register = unsafe extern "C" fn(*mut c_void, usize, u32) -> i32;
-type Unregister = unsafe extern "C" fn(*mut c_void) -> i32;
-type ErrorText = unsafe extern "C" fn(i32) -> *const c_char;
 
 // SAFETY: plain memory; who writes it is the business of `bytes_mut` and of the tensors made of it.
 unsafe impl Send for Mapping {}
@@ -126,38 +123,32 @@ impl Mapping {
         // SAFETY: a new mapping wherever the system likes.
         let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
         match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length, unregister: None }),
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length, locked_by: None }),
             _ => Err(DeviceError::Mapping { bytes: length, source: io::Error::last_os_error() }),
         }
     }
 
-    /// Locks the pages, by the CUDA run time that libtorch_cuda uses.
-    fn register(mut self) -> Result<Self, DeviceError> {
+    /// Locks the pages, by the CUDA runtime that libtorch_cuda uses, with `device` current: the runtime would otherwise open a
+    /// context on the first GPU.
+    fn register(self, device: Device) -> Result<Self, DeviceError> {
         let refused = |reason: String| DeviceError::PinningRefused { bytes: self.length, reason };
-        // Without a GPU the run time library may be there all the same; this says better what is missing.
+        // Without a GPU the runtime library may be there all the same; this says better what is missing.
         super::cuda_device_count().map_err(|error| refused(error.to_string()))?;
-        let missing = |name: &str| refused(format!("no {name} in the loaded CUDA run time"));
-        // SAFETY: these are the signatures of these functions in cuda_runtime_api.h.
-        let (register, unregister, error_text) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, Option<Register>>(symbol(c"cudaHostRegister")),
-                std::mem::transmute::<*mut c_void, Option<Unregister>>(symbol(c"cudaHostUnregister")),
-                std::mem::transmute::<*mut c_void, Option<ErrorText>>(symbol(c"cudaGetErrorString")),
-            )
-        };
-        let register = register.ok_or_else(|| missing("cudaHostRegister"))?;
-        let unregister = unregister.ok_or_else(|| missing("cudaHostUnregister"))?;
+        let _current = super::StreamGuard::enter(&super::Stream::current(device)?)?;
+        let runtime = Runtime::loaded().map_err(refused)?;
+        self.register_with(runtime)
+    }
+
+    fn register_with(mut self, runtime: Runtime) -> Result<Self, DeviceError> {
         // Portable: page-locked for all devices.
         const PORTABLE: u32 = 1;
         // SAFETY: the mapping's own range.
-        let code = unsafe { register(self.start.as_ptr().cast(), self.length.max(1), PORTABLE) };
+        let code = unsafe { (runtime.register)(self.start.as_ptr().cast(), self.length.max(1), PORTABLE) };
         if code != 0 {
-            // SAFETY: returns a static string for any number.
-            let text = error_text.map(|error_text| unsafe { std::ffi::CStr::from_ptr(error_text(code)) });
-            let text = text.map_or_else(String::new, |text| text.to_string_lossy().into_owned());
-            return Err(refused(format!("CUDA error {code}: {text}")));
+            let reason = runtime.take_error(code);
+            return Err(DeviceError::PinningRefused { bytes: self.length, reason });
         }
-        self.unregister = Some(unregister);
+        self.locked_by = Some(runtime);
         Ok(self)
     }
 }
@@ -166,10 +157,11 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: registered and mapped once, by this object, and no handle is left.
         unsafe {
-            if let Some(unregister) = self.unregister {
-                let code = unregister(self.start.as_ptr().cast());
+            if let Some(runtime) = &self.locked_by {
+                let code = (runtime.unregister)(self.start.as_ptr().cast());
                 if code != 0 {
-                    tracing::error!("unlocking {} bytes of host memory: CUDA error {code}", self.length);
+                    let reason = runtime.take_error(code);
+                    tracing::error!("unlocking {} bytes of host memory: {reason}", self.length);
                 }
             }
             libc::munmap(self.start.as_ptr().cast(), self.length.max(1));
@@ -177,9 +169,45 @@ impl Drop for Mapping {
     }
 }
 
-fn symbol(name: &std::ffi::CStr) -> *mut c_void {
-    // SAFETY: a null-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+/// Functions of the CUDA runtime, with their signatures in cuda_runtime_api.h.
+#[derive(Clone, Copy, Debug)]
+struct Runtime {
+    register: unsafe extern "C" fn(*mut c_void, usize, u32) -> i32,
+    unregister: unsafe extern "C" fn(*mut c_void) -> i32,
+    /// Returns the thread's last error and forgets it.
+    last_error: unsafe extern "C" fn() -> i32,
+    error_text: unsafe extern "C" fn(i32) -> *const c_char,
+}
+
+impl Runtime {
+    /// Those of the runtime that is loaded.
+    fn loaded() -> Result<Self, String> {
+        let find = |name: &std::ffi::CStr| {
+            // SAFETY: a null-terminated name.
+            let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            NonNull::new(symbol).ok_or_else(|| format!("no {} in the loaded CUDA runtime", name.to_string_lossy()))
+        };
+        // SAFETY: each symbol was found, and has the signature of its field.
+        unsafe {
+            Ok(Self {
+                register: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaHostRegister")?),
+                unregister: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaHostUnregister")?),
+                last_error: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaGetLastError")?),
+                error_text: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaGetErrorString")?),
+            })
+        }
+    }
+
+    /// The text of an error that a call returned. The runtime forgets it: otherwise the next check after a kernel's launch
+    /// would report it as that kernel's.
+    fn take_error(&self, code: i32) -> String {
+        // SAFETY: no arguments; the text is a static string for any number.
+        let text = unsafe {
+            (self.last_error)();
+            std::ffi::CStr::from_ptr((self.error_text)(code))
+        };
+        format!("CUDA error {code}: {}", text.to_string_lossy())
+    }
 }
 
 unsafe extern "C" {
@@ -192,4 +220,58 @@ unsafe extern "C" {
         release: unsafe extern "C" fn(*mut c_void),
         tensor: *mut *mut C_tensor,
     ) -> *mut c_char;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const OUT_OF_MEMORY: i32 = 2;
+    const NOT_REGISTERED: i32 = 62;
+
+    thread_local! {
+        /// As in the runtime, an error stays until somebody takes it.
+        static LAST_ERROR: Cell<i32> = const { Cell::new(0) };
+    }
+
+    unsafe extern "C" fn refuse(_: *mut c_void, _: usize, _: u32) -> i32 {
+        LAST_ERROR.set(OUT_OF_MEMORY);
+        OUT_OF_MEMORY
+    }
+
+    unsafe extern "C" fn register(_: *mut c_void, _: usize, _: u32) -> i32 {
+        0
+    }
+
+    unsafe extern "C" fn fail_to_unregister(_: *mut c_void) -> i32 {
+        LAST_ERROR.set(NOT_REGISTERED);
+        NOT_REGISTERED
+    }
+
+    unsafe extern "C" fn last_error() -> i32 {
+        LAST_ERROR.take()
+    }
+
+    unsafe extern "C" fn error_text(_: i32) -> *const c_char {
+        c"told by the fake runtime".as_ptr()
+    }
+
+    const FAKE: Runtime = Runtime { register, unregister: fail_to_unregister, last_error, error_text };
+
+    #[test]
+    fn a_refused_registration_leaves_no_error_for_the_next_kernel() {
+        let refused = Mapping::new(100).unwrap().register_with(Runtime { register: refuse, ..FAKE }).unwrap_err();
+        assert!(refused.to_string().contains("CUDA error 2: told by the fake runtime"), "{refused}");
+        assert_eq!(LAST_ERROR.get(), 0);
+    }
+
+    #[test]
+    fn a_failed_unregistration_leaves_no_error_for_the_next_kernel() {
+        let mapping = Mapping::new(100).unwrap().register_with(FAKE).unwrap();
+        assert!(mapping.locked_by.is_some());
+        drop(mapping);
+        assert_eq!(LAST_ERROR.get(), 0);
+    }
 }

@@ -44,6 +44,19 @@ c10::impl::VirtualGuardImpl cuda() {
   return guard;
 }
 
+// Makes a device current while it lives.
+struct CurrentDevice {
+  c10::impl::VirtualGuardImpl guard = cuda();
+  c10::Device previous;
+
+  explicit CurrentDevice(int8_t device) : previous(guard.exchangeDevice(c10::Device(kCUDA, device))) {}
+  ~CurrentDevice() {
+    guard.uncheckedSetDevice(previous);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+};
+
 c10::DeviceAllocator& device_allocator() {
   cuda();
   return *c10::getDeviceAllocator(kCUDA);
@@ -65,8 +78,15 @@ char* kdgat_device_count(int32_t* count) {
   return kdgat::guarded([&] { *count = cuda().deviceCount(); });
 }
 
+char* kdgat_device_make_current(int8_t device) {
+  return kdgat::guarded([&] { cuda().setDevice(c10::Device(kCUDA, device)); });
+}
+
 char* kdgat_device_synchronize(int8_t device) {
-  return kdgat::guarded([&] { cuda().synchronizeDevice(device); });
+  return kdgat::guarded([&] {
+    CurrentDevice current(device);
+    current.guard.synchronizeDevice(device);
+  });
 }
 
 // ---- streams
@@ -131,7 +151,10 @@ void kdgat_event_free(c10::Event* event) {
 }
 
 char* kdgat_event_record(c10::Event* event, KdgatStream stream) {
-  return kdgat::guarded([&] { event->record(unpack(stream)); });
+  return kdgat::guarded([&] {
+    CurrentDevice current(stream.device);
+    event->record(unpack(stream));
+  });
 }
 
 char* kdgat_event_block(const c10::Event* event, KdgatStream stream) {
@@ -204,8 +227,13 @@ char* kdgat_device_reset_peak(int8_t device) {
   return kdgat::guarded([&] { device_allocator().resetPeakStats(device); });
 }
 
-char* kdgat_device_empty_cache() {
-  return kdgat::guarded([&] { device_allocator().emptyCache(); });
+// libtorch's allocator empties the caches of all devices that have one, and waits for the current device.
+char* kdgat_device_empty_cache(int8_t device) {
+  return kdgat::guarded([&] {
+    auto& allocator = device_allocator();
+    CurrentDevice current(device);
+    allocator.emptyCache();
+  });
 }
 
 char* kdgat_device_set_settings(const char* settings) {
