@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
-use super::Meter;
+use super::{Meter, reclaim};
 use crate::graph::Batch;
 use crate::torch::{self, allocator};
 
@@ -63,7 +63,8 @@ impl Patience {
     }
 }
 
-/// Runs `work`; when memory runs out, frees what is kept and runs it again, a few times. It must be repeatable.
+/// Runs `work`; when memory runs out, frees what is cached and runs it again, a few times, before the last of which it asks
+/// others for what they hold ([`super::Reclaim`]). It must be repeatable.
 pub fn patiently<T, E>(meter: Meter, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E>
 where
     E: From<TchError> + Error + 'static,
@@ -71,7 +72,12 @@ where
     let mut patience = Patience::default();
     loop {
         match torch::recover(&mut work) {
-            Err(error) if patience.again(&error) => meter.release_kept(),
+            Err(error) if patience.again(&error) => {
+                if patience.repetitions == REPETITIONS {
+                    reclaim::reclaim();
+                }
+                meter.release_kept();
+            }
             outcome => return outcome,
         }
     }
@@ -229,6 +235,27 @@ mod tests {
         });
         assert!(outcome.is_err());
         assert_eq!(runs, 1 + REPETITIONS);
+    }
+
+    #[test]
+    fn others_are_asked_for_memory_before_work_is_given_up() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        struct Holder(AtomicBool);
+        impl super::super::Reclaim for Holder {
+            fn reclaim(&self) -> bool {
+                self.0.swap(false, Ordering::SeqCst)
+            }
+        }
+        let held = Arc::new(Holder(AtomicBool::new(true)));
+        let holder: Arc<dyn super::super::Reclaim> = held.clone();
+        reclaim::register(&holder);
+        let outcome = patiently(Meter::new(tch::Device::Cpu), || match held.0.load(Ordering::SeqCst) {
+            true => Err(TchError::Torch("CUDA out of memory".into())),
+            false => Ok(()),
+        });
+        assert!(outcome.is_ok(), "{outcome:?}");
     }
 
     #[test]

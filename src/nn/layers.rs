@@ -346,10 +346,12 @@ pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -
 
 /// Mean over the nodes of each graph, of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+    // In half precision neither sums nor counts of large graphs are exact.
+    let (kind, x) = (x.f_kind()?, &segments::widened(x)?);
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
     // Only a graph that fills a batch up can have no nodes: its mean is 0, not 0 / 0.
     let counts = if batch.real.is_some() { counts.f_clamp_min(1.0)? } else { counts };
     let sums = segments::sums(x, &batch.node_pointers, &batch.graph_of_node)?;
     let counts = if x.dim() == 2 { counts.f_unsqueeze(1)? } else { counts };
-    Ok(sums.f_div(&counts)?)
+    Ok(sums.f_div(&counts)?.f_to_kind(kind)?)
 }

@@ -175,7 +175,7 @@ impl Sizing<'_> {
             return Ok(host);
         }
         let used = device::device_memory(self.data.device).map_err(FitError::from)?;
-        let free = Some(used.free_bytes + u64::try_from(used.reserved).unwrap_or(0));
+        let free = Some(used.usable_bytes());
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 

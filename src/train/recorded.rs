@@ -10,7 +10,9 @@
 //! where there is nothing to launch, the step is computed again on the same tensors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tch::{Kind, TchError, Tensor};
 
 use super::error::FitError;
@@ -19,7 +21,7 @@ use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
 use crate::graph::Batch;
 use crate::graph::padding::SizeClass;
-use crate::memory::is_out_of_memory;
+use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
 use crate::torch::allocator::{self, Phase};
 use crate::torch::device::{DeviceError, Recording, RecordingError, RecordingPool};
 
@@ -31,13 +33,39 @@ const TOLERANCE: f64 = 1e-3;
 /// The same in mixed precision.
 const MIXED_TOLERANCE: f64 = 3e-2;
 
-/// The recordings of a run.
+/// The recordings of a run, which go where a teacher's thread runs out of memory.
+#[derive(Debug, Default)]
+pub struct SharedRecordings(Mutex<RecordedSteps>);
+
+impl SharedRecordings {
+    pub(super) fn new() -> Arc<Self> {
+        let shared = Arc::new(Self::default());
+        let holder: Arc<dyn Reclaim> = Arc::<Self>::clone(&shared);
+        register_reclaim(&holder);
+        shared
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RecordedSteps> {
+        self.0.lock()
+    }
+}
+
+impl Reclaim for SharedRecordings {
+    /// Recordings that are being made or replayed stay: their thread runs out of memory by itself then.
+    fn reclaim(&self) -> bool {
+        self.0.try_lock().is_some_and(|mut recorded| recorded.stop())
+    }
+}
+
+/// The same, for one thread at a time.
 #[derive(Debug, Default)]
 pub struct RecordedSteps {
     pool: Option<RecordingPool>,
     /// By sizes, and the loss's factor, which is part of a recording.
     steps: BTreeMap<(SizeClass, u64), Met>,
     has_stopped: bool,
+    /// The user has heard of it.
+    is_told: bool,
 }
 
 /// What became of a size.
@@ -50,11 +78,11 @@ enum Met {
 /// A size's tensors, and what was recorded of them.
 #[derive(Debug)]
 struct RecordedStep {
+    /// `None` on a CPU. The first to be dropped: it waits for its last replay, which uses the tensors below.
+    recording: Option<Recording>,
     batch: Batch,
     /// Of the teacher, `[at least as many as nodes and graphs, columns]`.
     targets: Vec<Tensor>,
-    /// `None` on a CPU.
-    recording: Option<Recording>,
     /// `[1 + parts]`, f64, where the recording writes it.
     losses: Tensor,
 }
@@ -115,6 +143,13 @@ impl RecordedSteps {
         self.has_stopped
     }
 
+    /// Whether recordings were freed and the user has not heard of it: true once.
+    pub(super) fn is_to_be_told(&mut self) -> bool {
+        let news = self.has_stopped && !self.is_told;
+        self.is_told |= news;
+        news
+    }
+
     /// Sizes that are replayed by now.
     pub fn sizes(&self) -> usize {
         self.steps.values().filter(|met| matches!(met, Met::Recorded(_))).count()
@@ -131,7 +166,7 @@ impl RecordedStep {
             Tensor::f_zeros(&shape, (target.f_kind()?, batch.continuous.device()))
         };
         let room = targets.iter().map(with_room).collect::<Result<_, _>>()?;
-        let mut recorded = Self { batch: batch.copied()?, targets: room, recording: None, losses: Tensor::new() };
+        let mut recorded = Self { recording: None, batch: batch.copied()?, targets: room, losses: Tensor::new() };
         recorded.fill_targets(targets)?;
         Ok(recorded)
     }

@@ -6,12 +6,14 @@
 //! dropout and the noise of the latent are drawn anew for each part. The running statistics move once a step, towards
 //! the mean of the parts' statistics.
 
+use std::sync::Arc;
+
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::console::Console;
 use super::fit::FitError;
 use super::objective::{Losses, Objective, Part};
-use super::recorded::{RecordedSteps, Step};
+use super::recorded::{SharedRecordings, Step};
 use super::trainable::Trainable;
 use crate::graph::Batch;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
@@ -47,6 +49,9 @@ impl<'a> From<&'a Batch> for StepBatch<'a> {
     }
 }
 
+/// Told once, where memory has run out on this thread or the teacher's.
+const RECORDINGS_FREED: &str = "memory: CUDA graphs are freed and no longer captured, so that whole batches and the teacher have room";
+
 /// What ran out of memory.
 #[derive(Clone, Copy, Debug)]
 enum Work {
@@ -80,7 +85,7 @@ pub struct StepRunner {
     buffers: Vec<Tensor>,
     gradients_before: Option<Tensor>,
     /// Of batches that come filled up.
-    recorded: RecordedSteps,
+    recorded: Arc<SharedRecordings>,
     /// Failures that were recovered from.
     pub recoveries: u64,
 }
@@ -97,7 +102,7 @@ impl StepRunner {
             precision,
             buffers: copies.collect::<Result<_, TchError>>()?,
             gradients_before: None,
-            recorded: RecordedSteps::default(),
+            recorded: SharedRecordings::new(),
             recoveries: 0,
         })
     }
@@ -114,9 +119,12 @@ impl StepRunner {
         let StepBatch { batch, filled_up } = batch.into();
         let graphs = batch.num_graphs();
         self.note_state(trainable, options)?;
+        if self.recorded.lock().is_to_be_told() {
+            console.line(RECORDINGS_FREED);
+        }
         loop {
             let attempt = match filled_up {
-                Some(filled_up) if self.micro.of(graphs) >= graphs && !self.recorded.has_stopped() => {
+                Some(filled_up) if self.micro.of(graphs) >= graphs && !self.recorded.lock().has_stopped() => {
                     self.attempt_recorded(objective, trainable, filled_up, options)
                 }
                 _ => torch::recover(|| self.attempt(objective, trainable, batch, options)),
@@ -146,16 +154,15 @@ impl StepRunner {
         batch: &Batch,
         options: StepOptions,
     ) -> Result<Tensor, FitError> {
-        let mut recorded = std::mem::take(&mut self.recorded);
+        let shared = Arc::clone(&self.recorded);
+        let mut recorded = shared.lock();
         let step = Step { runner: self, objective, trainable, batch, options };
-        let losses = torch::recover(|| recorded.gradients(step));
-        self.recorded = recorded;
-        losses
+        torch::recover(|| recorded.gradients(step))
     }
 
     /// Sizes whose steps are replayed by now.
     pub fn recorded_sizes(&self) -> usize {
-        self.recorded.sizes()
+        self.recorded.lock().sizes()
     }
 
     /// As [`Self::gradients`], once: running out of memory is an error.
@@ -176,7 +183,7 @@ impl StepRunner {
 
     /// Whether steps can be recorded: memory has not run out, and no batch is cut in parts.
     pub fn can_record(&self) -> bool {
-        !self.recorded.has_stopped() && self.micro.of(usize::MAX) == usize::MAX
+        !self.recorded.lock().has_stopped() && self.micro.of(usize::MAX) == usize::MAX
     }
 
     /// How many graphs go through the model at a time now.
@@ -206,9 +213,12 @@ impl StepRunner {
     }
 
     fn recover(&mut self, work: Work, graphs: usize, error: FitError, console: &mut Console) -> Result<(), FitError> {
-        if self.recorded.stop() {
-            console.line("memory: steps are no longer recorded, so that whole batches have room");
+        let mut recorded = self.recorded.lock();
+        recorded.stop();
+        if recorded.is_to_be_told() {
+            console.line(RECORDINGS_FREED);
         }
+        drop(recorded);
         self.meter.release_kept();
         self.recoveries += 1;
         let micro = match work {

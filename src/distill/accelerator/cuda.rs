@@ -105,8 +105,8 @@ impl Accelerator for Cuda {
     fn memory(&self) -> MemoryState {
         let Ok(memory) = device::device_memory(self.device) else { return MemoryState::default() };
         let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-        // What torch's allocator has taken from the driver and not given out is free for the teacher, too.
-        let free_without_tensors = memory.free_bytes + bytes(memory.reserved);
+        // What torch's allocator caches is free for the teacher, too.
+        let free_without_tensors = memory.usable_bytes();
         MemoryState {
             free_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.allocated))),
             free_at_peak_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.peak_allocated))),

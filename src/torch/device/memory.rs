@@ -34,6 +34,18 @@ pub struct DeviceMemory {
     pub total_bytes: u64,
 }
 
+impl DeviceMemory {
+    /// Bytes that tensors could have if none of the present ones were there: free on the card, or reserved by torch's allocator,
+    /// less what recorded CUDA graphs use when they are replayed.
+    pub fn usable_bytes(&self) -> u64 {
+        self.usable_beside(super::captured_bytes())
+    }
+
+    fn usable_beside(&self, captured_bytes: u64) -> u64 {
+        (self.free_bytes + u64::try_from(self.reserved).unwrap_or(0)).saturating_sub(captured_bytes)
+    }
+}
+
 /// The memory of a CUDA device. Host memory is counted by [`crate::torch::allocator`].
 pub fn device_memory(device: Device) -> Result<DeviceMemory, DeviceError> {
     let mut memory = DeviceMemory::default();
@@ -83,4 +95,17 @@ unsafe extern "C" {
     fn kdgat_device_empty_cache(device: i8) -> *mut c_char;
     fn kdgat_device_set_settings(settings: *const c_char) -> *mut c_char;
     fn kdgat_device_settings(settings: *mut *mut c_char) -> *mut c_char;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceMemory;
+
+    #[test]
+    fn memory_of_recordings_is_not_free() {
+        let memory = DeviceMemory { free_bytes: 100, reserved: 50, allocated: 20, ..DeviceMemory::default() };
+        assert_eq!(memory.usable_beside(0), 150);
+        assert_eq!(memory.usable_beside(30), 120);
+        assert_eq!(memory.usable_bytes(), 150, "nothing is recorded");
+    }
 }

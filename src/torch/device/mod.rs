@@ -21,7 +21,7 @@ pub use memory::{
 };
 pub use pinned::PinnedBlock;
 pub(in crate::torch) use pinned::scalar_type;
-pub use recording::{Recording, RecordingError, RecordingPool};
+pub use recording::{Recording, RecordingError, RecordingPool, captured_bytes};
 pub use stream::{Stream, StreamGuard};
 pub use upload::Uploader;
 

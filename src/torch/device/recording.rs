@@ -5,6 +5,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tch::{Device, TchError};
 
@@ -54,6 +55,21 @@ impl<E> From<DeviceError> for RecordingError<E> {
 #[derive(Debug)]
 pub struct Recording {
     graph: NonNull<c_void>,
+    device: Device,
+    /// What the pool had to take from the driver for it and no tensor holds.
+    captured_bytes: u64,
+}
+
+// SAFETY: the object is used by one thread at a time, by `&mut self`, and its destructor selects its own device.
+unsafe impl Send for Recording {}
+
+/// Bytes of all recordings that are reserved and not allocated: no tensor of another pool can have them.
+static CAPTURED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that [`super::device_memory`] counts as reserved and not as allocated, and that are not free all the same: memory which
+/// recordings use when they are replayed.
+pub fn captured_bytes() -> u64 {
+    CAPTURED_BYTES.load(Ordering::Relaxed)
 }
 
 impl Recording {
@@ -66,22 +82,26 @@ impl Recording {
         pool: RecordingPool,
         work: impl FnOnce() -> Result<R, E>,
     ) -> Result<(Self, R), RecordingError<E>> {
-        let mut recording = Self::new()?;
-        synchronize(pool.stream.device())?;
+        let device = pool.stream.device();
+        let mut recording = Self::new(device)?;
+        synchronize(device)?;
+        let unused_before = unused_bytes(device)?;
         let _current = StreamGuard::enter(&pool.stream)?;
         recording.begin(pool)?;
         let result = recover(work);
         // Ended even after an error: until then the device takes nothing else from this thread.
         recording.end()?;
+        recording.captured_bytes = unused_bytes(device)?.saturating_sub(unused_before);
+        CAPTURED_BYTES.fetch_add(recording.captured_bytes, Ordering::Relaxed);
         Ok((recording, result.map_err(RecordingError::Work)?))
     }
 
-    fn new() -> Result<Self, DeviceError> {
+    fn new(device: Device) -> Result<Self, DeviceError> {
         let mut graph = ptr::null_mut();
         // SAFETY: `graph` is written before the call returns, and is ours.
         unsafe { ffi::check(kdgat_graph_new(&mut graph))? };
         match NonNull::new(graph) {
-            Some(graph) => Ok(Self { graph }),
+            Some(graph) => Ok(Self { graph, device, captured_bytes: 0 }),
             None => Err(TchError::Torch("libtorch made no recording".to_owned()).into()),
         }
     }
@@ -107,12 +127,23 @@ impl Recording {
 }
 
 impl Drop for Recording {
+    /// Waits for the last replay, which may still be under way.
     fn drop(&mut self) {
+        if let Err(error) = synchronize(self.device) {
+            tracing::error!("waiting for a recorded step before it is freed: {error}");
+        }
+        CAPTURED_BYTES.fetch_sub(self.captured_bytes, Ordering::Relaxed);
         // SAFETY: the object was made by `kdgat_graph_new` and is used by nobody else.
         if let Err(error) = unsafe { ffi::check(kdgat_graph_free(self.graph.as_ptr())) } {
             tracing::error!("a recorded step could not be freed: {error}");
         }
     }
+}
+
+/// Reserved and not allocated.
+fn unused_bytes(device: Device) -> Result<u64, DeviceError> {
+    let memory = super::device_memory(device)?;
+    Ok(u64::try_from(memory.reserved - memory.allocated).unwrap_or(0))
 }
 
 unsafe extern "C" {
