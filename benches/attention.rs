@@ -33,7 +33,7 @@ fn main() {
         false => Device::Cpu,
     };
     // 512 windows of 30 nodes and, with self-loops, 110 edges: some of the random edges coincide.
-    let graph = batch(512, 30, 85, 1).to_device(device);
+    let graph = batch(512, 30, 85, 1).to_device(device).unwrap();
     let copied = copied_bytes_per_millisecond(device);
     let (nodes, threads) = (graph.row_pointers.size()[0] - 1, tch::get_num_threads());
     println!("{nodes} nodes, {} edges, {device:?}, {threads} threads, medians of {pairs} pairs", graph.num_edges());
@@ -92,7 +92,7 @@ fn copied_bytes_per_millisecond(device: Device) -> f64 {
 
 /// What attention adds to the inference of one window.
 fn one_graph(device: Device) {
-    let graph = batch(1, 26, 40, 1).to_device(device);
+    let graph = batch(1, 26, 40, 1).to_device(device).unwrap();
     let layer = Layer::new(26, 1, 80, device);
     let _unrecorded = tch::no_grad_guard();
     let mut times: Vec<Duration> = (0..2_000).map(|_| layer.step(AttentionKernel::Fused, &graph).0).collect();

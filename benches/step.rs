@@ -88,7 +88,7 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
     let graphs = Graphs::open(options.graphs.as_deref())?;
     let count = (graphs.count() / options.batch).clamp(2, 12);
     let batches = graphs.batches(options.batch, count)?;
-    let batches: Vec<Batch> = batches.iter().map(|batch| batch.to_device(device)).collect();
+    let batches: Vec<Batch> = batches.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?;
     let vocabulary = graphs.vocabulary_size();
     // Scoring is the VGAE's.
     let model = if options.what == What::Score { "vgae" } else { &options.model };

@@ -146,7 +146,7 @@ fn main() -> Result<(), Error> {
         let bench = Bench {
             device,
             student: architecture("vgae", "student", graphs.vocabulary_size())?,
-            batches: batches.iter().map(|batch| batch.to_device(device)).collect(),
+            batches: batches.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?,
             shape: graphs.shape(count * batch_graphs),
         };
         let teacher = Architecture::Vgae(vgae_of_bytes(megabytes * 1_000_000, graphs.vocabulary_size())?);
@@ -169,7 +169,8 @@ fn main() -> Result<(), Error> {
 /// What targets that are kept cost an epoch of the presets' students.
 fn epochs_in_turn(graphs: &Graphs, device: Device, rounds: usize, rows: &mut Rows) -> Result<(), Error> {
     let count = STEPS.min(graphs.count() / 512).max(1);
-    let batches: Vec<Batch> = graphs.batches(512, count)?.iter().map(|batch| batch.to_device(device)).collect();
+    let batches: Vec<Batch> =
+        graphs.batches(512, count)?.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?;
     for model in ["vgae", "gat"] {
         let [student, teacher] = ["student", "teacher"].map(|size| architecture(model, size, graphs.vocabulary_size()));
         let in_turn = InTurn::start(&student?, &teacher?, &batches, &graphs.shape(count * 512), device)?;

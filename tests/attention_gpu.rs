@@ -54,7 +54,7 @@ fn run(
     let values = leaf(rounded(&[nodes, heads * channels], 1, kind, 0.125));
     let (source, target) = (vector(2), vector(3));
     let bias = leaf(normal(&[heads * channels], 4, real));
-    let graph = graph.to_device(device);
+    let graph = graph.to_device(device).unwrap();
     let attended = gat_conv(kernel, &values, &source, &target, Some(&bias), &graph, options).unwrap();
     let weight = normal(&[nodes, heads * channels], 5, kind).to_device(device);
     (&attended.output * weight).sum(real).backward();
@@ -89,7 +89,7 @@ fn run_v2(
     ]
     .map(|input| input.to_device(device).set_requires_grad(true));
     let [source, target, vector, bias, edges] = &inputs;
-    let graph = graph.to_device(device);
+    let graph = graph.to_device(device).unwrap();
     let attended = gatv2_attention(kernel, source, target, Some(edges), vector, Some(bias), &graph, options).unwrap();
     let weight = normal(&[nodes, row], 6, kind).to_device(device);
     (&attended.output * weight).sum(real).backward();
@@ -159,7 +159,7 @@ fn kernels_wait_for_what_was_put_on_the_current_stream() {
     if !can_run() {
         return;
     }
-    let graph = batch(40, 26, 57, 11).to_device(GPU);
+    let graph = batch(40, 26, 57, 11).to_device(GPU).unwrap();
     let nodes = graph.row_pointers.size()[0] - 1;
     let normal = |size: &[i64], seed| normal(size, seed, Kind::Float).to_device(GPU);
     let wanted = [normal(&[nodes, 4, 24], 1), normal(&[nodes, 4], 2), normal(&[nodes, 4], 3)];

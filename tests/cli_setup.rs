@@ -233,7 +233,11 @@ esac
     let cpu = "torch==2.11.0\nnvidia-cuda-runtime==13.0.96\nnvidia-cuda-cupti==13.0.85\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), cpu);
     let output = machine.run("clone/scripts/setup", &["--cuda", "--dry-run"]);
-    assert_refused(&machine, &output, "no wheel of nvidia-nccl-cu13==2.28.9 for this system: ERROR: No matching distribution");
+    assert_refused(
+        &machine,
+        &output,
+        "no wheel of nvidia-nccl-cu13==2.28.9 for this system: ERROR: No matching distribution",
+    );
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 15, "{}", stderr(&output));
 }
 

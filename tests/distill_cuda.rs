@@ -53,12 +53,10 @@ fn every_residency_and_the_cache_give_the_same_bits_on_a_gpu() {
     let Some((device, _gpu)) = gpu() else { return };
     let expected: Vec<_> = run(&TeacherOptions::new(device)).iter().map(bits).collect();
     for residency in [Residency::Resident, Residency::Forward, Residency::Layer, Residency::Auto] {
-        for overlap in [false, true] {
-            for mode in [CacheMode::Off, CacheMode::Ram] {
-                let options = TeacherOptions { device, residency, overlap, ..cache_options(mode, None) };
-                let found: Vec<_> = run(&options).iter().map(bits).collect();
-                assert_eq!(found, expected, "{residency}, overlap {overlap}, {mode:?}");
-            }
+        for mode in [CacheMode::Off, CacheMode::Ram] {
+            let options = TeacherOptions { device, residency, ..cache_options(mode, None) };
+            let found: Vec<_> = run(&options).iter().map(bits).collect();
+            assert_eq!(found, expected, "{residency}, {mode:?}");
         }
     }
 }
@@ -66,6 +64,8 @@ fn every_residency_and_the_cache_give_the_same_bits_on_a_gpu() {
 #[test]
 fn nothing_is_left_between_visits_and_peaks_are_ordered() {
     let Some((device, _gpu)) = gpu() else { return };
+    // cuBLAS keeps a workspace from its first product on, which is no weight that was left behind.
+    drop(run(&TeacherOptions::new(device)));
     let mut peaks = Vec::new();
     for residency in [Residency::Layer, Residency::Forward, Residency::Resident] {
         synchronize(device).unwrap();
@@ -121,6 +121,9 @@ impl Accelerator for SlowCopies {
         cuda_sleep(LONG)?;
         drop(copies);
         self.0.copy(from, to)
+    }
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        self.0.finish_copies()
     }
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
         self.0.enter_thread()
@@ -224,10 +227,10 @@ fn visit<A: Accelerator, R: Rules>(
 fn races_are_lost_only_when_a_rule_is_left_out() {
     let Some((device, _gpu)) = gpu() else { return };
     let plain = || Perceptron::wide(512, 5);
-    let expected = visit(Cuda::new(device, false).unwrap(), plain(), AllRules, VisitKind::Forward);
+    let expected = visit(Cuda::new(device).unwrap(), plain(), AllRules, VisitKind::Forward);
     // Memory that is poisoned, so that what is read too early shows.
     drop(Tensor::full([64 << 20], f64::NAN, (Kind::Float, device)));
-    let overlapping = || Cuda::new(device, true).unwrap();
+    let overlapping = || Cuda::with_own_stream(device).unwrap();
     let slow_copies = || SlowCopies(overlapping());
     let slow_layers = || Box::new(SlowLayers(plain()));
     let ring = VisitKind::Layer { slots: 2 };
@@ -244,22 +247,19 @@ fn races_are_lost_only_when_a_rule_is_left_out() {
 }
 
 #[test]
-fn batches_on_the_device_are_fine_unless_the_teacher_overlaps() {
+fn batches_may_lie_on_the_device() {
     let Some((device, _gpu)) = gpu() else { return };
-    for overlap in [false, true] {
-        let options = TeacherOptions { overlap, ..TeacherOptions::new(device) };
-        let model = Perceptron::vgae(Behaviour::Proper);
-        let weights = model.weights(3);
-        let mut teacher = Teacher::start(model, weights, &options, &shape(0)).unwrap();
-        teacher.submit(vec![batch(&[1]).to_device(device)]);
-        assert_eq!(teacher.targets().is_ok(), !overlap);
-    }
+    let model = Perceptron::vgae(Behaviour::Proper);
+    let weights = model.weights(3);
+    let mut teacher = Teacher::start(model, weights, &TeacherOptions::new(device), &shape(0)).unwrap();
+    teacher.submit(vec![batch(&[1]).to_device(device).unwrap()]);
+    assert!(teacher.targets().is_ok());
 }
 
 #[test]
 fn the_default_stream_stays_current_on_the_training_thread() {
     let Some((device, _gpu)) = gpu() else { return };
     let before = device::Stream::current(device).unwrap();
-    drop(run(&TeacherOptions { overlap: true, ..TeacherOptions::new(device) }));
+    drop(run(&TeacherOptions::new(device)));
     assert_eq!(device::Stream::current(device).unwrap(), before);
 }

@@ -2,6 +2,9 @@
 
 mod distill_support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use distill_support::{Behaviour, Perceptron, batch, bits};
 use kdgat::distill::accelerator::{Accelerator, AcceleratorError, Cpu, HostBlock, MemoryState};
 use kdgat::distill::order::Stream;
@@ -29,7 +32,6 @@ fn all_targets(model: Box<Perceptron>, weights: Weights, residency: Residency, s
         for _ in 0..count {
             targets.push(teacher.targets().unwrap());
         }
-        teacher.prepare();
     }
     let summary = teacher.finish().unwrap();
     assert_eq!((summary.batches, summary.visits, summary.forwards), (9, 3, 9));
@@ -115,14 +117,18 @@ fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
     assert!(peaks[0] < peaks[1] && peaks[1] == peaks[2], "layer holds less than the whole: {peaks:?}");
 }
 
-/// A processor whose system refuses to lock pages.
-struct Refusing(Cpu);
+/// A processor whose system refuses to lock pages, and whose copies read the host's memory until they are waited for.
+#[derive(Default)]
+struct Refusing {
+    cpu: Cpu,
+    under_way: Arc<AtomicBool>,
+}
 
 impl Accelerator for Refusing {
     type Event = <Cpu as Accelerator>::Event;
 
     fn device(&self) -> Device {
-        self.0.device()
+        self.cpu.device()
     }
 
     fn is_host(&self) -> bool {
@@ -130,32 +136,38 @@ impl Accelerator for Refusing {
     }
 
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
-        let block = self.0.host_block(bytes)?;
+        let block = self.cpu.host_block(bytes)?;
         Ok(HostBlock { not_page_locked: Some("injected: no pages left to lock".to_owned()), ..block })
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {
-        self.0.allocate(bytes)
+        self.cpu.allocate(bytes)
     }
 
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
-        self.0.copy(from, to)
+        self.under_way.store(true, Ordering::SeqCst);
+        self.cpu.copy(from, to)
+    }
+
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        self.under_way.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
-        self.0.enter_thread()
+        self.cpu.enter_thread()
     }
 
     fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError> {
-        self.0.record(stream)
+        self.cpu.record(stream)
     }
 
     fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), AcceleratorError> {
-        self.0.wait(stream, event)
+        self.cpu.wait(stream, event)
     }
 
     fn elapsed_ms(&self, from: &Self::Event, to: &Self::Event) -> Option<f64> {
-        self.0.elapsed_ms(from, to)
+        self.cpu.elapsed_ms(from, to)
     }
 
     fn student_takes(events: &[Self::Event], targets: &Targets) -> Result<(), AcceleratorError> {
@@ -163,7 +175,7 @@ impl Accelerator for Refusing {
     }
 
     fn memory(&self) -> MemoryState {
-        self.0.memory()
+        self.cpu.memory()
     }
 }
 
@@ -173,7 +185,7 @@ fn refused_page_locking_is_said_and_changes_no_number() {
         let model = Perceptron::classifier();
         let (weights, options) = (model.weights(3), options(Residency::Forward));
         let mut teacher = match refused {
-            true => Teacher::start_on(Refusing(Cpu), model, weights, &options, &StoreShape::default()).unwrap(),
+            true => Teacher::start_on(Refusing::default(), model, weights, &options, &StoreShape::default()).unwrap(),
             false => Teacher::start(model, weights, &options, &StoreShape::default()).unwrap(),
         };
         teacher.submit(vec![batch(&[1, 2, 3]), batch(&[4])]);
@@ -184,6 +196,25 @@ fn refused_page_locking_is_said_and_changes_no_number() {
         targets
     };
     assert_eq!(run(true), run(false));
+}
+
+/// The host's block of weights may not vanish under a copy: not at the end, nor after a panic, nor when it is parked.
+#[test]
+fn copies_are_waited_for_before_the_weights_are_let_go() {
+    for behaviour in [Behaviour::Proper, Behaviour::PanicOn(0), Behaviour::PanicOn(1), Behaviour::FailOn(0)] {
+        for residency in [Residency::Resident, Residency::Forward, Residency::Layer] {
+            let model = Perceptron::vgae(behaviour);
+            let weights = model.weights(3);
+            let accelerator = Refusing::default();
+            let under_way = Arc::clone(&accelerator.under_way);
+            let mut teacher =
+                Teacher::start_on(accelerator, model, weights, &options(residency), &StoreShape::default()).unwrap();
+            teacher.submit(vec![batch(&[1]), batch(&[2])]);
+            let copied = teacher.targets().is_err() || under_way.load(Ordering::SeqCst);
+            drop(teacher);
+            assert!(copied && !under_way.load(Ordering::SeqCst), "{residency}");
+        }
+    }
 }
 
 fn start(behaviour: Behaviour, residency: Residency) -> Teacher {

@@ -26,8 +26,6 @@ pub struct Measured {
     pub layer_slots: usize,
     /// Bytes that a forward of one batch takes beside the weights.
     pub activation_bytes: Option<u64>,
-    /// The teacher runs beside the student's step.
-    pub overlap: bool,
     /// Copy of weights to the device, bytes in a millisecond.
     pub copy_bytes_per_ms: Option<f64>,
     /// A forward of one batch.
@@ -121,10 +119,14 @@ fn teacher_cost(measured: &Measured) -> Option<String> {
 
 fn resident_fits(measured: &Measured) -> Option<String> {
     let free = measured.free_at_peak_bytes?;
-    let beside = if measured.overlap { measured.activation_bytes.unwrap_or(0) } else { 0 };
-    let needed = measured.teacher_bytes + beside;
+    let needed = measured.teacher_bytes;
     let share = needed as f64 / free.max(1) as f64;
-    if needed as f64 * MARGIN > free as f64 {
+    // Its activations come between two steps, when those of the student are gone.
+    let with_activations = needed + measured.activation_bytes.unwrap_or(0);
+    let does_not_fit = |bytes: u64, free: u64| bytes as f64 * MARGIN > free as f64;
+    if does_not_fit(needed, free)
+        || measured.free_between_steps_bytes.is_some_and(|free| does_not_fit(with_activations, free))
+    {
         return None;
     }
     let what = if share < NOTHING { "costs nothing" } else { "fits" };
@@ -230,10 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn overlap_counts_the_activations() {
+    fn a_resident_teachers_activations_have_to_fit_between_two_steps() {
         let room_for_weights = Measured { free_at_peak_bytes: Some(250 * MB), ..measured() };
         assert_eq!(plan(&room_for_weights).kind, VisitKind::Resident);
-        assert_eq!(plan(&Measured { overlap: true, ..room_for_weights }).kind, VisitKind::Forward);
+        let crowded = Measured { free_between_steps_bytes: Some(320 * MB), ..room_for_weights };
+        assert_eq!(
+            plan(&crowded).kind,
+            VisitKind::Layer { slots: 2 },
+            "200 MB of weights and 100 MB of activations, with a margin"
+        );
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
     pub fn park(&mut self) -> Result<(), TeacherError> {
         self.let_go()?;
         if self.source.is_some() {
+            self.carrier.accelerator.finish_copies()?;
             self.carrier.host = None;
         }
         Ok(())
@@ -180,7 +181,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
     }
 
     fn visit_whole(&mut self, kind: VisitKind, ready: &mut OnReady<'_, A>) -> Result<(), TeacherError> {
-        self.load(kind, true)?;
+        self.load(kind)?;
         let Some(held) = &self.held else { return Ok(()) };
         for batch in 0..self.carrier.jobs.len() {
             let output = visit::forward(&mut self.carrier, &mut self.order, held, batch)?;
@@ -209,23 +210,12 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         Ok(())
     }
 
-    /// Begins to bring the weights in, so that they are there when the next visit starts.
-    pub fn prepare(&mut self, kind: VisitKind) -> Result<(), TeacherError> {
-        if matches!(kind, VisitKind::Layer { .. }) {
-            return Ok(());
-        }
-        self.unpark()?;
-        self.load(kind, false)
-    }
-
-    fn load(&mut self, kind: VisitKind, needed_now: bool) -> Result<(), TeacherError> {
+    fn load(&mut self, kind: VisitKind) -> Result<(), TeacherError> {
         if self.held.is_none() {
             self.carrier.in_place = kind == VisitKind::Resident && self.carrier.accelerator.is_host();
             let (before, bytes) = (self.carrier.spans.len(), self.bytes());
             self.held = Some(visit::load(&mut self.carrier, &mut self.order, bytes)?);
-            if needed_now {
-                self.expose_host_copies(before);
-            }
+            self.expose_host_copies(before);
         }
         Ok(())
     }
@@ -258,16 +248,22 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
     /// Times of what the device has finished since the last call; each stretch is added to `recorded`, if asked for.
     pub fn take_timings(&mut self, mut recorded: Option<&mut Vec<TimelineSpan>>) -> Timings {
         let Carrier { accelerator, spans, counted, .. } = &mut self.carrier;
-        let zero = self.zero.as_ref();
+        let zero = &mut self.zero;
         let mut timings = std::mem::take(counted);
         spans.retain(|(span, from, to)| {
             let Some(milliseconds) = accelerator.elapsed_ms(from, to) else { return true };
-            if let (Some(recorded), Some((instant, event))) = (&mut recorded, zero)
+            if let Some((instant, event)) = &mut *zero
                 && let Some(since) = accelerator.elapsed_ms(event, from)
             {
                 let start = *instant + Duration::from_secs_f64(since.max(0.0) / 1e3);
                 let duration = Duration::from_secs_f64(milliseconds.max(0.0) / 1e3);
-                recorded.push(TimelineSpan { work: span.work(), start, duration });
+                if let Some(recorded) = &mut recorded {
+                    recorded.push(TimelineSpan { work: span.work(), start, duration });
+                }
+                // A GPU tells milliseconds in f32, which hold 16 seconds to the microsecond: so the next ones count from here.
+                if since > 0.0 {
+                    (*instant, *event) = (start, from.clone());
+                }
             }
             match span {
                 Span::Copy => timings.copy_ms += milliseconds,
@@ -308,6 +304,15 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
     /// The device that is being driven.
     pub fn accelerator(&mut self) -> &mut A {
         &mut self.carrier.accelerator
+    }
+}
+
+impl<A: Accelerator, R: Rules> Drop for Shuttle<A, R> {
+    /// A copy out of the host block may still be under way, after a panic too.
+    fn drop(&mut self) {
+        if let Err(error) = self.carrier.accelerator.finish_copies() {
+            tracing::error!("waiting for the last copy of the teacher's weights: {error}");
+        }
     }
 }
 

@@ -35,6 +35,14 @@ impl Adjacency {
         infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
     }
 
+    /// The same edges on `device`.
+    ///
+    /// # Errors
+    /// When the device's memory runs out, or there is no such device.
+    pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_to_device(device))
+    }
+
     fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
         Ok(Self {
             row_pointers: tensor(&self.row_pointers)?,

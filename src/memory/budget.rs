@@ -141,9 +141,6 @@ pub enum Method {
 pub struct MemoryBudget {
     pub method: Method,
     pub components: Vec<Component>,
-    /// The teacher answers while the student steps (on a GPU; on a CPU they would only take turns on the same cores):
-    /// their memory adds up.
-    pub visits_overlap: bool,
 }
 
 impl MemoryBudget {
@@ -181,7 +178,8 @@ impl MemoryBudget {
         };
         let step = sum(Moment::Step).max(sum(Moment::Update));
         let visit = sum(Moment::Visit);
-        sum(Moment::Always) + if self.visits_overlap { step + visit } else { step.max(visit) }
+        // A visit falls between two steps, when the student's activations are gone.
+        sum(Moment::Always) + step.max(visit)
     }
 
     /// The most graphs, up to `cap`, whose worst batch peaks below `target_bytes`; `None` if not even one does.
@@ -349,7 +347,7 @@ mod tests {
             component("activations", Moment::Step),
             component("optimiser's update", Moment::Update),
         ];
-        let mut budget = MemoryBudget { method: Method::Measured, components, visits_overlap: false };
+        let mut budget = MemoryBudget { method: Method::Measured, components };
         let shape = Shape { graphs: 1.0, nodes: 20.0, edges: 60.0 };
         let before = budget.peak_bytes(shape);
         budget.record_steps();
@@ -361,7 +359,7 @@ mod tests {
     fn the_largest_batch_is_the_last_that_fits() {
         let bytes = Linear { fixed: 1000.0, per_node: 10.0, per_edge: 0.0 };
         let components = vec![Component { name: "activations", moment: Moment::Step, bytes }];
-        let budget = MemoryBudget { method: Method::Static, components, visits_overlap: false };
+        let budget = MemoryBudget { method: Method::Static, components };
         let worst = WorstBatches::new((1..=100).map(|nodes| (nodes, 0)));
         for target in [1000.0, 2000.0, 5000.0, 30_000.0, 60_000.0] {
             let by_search = budget.largest_batch(&worst, target, 80);

@@ -118,7 +118,7 @@ pub fn estimate(
         (false, false) => 5.0,
     };
     add("optimiser's update", Moment::Update, Linear::fixed(update * parameters));
-    Ok(MemoryBudget { method: Method::Static, components, visits_overlap: burst > 1.0 && circumstances.cuda })
+    Ok(MemoryBudget { method: Method::Static, components })
 }
 
 fn per_node(bytes: f64) -> Linear {

@@ -198,7 +198,7 @@ impl Probe<'_> {
         add("teacher's activations", Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));
-        MemoryBudget { method: Method::Measured, components, visits_overlap: burst > 1.0 && self.device.is_cuda() }
+        MemoryBudget { method: Method::Measured, components }
     }
 }
 

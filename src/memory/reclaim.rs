@@ -25,5 +25,6 @@ pub fn register(holder: &Arc<dyn Reclaim>) {
 /// Asks all holders. Returns whether any gave memory up.
 pub(super) fn reclaim() -> bool {
     let holders: Vec<_> = HOLDERS.lock().iter().filter_map(Weak::upgrade).collect();
-    holders.iter().fold(false, |any, holder| holder.reclaim() || any)
+    // All of them, not only up to the first that has some.
+    holders.iter().filter(|holder| holder.reclaim()).count() > 0
 }

@@ -50,7 +50,8 @@ impl<'a> From<&'a Batch> for StepBatch<'a> {
 }
 
 /// Told once, where memory has run out on this thread or the teacher's.
-const RECORDINGS_FREED: &str = "memory: CUDA graphs are freed and no longer captured, so that whole batches and the teacher have room";
+const RECORDINGS_FREED: &str =
+    "memory: CUDA graphs are freed and no longer captured, so that whole batches and the teacher have room";
 
 /// What ran out of memory.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,12 @@ use crate::memory::{self, Activity, Meter, patiently};
 use crate::torch::device::Uploader;
 
 /// Means over the validation graphs of the total loss and its parts.
-pub(super) fn losses(fit: &mut Fit, options: &FitOptions, runner: &mut StepRunner, uploader: &mut Uploader) -> Result<Vec<f64>, FitError> {
+pub(super) fn losses(
+    fit: &mut Fit,
+    options: &FitOptions,
+    runner: &mut StepRunner,
+    uploader: &mut Uploader,
+) -> Result<Vec<f64>, FitError> {
     memory::set_activity(Activity::Validation);
     let batches = fit.plan.validation();
     let columns = 1 + fit.objective.parts().len();

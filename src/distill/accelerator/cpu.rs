@@ -40,6 +40,10 @@ impl Accelerator for Cpu {
         Ok(device::copy(to, from, false)?)
     }
 
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        Ok(())
+    }
+
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
         Ok(StreamGuard::enter(&device::Stream::current(Device::Cpu)?)?)
     }

@@ -22,13 +22,16 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Called on the student's thread, whose current stream is taken for the student's.
-    ///
-    /// With `overlap` the teacher computes on a stream of its own, else between the student's steps on the student's.
-    pub fn new(device: Device, overlap: bool) -> Result<Self, AcceleratorError> {
+    /// Called on the student's thread, whose current stream is taken for the student's. The teacher computes on the same one,
+    /// between the student's steps.
+    pub fn new(device: Device) -> Result<Self, AcceleratorError> {
         let student = device::Stream::current(device)?;
-        let teacher = if overlap { device::Stream::from_pool(device, false)? } else { student };
-        Ok(Self { device, student, teacher, copy: device::Stream::from_pool(device, false)? })
+        Ok(Self { device, student, teacher: student, copy: device::Stream::from_pool(device, false)? })
+    }
+
+    /// As [`Self::new`], with a stream of its own for the teacher: for tests that each rule of order is needed.
+    pub fn with_own_stream(device: Device) -> Result<Self, AcceleratorError> {
+        Ok(Self { teacher: device::Stream::from_pool(device, false)?, ..Self::new(device)? })
     }
 
     /// The stream that `stream` stands for.
@@ -68,6 +71,10 @@ impl Accelerator for Cuda {
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
         let _copies = StreamGuard::enter(&self.copy)?;
         Ok(device::copy(to, from, true)?)
+    }
+
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        Ok(self.copy.synchronize()?)
     }
 
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {

@@ -34,6 +34,9 @@ pub trait Accelerator: Send + 'static {
     /// Queues a copy on [`Stream::Copy`].
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError>;
 
+    /// Lets the host wait until no copy reads host memory any more: called before a host block is let go.
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError>;
+
     /// Called once on the teacher's thread, whose current stream is the teacher's while the guard lives.
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError>;
 

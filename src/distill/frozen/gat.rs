@@ -1,6 +1,6 @@
 //! A GAT classifier as teacher: its logits, and what its layers gave where hints are asked for.
 
-use super::{Asked, TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
+use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::{TargetLayout, TargetName};
 use crate::graph::Batch;
@@ -17,7 +17,7 @@ use tch::Tensor;
 #[derive(Debug)]
 pub struct FrozenGat {
     config: GatConfig,
-    vocabulary: TeacherVocabulary,
+    indices: NodeIndices,
     kernel: AttentionKernel,
     asked: Asked,
 }
@@ -25,7 +25,7 @@ pub struct FrozenGat {
 impl FrozenGat {
     /// A teacher of this architecture.
     pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel, asked: Asked) -> Self {
-        Self { config, vocabulary, kernel, asked }
+        Self { config, indices: NodeIndices::new(vocabulary), kernel, asked }
     }
 
     fn run(
@@ -40,11 +40,7 @@ impl FrozenGat {
         if layer == 0 {
             let GatConfig { input: config, vocabulary_size, embedding, .. } = &self.config;
             let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
-            return Ok(vec![input.forward(
-                &self.vocabulary.indices(batch),
-                &config.continuous(batch)?,
-                self.kernel,
-            )?]);
+            return Ok(vec![input.forward(&self.indices.of(batch)?, &config.continuous(batch)?, self.kernel)?]);
         }
         // The last tensor is the nodes' embedding, those before it are pooled.
         let x = state_at(&state, state.len().saturating_sub(1))?;

@@ -10,7 +10,8 @@ mod weight_file;
 
 use std::sync::Arc;
 
-use tch::{Device, Kind, Tensor};
+use parking_lot::Mutex;
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::TeacherConfig;
@@ -20,6 +21,7 @@ use crate::graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
 use crate::nn::attention::AttentionKernel;
 use crate::nn::parameters::{Init, Role, TensorSource};
 use crate::nn::{Architecture, Conv, InputConfig};
+use crate::torch::device::Uploader;
 
 pub use gat::FrozenGat;
 pub use loaded::LoadedModel;
@@ -54,19 +56,41 @@ impl TeacherVocabulary {
         }
         if teacher.ids() == student.ids() { Self::Shared } else { Self::Own(Arc::new(teacher)) }
     }
+}
+
+/// The teacher's index of each node.
+#[derive(Debug)]
+struct NodeIndices {
+    vocabulary: TeacherVocabulary,
+    /// Brings looked-up indices to a GPU without waiting for what is queued there; made at first use, on the teacher's thread.
+    uploader: Mutex<Option<Uploader>>,
+}
+
+impl NodeIndices {
+    fn new(vocabulary: TeacherVocabulary) -> Self {
+        Self { vocabulary, uploader: Mutex::new(None) }
+    }
 
     /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID that it hashes. The student's random UNKNOWNs are
     /// not the teacher's.
-    fn indices(&self, batch: &Batch) -> Tensor {
-        let of_ids = |index: &dyn Fn(u32) -> u32| {
-            let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
-            Tensor::from_slice(&indices).to_device(batch.id_index.device())
-        };
-        match self {
-            Self::Shared => batch.id_index.shallow_clone(),
-            Self::Own(vocabulary) => of_ids(&|id| vocabulary.index_of(id)),
-            Self::Hashed => of_ids(&|id| id),
+    fn of(&self, batch: &Batch) -> Result<Tensor, TchError> {
+        match &self.vocabulary {
+            TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
+            TeacherVocabulary::Own(vocabulary) => self.looked_up(batch, &|id| vocabulary.index_of(id)),
+            TeacherVocabulary::Hashed => self.looked_up(batch, &|id| id),
         }
+    }
+
+    fn looked_up(&self, batch: &Batch, index: &dyn Fn(u32) -> u32) -> Result<Tensor, TchError> {
+        let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
+        let indices = Tensor::f_from_slice(&indices)?;
+        let device = batch.id_index.device();
+        let mut uploader = self.uploader.lock();
+        let uploader = match &mut *uploader {
+            Some(uploader) if uploader.device() == device => uploader,
+            other => other.insert(Uploader::new(device)?),
+        };
+        Ok(uploader.upload(&[&indices])?.remove(0))
     }
 }
 

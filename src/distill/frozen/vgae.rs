@@ -1,7 +1,7 @@
 //! A VGAE as teacher: μ and the reconstruction from it, and the hidden layer before μ where hints are asked for. The decoders
 //! that no target needs are never loaded.
 
-use super::{Asked, TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
+use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
 use crate::distill::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::distill::targets::{TargetLayout, TargetName};
 use crate::graph::Batch;
@@ -30,7 +30,7 @@ enum Part {
 #[derive(Debug)]
 pub struct FrozenVgae {
     config: VgaeConfig,
-    vocabulary: TeacherVocabulary,
+    indices: NodeIndices,
     kernel: AttentionKernel,
     asked: Asked,
     parts: Vec<Part>,
@@ -44,7 +44,7 @@ impl FrozenVgae {
         parts.push(Part::Latent);
         parts.extend((0..config.decoder_widths().len()).map(Part::Decoder));
         parts.push(Part::Output);
-        Self { config, vocabulary, kernel, asked, parts }
+        Self { config, indices: NodeIndices::new(vocabulary), kernel, asked, parts }
     }
 
     fn run(
@@ -63,7 +63,7 @@ impl FrozenVgae {
             Part::Input => {
                 let VgaeConfig { input: config, vocabulary_size, embedding, .. } = &self.config;
                 let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
-                vec![input.forward(&self.vocabulary.indices(batch), &config.continuous(batch)?, self.kernel)?]
+                vec![input.forward(&self.indices.of(batch)?, &config.continuous(batch)?, self.kernel)?]
             }
             Part::Encoder(index) => vec![hidden(HiddenLayer::encoder(&mut scope, &self.config, index)?, at(0)?)?],
             Part::Latent => {

@@ -45,7 +45,7 @@ pub(super) struct Answers<'a> {
     gate_batches: usize,
     /// Live targets are rounded to this, whether or not there is a cache: losses do not depend on what is kept.
     precision: Precision,
-    /// Replies that wait for the end of the visit; `None` where the teacher works beside the student.
+    /// Replies that wait for the end of the visit; `None` where all targets were cached.
     held: Option<Vec<Reply>>,
     replies: &'a Replies,
     shared: &'a Shared,
@@ -55,13 +55,12 @@ impl<'a> Answers<'a> {
     /// Looks the burst up in the cache. Beside the answers, the batches that have to go through the teacher come out:
     /// whole ones, what is missing of others, and before them, twice, what the gate wants to see.
     ///
-    /// `beside`: the student may step while the rest of the burst is computed. Otherwise it hears of nothing before
-    /// [`Answers::release`], so that its activations never lie beside the teacher's or its weights.
+    /// The student hears of nothing before [`Answers::release`], so that its activations never lie beside the teacher's: on a GPU
+    /// both share a stream, and an earlier answer would gain no time.
     pub fn look_up(
         batches: Vec<Batch>,
         (mut cache, precision): (Option<&'a mut TargetCache>, Precision),
         gate_passed: bool,
-        beside: bool,
         replies: &'a Replies,
         shared: &'a Shared,
     ) -> Result<(Self, Vec<Batch>), TeacherError> {
@@ -87,7 +86,7 @@ impl<'a> Answers<'a> {
             live.splice(0..0, [some.shallow_clone(), some]);
         }
         let (keep, gate) = (Vec::new(), Vec::new());
-        let held = (!beside && !live.is_empty()).then(Vec::new);
+        let held = (!live.is_empty()).then(Vec::new);
         Ok((Self { pending, cache, keep, gate, gate_batches, precision, held, replies, shared }, live))
     }
 

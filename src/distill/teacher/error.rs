@@ -90,15 +90,6 @@ pub enum TeacherError {
         /// Why.
         cause: String,
     },
-    /// A batch that the student's stream may still be writing.
-    #[error(
-        "a batch was submitted that lies on {device:?}, to a teacher with a stream of its own (overlap); submit batches \
-         in host memory, as the loader gives them"
-    )]
-    BatchOnDevice {
-        /// Where the batch lies.
-        device: tch::Device,
-    },
     /// Weights were asked for that were given up when the cache was complete.
     #[error("the teacher's weights were let go for good and have not been read again")]
     Parked,

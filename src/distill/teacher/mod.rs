@@ -10,16 +10,15 @@
 //! summary = teacher.finish()?
 //! ```
 //!
-//! With a resident teacher the loop may submit the next burst before it steps through the present one; then the
-//! teacher works beside the student. Otherwise the visit falls between two student steps, when the student's
-//! activations are gone. A loop may call [`Teacher::prepare`] before a burst's last optimiser step; kdgat's own does not, for
-//! what that gains has not been measured.
+//! A visit falls between two student steps, when the student's activations are gone: both share the device's memory, and on a GPU
+//! one stream, so that nothing is gained by computing beside each other.
 
 mod answers;
 mod error;
 mod options;
 mod policy;
 mod report;
+mod step_clock;
 mod store_targets;
 mod worker;
 
@@ -52,6 +51,7 @@ pub use report::{StepReport, Summary};
 
 use policy::Policy;
 use report::Shared;
+use step_clock::StepClock;
 use worker::{Reply, Request, SharedCache, Worker};
 
 /// Requests that may wait for the thread before `submit` blocks: two bursts, announced.
@@ -68,7 +68,7 @@ pub struct Teacher {
     /// The targets that are kept, where the student's thread may read them by itself.
     kept: Option<SharedCache>,
     failure: Option<String>,
-    last_answer: Option<Instant>,
+    steps: StepClock,
     digest: String,
 }
 
@@ -93,9 +93,7 @@ impl Teacher {
     ) -> Result<Self, TeacherError> {
         match options.device {
             Device::Cpu => Self::start_on(Cpu, model, weights, options, shape),
-            device @ Device::Cuda(_) => {
-                Self::start_on(Cuda::new(device, options.overlap)?, model, weights, options, shape)
-            }
+            device @ Device::Cuda(_) => Self::start_on(Cuda::new(device)?, model, weights, options, shape),
             device => Err(TeacherError::Device {
                 source: AcceleratorError::Unsupported {
                     device,
@@ -114,7 +112,7 @@ impl Teacher {
         shape: &StoreShape,
     ) -> Result<Self, TeacherError> {
         resolve_vector_math();
-        let digest = weights.digest().to_string();
+        let (device, digest) = (accelerator.device(), weights.digest().to_string());
         let (cache, cache_lines) = store_targets::open(&options.cache, model.target_layout(), &digest, shape)?;
         let mut shuttle = Shuttle::new(accelerator, model, weights)?;
         let ring = shuttle.ring_slots(options.layer_slots);
@@ -145,7 +143,6 @@ impl Teacher {
             cache,
             precision: if options.cache.mode == CacheMode::Off { Precision::F32 } else { options.cache.precision },
             gate_passed: false,
-            overlap: options.overlap && options.device != Device::Cpu,
             needed: true,
             replies: reply_sender,
             shared: Arc::clone(&shared),
@@ -162,7 +159,7 @@ impl Teacher {
             awaited: VecDeque::new(),
             kept,
             failure: None,
-            last_answer: None,
+            steps: StepClock::new(device),
             digest,
         })
     }
@@ -182,12 +179,6 @@ impl Teacher {
         }
         self.awaited.extend(batches.iter().map(|_| Awaited::Thread));
         self.send(Request::Burst(batches));
-    }
-
-    /// Says that the student's activations are gone and that a burst is about to be submitted, so that the weights
-    /// may already be copied (during the optimiser's step, for instance). Does nothing where that would not help.
-    pub fn prepare(&self) {
-        self.send(Request::Prepare);
     }
 
     fn send(&self, request: Request) {
@@ -223,8 +214,8 @@ impl Teacher {
         }
         let Some(awaited) = self.awaited.front() else { return Err(TeacherError::NothingSubmitted) };
         let asked = Instant::now();
-        if let Some(last_answer) = self.last_answer {
-            self.shared.note_step(asked - last_answer);
+        for step in self.steps.end_step().map_err(AcceleratorError::from)? {
+            self.shared.note_step(step);
         }
         let outcome = match awaited {
             Awaited::Thread => take(&self.replies).map(Targets::into_rows),
@@ -238,7 +229,7 @@ impl Teacher {
         };
         self.awaited.pop_front();
         self.shared.note_wait(asked.elapsed());
-        self.last_answer = Some(Instant::now());
+        self.steps.start_step().map_err(AcceleratorError::from)?;
         if let Err(error) = &outcome {
             self.failure = Some(with_sources(error));
             self.stop();

@@ -105,9 +105,6 @@ pub struct TeacherOptions {
     pub residency: Residency,
     /// Layers on the device at once under `layer`; at least 1.
     pub layer_slots: usize,
-    /// On a GPU, whether the teacher computes on a stream of its own, beside the student's step. Its activations then
-    /// add to the student's peak, and batches have to be submitted in host memory.
-    pub overlap: bool,
     /// How targets are kept.
     pub cache: CacheOptions,
     /// Batches that the loop submits at once, for the planner's arithmetic.
@@ -125,7 +122,6 @@ impl TeacherOptions {
             device,
             residency: Residency::Resident,
             layer_slots: 2,
-            overlap: false,
             cache: CacheOptions::off(),
             burst: 1,
             batches_per_epoch: 0,

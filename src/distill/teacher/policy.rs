@@ -27,7 +27,6 @@ impl Policy {
             Residency::Layer => VisitKind::Layer { slots: known.layer_slots },
         };
         let now = Measured {
-            overlap: options.overlap,
             burst: options.burst,
             batches_per_epoch: options.batches_per_epoch,
             epochs_left: options.epochs,
@@ -51,12 +50,6 @@ impl Policy {
     /// How the next visit is made.
     pub fn kind(&self) -> VisitKind {
         self.kind
-    }
-
-    /// Whether the weights may already come in while the student finishes its step.
-    pub fn may_prepare(&self, memory: MemoryState) -> bool {
-        let room = self.now.teacher_bytes * 5 / 4;
-        self.kind == VisitKind::Forward && memory.free_bytes.is_some_and(|free| free > room)
     }
 
     /// Reads the memory's state before a visit: the student's steps are behind it, and its activations are gone.

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-use tch::Device;
 
 use crate::distill::accelerator::{Accelerator, AcceleratorError};
 use crate::distill::cache::{Precision, TargetCache};
-use crate::distill::shuttle::{Ready, Shuttle, VisitKind};
+use crate::distill::shuttle::{Ready, Shuttle};
 use crate::distill::targets::Targets;
 use crate::graph::Batch;
 use crate::torch::allocator::{self, Phase};
@@ -26,7 +25,6 @@ pub(super) enum Request {
     Burst(Vec<Batch>),
     /// A batch whose kept targets turned out to be damaged; its answer goes to a line of its own.
     Again(Batch, Replies),
-    Prepare,
 }
 
 /// The targets of one batch, and what the student's thread has to do before it reads them.
@@ -62,9 +60,7 @@ pub(super) struct Worker<A: Accelerator> {
     /// Of targets, kept or not.
     pub precision: Precision,
     pub gate_passed: bool,
-    /// The teacher has a stream of its own.
-    pub overlap: bool,
-    /// The last burst needed the teacher, so the next one will, too.
+    /// The last burst needed the teacher.
     pub needed: bool,
     pub replies: Replies,
     pub shared: Arc<Shared>,
@@ -112,7 +108,6 @@ impl<A: Accelerator> Worker<A> {
                     self.answer(batches, &replies)?;
                 }
                 Request::Again(batch, replies) => self.answer(vec![batch], &replies)?,
-                Request::Prepare => self.prepare()?,
             }
         }
         self.shuttle.let_go()?;
@@ -126,17 +121,11 @@ impl<A: Accelerator> Worker<A> {
     }
 
     fn answer(&mut self, batches: Vec<Batch>, replies: &Replies) -> Result<(), TeacherError> {
-        let host = batches.iter().all(|batch| batch.continuous.device() == Device::Cpu);
-        if self.overlap && !host {
-            return Err(TeacherError::BatchOnDevice { device: self.shuttle.accelerator().device() });
-        }
         let Self { shuttle, policy, cache, precision, gate_passed, shared, .. } = self;
         let mut cache = cache.as_ref().map(|cache| cache.lock());
         let kind = policy.kind();
-        // On a CPU both would only take turns on the same cores.
-        let beside = self.overlap || (kind == VisitKind::Resident && !shuttle.accelerator().is_host());
         let (mut answers, live) =
-            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, beside, replies, shared)?;
+            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, replies, shared)?;
         self.needed = !live.is_empty();
         if self.needed {
             shared.note_visit(kind.residency().as_str());
@@ -166,21 +155,11 @@ impl<A: Accelerator> Worker<A> {
         let cache = self.cache.as_ref().map(|cache| cache.lock().summary());
         if cache.as_ref().is_some_and(|cache| cache.filled_graphs == cache.used_graphs) {
             self.shuttle.park()?;
-        } else if !self.needed && self.policy.kind() != VisitKind::Resident {
-            // Weights that came in ahead of time for nothing.
-            self.shuttle.let_go()?;
         }
         if let Some(cache) = cache {
             self.shared.note_cache(cache);
         }
         self.note_timings();
-        Ok(())
-    }
-
-    fn prepare(&mut self) -> Result<(), TeacherError> {
-        if self.needed && self.policy.may_prepare(self.shuttle.accelerator().memory()) {
-            self.shuttle.prepare(self.policy.kind())?;
-        }
         Ok(())
     }
 

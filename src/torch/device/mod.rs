@@ -50,6 +50,15 @@ pub enum DeviceError {
     View { offset: usize, bytes: usize, length: usize },
 }
 
+impl From<DeviceError> for TchError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Torch(error) => error,
+            other => TchError::Torch(other.to_string()),
+        }
+    }
+}
+
 /// Number of CUDA devices. An error says why there is none.
 pub fn cuda_device_count() -> Result<usize, DeviceError> {
     let mut count = 0;

@@ -172,12 +172,17 @@ impl Drop for Mapping {
 /// Functions of the CUDA runtime, with their signatures in cuda_runtime_api.h.
 #[derive(Clone, Copy, Debug)]
 struct Runtime {
-    register: unsafe extern "C" fn(*mut c_void, usize, u32) -> i32,
-    unregister: unsafe extern "C" fn(*mut c_void) -> i32,
+    register: Register,
+    unregister: Unregister,
     /// Returns the thread's last error and forgets it.
-    last_error: unsafe extern "C" fn() -> i32,
-    error_text: unsafe extern "C" fn(i32) -> *const c_char,
+    last_error: LastError,
+    error_text: ErrorText,
 }
+
+type Register = unsafe extern "C" fn(*mut c_void, usize, u32) -> i32;
+type Unregister = unsafe extern "C" fn(*mut c_void) -> i32;
+type LastError = unsafe extern "C" fn() -> i32;
+type ErrorText = unsafe extern "C" fn(i32) -> *const c_char;
 
 impl Runtime {
     /// Those of the runtime that is loaded.
@@ -190,10 +195,10 @@ impl Runtime {
         // SAFETY: each symbol was found, and has the signature of its field.
         unsafe {
             Ok(Self {
-                register: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaHostRegister")?),
-                unregister: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaHostUnregister")?),
-                last_error: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaGetLastError")?),
-                error_text: std::mem::transmute::<NonNull<c_void>, _>(find(c"cudaGetErrorString")?),
+                register: std::mem::transmute::<NonNull<c_void>, Register>(find(c"cudaHostRegister")?),
+                unregister: std::mem::transmute::<NonNull<c_void>, Unregister>(find(c"cudaHostUnregister")?),
+                last_error: std::mem::transmute::<NonNull<c_void>, LastError>(find(c"cudaGetLastError")?),
+                error_text: std::mem::transmute::<NonNull<c_void>, ErrorText>(find(c"cudaGetErrorString")?),
             })
         }
     }
