@@ -280,3 +280,70 @@ fn the_program_is_built_when_sources_change_and_only_then() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(elsewhere.join("mine/release/kdgat").exists());
 }
+
+/// Runs scripts/gpu-check with fakes in place of torch, of the packed programs, and (for a machine with a GPU) of nvidia-smi.
+fn gpu_check(folder: &Path, has_gpu: bool, arguments: &[&str]) -> Output {
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("python/torch/__init__.py", "");
+    write(
+        "pack/kdgat",
+        "#!/bin/sh\necho \"kdgat $*\" >> \"$LOG\"\necho '{\"cuda_library\": {\"works\": false, \"detail\": \"no driver\"}}'\n",
+    );
+    for test in ["torch_device", "distill_cuda", "recorded_steps"] {
+        write(&format!("pack/test-{test}"), "#!/bin/sh\necho 'test result: ok. 7 passed; 0 failed'\n");
+    }
+    write("pack/test-attention_gpu", "#!/bin/sh\necho 'skipped: no GPU'\necho 'test result: ok. 7 passed; 0 failed'\n");
+    if has_gpu {
+        let card = "#!/bin/sh\ncase $1 in -L) echo 'GPU 0: Fake (UUID: GPU-0)' ;; *) echo 'Fake, 580.1, 8.6, 24576 MiB' ;; esac\n";
+        write("bin/nvidia-smi", card);
+    }
+    let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap());
+    Command::new("python3")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-check"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("PATH", path)
+        .env("PYTHONPATH", folder.join("python"))
+        .env("LOG", folder.join("calls"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_gpu_check_prints_its_plan_and_says_without_a_gpu_that_it_needs_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = gpu_check(folder.path(), false, &["--plan"]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert_eq!(plan.matches("must print: ").count(), 17, "{plan}");
+    assert!(plan.starts_with(" 1. driver (30 s at most)"), "{plan}");
+    let output = gpu_check(folder.path(), false, &["pack", "results"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("gpu-check: 0 ok, 0 failed, 17 skipped"), "{text}");
+    assert!(folder.path().join("results/doctor.json").exists(), "what needs no GPU was done");
+}
+
+#[test]
+fn the_gpu_check_goes_on_after_a_failure_and_ends_with_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = gpu_check(folder.path(), true, &["pack", "results", "--quick"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let table = fs::read_to_string(folder.path().join("results/table.txt")).unwrap();
+    let row =
+        |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {table}"));
+    assert!(row("driver ").contains("ok") && row("driver ").contains("Fake, 580.1"), "{table}");
+    assert!(row("doctor ").contains("FAILED") && row("doctor ").contains("no driver"), "{table}");
+    assert!(row("test-torch-device").contains("ok") && row("test-torch-device").contains("7 tests passed"), "{table}");
+    assert!(row("test-attention-gpu").contains("FAILED"), "tests that found no GPU did not pass: {table}");
+    assert!(row("residencies").contains("FAILED"), "{table}");
+    assert!(row("second-card").contains("skipped") && row("second-card").contains("1 GPU(s)"), "{table}");
+    assert!(text.trim_end().ends_with("results"), "{text}");
+    let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
+    assert!(calls.contains("--gpu-memory-limit 300MiB --cuda-graphs"), "{calls}");
+}

@@ -31,7 +31,12 @@ fn describe(report: &Report) -> String {
     }
     for gpu in &report.driver.gpus {
         let (free, total) = (format_bytes(gpu.memory_free_bytes), format_bytes(gpu.memory_total_bytes));
-        lines.push(("GPU", format!("{}, {free} free of {total}", gpu.name)));
+        let capability =
+            gpu.compute_capability.as_ref().map_or(String::new(), |text| format!(", compute capability {text}"));
+        lines.push(("GPU", format!("{}, {free} free of {total}{capability}", gpu.name)));
+        if let Some(reason) = &gpu.unusable {
+            lines.push(("GPU", format!("{} cannot be used: {reason}", gpu.name)));
+        }
     }
     for device in &report.devices {
         lines.extend(describe_device(device));

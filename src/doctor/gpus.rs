@@ -21,6 +21,23 @@ pub struct Gpu {
     pub name: String,
     pub memory_total_bytes: u64,
     pub memory_free_bytes: u64,
+    /// Compute capability, such as `8.6`.
+    pub compute_capability: Option<String>,
+    /// Why libtorch's CUDA cannot use the card, if so.
+    pub unusable: Option<String>,
+}
+
+/// The oldest cards that CUDA 13, and with it libtorch 2.11 as `scripts/setup --cuda` installs it, can use: Turing's.
+const OLDEST_CAPABILITY: (i32, i32) = (7, 5);
+
+fn reason_unusable((major, minor): (i32, i32)) -> Option<String> {
+    let (oldest_major, oldest_minor) = OLDEST_CAPABILITY;
+    ((major, minor) < OLDEST_CAPABILITY).then(|| {
+        format!(
+            "compute capability {major}.{minor}: CUDA 13 has dropped cards older than Turing ({oldest_major}.{oldest_minor}); use \
+             --device cpu, or a libtorch 2.11.0 for CUDA 12.6 by setting LIBTORCH"
+        )
+    })
 }
 
 /// Asks the driver through NVML.
@@ -33,7 +50,14 @@ fn ask() -> Result<Driver, NvmlError> {
     let gpus = (0..nvml.device_count()?).map(|index| {
         let device = nvml.device_by_index(index)?;
         let memory = device.memory_info()?;
-        Ok(Gpu { name: device.name()?, memory_total_bytes: memory.total, memory_free_bytes: memory.free })
+        let capability = device.cuda_compute_capability().ok().map(|capability| (capability.major, capability.minor));
+        Ok(Gpu {
+            name: device.name()?,
+            memory_total_bytes: memory.total,
+            memory_free_bytes: memory.free,
+            compute_capability: capability.map(|(major, minor)| format!("{major}.{minor}")),
+            unusable: capability.and_then(reason_unusable),
+        })
     });
     Ok(Driver {
         gpus: gpus.collect::<Result<_, NvmlError>>()?,
@@ -52,5 +76,20 @@ fn reason(error: &NvmlError) -> String {
             "no NVIDIA driver (libnvidia-ml.so cannot be loaded); a GPU needs one, a CPU does not".to_owned()
         }
         error => format!("NVIDIA's driver does not answer: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason_unusable;
+
+    #[test]
+    fn cards_that_cuda_13_has_dropped_are_told() {
+        for old in [(6, 1), (7, 0), (7, 2)] {
+            assert!(reason_unusable(old).is_some_and(|reason| reason.contains("older than Turing (7.5)")), "{old:?}");
+        }
+        for new in [(7, 5), (8, 6), (9, 0), (12, 0)] {
+            assert_eq!(reason_unusable(new), None);
+        }
     }
 }
