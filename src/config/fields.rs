@@ -61,7 +61,7 @@ config_fields! {
         fc_layers: usize = 3, Between(1.0, 1024.0);
         /// Graph convolution; gatv2 uses the edge features.
         conv: Convolution = Convolution::Gat;
-        /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is attention alone, compiled there (NVRTC).
+        /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is attention alone, compiled there (NVRTC), and experimental: no card has run it yet.
         attention: AttentionChoice = AttentionChoice::Auto;
         /// Probability with which an ID is replaced by UNKNOWN in training (with `id_encoding = "hash"`: by any other ID).
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);
@@ -113,7 +113,7 @@ config_fields! {
         device: DeviceChoice = DeviceChoice::Auto;
         /// Precision of the computation.
         precision: Precision = Precision::Single;
-        /// Record each training step once and replay it: a GPU then waits less for its small kernels to be launched. Batches are filled up by up to a sixteenth.
+        /// Experimental, no card has run it yet: capture training steps as CUDA graphs and replay them, so that a GPU waits less for its small kernels to be launched. Batches are padded by up to a sixteenth.
         cuda_graphs: bool = false;
         /// Batches between two rows of steps.csv.
         log_every_n_steps: usize = 20, AtLeast(1.0);
@@ -224,7 +224,7 @@ config_fields! {
         safety_factor: f64 = 0.6, Between(0.01, 1.0);
         /// Host memory that must not be exceeded. none: what the control group, the batch system, or the machine grants.
         memory_limit: Option<ByteSize> = None, Above(0.0);
-        /// GPU memory that must not be exceeded. none: what is free at the start.
+        /// GPU memory that must not be exceeded; no more than what is free at the start is planned for. none: what is free at the start.
         gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
         /// Batches between two releases of cached GPU memory; 0 never releases.
         clear_cache_every_n: usize = 100;
