@@ -368,3 +368,22 @@ fn assembling_is_fast() {
         assert!(median < 100.0, "{median} ms a batch");
     }
 }
+
+/// A GPU that is not there, or is full, is an error that can be recovered from, whoever brings a batch to it.
+#[test]
+fn a_batch_that_cannot_go_to_a_gpu_is_an_error() {
+    if kdgat::torch::device::cuda_device_count().is_ok_and(|count| count > 0) {
+        println!("skipped: there is a GPU");
+        return;
+    }
+    let store = store();
+    let batch = assemble(&store, &[0, 2], &options(&store)).unwrap();
+    assert!(batch.to_device(tch::Device::Cuda(0)).is_err());
+    assert!(batch.adjacency.to_device(tch::Device::Cuda(0)).is_err());
+    assert!(kdgat::torch::device::Uploader::new(tch::Device::Cuda(0)).is_err());
+    let mut uploader = kdgat::torch::device::Uploader::new(tch::Device::Cpu).unwrap();
+    let uploaded = batch.upload(&mut uploader).unwrap();
+    assert_eq!(uploaded.continuous.data_ptr(), batch.continuous.data_ptr(), "on the host there is nothing to copy");
+    assert_eq!(integers(&uploaded.successors), integers(&batch.successors));
+    assert_eq!(integers(&uploaded.adjacency.transposed), integers(&batch.adjacency.transposed));
+}

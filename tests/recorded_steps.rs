@@ -92,8 +92,8 @@ fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeCla
     let mut console = Console::new(None).unwrap();
     let mut results = Vec::new();
     for (step, batch) in batches.iter().enumerate() {
-        let filled_up = class.map(|class| batch.padded(class).unwrap().to_device(device));
-        let batch = &batch.to_device(device);
+        let filled_up = class.map(|class| batch.padded(class).unwrap().to_device(device).unwrap());
+        let batch = &batch.to_device(device).unwrap();
         training.objective.announce(std::slice::from_ref(batch)).unwrap();
         training.objective.receive(batch).unwrap();
         // Gradients of two steps are added up.

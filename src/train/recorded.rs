@@ -262,6 +262,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn recordings_are_given_up_unless_they_are_being_used() {
+        let shared = SharedRecordings::new();
+        let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
+        assert!(!shared.reclaim(), "there are none");
+        shared.lock().steps.insert(key, Met::Once);
+        let used = shared.lock();
+        std::thread::scope(|scope| assert!(!scope.spawn(|| shared.reclaim()).join().unwrap(), "a step uses them"));
+        drop(used);
+        assert!(shared.reclaim());
+        let mut recorded = shared.lock();
+        assert!(recorded.steps.is_empty() && recorded.has_stopped());
+        assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user hears of it once");
+    }
+
+    #[test]
     fn a_distance_leaves_out_what_neither_has() {
         let of = |values: &[f64]| Tensor::from_slice(values);
         let distance = |left: &[f64], right: &[f64]| relative_distance(&of(left), &of(right)).unwrap();
