@@ -206,6 +206,8 @@ impl ReadReport {
     #[cold]
     pub(super) fn backward(&mut self, step_seconds: f64, place: impl FnOnce() -> Place) {
         self.backward_timestamps += 1;
+        // Two finite times can be infinitely far apart, which JSON cannot hold.
+        let step_seconds = step_seconds.min(f64::MAX);
         self.largest_backward_step_seconds = self.largest_backward_step_seconds.max(step_seconds);
         if self.first_backward.is_none() {
             self.first_backward = Some(place());
@@ -216,6 +218,14 @@ impl ReadReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_back_stays_finite() {
+        let mut report = ReadReport::default();
+        report.backward(1e308 - -1e308, || Place::new(Path::new("a.parquet"), 2, b"row"));
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<ReadReport>(&text).unwrap(), report);
+    }
 
     fn report(reason: RejectReason, file: &str, count: u64) -> ReadReport {
         let mut report = ReadReport::default();

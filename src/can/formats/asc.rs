@@ -66,7 +66,12 @@ impl Asc {
         let mut words = fields::words(text);
         let stamp = fields::timestamp(words.next().ok_or(RejectReason::FieldCount)?)?;
         let channel = words.next().ok_or(RejectReason::FieldCount)?;
-        self.now = if self.relative { self.now + stamp } else { stamp };
+        let now = if self.relative { self.now + stamp } else { stamp };
+        // Finite steps can add up to infinity.
+        if !now.is_finite() {
+            return Err(RejectReason::TimestampNotFinite);
+        }
+        self.now = now;
         if channel.eq_ignore_ascii_case(b"canfd") {
             return self.flexible(words);
         }
@@ -208,6 +213,18 @@ mod tests {
         let rows = rows_of::<Asc>(&["base dec  timestamps relative", "0.5 1 200 Rx d 2 255 16", "0.25 1 2000x Rx d 0"]);
         assert_eq!(rows[1], Row::Frame(frame(0.5, 200, &[255, 16], false), FrameKind::Data));
         assert_eq!(rows[2], Row::Frame(frame(0.75, 2000, &[], false), FrameKind::Data));
+    }
+
+    #[test]
+    fn relative_times_that_add_up_to_infinity_are_rejected() {
+        let header = "base dec  timestamps relative";
+        let rows = rows_of::<Asc>(&[header, "1e308 1 200 Rx d 0", "1e308 1 200 Rx d 0", "-1e308 1 200 Rx d 0"]);
+        assert_eq!(rows[2], Row::Rejected(RejectReason::TimestampNotFinite));
+        assert_eq!(
+            rows[3],
+            Row::Frame(frame(0.0, 200, &[], false), FrameKind::Data),
+            "the rejected row counts for nothing"
+        );
     }
 
     #[test]

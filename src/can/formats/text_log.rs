@@ -57,7 +57,7 @@ impl<F: LineFormat> FrameSource for TextLog<F> {
                 Row::Frame(frame, kind) => {
                     report.accept(&frame, kind);
                     if frame.timestamp < self.last_timestamp {
-                        let step_seconds = (self.last_timestamp - frame.timestamp).min(f64::MAX);
+                        let step_seconds = self.last_timestamp - frame.timestamp;
                         let place = || Place::new(&self.path, number, bytes);
                         match self.last_timestamp.is_finite() {
                             true => report.backward(step_seconds, place),
