@@ -1,8 +1,12 @@
 //! Files that are whole or absent: written to a temporary name beside, synced, renamed.
 
+mod partial;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+pub use partial::{Partial, is_old, random_number};
 
 /// Ending of files that are being written; whatever bears it is never read.
 pub const PARTIAL_EXTENSION: &str = "partial";
@@ -25,17 +29,9 @@ pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::R
         return File::options().write(true).open(path).and_then(|mut file| write(&mut file));
     }
     let path = &behind_links(path);
-    let partial = partial_name(path);
-    let result = File::create(&partial).and_then(|mut file| {
-        write(&mut file)?;
-        file.sync_all()
-    });
-    let result = result.and_then(|()| fs::rename(&partial, path)).and_then(|()| sync_parent(path));
-    if result.is_err() {
-        // The first error is the one to report; a partial file left behind is never read.
-        let _ = fs::remove_file(&partial);
-    }
-    result
+    let mut partial = Partial::beside(path)?;
+    write(partial.file())?;
+    partial.persist(path)
 }
 
 /// Whether a path is that of a device, a pipe or a socket: nothing that has contents to replace.
@@ -73,8 +69,12 @@ pub fn expect_writable(folder: &Path) -> io::Result<()> {
 
 /// Makes a rename or a new file in the folder of `path` durable.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(parent_of(path))?.sync_all()
+}
+
+/// The folder that a path is in.
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether an error of the file system is about the path that was given, which the user can choose otherwise, and not about
@@ -93,13 +93,6 @@ pub fn is_about_the_path(error: &io::Error) -> bool {
     )
 }
 
-fn partial_name(path: &Path) -> PathBuf {
-    // The process number keeps two writers of one file from sharing a temporary.
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.{PARTIAL_EXTENSION}", std::process::id()));
-    PathBuf::from(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +109,33 @@ mod tests {
         assert_eq!(error.unwrap_err().to_string(), "disk full");
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left behind");
+    }
+
+    #[test]
+    fn two_writers_of_one_file_have_temporary_files_of_their_own() {
+        // Two containers may have the same process ID, as these two writers do.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_atomically_with(&path, |file| {
+            file.write_all(b"first")?;
+            write_atomically(&path, b"second")?;
+            assert_eq!(fs::read(&path)?, b"second");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left behind");
+    }
+
+    #[test]
+    fn a_new_file_can_be_read_by_whom_the_mask_allows_it() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        File::create(folder.path().join("plain")).unwrap();
+        write_atomically(&folder.path().join("written"), b"").unwrap();
+        assert_eq!(mode("written"), mode("plain"));
     }
 
     #[test]

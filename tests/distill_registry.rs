@@ -135,6 +135,27 @@ fn what_killed_processes_left_is_no_hindrance() {
 }
 
 #[test]
+fn only_old_folders_of_killed_processes_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::new(folder.path());
+    let place = folder.path().join("hcrl_ch");
+    let days_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 86_400);
+    let age = |path: &Path| std::fs::File::open(path).unwrap().set_modified(days_ago).unwrap();
+    for left in [".vgae.17.partial", ".vgae.AbCdEf.partial", ".vgae.live.partial", ".gat.17.partial"] {
+        let left = place.join(left);
+        std::fs::create_dir_all(&left).unwrap();
+        std::fs::write(left.join("weights.safetensors"), "half").unwrap();
+        // Another host without a common lock may write into one of them right now.
+        if !left.ends_with(".vgae.live.partial") {
+            age(&left.join("weights.safetensors"));
+        }
+        age(&left);
+    }
+    registry.register(&config(), &weights(1), false).unwrap();
+    assert_eq!(names(&place), [".gat.17.partial", ".lock", ".vgae.live.partial", "vgae"]);
+}
+
+#[test]
 fn no_teacher_says_how_to_train_one() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::new(folder.path());

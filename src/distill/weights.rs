@@ -4,10 +4,11 @@ mod pickle;
 mod torch_file;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Kind, TchError, Tensor};
+
+use crate::files::Partial;
 
 /// A model's weights by name, in host memory, with the digest of their content.
 ///
@@ -55,16 +56,12 @@ impl Weights {
     /// Writes a safetensors file: beside its place first, synced, then renamed.
     pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
         let unwritable = |source| WeightsError::Unwritable { path: path.to_path_buf(), source };
-        let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let tensors: Vec<(&str, &Tensor)> = self.iter().collect();
-        let written = Tensor::write_safetensors(&tensors, &partial)
-            .and_then(|()| Ok(File::open(&partial)?.sync_all()?))
-            .and_then(|()| Ok(std::fs::rename(&partial, path)?));
-        written.map_err(|error| {
-            // The error that matters is the one above.
-            let _ = std::fs::remove_file(&partial);
-            unwritable(error)
-        })
+        let written = Partial::beside(path).map_err(TchError::from).and_then(|partial| {
+            Tensor::write_safetensors(&tensors, partial.path())?;
+            Ok(partial.persist(path)?)
+        });
+        written.map_err(unwritable)
     }
 
     /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.

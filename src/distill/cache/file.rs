@@ -18,9 +18,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CacheError, CacheKey, RecordLayout};
+use crate::files::Partial;
 
 const MAGIC: &[u8; 8] = b"KDGATTGT";
 const VERSION: u32 = 1;
@@ -152,29 +152,21 @@ pub(super) fn read_header(file: &File, path: &Path) -> Result<(CacheKey, u64), C
 
 /// Makes an empty cache, complete at once under its name, or leaves the one that another process just made.
 fn create(path: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<(), CacheError> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(io_error(folder, "create"))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let partial = folder.join(format!(".{name}.{}.{number}.partial", std::process::id()));
-    let outcome = write_empty(&partial, key, layout).and_then(|()| match std::fs::hard_link(&partial, path) {
+    let mut partial = Partial::beside(path).map_err(io_error(path, "create"))?;
+    let temporary = partial.path().to_owned();
+    write_empty(partial.file(), &temporary, key, layout)?;
+    match std::fs::hard_link(&temporary, path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         // Some file systems have no links. A rename may replace what another process made; then each fills its own.
-        Err(_) => std::fs::rename(&partial, path).map_err(io_error(path, "create")),
+        Err(_) => partial.persist(path).map_err(io_error(path, "create")),
         Ok(()) => Ok(()),
-    });
-    // After a rename there is nothing left to remove.
-    let _ = std::fs::remove_file(&partial);
-    outcome
+    }
 }
 
-fn write_empty(partial: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<(), CacheError> {
-    let json = serde_json::to_vec(key).map_err(|error| CacheError::Io {
-        path: partial.to_path_buf(),
-        action: "write",
-        source: error.into(),
-    })?;
+fn write_empty(file: &mut File, path: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<(), CacheError> {
+    let json = serde_json::to_vec(key).map_err(|error| io_error(path, "write")(error.into()))?;
     let mut header = Vec::with_capacity(PREFIX_BYTES + json.len());
     header.extend_from_slice(MAGIC);
     for word in [VERSION, json.len() as u32, crc32fast::hash(&json), 0] {
@@ -182,10 +174,9 @@ fn write_empty(partial: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<
     }
     header.extend_from_slice(&json);
     let (_, _, length) = places(header.len() as u64, layout);
-    let mut file = File::create(partial).map_err(io_error(partial, "create"))?;
-    file.write_all(&header).map_err(io_error(partial, "write"))?;
-    file.set_len(length).map_err(io_error(partial, "extend"))?;
-    file.sync_all().map_err(io_error(partial, "sync"))
+    file.write_all(&header).map_err(io_error(path, "write"))?;
+    file.set_len(length).map_err(io_error(path, "extend"))?;
+    file.sync_all().map_err(io_error(path, "sync"))
 }
 
 pub(super) fn io_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> CacheError {

@@ -104,13 +104,10 @@ impl Registry {
             };
         }
         let config = TeacherConfig { weights_digest: weights.digest().to_string(), ..config.clone() };
-        let partial = parent.join(format!(".{model}.{}.partial", std::process::id()));
-        let outcome = write_folder(&partial, &config, weights).and_then(|()| place::put(&partial, &folder));
-        if outcome.is_err() {
-            // The error that matters is the one above.
-            let _ = std::fs::remove_dir_all(&partial);
-        }
-        outcome?;
+        // Removed again unless it is renamed.
+        let partial = place::partial(&folder)?;
+        write_folder(partial.path(), &config, weights)?;
+        place::put(partial.path(), &folder)?;
         Registered::open(&folder)
     }
 
@@ -239,10 +236,6 @@ fn folders(parent: &Path) -> Result<Vec<String>, RegistryError> {
 }
 
 fn write_folder(partial: &Path, config: &TeacherConfig, weights: &Weights) -> Result<(), RegistryError> {
-    if partial.exists() {
-        std::fs::remove_dir_all(partial).map_err(file_error(partial, "remove"))?;
-    }
-    std::fs::create_dir_all(partial).map_err(file_error(partial, "create"))?;
     weights.write_safetensors(&partial.join(WEIGHTS))?;
     let json = serde_json::to_string_pretty(config)
         .map_err(|error| RegistryError::InvalidConfig { path: partial.join(CONFIG), reason: error.to_string() })?;

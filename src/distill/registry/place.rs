@@ -3,18 +3,25 @@
 //! ```text
 //! .lock                      held (`flock`) by whoever changes a teacher of the dataset
 //! vgae/                      the teacher
-//! .vgae.PID.partial          one that is being written
-//! .vgae.PID.previous         the one before, between the two renames that put another in its place
+//! .vgae.RANDOM.partial       one that is being written
+//! .vgae.NUMBER.previous      the one before, between the two renames that put another in its place
 //! ```
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tempfile::TempDir;
 
 use super::{RegistryError, file_error, sync};
 use crate::files;
 
 const LOCK: &str = ".lock";
+const PARTIAL: &str = ".partial";
 const PREVIOUS: &str = ".previous";
+/// Permissions of a new folder, less the process's mask.
+const MODE: u32 = 0o777;
 
 /// Waits until no other process changes a teacher in `parent`, the folder of a dataset, which is made if it is not there. The
 /// lock ends with the returned file, or with the process.
@@ -75,12 +82,40 @@ pub(super) fn put(partial: &Path, folder: &Path) -> Result<(), RegistryError> {
     if folder.exists() {
         // Left by processes that were killed after both renames.
         remove(set_aside(folder)?)?;
-        let previous = parent.join(format!("{}{}{PREVIOUS}", prefix(folder), std::process::id()));
+        let previous = parent.join(format!("{}{}{PREVIOUS}", prefix(folder), files::random_number()));
         fs::rename(folder, previous).map_err(file_error(folder, "replace"))?;
     }
     fs::rename(partial, folder).map_err(file_error(folder, "write"))?;
     sync(parent)?;
     remove(set_aside(folder)?)
+}
+
+/// Makes the folder in which a teacher is written before it is put in its place, and removes those that killed processes left.
+/// Under the lock, which some file systems keep to one host: a folder has to be old as well.
+pub(super) fn partial(folder: &Path) -> Result<TempDir, RegistryError> {
+    let parent = folder.parent().unwrap_or(Path::new("."));
+    let made = tempfile::Builder::new()
+        .prefix(&prefix(folder))
+        .suffix(PARTIAL)
+        .permissions(Permissions::from_mode(MODE))
+        .tempdir_in(parent)
+        .map_err(file_error(parent, "create a folder in"))?;
+    let now = fs::metadata(made.path()).and_then(|made| made.modified()).map_err(file_error(made.path(), "read"))?;
+    for entry in fs::read_dir(parent).map_err(file_error(parent, "list"))? {
+        let path = entry.map_err(file_error(parent, "list"))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(&prefix(folder)) && name.ends_with(PARTIAL) && is_abandoned(&path, now) {
+            fs::remove_dir_all(&path).map_err(file_error(&path, "remove"))?;
+        }
+    }
+    Ok(made)
+}
+
+/// Whether a folder and all files in it are old. What cannot be looked at is not.
+fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
+    let is_old = |path: &Path| fs::symlink_metadata(path).is_ok_and(|metadata| files::is_old(&metadata, now));
+    let Ok(mut entries) = fs::read_dir(folder) else { return false };
+    is_old(folder) && entries.all(|entry| entry.is_ok_and(|entry| is_old(&entry.path())))
 }
 
 /// Teachers that were moved out of that place by processes that then put another into it, or meant to.
@@ -90,8 +125,8 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     for entry in fs::read_dir(parent).map_err(file_error(parent, "list"))? {
         let entry = entry.map_err(file_error(parent, "list"))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let process = name.strip_prefix(&prefix(folder)).and_then(|rest| rest.strip_suffix(PREVIOUS));
-        if process.is_some_and(|process| process.parse::<u32>().is_ok()) {
+        let number = name.strip_prefix(&prefix(folder)).and_then(|rest| rest.strip_suffix(PREVIOUS));
+        if number.is_some_and(|number| number.parse::<u32>().is_ok()) {
             found.push(entry.path());
         }
     }

@@ -1,9 +1,7 @@
 //! `store.json`: what a store was built from, how, what is in it, and the checksums that prove it whole.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,6 +9,7 @@ use serde_json::json;
 use super::duplicates::Duplicates;
 use super::options::BuildOptions;
 use crate::can::{ReadReport, Role};
+use crate::files;
 use crate::graph::split::FileSplit;
 use crate::graph::{EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
 
@@ -184,14 +183,8 @@ impl Manifest {
     /// [`StoreError::Io`].
     pub fn write(&self, folder: &Path) -> Result<(), StoreError> {
         let path = folder.join(MANIFEST);
-        let failed = || StoreError::io("write", &path);
-        let json = serde_json::to_vec_pretty(self).map_err(|error| failed()(error.into()))?;
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let beside = folder.join(format!("{MANIFEST}.{}-{number}.partial", std::process::id()));
-        let mut file = File::create(&beside).map_err(StoreError::io("create", &beside))?;
-        file.write_all(&json).and_then(|()| file.sync_all()).map_err(failed())?;
-        fs::rename(&beside, &path).map_err(failed())
+        let json = serde_json::to_vec_pretty(self).map_err(|error| StoreError::io("write", &path)(error.into()))?;
+        files::write_atomically(&path, &json).map_err(StoreError::io("write", &path))
     }
 
     fn check_scaling(&self) -> Result<(), String> {

@@ -13,6 +13,7 @@ use super::progress::{Event, Progress};
 use super::sources::digest_of;
 use crate::can::Dataset;
 use crate::can::formats::METADATA_NAME;
+use crate::files::random_number;
 use crate::graph::StoreError;
 
 /// A folder with a name, and those that belong to it.
@@ -40,7 +41,7 @@ impl Place {
     }
 
     fn replaced(&self) -> PathBuf {
-        self.stores_dir.join(format!(".{}.replaced-{}", self.name, std::process::id()))
+        self.stores_dir.join(format!(".{}.replaced-{}", self.name, random_number()))
     }
 
     /// Whether there is a store, and whether it was made from these logs as they are now.
