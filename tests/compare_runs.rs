@@ -46,6 +46,41 @@ fn runs_are_equal_or_part_in_an_epoch() {
 }
 
 #[test]
+fn runs_of_different_length_are_compared_best_against_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // The best epoch of the first run is 1, of the second 3.
+    write(folder, "short", &["0,1.5,1.25,,0.001,900,1", "1,1.0,0.5,,0.001,950,1", "2,0.9,0.75,,0.001,950,1"]);
+    let long = ["0,1.5,1.25,,0.001,900,1", "1,1.0,0.5,,0.001,9,1", "2,0.9,0.75,,0.001,9,1", "3,0.8,0.4,,0.001,9,1"];
+    write(folder, "long", &long);
+    for (arguments, owner) in [(["short", "long"], "second"), (["long", "short"], "first")] {
+        let output = compare(folder, &arguments);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("kd_loss")), "neither run has a value: {text}");
+        assert!(!text.contains("inf") && !text.contains("one value only"), "{text}");
+        assert!(text.contains(&format!("the runs part in epoch 3, which only the {owner} run has")), "{text}");
+        let row = text.lines().find(|line| line.starts_with("val_loss")).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let mut best = ["0.5", "0.4"];
+        if owner == "first" {
+            best.reverse();
+        }
+        assert_eq!(cells[1..], [best[0], best[1], "2.000e-1", "0.000e0", "never"], "{text}");
+    }
+    // Few metrics are shown epoch by epoch: those that both runs have.
+    let text = compare(folder, &["short", "long", "--metric", "val_loss"]).stdout;
+    let text = String::from_utf8_lossy(&text);
+    assert!(
+        text.contains("epochs count from 0")
+            && text.contains("first run, epoch 1")
+            && text.contains("second run, epoch 3"),
+        "{text}"
+    );
+    assert!(!text.lines().any(|line| line.starts_with("3 ")), "{text}");
+}
+
+#[test]
 fn bad_input_ends_with_two() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -16,6 +16,7 @@ use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use crate::train::checkpoint;
 use crate::train::fit::BEST;
 use crate::train::run_name::RunName;
+use crate::train::run_settings::{self, Setting};
 
 const SUMMARY: &str = "summary.json";
 const CONFIG: &str = "config.json";
@@ -27,7 +28,7 @@ const STATISTICS: [&str; 3] = ["running_mean", "running_var", "num_batches_track
 pub struct TrainedModel {
     /// Name of the run with its number (`gat_student_normal_kd/3`), or of the teacher (`teacher sim/gat`).
     pub name: String,
-    /// The name without the number: the same for runs that differ by seed only.
+    /// The name without the number: the same for runs of one stage, model and size.
     pub group: String,
     /// The run's folder, or the teacher's.
     pub folder: PathBuf,
@@ -44,6 +45,8 @@ pub struct TrainedModel {
     pub distilled: bool,
     /// Seed of its training, if known.
     pub seed: Option<u64>,
+    /// What it was trained with, as far as that changes its losses, but for the seed; empty if not known.
+    pub settings: Vec<Setting>,
     /// Frames from one window to the next in its training data, if known.
     pub stride: Option<usize>,
 }
@@ -117,6 +120,7 @@ impl TrainedModel {
             state,
             distilled,
             seed: config["config"]["training"]["seed"].as_u64(),
+            settings: run_settings::settings(&config),
             stride: config["config"]["data"]["stride"].as_u64().map(|stride| stride as usize),
         })
     }

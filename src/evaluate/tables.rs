@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::bootstrap::{Bootstrap, Interval};
 use super::metrics::{Confusion, METRICS, Values};
 use super::speed::Speed;
+use crate::train::run_settings::{Setting, describe, distinguishing};
 
 /// An evaluation.
 #[derive(Debug, Clone)]
@@ -25,8 +26,10 @@ pub struct Report {
 pub struct ModelReport {
     /// `gat_student_normal_kd/3`.
     pub name: String,
-    /// The same for runs that differ by seed only.
+    /// The same for runs of one stage, model and size.
     pub group: String,
+    /// What it was trained with: runs of a group with the same settings differ by seed only.
+    pub settings: Vec<Setting>,
     /// `gat`, `vgae`, or `gat+vgae`.
     pub kind: String,
     pub size: String,
@@ -224,22 +227,32 @@ impl Report {
                 table.row(cells);
             }
         }
-        format!("\n{folder}: {} graphs, {} with an attack\n\n{}", graphs.0, graphs.1, table.text())
+        let note = if graphs.1 == 0 {
+            "; no labels of attacks, so only specificity (the share without a false alarm) and accuracy are defined"
+        } else {
+            ""
+        };
+        format!("\n{folder}: {} graphs, {} with an attack{note}\n\n{}", graphs.0, graphs.1, table.text())
     }
 
-    /// Mean and sample standard deviation over the runs of a group; empty when every group has one run.
+    /// Mean and sample standard deviation over runs that differ by seed only; empty where there are no two such runs.
     fn table_of_groups(&self, folders: &[&str]) -> String {
-        let mut table =
-            Table::new(&["models", "runs", "folder", "calibration", "threshold", "F1", "ROC AUC", "PR AUC"]);
-        let mut done: Vec<&str> = Vec::new();
-        for model in &self.models {
-            let runs: Vec<&ModelReport> = self.models.iter().filter(|other| other.group == model.group).collect();
-            if runs.len() < 2 || done.contains(&model.group.as_str()) {
-                continue;
-            }
-            done.push(&model.group);
+        let mut table = Table::new(&[
+            "models",
+            "runs",
+            "folder",
+            "calibration",
+            "threshold",
+            "F1",
+            "specificity",
+            "ROC AUC",
+            "PR AUC",
+        ]);
+        let groups: Vec<(String, Vec<&ModelReport>)> =
+            self.groups().into_iter().filter(|(_, runs)| runs.len() > 1).collect();
+        for (name, runs) in &groups {
             for folder in folders {
-                for like in model.rows.iter().filter(|row| row.folder == *folder && row.file.is_none()) {
+                for like in runs[0].rows.iter().filter(|row| row.folder == *folder && row.file.is_none()) {
                     let same = |row: &&Row| {
                         row.folder == like.folder
                             && row.file.is_none()
@@ -248,18 +261,41 @@ impl Report {
                     };
                     let rows: Vec<&Row> = runs.iter().filter_map(|run| run.rows.iter().find(same)).collect();
                     let spread = |metric: usize| mean_and_spread(rows.iter().map(|row| row.values[metric]).collect());
-                    let mut cells = vec![model.group.clone(), rows.len().to_string(), folder.to_string()];
+                    let mut cells = vec![name.clone(), rows.len().to_string(), folder.to_string()];
                     cells.extend([like.calibration.clone(), like.threshold_method.clone()]);
-                    cells.extend([spread(4), spread(7), spread(8)]);
+                    cells.extend([spread(4), spread(5), spread(7), spread(8)]);
                     table.row(cells);
                 }
             }
         }
-        if done.is_empty() {
+        if groups.is_empty() {
             String::new()
         } else {
-            format!("\nmean ± standard deviation over runs\n\n{}", table.text())
+            format!("\nmean ± standard deviation over runs that differ by seed only\n\n{}", table.text())
         }
+    }
+
+    /// Models that differ by seed only, under the name of their group; with those settings in which not all of the group agree.
+    fn groups(&self) -> Vec<(String, Vec<&ModelReport>)> {
+        let mut groups: Vec<Vec<&ModelReport>> = Vec::new();
+        for model in &self.models {
+            let alike =
+                |group: &&mut Vec<&ModelReport>| group[0].group == model.group && group[0].settings == model.settings;
+            match groups.iter_mut().find(alike) {
+                Some(group) => group.push(model),
+                None => groups.push(vec![model]),
+            }
+        }
+        let name = |group: &Vec<&ModelReport>| {
+            let of_name = groups.iter().filter(|other| other[0].group == group[0].group);
+            let settings: Vec<&[Setting]> = of_name.map(|other| &other[0].settings[..]).collect();
+            match describe(&group[0].settings, &distinguishing(&settings)) {
+                differing if differing.is_empty() => group[0].group.clone(),
+                differing => format!("{} ({differing})", group[0].group),
+            }
+        };
+        let names: Vec<String> = groups.iter().map(name).collect();
+        names.into_iter().zip(groups).collect()
     }
 }
 
@@ -358,5 +394,56 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn model(number: u64, max_epochs: u64, f1: f64) -> ModelReport {
+        let mut values = [f64::NAN; METRICS.len()];
+        values[4] = f1;
+        let row = Row {
+            folder: "test_01".to_owned(),
+            file: None,
+            calibration: "none".to_owned(),
+            threshold_method: "0.5".to_owned(),
+            threshold: Some(0.5),
+            graphs: 10,
+            attacks: 5,
+            confusion: Confusion::default(),
+            values,
+            intervals: [(f64::NAN, f64::NAN); METRICS.len()],
+        };
+        ModelReport {
+            name: format!("gat_student_normal/{number}"),
+            group: "gat_student_normal".to_owned(),
+            settings: vec![("max_epochs".to_owned(), json!(max_epochs))],
+            kind: "gat".to_owned(),
+            size: "student".to_owned(),
+            distilled: false,
+            seed: Some(number),
+            paths: Vec::new(),
+            weights_digests: Vec::new(),
+            parameters: 1,
+            file_bytes: 1,
+            speed: None,
+            validation_roc_auc: f64::NAN,
+            rows: vec![row],
+        }
+    }
+
+    #[test]
+    fn means_are_over_runs_of_the_same_settings() {
+        let models = vec![model(1, 2, 0.1), model(2, 6, 0.8), model(3, 6, 0.9)];
+        let (bootstrap, dataset) = (Bootstrap { resamples: 0, seed: 1 }, "tiny".to_owned());
+        let report = Report { dataset, data_digest: String::new(), window: 100, stride: 100, bootstrap, models };
+        let text = report.text();
+        let means = text.split("mean ± standard deviation over runs that differ by seed only").nth(1).unwrap();
+        assert!(means.contains("gat_student_normal (max_epochs 6)") && means.contains("0.8500 ± 0.0707"), "{means}");
+        assert!(!means.contains("max_epochs 2"), "a single run has no mean: {means}");
     }
 }

@@ -212,6 +212,7 @@ mod tests {
         ModelReport {
             name: name.to_owned(),
             group: name.to_owned(),
+            settings: Vec::new(),
             kind: String::new(),
             size: String::new(),
             distilled: false,

@@ -10,13 +10,15 @@ use crate::evaluate::tables::Table;
 
 const METRICS_FILE: &str = "metrics.csv";
 const EPOCH: &str = "epoch";
+/// The epoch in which it is lowest is a run's best, whose model is kept.
+const VALIDATION_LOSS: &str = "val_loss";
 /// Columns that differ between two runs of the same thing.
 const MEASURED: [&str; 3] = ["graphs_per_second", "peak_memory_bytes", "seconds"];
 
 /// What is compared, and how closely.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompareOptions {
-    /// Columns of `metrics.csv`; none: all that both runs have, but times and memory.
+    /// Columns of `metrics.csv`; none: all that both runs have and one fills in, but times and memory.
     pub metrics: Vec<String>,
     /// Largest difference that counts as equal, relative to the larger magnitude.
     pub tolerance: f64,
@@ -28,6 +30,10 @@ pub struct Comparison {
     pub metrics: Vec<MetricComparison>,
     /// Epochs of the first and of the second run.
     pub epochs: [usize; 2],
+    /// The best epoch of each.
+    pub best: [u64; 2],
+    /// The first epoch that only one run has, and which run that is.
+    pub first_alone: Option<(u64, usize)>,
     /// Columns that only one of the runs has; they are not compared.
     pub only_in_one: Vec<String>,
     pub tolerance: f64,
@@ -37,11 +43,13 @@ pub struct Comparison {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricComparison {
     pub name: String,
-    /// Rows of epochs that either run has.
+    /// The epochs that both runs have.
     pub rows: Vec<EpochPair>,
+    /// The value of each run in its best epoch.
+    pub at_best: [Option<f64>; 2],
     /// The first epoch whose difference is past the tolerance.
     pub first_parted: Option<u64>,
-    /// Of all epochs.
+    /// Over those epochs.
     pub largest_difference: f64,
 }
 
@@ -50,7 +58,7 @@ pub struct MetricComparison {
 pub struct EpochPair {
     pub epoch: u64,
     pub values: [Option<f64>; 2],
-    /// |a − b| / max(|a|, |b|); infinite when only one run has the value.
+    /// |a − b| / max(|a|, |b|); infinite where only one run has a value.
     pub difference: f64,
 }
 
@@ -64,7 +72,14 @@ pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison,
     }
     let logs = [Log::read(runs[0])?, Log::read(runs[1])?];
     let names = match options.metrics.as_slice() {
-        [] => logs[0].comparable().into_iter().filter(|name| logs[1].column(name).is_some()).collect(),
+        [] => {
+            // A column that both leave empty, such as kd_loss without a teacher, has nothing to compare.
+            let is_empty =
+                |name: &String| logs.iter().all(|log| log.epochs().all(|epoch| log.value(epoch, name).is_none()));
+            let mut names = logs[0].comparable();
+            names.retain(|name| logs[1].column(name).is_some() && !is_empty(name));
+            names
+        }
         names => names.to_vec(),
     };
     for (log, name) in logs.iter().flat_map(|log| names.iter().map(move |name| (log, name))) {
@@ -84,30 +99,30 @@ pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison,
     }
     let metrics = names.iter().map(|name| compare_metric(&logs, name, options.tolerance)).collect();
     let epochs = [logs[0].rows.len(), logs[1].rows.len()];
-    Ok(Comparison { metrics, epochs, only_in_one, tolerance: options.tolerance })
+    let best = logs.each_ref().map(Log::best_epoch);
+    let alone = |run: usize| logs[run].epochs().find(|epoch| !logs[1 - run].has(*epoch)).map(|epoch| (epoch, run));
+    let first_alone = [alone(0), alone(1)].into_iter().flatten().min();
+    Ok(Comparison { metrics, epochs, best, first_alone, only_in_one, tolerance: options.tolerance })
 }
 
 fn compare_metric(logs: &[Log; 2], name: &str, tolerance: f64) -> MetricComparison {
-    let mut epochs: Vec<u64> = logs.iter().flat_map(|log| log.rows.iter().map(|(epoch, _)| *epoch)).collect();
-    epochs.sort_unstable();
-    epochs.dedup();
     let pair = |epoch: u64| {
-        let present = logs.each_ref().map(|log| log.rows.binary_search_by_key(&epoch, |row| row.0).is_ok());
         let values = logs.each_ref().map(|log| log.value(epoch, name));
         let difference = match values {
             [Some(a), Some(b)] => relative_difference(a, b),
             // A column that neither run fills in, such as kd_loss without a teacher.
-            [None, None] if present == [true, true] => 0.0,
+            [None, None] => 0.0,
             _ => f64::INFINITY,
         };
         EpochPair { epoch, values, difference }
     };
-    let rows: Vec<EpochPair> = epochs.into_iter().map(pair).collect();
+    let rows: Vec<EpochPair> = logs[0].epochs().filter(|epoch| logs[1].has(*epoch)).map(pair).collect();
+    let at_best = logs.each_ref().map(|log| log.value(log.best_epoch(), name));
     // A difference that is no number is past any tolerance.
     let parts = |row: &&EpochPair| row.difference > tolerance || row.difference.is_nan();
     let first_parted = rows.iter().find(parts).map(|row| row.epoch);
     let largest_difference = rows.iter().map(|row| row.difference).fold(0.0, larger);
-    MetricComparison { name: name.to_owned(), rows, first_parted, largest_difference }
+    MetricComparison { name: name.to_owned(), rows, at_best, first_parted, largest_difference }
 }
 
 /// |a − b| / max(|a|, |b|): 0 for equal values, also for two that are both no numbers.
@@ -124,12 +139,12 @@ fn larger(a: f64, b: f64) -> f64 {
 }
 
 impl Comparison {
-    /// Whether every metric is within the tolerance in every epoch.
+    /// Whether both runs have the same epochs, and every metric is within the tolerance in each of them.
     pub fn is_equal(&self) -> bool {
-        self.metrics.iter().all(|metric| metric.first_parted.is_none())
+        self.first_alone.is_none() && self.metrics.iter().all(|metric| metric.first_parted.is_none())
     }
 
-    /// The epochs of each metric side by side when there are few metrics, and a summary.
+    /// The epochs of each metric side by side when there are few metrics, the best epochs, and a summary.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.metrics.len() <= 3 {
@@ -138,32 +153,55 @@ impl Comparison {
                 text.push('\n');
             }
         }
-        let mut table =
-            Table::new(&["metric", "first run, last", "second run, last", "largest difference", "parts in epoch"]);
+        let best =
+            ["first", "second"].into_iter().zip(self.best).map(|(run, epoch)| format!("{run} run, epoch {epoch}"));
+        let heads: Vec<String> = ["metric".to_owned()]
+            .into_iter()
+            .chain(best)
+            .chain(["difference", "largest difference", "parts in epoch"].map(str::to_owned))
+            .collect();
+        let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
         for metric in &self.metrics {
-            let last = |run: usize| metric.rows.last().map_or(String::new(), |row| shown(row.values[run]));
-            let parted = metric.first_parted.map_or("never".to_owned(), |epoch| epoch.to_string());
+            let between = match metric.at_best {
+                [Some(a), Some(b)] => difference(relative_difference(a, b)),
+                _ => NOTHING.to_owned(),
+            };
             table.row(vec![
                 metric.name.clone(),
-                last(0),
-                last(1),
-                format!("{:.3e}", metric.largest_difference),
-                parted,
+                shown(metric.at_best[0]),
+                shown(metric.at_best[1]),
+                between,
+                difference(metric.largest_difference),
+                metric.first_parted.map_or("never".to_owned(), |epoch| epoch.to_string()),
             ]);
         }
         text += &table.text();
+        let [first, second] = self.epochs;
+        let shared = self.metrics.first().map_or(0, |metric| metric.rows.len());
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "\nside by side: each run in its best epoch (lowest {VALIDATION_LOSS}; epochs count from 0, as in {METRICS_FILE}); \
+             the last two columns: over the {shared} epochs that both have"
+        );
         if !self.only_in_one.is_empty() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "\nnot compared, because only one run has it: {}", self.only_in_one.join(", "));
+            let _ = writeln!(text, "not compared, because only one run has it: {}", self.only_in_one.join(", "));
         }
         let parted = self.metrics.iter().filter_map(|metric| metric.first_parted.map(|epoch| (epoch, &metric.name)));
-        let _ = match parted.min() {
-            Some((epoch, name)) => writeln!(
+        let _ = match (parted.min(), self.first_alone) {
+            (Some((epoch, name)), _) => writeln!(
                 text,
-                "\nthe runs part in epoch {epoch} ({name}), past the tolerance of {:e}; epochs: {} and {}",
-                self.tolerance, self.epochs[0], self.epochs[1]
+                "the runs part in epoch {epoch} ({name}), past the tolerance of {:e}; epochs: {first} and {second}",
+                self.tolerance
             ),
-            None => writeln!(text, "\nequal within {:e} in all {} epochs", self.tolerance, self.epochs[0]),
+            (None, Some((epoch, run))) => writeln!(
+                text,
+                "the runs part in epoch {epoch}, which only the {} run has; epochs: {first} and {second}, equal within {:e} \
+                 where both have one",
+                ["first", "second"][run],
+                self.tolerance
+            ),
+            (None, None) => writeln!(text, "equal within {:e} in all {first} epochs", self.tolerance),
         };
         text
     }
@@ -174,21 +212,22 @@ impl MetricComparison {
         let mut table = Table::new(&["epoch", &format!("{}, first", self.name), "second", "difference", ""]);
         for row in &self.rows {
             let mark = if row.difference <= tolerance { "" } else { "<" };
-            let difference = format!("{:.3e}", row.difference);
-            table.row(vec![
-                row.epoch.to_string(),
-                shown(row.values[0]),
-                shown(row.values[1]),
-                difference,
-                mark.to_owned(),
-            ]);
+            let cells = [shown(row.values[0]), shown(row.values[1]), difference(row.difference), mark.to_owned()];
+            table.row([vec![row.epoch.to_string()], cells.to_vec()].concat());
         }
         table.text()
     }
 }
 
+/// In the place of a value that a run does not have.
+const NOTHING: &str = "-";
+
 fn shown(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| value.to_string())
+    value.map_or(NOTHING.to_owned(), |value| value.to_string())
+}
+
+fn difference(value: f64) -> String {
+    if value.is_infinite() { "one value only".to_owned() } else { format!("{value:.3e}") }
 }
 
 /// A `metrics.csv`.
@@ -240,6 +279,22 @@ impl Log {
     fn comparable(&self) -> Vec<String> {
         let excluded = |name: &str| name == EPOCH || MEASURED.contains(&name);
         self.header.iter().filter(|name| !excluded(name)).cloned().collect()
+    }
+
+    fn epochs(&self) -> impl Iterator<Item = u64> {
+        self.rows.iter().map(|(epoch, _)| *epoch)
+    }
+
+    fn has(&self, epoch: u64) -> bool {
+        self.rows.binary_search_by_key(&epoch, |row| row.0).is_ok()
+    }
+
+    /// The epoch of the lowest validation loss, the first of equals; the last one where the log has no such loss.
+    fn best_epoch(&self) -> u64 {
+        let losses = self.epochs().filter_map(|epoch| Some((epoch, self.value(epoch, VALIDATION_LOSS)?)));
+        let best = losses.filter(|(_, loss)| !loss.is_nan()).min_by(|a, b| a.1.total_cmp(&b.1));
+        // A log without rows is refused when it is read.
+        best.map(|(epoch, _)| epoch).or_else(|| self.epochs().last()).unwrap_or(0)
     }
 
     /// `None` when the field is empty or there is no such epoch.

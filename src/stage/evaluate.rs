@@ -358,6 +358,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
     ModelReport {
         name: join(|one| &one.model.name, " + "),
         group: join(|one| &one.model.group, " + "),
+        settings: members.iter().flat_map(|one| one.model.settings.clone()).collect(),
         kind: join(|one| one.model.description.architecture.model_name(), "+"),
         size: size_of(members[0]).to_owned(),
         distilled: members.iter().any(|one| one.model.distilled),

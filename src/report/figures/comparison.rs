@@ -3,8 +3,9 @@
 use super::{Drawn, Figure, significant};
 use crate::report::ReportError;
 use crate::report::chart::{LineChart, Series, palette};
-use crate::report::files::{Run, Setting, describe, distinguishing, settings};
+use crate::report::files::Run;
 use crate::report::html::slug;
+use crate::train::run_settings::{Setting, describe, distinguishing, settings};
 
 /// Runs that differ by seed only, as one line.
 struct Group<'a> {
@@ -54,9 +55,11 @@ fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let settings = settings(&run.config);
-        match groups.iter_mut().find(|group| group.name == run.label && group.settings == settings) {
+        // A run that was stopped in the middle is no repetition of those that were not.
+        let name = if run.is_finished() { run.label.clone() } else { format!("{}, not finished", run.label) };
+        match groups.iter_mut().find(|group| group.name == name && group.settings == settings) {
             Some(group) => group.runs.push(run),
-            None => groups.push(Group { name: run.label.clone(), short: String::new(), settings, runs: vec![run] }),
+            None => groups.push(Group { name, short: String::new(), settings, runs: vec![run] }),
         }
     }
     let names: Vec<(String, String)> = groups.iter().map(|group| names(group, &groups)).collect();

@@ -3,11 +3,12 @@
 use plotters::prelude::*;
 
 use super::{Drawn, Figure, bytes};
+use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::report::ReportError;
 use crate::report::chart::axes::{self, Axes};
 use crate::report::chart::palette::{self, AXIS, INK};
 use crate::report::chart::{SMALL_TEXT, Svg, WIDTH, fitted, px, spread, stroke, write};
-use crate::report::files::{Evaluation, Model};
+use crate::report::files::{Evaluation, Judged, Model};
 use crate::report::html::slug;
 
 const HEIGHT: i32 = 340;
@@ -23,8 +24,11 @@ struct Point {
     name: String,
     /// Milliseconds a graph.
     latency: f64,
-    /// Mean F1 over the test folders that all models have one on.
+    /// Means over the test folders that all models have an F1 on.
     f1: f64,
+    specificity: f64,
+    /// How it does on cars that are not in training; empty where none is tested, or none else.
+    unknown_cars: String,
     parameters: f64,
     file_bytes: f64,
     color: usize,
@@ -32,8 +36,8 @@ struct Point {
 
 pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     let what = format!("size, latency and F1 on {}", evaluation.dataset);
-    let folders = compared(evaluation);
-    let mut points: Vec<Point> = evaluation.models.iter().filter_map(|model| point(model, &folders)).collect();
+    let (folders, cars) = compared(evaluation);
+    let mut points: Vec<Point> = evaluation.models.iter().filter_map(|model| point(model, &folders, cars)).collect();
     if points.len() < 2 {
         let why =
             "it takes an evaluation of two models or more with their speed; `kdgat evaluate` without names takes all.";
@@ -52,9 +56,12 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     Ok(Figure {
         slug: slug(&format!("trade-off {}", evaluation.dataset)),
         title: format!(
-            "Best F1 {:.3} by {}; fastest {:.3} ms a graph by {}; smallest {} by {}",
+            "Best F1 {:.3}{}{} by {}{}; fastest {:.3} ms a graph by {}; smallest {} by {}",
             points[0].f1,
+            specificity(points[0].specificity),
+            cars.words(),
             points[0].name,
+            points[0].unknown_cars,
             fastest.latency,
             fastest.name,
             bytes(smallest.file_bytes),
@@ -62,7 +69,8 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
         ),
         reading: format!(
             "Up is better, left is faster; the larger the disc, the more parameters. F1 is the mean over the test folders with \
-             attacks at the recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}"
+             attacks{} at the recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}",
+            cars.words()
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
         svg: svg(&points)?,
@@ -70,25 +78,76 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     .into())
 }
 
+/// The cars that means are over. A threshold is made for the cars of the training: means over them and others would say
+/// nothing of either.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cars {
+    /// Of the training, where others are tested too.
+    Known,
+    /// Others alone.
+    Unknown,
+    /// Of the training alone.
+    All,
+}
+
+impl Cars {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Known => " on known cars",
+            Self::Unknown => " on unknown cars, not calibrated,",
+            Self::All => "",
+        }
+    }
+}
+
 /// The test folders on which all models have an F1, which is defined where there are attacks: means over others would not be
-/// comparable.
-fn compared(evaluation: &Evaluation) -> Vec<&str> {
+/// comparable. Those of known cars, if there are any.
+fn compared(evaluation: &Evaluation) -> (Vec<&str>, Cars) {
     let has_f1 = |model: &Model, folder: &str| {
         model.folders().any(|row| row.folder == folder && row.attacks > 0 && row.metric("f1")[0].is_finite())
     };
     let mut folders = evaluation.folders();
     folders.retain(|folder| evaluation.models.iter().all(|model| has_f1(model, folder)));
-    folders
+    let (unknown, known): (Vec<&str>, Vec<&str>) = folders.into_iter().partition(|folder| is_unknown_vehicle(folder));
+    match (known.is_empty(), unknown.is_empty()) {
+        (false, false) => (known, Cars::Known),
+        (true, false) => (unknown, Cars::Unknown),
+        (_, true) => (known, Cars::All),
+    }
 }
 
-fn point(model: &Model, folders: &[&str]) -> Option<Point> {
-    let rows = model.folders().filter(|row| folders.contains(&row.folder.as_str()));
-    let values: Vec<f64> = rows.map(|row| row.metric("f1")[0]).collect();
-    let f1 = values.iter().sum::<f64>() / values.len() as f64;
+fn point(model: &Model, folders: &[&str], cars: Cars) -> Option<Point> {
+    let rows: Vec<&Judged> = model.folders().filter(|row| folders.contains(&row.folder.as_str())).collect();
+    let f1 = mean(&rows, "f1");
     let latency = model.speed.as_ref()?.ms_per_graph_batch_1;
     let (parameters, file_bytes) = (model.parameters, model.file_bytes);
-    let point = Point { name: model.label(), latency, f1, parameters, file_bytes, color: color(model) };
+    let unknown_cars = if cars == Cars::Known { unknown_cars(model) } else { String::new() };
+    let specificity = mean(&rows, "specificity");
+    let (name, color) = (model.label(), color(model));
+    let point = Point { name, latency, f1, specificity, unknown_cars, parameters, file_bytes, color };
     (f1.is_finite() && latency > 0.0).then_some(point)
+}
+
+/// Mean over those rows in which the metric is defined.
+fn mean(rows: &[&Judged], metric: &str) -> f64 {
+    let values: Vec<f64> = rows.iter().map(|row| row.metric(metric)[0]).filter(|value| value.is_finite()).collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// ` (specificity 0.998)`: without it nobody knows how often a model is wrong about normal traffic.
+fn specificity(value: f64) -> String {
+    if value.is_finite() { format!(" (specificity {value:.3})") } else { String::new() }
+}
+
+/// ` (unknown cars: 0.41 (specificity 0.2) as they are, 0.90 (specificity 0.99) calibrated)`.
+fn unknown_cars(model: &Model) -> String {
+    let of = |calibrated: bool, words: &str| {
+        let rows: Vec<&Judged> = model.unknown_cars(calibrated).collect();
+        let f1 = mean(&rows, "f1");
+        f1.is_finite().then(|| format!("{f1:.3}{} {words}", specificity(mean(&rows, "specificity"))))
+    };
+    let found: Vec<String> = [of(false, "not calibrated"), of(true, "calibrated")].into_iter().flatten().collect();
+    if found.is_empty() { String::new() } else { format!(", on unknown cars {}", found.join(" and ")) }
 }
 
 /// Number of the colour of a kind of models.
@@ -136,4 +195,59 @@ fn svg(points: &[Point]) -> Result<Svg, ReportError> {
         }
         Ok(())
     })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn judged(folder: &str, calibration: &str, f1: f64, specificity: f64) -> Value {
+        json!({
+            "folder": folder, "file": null, "calibration": calibration, "threshold_method": "fpr:0.001",
+            "graphs": 100, "attacks": 50,
+            "confusion": {"true_positives": 1, "false_positives": 1, "true_negatives": 1, "false_negatives": 1},
+            "metrics": {"f1": {"value": f1, "low": null, "high": null},
+                        "specificity": {"value": specificity, "low": null, "high": null}},
+        })
+    }
+
+    fn evaluation(results: Value) -> Evaluation {
+        let model = |name: &str| {
+            json!({
+                "model": name, "kind": "gat", "size": "student", "distilled": false, "parameters": 10.0, "file_bytes": 10.0,
+                "speed": {"ms_per_graph_batch_1": 1.0, "threads": 1}, "results": results,
+            })
+        };
+        let models =
+            ["gat_student_normal/1", "gat_student_normal/2"].map(|name| serde_json::from_value(model(name)).unwrap());
+        let (folder, dataset) = ("evaluation".into(), "tiny".to_owned());
+        Evaluation { folder, dataset, models: models.to_vec(), curves: None, windows: Vec::new() }
+    }
+
+    fn title(evaluation: &Evaluation) -> String {
+        match draw(evaluation).unwrap() {
+            Drawn::Figure(figure) => figure.title,
+            missing => panic!("{missing:?}"),
+        }
+    }
+
+    #[test]
+    fn the_headline_does_not_mix_known_with_unknown_cars_and_tells_the_specificity() {
+        let known = judged("test_01_known_vehicle", "none", 0.9, 0.99);
+        let raw = judged("test_02_unknown_vehicle", "none", 0.3, 0.05);
+        let calibrated = judged("test_02_unknown_vehicle", "60 s", 0.8, 0.97);
+        let told = title(&evaluation(json!([known, raw, calibrated])));
+        let expected = "Best F1 0.900 (specificity 0.990) on known cars by GAT, no KD, on unknown cars 0.300 (specificity 0.050) \
+                        not calibrated and 0.800 (specificity 0.970) calibrated; fastest";
+        assert!(told.starts_with(expected), "{told}");
+        let told = title(&evaluation(json!([raw])));
+        assert!(
+            told.starts_with("Best F1 0.300 (specificity 0.050) on unknown cars, not calibrated, by GAT"),
+            "{told}"
+        );
+        let told = title(&evaluation(json!([known])));
+        assert!(told.starts_with("Best F1 0.900 (specificity 0.990) by GAT, no KD; fastest"), "{told}");
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Columns;
 use super::run::read_json;
+use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::evaluate::curves::CURVES;
 use crate::evaluate::windows::{ModelWindows, WINDOWS, WindowsFile};
 use crate::report::ReportError;
@@ -169,6 +170,16 @@ impl Model {
             .filter(move |row| row.file.is_none() && row.calibration == "none" && row.threshold_method == recorded)
     }
 
+    /// Its rows of whole folders of unknown cars, at the recorded threshold, calibrated or as they are.
+    pub fn unknown_cars(&self, calibrated: bool) -> impl Iterator<Item = &Judged> {
+        let recorded = self.results.first().map(|row| row.threshold_method.clone()).unwrap_or_default();
+        let of_folder = |row: &&Judged| row.file.is_none() && row.is_unknown_car();
+        self.results
+            .iter()
+            .filter(of_folder)
+            .filter(move |row| (row.calibration != "none") == calibrated && row.threshold_method == recorded)
+    }
+
     /// Its rows of single files, likewise.
     pub fn files(&self) -> impl Iterator<Item = &Judged> {
         let recorded = self.results.first().map(|row| row.threshold_method.clone()).unwrap_or_default();
@@ -179,6 +190,11 @@ impl Model {
 }
 
 impl Judged {
+    /// Whether its folder has traffic of a car that is not in training.
+    pub fn is_unknown_car(&self) -> bool {
+        is_unknown_vehicle(&self.folder)
+    }
+
     /// A metric's value and the ends of its interval; NaN where it is not defined.
     pub fn metric(&self, name: &str) -> [f64; 3] {
         let found = self.metrics.get(name).unwrap_or(&Value::Null);

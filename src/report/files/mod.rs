@@ -4,11 +4,9 @@ mod columns;
 mod evaluation;
 mod find;
 mod run;
-mod settings;
 mod trials;
 
 pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model};
 pub use find::{Found, find};
 pub use run::{Run, read_json};
-pub use settings::{Setting, describe, distinguishing, settings};

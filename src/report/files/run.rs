@@ -86,6 +86,11 @@ impl Run {
         self.config["command"].as_str().unwrap_or("")
     }
 
+    /// Whether it came to its end: all epochs, or early stopping.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.summary["ending"].as_str(), Some("max_epochs" | "early_stopping"))
+    }
+
     /// The dataset's name.
     pub fn dataset(&self) -> &str {
         self.config["inputs"]["dataset"]["name"].as_str().unwrap_or("")

@@ -9,7 +9,7 @@ const BESIDE_THE_POINT: [&str; 7] =
 /// A setting's name and value.
 pub type Setting = (String, Value);
 
-/// Of a run's `config.json`: two runs with the same settings differ by their seed at most.
+/// Settings of a run's `config.json`: two runs with the same ones differ by their seed at most.
 pub fn settings(config: &Value) -> Vec<Setting> {
     let sections = &config["config"];
     let mut found = Vec::new();
