@@ -65,6 +65,10 @@ fn unknown_names_are_answered_with_the_nearest() {
         (vec!["autoencodr"], "a similar subcommand exists: 'autoencoder'"),
         (vec!["data", "buidl"], "a similar subcommand exists: 'build'"),
         (vec!["qqq"], "a similar subcommand exists: '"),
+        // What the name means comes before what it looks like.
+        (vec!["train"], "some similar subcommands exist: 'autoencoder', 'normal'"),
+        (vec!["test"], "a similar subcommand exists: 'evaluate'"),
+        (vec!["data", "test"], "a similar subcommand exists: '"),
     ] {
         let error = parse_error(&arguments);
         assert_eq!(error.exit_code(), 2);
@@ -95,12 +99,88 @@ fn help_shows_the_common_flags_and_all_of_them_on_request() {
     let short = parse_error(&["autoencoder", "-h"]).to_string();
     let long = parse_error(&["autoencoder", "--help"]).to_string();
     assert!(short.contains("--offload-teacher") && !short.contains("--lr-gamma"), "{short}");
+    assert!(long.contains("--lr-gamma"), "{long}");
+    let all = parse_error(&["config", "--help"]).to_string();
     for field in kdgat::config::fields() {
-        assert!(long.contains(&field.flag()), "{} is not in the help", field.flag());
+        assert!(lists(&all, &field.flag()), "{} is not in the help of config", field.flag());
     }
     let folder = tempfile::tempdir().unwrap();
     assert!(stdout(&kdgat(folder.path(), &["--version"])).starts_with("kdgat "));
     assert!(kdgat(folder.path(), &["data", "--help"]).status.success());
+}
+
+/// Whether a help text has a line for this flag.
+fn lists(help: &str, flag: &str) -> bool {
+    let ends = |rest: &str| rest.chars().next().is_none_or(|next| !next.is_ascii_alphanumeric() && next != '-');
+    help.lines().any(|line| line.trim_start().strip_prefix(flag).is_some_and(ends))
+}
+
+/// What a flag may be set to that is not taken for "leave it off".
+fn set(field: &kdgat::config::Field) -> [String; 2] {
+    let usual = (field.show)(&kdgat::config::Config::default());
+    // A dataset that is not there: nothing is done with it.
+    let value = match field.name {
+        "data" => "absent".to_owned(),
+        _ if field.kind.switch => "true".to_owned(),
+        _ => usual,
+    };
+    [field.flag(), value]
+}
+
+#[test]
+fn help_lists_the_fields_that_a_command_reads_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |command: &[&str], flags: &[[String; 2]]| {
+        let flags = flags.iter().flatten().map(String::as_str);
+        let output = kdgat(folder.path(), &command.iter().copied().chain(flags).collect::<Vec<_>>());
+        stderr(&output)
+    };
+    for (command, trains) in [
+        (&["autoencoder", "--preset", "vgae,student"][..], true),
+        (&["normal", "--preset", "gat,student"], true),
+        (&["curriculum", "--preset", "gat,student"], true),
+        (&["fusion", "--preset", "dqn,student"], true),
+        (&["evaluate", "absent"], false),
+        (&["export", "absent", "--examples", "1"], false),
+        (&["data", "check"], false),
+        (&["data", "merge", "absent"], false),
+        (&["teachers", "verify"], false),
+    ] {
+        let words: Vec<&str> =
+            command.iter().copied().take_while(|word| *word != "absent" && *word != "--preset").collect();
+        let help = parse_error(&[&words[..], &["--help"]].concat()).to_string();
+        let (listed, hidden): (Vec<_>, Vec<_>) = kdgat::config::fields().partition(|field| lists(&help, &field.flag()));
+        assert!(!listed.is_empty() && !hidden.is_empty(), "{command:?}");
+        let said = refused(command, &hidden.iter().map(|field| set(field)).collect::<Vec<_>>());
+        for field in hidden {
+            let refusal = format!("{} would be ignored", field.flag());
+            assert!(said.contains(&refusal), "{command:?} takes {} and does not list it: {said}", field.flag());
+        }
+        // A training reads some of its fields only with others.
+        if !trains {
+            let said = refused(command, &listed.iter().map(|field| set(field)).collect::<Vec<_>>());
+            assert!(!said.contains("would be ignored"), "{command:?} lists what it refuses: {said}");
+        }
+    }
+}
+
+#[test]
+fn help_explains_the_values_of_a_flag() {
+    let help = parse_error(&["evaluate", "-h"]).to_string();
+    assert!(lists(&help, "--threshold"), "{help}");
+    let help = parse_error(&["normal", "--help"]).to_string();
+    for line in ["- plateau:", "- layer:", "- dkd:"] {
+        assert!(help.lines().any(|found| found.trim_start().starts_with(line)), "no {line} in {help}");
+    }
+    for command in ["detect", "calibrate"] {
+        let help = parse_error(&[command, "--help"]).to_string();
+        assert!(help.contains("- car-hacking:") && !help.contains("- auto:"), "{help}");
+    }
+    for section in kdgat::config::SECTIONS {
+        for choice in section.fields.iter().flat_map(|field| field.kind.choices) {
+            assert!(choice.help.len() > 5, "{} has no help", choice.name);
+        }
+    }
 }
 
 #[test]

@@ -17,8 +17,15 @@ fn examples(field: &Field) -> (String, String) {
     let default = (field.show)(&Config::default());
     let accepted =
         |text: &&str| (field.read)(text).is_some_and(|(_, numbers)| field.admits(&numbers)) && **text != default;
-    let mut found: Vec<String> =
-        field.kind.choices.iter().chain(EXAMPLES).copied().filter(accepted).map(str::to_string).collect();
+    let mut found: Vec<String> = field
+        .kind
+        .choices
+        .iter()
+        .map(|choice| choice.name)
+        .chain(EXAMPLES.iter().copied())
+        .filter(accepted)
+        .map(str::to_string)
+        .collect();
     assert!(!found.is_empty(), "no example fits the field {}; add one to EXAMPLES", field.name);
     found.truncate(2);
     let first = found[0].clone();

@@ -90,7 +90,7 @@ fn garbage_is_counted_and_passed_over() {
     assert_eq!(stdout(&clean), stdout(&dirty));
     assert_eq!(detections(&clean).len(), 10);
     let text = stderr(&dirty);
-    assert!(text.contains("10 lines left out: ID is not hexadecimal"), "{text}");
+    assert!(text.contains("10 lines skipped: ID is not hexadecimal"), "{text}");
     assert!(text.contains("1001 frames"), "{text}");
 }
 
@@ -134,7 +134,8 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     let benign = bench.path().join("benign.log");
     let frames = frames_of(&log);
     std::fs::write(&benign, candump(&frames[..4001])).unwrap();
-    let arguments = ["calibrate", "--model", &model(&run), "--benign", "benign.log", "--threshold", "fpr:0.1"];
+    let arguments =
+        ["calibrate", "--threads", "1", "--model", &model(&run), "--benign", "benign.log", "--threshold", "fpr:0.1"];
     let made = bench.kdgat(&arguments);
     assert!(
         made.status.success() && stdout(&made).contains("40 attack-free windows"),
@@ -152,6 +153,10 @@ fn a_calibration_sets_the_threshold_for_another_car() {
         let (deviations, threshold) = (window["deviations"].as_f64().unwrap(), file["threshold"].as_f64().unwrap());
         assert_eq!(window["label"] == "attack", deviations > threshold, "{window}");
     }
+    // Without the calibration that lies in the run's folder, the model has no threshold.
+    let without = bench.kdgat(&["detect", "--model", &model(&run), "--calibration", "none", "benign.log"]);
+    assert_eq!(without.status.code(), Some(2));
+    assert!(stderr(&without).contains("no threshold is recorded"), "{}", stderr(&without));
     let by_score = bench.kdgat(&["detect", "--model", &model(&run), "--threshold", "0", "benign.log"]);
     assert!(detections(&by_score).iter().all(|window| window["label"] == "attack"), "--threshold is a score");
     assert_eq!(file["windows"], 40);
@@ -311,7 +316,7 @@ fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
     let errors = "(1.0) can0 20000004#0000000000000000\n".repeat(3);
     for (name, content, message) in [
         ("header.csv", "timestamp,arbitration_id,data_field,attack\n", "0 windows"),
-        ("errors.log", &errors, "3 error frames of the bus left out"),
+        ("errors.log", &errors, "3 error frames of the bus skipped"),
     ] {
         std::fs::write(bench.path().join(name), content).unwrap();
         for file in ["-", name] {

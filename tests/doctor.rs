@@ -13,6 +13,15 @@ fn the_doctor_names_libtorch_memory_and_why_there_is_no_gpu() {
 }
 
 #[test]
+fn the_doctor_measures_with_so_many_threads() {
+    for threads in [1, 3] {
+        let said = Workplace::new().run(&["doctor", "--json", "--threads", &threads.to_string()]);
+        let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!(report["host"]["threads"], threads);
+    }
+}
+
+#[test]
 fn the_doctors_json_is_complete() {
     let said = Workplace::new().run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();

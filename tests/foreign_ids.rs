@@ -138,7 +138,7 @@ fn another_car_is_read_by_its_own_list() {
     assert_eq!(foreign.status.code(), Some(2));
     std::fs::remove_file(run.join("calibration.json")).unwrap();
     let said = stderr(&bench.kdgat(&["detect", "--model", &model, "--threshold", "0.5", "drive.log"]));
-    assert!(said.contains("79 of 79 windows have IDs that the model does not know"), "{said}");
+    assert!(said.contains("79 of 79 windows have CAN IDs that the model's training data lacks"), "{said}");
 
     // Rare IDs in several parts of the traffic: the list cannot be sure, and does not raise the threshold for others.
     let calibrate = |traffic: &[Frame]| {
@@ -153,7 +153,7 @@ fn another_car_is_read_by_its_own_list() {
         frames[place].can_id = id;
     }
     let (said, threshold) = calibrate(&frames[..4000]);
-    assert!(said.contains("count for nothing: 5 of 39 windows had one that the rest has not"), "{said}");
+    assert!(said.contains("do not count as a sign of an attack: one alone would not lift a window above the threshold; 5 of these 39 windows"), "{said}");
     assert!((threshold / usual - 1.0).abs() < 0.5, "{threshold} where it was {usual}");
 }
 

@@ -90,6 +90,9 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
         assert!(planned.lines().any(|line| line.contains("to do") && line.contains(step)), "{step}: {planned}");
     }
     assert!(planned.contains("known when the graph store is built"), "{planned}");
+    assert!(planned.contains(", 1 threads and "), "{planned}");
+    let planned = workplace.success(&pipeline(&["--threads", "2", "--dry-run"]));
+    assert!(planned.contains(", 2 threads and "), "{planned}");
     assert!(!workplace.path().join("pipelines").exists() && !workplace.path().join("stores").exists());
 
     // Whole.

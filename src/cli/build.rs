@@ -123,14 +123,14 @@ fn build_and_merge(executor: Executor, gathering: Gathering, plan: &Plan, slots:
             let failures = parts::failures(&folder, plan)?;
             failures.iter().for_each(|line| eprintln!("{line}"));
             eprintln!(
-                "error: {} of {} parts failed; the same command tries them again",
+                "error: {} of {} parts failed; run the same command again to retry them",
                 failures.len(),
                 plan.tasks.len()
             );
             Ok(ExitCode::FAILURE)
         }
         Ended::Interrupted | Ended::Cancelled => {
-            eprintln!("interrupted; the same command goes on");
+            eprintln!("interrupted; run the same command again to continue");
             Ok(ExitCode::FAILURE)
         }
     }

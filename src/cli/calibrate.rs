@@ -8,6 +8,7 @@ use clap::Args;
 use tch::Device;
 
 use super::exit::UsageError;
+use super::log_format::LogFormatParser;
 use super::output;
 use crate::can::Format;
 use crate::config::{Setting, Threshold};
@@ -34,8 +35,11 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "THRESHOLD", default_value = "fpr:0.001")]
     pub threshold: String,
     /// Format of the log; without, it is recognised by its content
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
     pub format: Option<Format>,
+    /// Threads that compute; without, one for each core
+    #[arg(long, value_name = "COUNT", value_parser = super::commands::threads())]
+    pub threads: Option<i32>,
 }
 
 /// Scores the traffic and writes the calibration.
@@ -47,6 +51,9 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         ))
         .into());
     };
+    if let Some(threads) = args.threads {
+        tch::set_num_threads(threads);
+    }
     let model = TrainedModel::read(&args.model)?;
     let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto)?;
     let window = model.window()?;
@@ -73,7 +80,8 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let path = args.output.unwrap_or_else(|| model.folder.join(CALIBRATION));
     calibration.write(&path)?;
     let mut text = format!(
-        "{}: attacks are above {:.3} deviations from what is usual ({}), from {} attack-free windows: {}\n",
+        "{}: attacks are scores more than {:.3} standard deviations above this car's usual score ({}, from {} attack-free windows)\n\
+         written: {}\n",
         model.name,
         calibration.threshold,
         calibration.method,
@@ -82,9 +90,10 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     );
     if (calibration.windows as f64) < 1.0 / rate {
         text += &format!(
-            "{} windows are fewer than {:.0}: the threshold is their highest; longer traffic makes it surer\n",
-            calibration.windows,
-            (1.0 / rate).ceil()
+            "warning: a false-positive rate of {rate} takes at least {:.0} windows, and there are {}: the threshold is the highest \
+             score among them, and more than that share of other windows may be above it; calibrate with longer traffic\n",
+            (1.0 / rate).ceil(),
+            calibration.windows
         );
     }
     text += &about_ids(&calibration);
@@ -95,11 +104,16 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
 /// What the car's own list of IDs is worth, where a classifier has one.
 fn about_ids(calibration: &Calibration) -> String {
     let Some(ids) = calibration.car.ids() else { return String::new() };
-    let counted = format!("{} of {} windows had one that the rest has not", ids.foreign_windows, calibration.windows);
+    let (foreign, all) = (ids.foreign_windows, calibration.windows);
+    let counted = format!("{foreign} of these {all} windows have a CAN ID that the rest of the traffic lacks");
     match ids.evidence() > 0.0 {
-        true => format!("an ID that is new to the car adds {:.1} to the log odds: {counted}\n", ids.evidence()),
-        false => {
-            format!("IDs that are new to the car count for nothing: {counted}; longer traffic may know its rare IDs\n")
-        }
+        true => format!(
+            "a CAN ID that is not in this traffic raises a window's log odds of an attack by {:.1}; {counted}\n",
+            ids.evidence()
+        ),
+        false => format!(
+            "CAN IDs that are not in this traffic do not count as a sign of an attack: one alone would not lift a window above the \
+             threshold; {counted}; longer traffic may change that\n"
+        ),
     }
 }

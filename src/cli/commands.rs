@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -68,6 +69,9 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Threads that libtorch computes and copies with meanwhile; without, one for each core
+        #[arg(long, value_name = "COUNT", value_parser = threads())]
+        threads: Option<i32>,
     },
     /// Print a completion script for a shell
     Completions {
@@ -77,6 +81,11 @@ pub enum Command {
     /// Print the reference of all commands (docs/commands.md)
     #[command(hide = true)]
     Commands,
+}
+
+/// A number of threads.
+pub(super) fn threads() -> RangedI64ValueParser<i32> {
+    RangedI64ValueParser::new().range(1..=4096)
 }
 
 #[derive(Args, Debug)]

@@ -3,24 +3,23 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 
-use super::commands::Cli;
-use super::output;
+use super::{listed, output};
 
 pub fn print(shell: Shell) -> Result<ExitCode> {
     let mut script = Vec::new();
-    let mut root = shown(&Cli::command()).version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    let mut root = shown(&listed::command()).version(env!("CARGO_PKG_VERSION")).propagate_version(true);
     clap_complete::generate(shell, &mut root, "kdgat", &mut script);
     output::write(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with what completion looks at, without its hidden subcommands, which `clap_complete` would offer.
+/// The command with what completion looks at, without its hidden subcommands and flags, which `clap_complete` would offer.
 fn shown(command: &Command) -> Command {
     let mut copy = Command::new(command.get_name().to_owned())
-        .args(command.get_arguments().cloned())
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
         .groups(command.get_groups().cloned())
         .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown));
     if let Some(about) = command.get_about() {

@@ -10,6 +10,7 @@ use clap::Args;
 use tch::Device;
 
 use super::exit::UsageError;
+use super::log_format::LogFormatParser;
 use super::output::OutputError;
 use crate::can::{Format, ReadReport};
 use crate::config::Threshold;
@@ -22,6 +23,8 @@ use crate::shell;
 
 /// Share of windows with unknown IDs above which the car is probably another one.
 const MOSTLY: f64 = 0.9;
+/// Given as `--calibration`: the model's own threshold decides. A file of that name is `./none`.
+const NO_CALIBRATION: &str = "none";
 
 /// What `kdgat detect` takes.
 #[derive(Args, Debug)]
@@ -35,14 +38,14 @@ pub struct DetectArgs {
     /// Score above which a window is an attack; without, that of the calibration, else the one recorded by `kdgat evaluate`
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = finite)]
     pub threshold: Option<f64>,
-    /// A calibration for this car; without, calibration.json in the run's folder if there is one
+    /// A calibration for this car, or none; without, calibration.json in the run's folder if there is one
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     /// Frames from one window to the next; without, as in the model's training
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     pub stride: Option<u32>,
     /// Format of the log; without, it is recognised by its content
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
     pub format: Option<Format>,
     /// Threads that compute
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=4096))]
@@ -98,7 +101,11 @@ struct Chosen {
 /// The user's threshold, else the calibration's, else a recorded one, else what is usual for a classifier.
 fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
     let in_run = model.folder.join(CALIBRATION);
-    let path = args.calibration.clone().or_else(|| in_run.exists().then_some(in_run));
+    let path = match &args.calibration {
+        Some(none) if none.as_os_str() == NO_CALIBRATION => None,
+        Some(path) => Some(path.clone()),
+        None => in_run.exists().then_some(in_run),
+    };
     let read = |path: &PathBuf| Calibration::read(path, &model.weights_digest, model.description.foreign_ids);
     let calibration = path.as_ref().map(read).transpose()?;
     if let Some(threshold) = args.threshold {
@@ -133,7 +140,11 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
 fn described(threshold: AttackAbove, source: &str) -> String {
     match threshold {
         AttackAbove::Score(score) => format!("attacks: scores above {} ({source})", Threshold::Score(score)),
-        AttackAbove::Deviations(deviations) => format!("attacks: more than {deviations:.3} deviations ({source})"),
+        AttackAbove::Deviations(deviations) => {
+            format!(
+                "attacks: scores more than {deviations:.3} standard deviations above this car's usual score ({source})"
+            )
+        }
     }
 }
 
@@ -142,17 +153,18 @@ fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadRepor
     let each = 1e3 * busy.as_secs_f64() / windows.max(1) as f64;
     let mut text = format!("{windows} windows, {attacks} called attacks, {each:.3} ms each; {} frames", report.frames);
     if report.error_frames > 0 {
-        text += &format!("\n{} error frames of the bus left out", report.error_frames);
+        text += &format!("\n{} error frames of the bus skipped", report.error_frames);
     }
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
-        text += &format!("\n{} lines left out: {reason}{first}", rejections.count);
+        text += &format!("\n{} lines skipped: {reason}{first}", rejections.count);
     }
     let foreign = detector.windows_with_unknown_ids();
     if !detector.is_calibrated() && windows > 0 && foreign as f64 > MOSTLY * windows as f64 {
         text += &format!(
-            "\n{foreign} of {windows} windows have IDs that the model does not know, each of which speaks for an attack: if this is \
-             another car than that of the training, calibrate the model with its attack-free traffic (kdgat calibrate)"
+            "\n{foreign} of {windows} windows have CAN IDs that the model's training data lacks, which counts as a sign of an \
+             attack: if this is another car than that of the training, calibrate the model with its attack-free traffic \
+             (`kdgat calibrate`)"
         );
     }
     text

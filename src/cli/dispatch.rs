@@ -96,7 +96,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start(&loaded.config)?;
             teachers::cache(&loaded.config)
         }
-        Command::Doctor { json } => doctor::print(json),
+        Command::Doctor { json, threads } => doctor::print(json, threads),
     }
 }
 

@@ -9,7 +9,10 @@ use crate::distill::planner::format_bytes;
 use crate::doctor::{self, DeviceReport, Report};
 
 /// Examines the machine and prints what was found.
-pub fn print(json: bool) -> Result<ExitCode> {
+pub fn print(json: bool, threads: Option<i32>) -> Result<ExitCode> {
+    if let Some(threads) = threads {
+        tch::set_num_threads(threads);
+    }
     let report = doctor::examine();
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;

@@ -50,8 +50,8 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
     if options.calibrate_seconds.is_some() && !report.models.iter().any(|model| model.rows.iter().any(is_calibrated)) {
         eprintln!(
-            "nothing was calibrated: {} has no test folder with `unknown_vehicle` in its name whose logs have attack-free traffic \
-             enough",
+            "nothing was calibrated: {} has no test folder with `unknown_vehicle` in its name whose logs have enough attack-free \
+             traffic",
             report.dataset
         );
     }

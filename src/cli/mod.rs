@@ -15,6 +15,8 @@ mod evaluate;
 mod exit;
 mod export;
 mod fusion;
+mod listed;
+mod log_format;
 mod memory;
 pub mod output;
 mod parse;
@@ -44,7 +46,9 @@ pub fn main() -> ExitCode {
     notices::listen();
     shell::note_command(std::env::args_os());
     if let Err(error) = torch::explain_bus_errors() {
-        tracing::warn!("a mapped file that is cut short will end the program without a word: {error}");
+        tracing::warn!(
+            "cannot install the SIGBUS handler: a truncated file will crash the program without a message: {error}"
+        );
     }
     match parse(std::env::args_os()) {
         Ok(cli) => run(cli).unwrap_or_else(|error| exit::report(&error)),

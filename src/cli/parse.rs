@@ -3,16 +3,30 @@
 
 use std::ffi::OsString;
 
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
 
 use super::commands::Cli;
+use super::listed;
 use crate::config::nearest;
+
+/// Names that people expect, and the commands that do what they mean.
+const EXPECTED: &[(&[&str], &[&str])] = &[
+    (&["train", "fit", "learn", "run"], &["autoencoder", "normal"]),
+    (&["distill", "distil", "kd", "student", "teacher"], &["autoencoder", "normal"]),
+    (&["vgae", "vae"], &["autoencoder"]),
+    (&["gat", "classifier", "classify"], &["normal"]),
+    (&["test", "score", "eval", "benchmark", "metrics"], &["evaluate"]),
+    (&["predict", "infer", "inference", "watch"], &["detect"]),
+    (&["plot", "charts", "html"], &["report"]),
+    (&["simulate", "build"], &["data"]),
+];
 
 /// The command line, or the error (or help text) to print.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    Cli::try_parse_from(&arguments).map_err(|error| with_nearest(error, &arguments))
+    let matches = listed::command().try_get_matches_from(&arguments);
+    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| with_nearest(error, &arguments))
 }
 
 fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
@@ -24,6 +38,7 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             if let Some(name) = context(ContextKind::InvalidArg).filter(|name| name.starts_with("--")) {
+                // Also flags that this command refuses: it says which command reads them.
                 let flags: Vec<&str> = command.get_arguments().filter_map(|argument| argument.get_long()).collect();
                 let flag = format!("--{}", nearest(&name[2..], flags.into_iter()));
                 error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
@@ -31,9 +46,8 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
         }
         ErrorKind::InvalidSubcommand => {
             if let Some(name) = context(ContextKind::InvalidSubcommand) {
-                let commands: Vec<&str> = command.get_subcommands().map(|command| command.get_name()).collect();
-                let name = nearest(&name, commands.into_iter()).to_string();
-                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
+                let names = suggested(&name, &command);
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
             }
         }
         _ => {}
@@ -41,9 +55,20 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     error
 }
 
+/// The commands that were probably meant: by what the name means, else by how it is written.
+fn suggested(name: &str, command: &clap::Command) -> Vec<String> {
+    let known: Vec<&str> = command.get_subcommands().map(|command| command.get_name()).collect();
+    let expected = EXPECTED.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));
+    let meant = expected.map(|(_, commands)| *commands).unwrap_or_default();
+    match meant.iter().filter(|command| known.contains(command)).map(|command| (*command).to_owned()).collect() {
+        meant if Vec::is_empty(&meant) => vec![nearest(name, known.into_iter()).to_owned()],
+        meant => meant,
+    }
+}
+
 /// The innermost command that the arguments name.
 fn command_of(arguments: &[OsString]) -> clap::Command {
-    let mut command = Cli::command();
+    let mut command = listed::command();
     command.build();
     for argument in arguments.iter().skip(1) {
         match argument.to_str().and_then(|name| command.find_subcommand(name)) {

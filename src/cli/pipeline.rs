@@ -36,6 +36,9 @@ pub struct PipelineArgs {
     /// Steps at once; without, as many as memory, GPUs and cores allow
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
+    /// Threads of each step; without, the machine's cores are divided among the steps that run at once
+    #[arg(long, value_name = "COUNT", value_parser = super::commands::threads())]
+    pub threads: Option<i32>,
     /// Host memory of all steps together, such as 12GiB; without, what the machine grants
     #[arg(long, value_name = "SIZE", value_parser = super::sweep::size)]
     pub memory: Option<ByteSize>,
@@ -43,7 +46,9 @@ pub struct PipelineArgs {
 
 /// Prints the plan, does what is left of it, prints what came of it.
 pub fn run(args: PipelineArgs) -> Result<ExitCode> {
-    let options = PipelineOptions { data: args.data, overlays: args.preset, changes: args.set };
+    let mut changes = args.set;
+    changes.extend(args.threads.map(|threads| format!("threads={threads}")));
+    let options = PipelineOptions { data: args.data, overlays: args.preset, changes };
     let found = pipeline::file(&options)?;
     let plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
     let config = &pipeline::store(&plan)?.config;
@@ -85,11 +90,11 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
             ExitCode::SUCCESS
         }
         Ended::Failed => {
-            eprintln!("a step has failed; its reason stands above, and the same command tries it again");
+            eprintln!("a step has failed, for the reason above; run the same command again to retry it");
             ExitCode::FAILURE
         }
         Ended::Interrupted | Ended::Cancelled => {
-            eprintln!("interrupted; the same command goes on");
+            eprintln!("interrupted; run the same command again to continue");
             ExitCode::FAILURE
         }
     })

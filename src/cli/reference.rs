@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Arg, Command, CommandFactory};
+use clap::builder::PossibleValue;
+use clap::{Arg, Command};
 
-use super::commands::Cli;
-use super::output;
+use super::{listed, output};
+use crate::config::SECTIONS;
 
 const OPENING: &str = "\
 # Commands
@@ -16,8 +17,8 @@ const OPENING: &str = "\
 
 `kdgat COMMAND -h` shows the common flags of a command, `--help` all of them, `kdgat --version` the version.
 
-Commands that read the configuration have a flag for each of its fields (`max_epochs` is `--max-epochs`); those are in
-[configuration.md](configuration.md) and not repeated here. The flag of a field that a command does not read is refused. They also take
+Commands that read the configuration have a flag for each field that they read (`max_epochs` is `--max-epochs`); the fields are
+explained in [configuration.md](configuration.md), and each command names its own here. The flag of another field is refused. They also take
 `--preset NAME,..`, presets that are merged left to right (a model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a
 TOML file, or the `config.json` of a run to repeat it.
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
@@ -38,7 +39,7 @@ pub fn print() -> Result<ExitCode> {
 
 /// The reference of all commands, in Markdown.
 pub fn reference() -> String {
-    let mut root = Cli::command();
+    let mut root = listed::command();
     root.build();
     let mut text = OPENING.to_string();
     for command in shown(&root) {
@@ -72,10 +73,30 @@ fn section(text: &mut String, command: &Command, parent: &str, level: usize) {
         let _ = write!(text, "\n| argument | |\n|---|---|\n{}", rows.concat());
     }
     if reads_configuration {
-        text.push_str("\nReads the [configuration](configuration.md): `--preset`, `--config` and its fields.\n");
+        let _ = write!(text, "\nReads of the [configuration](configuration.md): {}.\n", fields_of(command));
     }
     for inner in shown(command) {
         section(text, inner, &name, level + 1);
+    }
+}
+
+/// The fields that a command's help lists: the names of sections that it lists whole, then other fields.
+fn fields_of(command: &Command) -> String {
+    let listed: Vec<&str> = command
+        .get_arguments()
+        .filter(|argument| is_field(argument) && !argument.is_hide_set())
+        .map(|argument| argument.get_id().as_str())
+        .collect();
+    let lists = |name: &str| listed.contains(&name);
+    let (whole, others): (Vec<_>, Vec<_>) =
+        SECTIONS.iter().partition(|section| section.fields.iter().all(|field| lists(field.name)));
+    let sections: Vec<String> = whole.iter().map(|section| format!("`[{}]`", section.name)).collect();
+    let fields = others.iter().flat_map(|section| section.fields).filter(|field| lists(field.name));
+    let fields: Vec<String> = fields.map(|field| format!("`{}`", field.name)).collect();
+    match (sections.is_empty(), fields.is_empty()) {
+        (true, _) => fields.join(", "),
+        (false, true) => format!("all of {}", sections.join(", ")),
+        (false, false) => format!("all of {}; {}", sections.join(", "), fields.join(", ")),
     }
 }
 
@@ -94,15 +115,18 @@ fn row(argument: &Arg) -> String {
         None => values.join(" "),
     };
     let mut help = escaped(&argument.get_help().map(ToString::to_string).unwrap_or_default());
-    let mut choices = argument.get_possible_values();
-    choices.retain(|choice| !choice.is_hide_set());
-    if !choices.is_empty() && argument.get_action().takes_values() {
-        let choices: Vec<String> = choices.iter().map(|choice| format!("`{}`", choice.get_name())).collect();
-        let _ = write!(help, ": {}", choices.join(", "));
-    }
     let defaults: Vec<String> = argument.get_default_values().iter().map(|value| value.display().to_string()).collect();
     if !defaults.is_empty() && argument.get_action().takes_values() {
         let _ = write!(help, "; without it `{}`", defaults.join(" "));
+    }
+    let mut choices = argument.get_possible_values();
+    choices.retain(|choice| !choice.is_hide_set());
+    if !choices.is_empty() && argument.get_action().takes_values() {
+        let explained = |choice: &PossibleValue| match choice.get_help() {
+            Some(help) => format!("<br>`{}`: {}", choice.get_name(), escaped(&help.to_string())),
+            None => format!("<br>`{}`", choice.get_name()),
+        };
+        help.extend(choices.iter().map(explained));
     }
     format!("| `{}` | {help} |\n", shown.replace('|', "\\|"))
 }

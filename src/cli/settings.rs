@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{self, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
+use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
 
 /// What a command's configuration is merged from.
 #[derive(Args, Clone, Debug, Default)]
@@ -120,7 +120,7 @@ fn argument(field: &'static Field, defaults: &Config) -> Arg {
         .help(help)
         .help_heading(format!("{} fields", capitalised(field.section)))
         .value_name(field.kind.placeholder)
-        .value_parser(AnyText { suggestions: field.kind.choices })
+        .value_parser(AnyText { choices: field.kind.choices })
         .action(ArgAction::Set)
         .allow_negative_numbers(true)
         .overrides_with(field.name)
@@ -143,7 +143,7 @@ fn capitalised(word: &str) -> String {
 /// ones for help and completion.
 #[derive(Clone)]
 struct AnyText {
-    suggestions: &'static [&'static str],
+    choices: &'static [Choice],
 }
 
 impl TypedValueParser for AnyText {
@@ -155,7 +155,7 @@ impl TypedValueParser for AnyText {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let suggestions = self.suggestions.iter().map(|suggestion| PossibleValue::new(*suggestion));
-        (!self.suggestions.is_empty()).then(|| Box::new(suggestions) as Box<dyn Iterator<Item = PossibleValue>>)
+        let values = self.choices.iter().map(|choice| PossibleValue::new(choice.name).help(choice.help));
+        (!self.choices.is_empty()).then(|| Box::new(values) as Box<dyn Iterator<Item = PossibleValue>>)
     }
 }

@@ -260,11 +260,11 @@ fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> 
         Ended::Done => ExitCode::SUCCESS,
         Ended::Failed => ExitCode::FAILURE,
         Ended::Interrupted => {
-            eprintln!("interrupted; the same command goes on");
+            eprintln!("interrupted; run the same command again to continue");
             ExitCode::FAILURE
         }
         Ended::Cancelled => {
-            eprintln!("cancelled; the same command goes on");
+            eprintln!("cancelled; run the same command again to continue");
             ExitCode::FAILURE
         }
     })

@@ -95,7 +95,7 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
 /// Fills the file of a teacher's targets, or goes on filling it.
 pub fn cache(config: &Config) -> Result<ExitCode> {
     let cached = stage::cache_teacher(config)?;
-    let what = if cached.interrupted { "interrupted; the same command goes on" } else { "complete" };
+    let what = if cached.interrupted { "interrupted; run the same command again to continue" } else { "complete" };
     output::write(&format!(
         "{what}: targets of {} of {} graphs ({} when complete), {} computed now in {:.1} s: {}\n",
         cached.filled,

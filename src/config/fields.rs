@@ -20,7 +20,7 @@ config_fields! {
         window: usize = 100, Between(2.0, 65534.0);
         /// Frames from the start of a window to the start of the next.
         stride: usize = 100, Between(1.0, 4294967295.0);
-        /// Features of nodes and edges: 10 of a node in one pass, or 35, standardised by attack-free training data. Teacher and student have the same.
+        /// Features of nodes and edges; teacher and student have the same.
         features: FeatureChoice = FeatureChoice::Window;
         /// Share of each training file's time that is held out for validation.
         validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
@@ -28,7 +28,7 @@ config_fields! {
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
         /// Train on graphs that are, feature by feature, also in validation or a test. Without it they are left out of training.
         keep_duplicates: bool = false;
-        /// Format of the log files; auto recognises it by their content.
+        /// Format of the log files.
         #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;
     }
@@ -47,7 +47,7 @@ config_fields! {
         heads: usize = 1, Between(1.0, 1024.0);
         /// Width of the embedding of a CAN ID.
         embedding: usize = 4, Between(1.0, 1e6);
-        /// How a CAN ID is embedded: as a row of the vocabulary, or hashed, so that any ID has an embedding of its own.
+        /// How a CAN ID is embedded.
         id_encoding: IdEncoding = IdEncoding::Vocabulary;
         /// Rows of the table that IDs are hashed into.
         id_buckets: usize = 128, Between(1.0, 1e8);
@@ -59,13 +59,13 @@ config_fields! {
         layers: usize = 2, Between(1.0, 1024.0);
         /// Fully connected layers of the classifier's head (gat).
         fc_layers: usize = 3, Between(1.0, 1024.0);
-        /// Graph convolution; gatv2 uses the edge features.
+        /// Graph convolution.
         conv: Convolution = Convolution::Gat;
-        /// How attention and the layers and losses around it are computed: by fused passes or by composed operations of libtorch. auto: fused on the CPU, composed on a GPU, where fused is attention alone, compiled there (NVRTC), and experimental: no card has run it yet.
+        /// How attention and the layers and losses around it are computed.
         attention: AttentionChoice = AttentionChoice::Auto;
         /// Probability with which an ID is replaced by UNKNOWN in training (with `id_encoding = "hash"`: by any other ID).
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);
-        /// Let IDs that attack-free traffic never had speak beside the classifier: they raise the log odds of their window by what validation windows say about them (gat).
+        /// Use CAN IDs unseen in attack-free traffic as extra evidence of an attack: they raise the log odds of their window by an amount measured on validation windows (gat).
         foreign_ids: bool = true;
     }
 
@@ -79,7 +79,7 @@ config_fields! {
         lr: f64 = 0.002, Above(0.0);
         /// L2 penalty of the weights in Adam.
         weight_decay: f64 = 1e-4, AtLeast(0.0);
-        /// How the learning rate falls.
+        /// Schedule of the learning rate.
         schedule: Schedule = Schedule::Cosine;
         /// Epochs between two steps of the schedule `step`.
         lr_step_epochs: usize = 100, AtLeast(1.0);
@@ -117,7 +117,7 @@ config_fields! {
         cuda_graphs: bool = false;
         /// Batches between two rows of steps.csv.
         log_every_n_steps: usize = 20, AtLeast(1.0);
-        /// Loss of the classifier: cross-entropy, cross-entropy weighted by class, or focal loss (gat).
+        /// Loss of the classifier (gat).
         task_loss: TaskLoss = TaskLoss::CrossEntropy;
         /// Exponent of the focal loss.
         focal_gamma: f64 = 2.0, AtLeast(0.0);
@@ -141,7 +141,7 @@ config_fields! {
         kd_vgae_recon_weight: f64 = 0.5, AtLeast(0.0);
         /// Weight of a hidden layer's part of the distillation loss: the encoder's last hidden layer (vgae), the pooled attention layers (gat). 0 compares outputs alone.
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
-        /// Distillation loss of the classifier: softened classes, decoupled, or difference of logits (gat).
+        /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
         /// Keep the teacher off the device except while it works: short for `teacher_residency = "forward"`.
         #[alias = "offload_teacher_to_cpu"]
@@ -154,7 +154,7 @@ config_fields! {
         teacher_layer_slots: usize = 2, AtLeast(1.0);
         /// Keep the teacher's outputs, so that each graph is computed once.
         use_teacher_cache: bool = true;
-        /// Where they are kept: auto takes memory while it fits the budget, else the disk.
+        /// Where they are kept.
         teacher_cache: TeacherCache = TeacherCache::Auto;
         /// Precision of the kept outputs.
         teacher_cache_precision: CachePrecision = CachePrecision::F32;
@@ -164,7 +164,7 @@ config_fields! {
 
     /// Which graphs an epoch of `kdgat curriculum` sees.
     curriculum: CurriculumConfig {
-        /// How normal graphs are chosen: by difficulty over time, the hardest always, at random, or all of them.
+        /// Which normal graphs an epoch sees.
         curriculum: CurriculumKind = CurriculumKind::Difficulty;
         /// Normal graphs per attack graph at the first epoch.
         curriculum_start_ratio: f64 = 1.0, Above(0.0);
@@ -182,7 +182,7 @@ config_fields! {
 
     /// How `kdgat fusion` learns to weigh the classifier against the autoencoder: see docs/fusion.md.
     fusion: FusionConfig {
-        /// Who learns: a double deep Q-network, or Neural-LinUCB.
+        /// Who learns the weights.
         fusion: FusionKind = FusionKind::Dqn;
         /// The autoencoder: a run's folder or a weight file. none: the registered teacher for the size `teacher`, else the newest finished run of the size.
         fusion_vgae: Option<PathBuf> = None;
@@ -218,7 +218,7 @@ config_fields! {
     memory: MemoryConfig {
         /// Recompute activations in the backward pass: less memory, the same gradients.
         gradient_checkpointing: bool = true;
-        /// How the memory of a batch is predicted: by a few training steps, or in closed form.
+        /// How the memory of a batch is predicted.
         memory_estimation: MemoryEstimation = MemoryEstimation::Measured;
         /// Share of the free memory that is planned for.
         safety_factor: f64 = 0.6, Between(0.01, 1.0);

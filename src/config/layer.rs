@@ -102,7 +102,8 @@ impl Layer {
                 field: field.name,
                 found: text.to_string(),
                 expected: field.kind.describe(),
-                nearest: (!field.kind.choices.is_empty()).then(|| nearest(text, field.kind.choices.iter().copied())),
+                nearest: (!field.kind.choices.is_empty())
+                    .then(|| nearest(text, field.kind.choices.iter().map(|choice| choice.name))),
                 origin,
             }),
         }

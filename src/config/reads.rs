@@ -84,7 +84,8 @@ pub const PLAN: Reads =
     Reads { command: "memory plan", sections: &["data", "model", "training", "distillation", "memory"], fields: &[] };
 
 impl Reads {
-    fn includes(&self, field: &Field) -> bool {
+    /// Whether the command reads this field.
+    pub fn includes(&self, field: &Field) -> bool {
         self.sections.contains(&field.section) || self.fields.contains(&field.name)
     }
 }

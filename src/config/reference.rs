@@ -6,6 +6,7 @@ use super::Config;
 use super::fields::SECTIONS;
 use super::presets::BUILT_IN;
 use super::table::{Field, running_text};
+use super::values::Choice;
 
 const OPENING: &str = "\
 # Configuration
@@ -65,11 +66,19 @@ pub fn reference() -> String {
 fn row(field: &Field, defaults: &Config) -> String {
     let alias = field.alias.map(|alias| format!(" Also called `{alias}`.")).unwrap_or_default();
     let limit = field.limit.map(|limit| format!(", {limit}")).unwrap_or_default();
-    format!(
-        "| `{}` | `{}` | {}{limit} | {}{alias} |\n",
-        field.name,
-        (field.show)(defaults),
-        field.kind.describe(),
-        field.help_text()
-    )
+    // The name of each value with what it stands for, in place of names alone.
+    let values = match field.kind.choices {
+        [] => format!("{}{limit}", field.kind.describe()),
+        choices => {
+            let one = |choice: &Choice| format!("`{}`: {}", choice.name, escaped(choice.help));
+            let none = field.kind.optional.then(|| "`none`".to_owned());
+            choices.iter().map(one).chain(none).collect::<Vec<_>>().join("<br>")
+        }
+    };
+    format!("| `{}` | `{}` | {values} | {}{alias} |\n", field.name, (field.show)(defaults), field.help_text())
+}
+
+/// Within a table, which ends a column at each bar.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|")
 }

@@ -2,6 +2,7 @@
 
 use super::check::Stage;
 use super::fields::Config;
+use super::table::Field;
 use super::values::*;
 
 /// When a field is read at all. Fields without a rule always are.
@@ -106,6 +107,32 @@ const FUSION_FIELDS: &[&str] = &[
     "reward_balance",
 ];
 
+/// Whether a stage reads a field with any configuration: what its help lists.
+pub fn may_read(stage: Stage, field: &Field) -> bool {
+    let configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion));
+    let rules = || RULES.iter().filter(|rule| rule.fields.contains(&field.name));
+    configs.iter().any(|config| rules().all(|rule| (rule.is_read)(config, stage)))
+}
+
+/// A configuration of a stage with everything on that makes another field be read.
+fn eager(stage: Stage, fusion: FusionKind) -> Config {
+    let mut config = Config::default();
+    config.model.model = stage.model();
+    config.model.id_encoding = IdEncoding::Hash;
+    config.training.schedule = Schedule::Step;
+    config.training.task_loss = TaskLoss::Focal;
+    config.training.optimize_batch_size = true;
+    config.training.device = DeviceChoice::Auto;
+    config.distillation.use_kd = true;
+    config.distillation.kd_loss = KdLoss::Kl;
+    config.distillation.teacher_residency = Some(Residency::Layer);
+    config.distillation.use_teacher_cache = true;
+    config.distillation.teacher_cache = TeacherCache::Disk;
+    config.curriculum.curriculum = CurriculumKind::Difficulty;
+    config.fusion.fusion = fusion;
+    config
+}
+
 /// The first rule that fails tells the reason.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -113,6 +140,12 @@ pub const RULES: &[Rule] = &[
         is_read: |_, stage| stage == Stage::Fusion,
         because: "this command fuses no models",
         remedy: "use `kdgat fusion` or drop it",
+    },
+    Rule {
+        fields: &["threshold"],
+        is_read: |_, stage| stage == Stage::Fusion,
+        because: "a model's threshold is chosen when it is evaluated",
+        remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
         fields: GRAPH_MODEL_FIELDS,

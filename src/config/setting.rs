@@ -6,6 +6,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// One of the few values that a type has.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    pub name: &'static str,
+    /// What it stands for, without a full stop.
+    pub help: &'static str,
+}
+
 /// What is said about a type in help texts, in the reference, and in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -14,7 +22,7 @@ pub struct Kind {
     /// The placeholder of the flag's value, such as "N".
     pub placeholder: &'static str,
     /// Every valid text, when they are few.
-    pub choices: &'static [&'static str],
+    pub choices: &'static [Choice],
     /// `none` is a value too.
     pub optional: bool,
     /// Written in quotes in a TOML file.
@@ -32,7 +40,7 @@ impl Kind {
     pub fn describe(&self) -> String {
         let mut text = match self.choices {
             [] => self.expected.to_string(),
-            choices => format!("one of {}", choices.join(", ")),
+            choices => format!("one of {}", choices.iter().map(|choice| choice.name).collect::<Vec<_>>().join(", ")),
         };
         if self.optional {
             text.push_str(", or none");

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use super::setting::{Kind, Setting};
+pub use super::setting::{Choice, Kind, Setting};
 
 /// A type that is stored as the text it prints as.
 macro_rules! stored_as_text {
@@ -171,12 +171,12 @@ impl Setting for Threshold {
     }
 }
 
-/// Enumerations whose variants have a name in files and on the command line.
+/// Enumerations whose variants have a name in files and on the command line, and a line of help.
 macro_rules! choices {
-    ($($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $text:literal),+ $(,)? })+) => {$(
+    ($($(#[$about:meta])* $name:ident { $(#[doc = $help:literal] $variant:ident = $text:literal),+ $(,)? })+) => {$(
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$note])* #[serde(rename = $text)] $variant),+ }
+        pub enum $name { $(#[doc = $help] #[serde(rename = $text)] $variant),+ }
 
         impl $name {
             pub fn as_str(self) -> &'static str {
@@ -192,7 +192,7 @@ macro_rules! choices {
 
         impl Setting for $name {
             const KIND: Kind = Kind {
-                choices: &[$($text),+],
+                choices: &[$(Choice { name: $text, help: $help.trim_ascii() }),+],
                 ..Kind::plain("one of its names", "NAME", true)
             };
 
@@ -209,81 +209,139 @@ macro_rules! choices {
 
 choices! {
     LogFormat {
-        /// Recognised by the content of each file.
+        /// Recognise it by the content of each file
         Auto = "auto",
+        /// CSV: timestamp,arbitration_id,data_field,attack
         CanTrainAndTest = "can-train-and-test",
-        /// What SocketCAN's `candump -L` writes.
+        /// SocketCAN's `candump -L` or `-l`
         Candump = "candump",
-        /// What SocketCAN's `candump -ta` writes.
+        /// SocketCAN's `candump -ta`
         CandumpAscii = "candump-ascii",
+        /// HCRL Car-Hacking and Survival Analysis, as published
         CarHacking = "car-hacking",
+        /// HCRL Car Hacking Challenge 2020, as published
         Challenge2020 = "challenge-2020",
-        /// Vector ASC.
+        /// Vector ASC
         Asc = "asc",
+        /// Parquet with the columns of can-train-and-test (programs built with `--features parquet`)
         Parquet = "parquet",
     }
     FeatureChoice {
-        /// 10 node features between 0 and 1.
+        /// 10 features of a node, between 0 and 1
         Window = "window",
-        /// 35 node features, standardised.
+        /// 35 features of a node, standardised by attack-free training data
         Rich = "rich",
     }
     IdEncoding {
-        /// A row of a table for each ID of the training data's attack-free traffic.
+        /// A row for each ID of the attack-free training data, one for all others
         Vocabulary = "vocabulary",
-        /// Rows of a small table that hash functions choose (Svenstrup et al. 2017).
+        /// Rows of a small table, chosen by hash functions: any ID has an embedding of its own (Svenstrup et al. 2017)
         Hash = "hash",
     }
     ModelKind {
+        /// Variational graph autoencoder
         Vgae = "vgae",
+        /// Graph attention classifier
         Gat = "gat",
-        /// The network of an agent that fuses the two (`kdgat fusion`).
+        /// Network of the agent that fuses the two (`kdgat fusion`)
         Dqn = "dqn",
     }
     /// How an agent learns which weight to fuse with.
     FusionKind {
-        /// Double deep Q-learning (van Hasselt et al. 2016).
+        /// Double deep Q-network (van Hasselt et al. 2016)
         Dqn = "dqn",
-        /// Neural-LinUCB (Xu et al. 2022).
+        /// Neural-LinUCB (Xu et al. 2022)
         Bandit = "bandit",
     }
-    /// GAT (Veličković et al. 2018) or GATv2 (Brody et al. 2022).
-    Convolution { Gat = "gat", GatV2 = "gatv2" }
+    /// The graph convolution.
+    Convolution {
+        /// Graph attention (Veličković et al. 2018)
+        Gat = "gat",
+        /// GATv2 (Brody et al. 2022), which reads the edge features
+        GatV2 = "gatv2",
+    }
     AttentionChoice {
-        /// The fused kernel where it serves the model, else composed operations.
+        /// Fused on the CPU, composed on a GPU
         Auto = "auto",
+        /// One pass for attention and the layers around it; on a GPU for attention alone, compiled there (NVRTC): experimental, no card has run it yet
         Fused = "fused",
+        /// Operations of libtorch, one after another
         Composed = "composed",
     }
-    Schedule { Cosine = "cosine", Step = "step", Plateau = "plateau", Constant = "constant" }
-    Precision { Single = "32", Half = "16-mixed", BrainFloat = "bf16-mixed" }
-    TaskLoss { CrossEntropy = "ce", Weighted = "weighted", Focal = "focal" }
+    Schedule {
+        /// Half a cosine, from `lr` to a hundredth of it at `max_epochs`
+        Cosine = "cosine",
+        /// Times `lr_gamma` every `lr_step_epochs` epochs
+        Step = "step",
+        /// Times `lr_gamma` where the validation loss stops falling
+        Plateau = "plateau",
+        /// The same in all epochs
+        Constant = "constant",
+    }
+    Precision {
+        /// Single precision
+        Single = "32",
+        /// Mixed with half precision, the loss scaled (GPU)
+        Half = "16-mixed",
+        /// Mixed with bfloat16
+        BrainFloat = "bf16-mixed",
+    }
+    TaskLoss {
+        /// Cross-entropy
+        CrossEntropy = "ce",
+        /// Cross-entropy, each class weighted by its rarity
+        Weighted = "weighted",
+        /// Focal loss (Lin et al. 2017)
+        Focal = "focal",
+    }
     KdLoss {
-        /// Kullback–Leibler divergence of softened classes (Hinton et al. 2015).
+        /// Kullback–Leibler divergence of softened classes (Hinton et al. 2015)
         Kl = "kl",
-        /// Decoupled distillation (Zhao et al. 2022).
+        /// Decoupled distillation (Zhao et al. 2022)
         Dkd = "dkd",
-        /// Mean squared difference of logits (Kim et al. 2021).
+        /// Mean squared difference of logits (Kim et al. 2021)
         Mse = "mse",
     }
     Residency {
-        /// The teacher's weights stay on the device.
+        /// On the device all the time
         Resident = "resident",
-        /// On the device only around a visit.
+        /// On the device only while the teacher works
         Forward = "forward",
-        /// Layer by layer through a ring of slots.
+        /// On the device a few layers at a time, while the teacher works
         Layer = "layer",
-        /// Chosen from measured numbers.
+        /// One of the three, by measurement
         Auto = "auto",
     }
     TeacherCache {
-        /// In memory while it fits the budget, else on disk.
+        /// In memory while it fits the budget, else on disk
         Auto = "auto",
+        /// Nowhere: each batch is computed anew
         Off = "off",
+        /// In memory
         Ram = "ram",
+        /// On disk, for later runs too
         Disk = "disk",
     }
-    CachePrecision { F32 = "f32", F16 = "f16" }
-    CurriculumKind { Difficulty = "difficulty", Static = "static", Random = "random", Off = "none" }
-    MemoryEstimation { Measured = "measured", Static = "static" }
+    CachePrecision {
+        /// Single precision
+        F32 = "f32",
+        /// Half precision
+        F16 = "f16",
+    }
+    CurriculumKind {
+        /// Drawn from the graphs above a percentile of difficulty, which rises with the epochs
+        Difficulty = "difficulty",
+        /// The hardest ones
+        Static = "static",
+        /// Drawn at random
+        Random = "random",
+        /// All of them
+        Off = "none",
+    }
+    MemoryEstimation {
+        /// By a few training steps
+        Measured = "measured",
+        /// In closed form
+        Static = "static",
+    }
 }

@@ -1,0 +1,102 @@
+//! The command line with the fields that each command reads.
+//!
+//! Every working command parses the flags of all fields, so that the flag of a field that it does not read is refused with a
+//! reason; its help lists those that it reads.
+
+use clap::{Command, CommandFactory};
+
+use super::commands::Cli;
+use crate::config::{self, Field, Reads, Stage, reads};
+
+/// Commands that read at most so many fields show all of them with `-h`.
+const FEW: usize = 20;
+
+/// Which fields a command reads.
+enum Listed {
+    Training(Stage),
+    Reading(&'static [Reads]),
+}
+
+/// The commands that read a part of the configuration, as words; `config` reads all.
+const COMMANDS: &[(&str, Listed)] = &[
+    ("autoencoder", Listed::Training(Stage::Autoencoder)),
+    ("normal", Listed::Training(Stage::Normal)),
+    ("curriculum", Listed::Training(Stage::Curriculum)),
+    ("fusion", Listed::Training(Stage::Fusion)),
+    ("evaluate", Listed::Reading(&[reads::EVALUATE])),
+    ("export", Listed::Reading(&[reads::EXPORT, reads::EXPORT_EXAMPLES])),
+    ("data simulate", Listed::Reading(&[reads::SIMULATE])),
+    ("data build", Listed::Reading(&[reads::BUILD])),
+    ("data merge", Listed::Reading(&[reads::MERGE])),
+    ("data check", Listed::Reading(&[reads::CHECK])),
+    ("data info", Listed::Reading(&[reads::INFO])),
+    ("teachers list", Listed::Reading(&[reads::TEACHERS])),
+    ("teachers show", Listed::Reading(&[reads::TEACHERS])),
+    ("teachers verify", Listed::Reading(&[reads::TEACHERS])),
+    ("teachers cache", Listed::Reading(&[reads::CACHE])),
+    ("memory plan", Listed::Reading(&[reads::PLAN])),
+];
+
+impl Listed {
+    fn includes(&self, field: &Field) -> bool {
+        match self {
+            Self::Training(stage) => config::may_read(*stage, field),
+            Self::Reading(all) => all.iter().any(|reads| reads.includes(field)),
+        }
+    }
+}
+
+/// The command line; of each command, only the fields that it reads are shown.
+pub fn command() -> Command {
+    COMMANDS.iter().fold(Cli::command(), |root, (path, listed)| {
+        let words: Vec<&str> = path.split(' ').collect();
+        at(root, &words, &|command| show(command, listed))
+    })
+}
+
+/// Changes the command at the end of a path of names.
+fn at(command: Command, words: &[&str], change: &dyn Fn(Command) -> Command) -> Command {
+    match words.split_first() {
+        None => change(command),
+        Some((first, rest)) => command.mut_subcommand(first, |inner| at(inner, rest, change)),
+    }
+}
+
+fn show(command: Command, listed: &Listed) -> Command {
+    let shows_all = config::fields().filter(|field| listed.includes(field)).count() <= FEW;
+    command.mut_args(|argument| match config::fields().find(|field| field.name == argument.get_id().as_str()) {
+        Some(field) if argument.get_help_heading().is_some() => match listed.includes(field) {
+            true if shows_all => argument.hide_short_help(false),
+            true => argument,
+            false => argument.hide(true),
+        },
+        // An argument of the command itself.
+        _ => argument,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_with_fields_is_known() {
+        fn walk(command: &Command, path: &str, found: &mut Vec<String>) {
+            for inner in command.get_subcommands() {
+                let path = format!("{path} {}", inner.get_name()).trim().to_owned();
+                if inner.get_arguments().any(|argument| argument.get_id() == "max_reject_share") {
+                    found.push(path.clone());
+                }
+                walk(inner, &path, found);
+            }
+        }
+        let mut found = Vec::new();
+        walk(&Cli::command(), "", &mut found);
+        // Prints all fields.
+        found.retain(|path| path != "config");
+        found.sort();
+        let mut known: Vec<&str> = COMMANDS.iter().map(|(path, _)| *path).collect();
+        known.sort_unstable();
+        assert_eq!(found, known);
+    }
+}
