@@ -94,7 +94,7 @@ fn what_vanishes_is_said() {
     fs::write(root.join("test_03_none/c.blf"), "x").unwrap();
     let messages = [
         "test_01_short: 1 of 1 logs give no window, for which 101 frames are needed (a.csv)",
-        "test_02 holds what is taken for no log: b.csv.bz2, sub/; logs lie",
+        "test_02 holds files that are not taken for logs: b.csv.bz2, sub/; logs lie",
         "test_03_none holds no log (found c.blf)",
     ];
     for command in ["check", "build", "build", "info"] {
@@ -140,6 +140,15 @@ fn labels_that_may_be_missing_are_said() {
     let report = report_of(&root);
     assert_said(&report, Severity::Warning, &["attack.csv: its header has no column attack or label", "(is_attack)"]);
     assert_said(&report, Severity::Warning, &["road.log: ", "capture_metadata.json has no entry \"road\""]);
+    assert_said(
+        &report,
+        Severity::Warning,
+        &["test_01: none of its 2 frames is labelled as an attack", "F1 are not defined"],
+    );
+    // A folder with one attack in any of its logs has labels.
+    write_log(&root, "test_01", "attack.csv", &traffic(300, 12, 3, 50..90));
+    let report = report_of(&root);
+    assert!(!report.findings.iter().any(|finding| finding.text.contains("is labelled as an attack")), "{report:#?}");
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn a_run_is_shown_stopped_with_ctrl_c_and_gone_on_with() {
     terminal.press(b"\x03");
     let (status, after) = terminal.end();
     assert_eq!(status.code(), Some(1), "{after}");
-    for expected in ["stopping after this step", "interrupted; go on with --resume", "peak memory", "run: live"] {
+    for expected in ["stopping after this step", "interrupted (continue with --resume)", "peak memory", "run: live"] {
         assert!(after.contains(expected), "'{expected}' is not said after the panel:\n{after}");
     }
     assert!(workplace.path().join("live/last/state.safetensors").exists());
@@ -184,7 +184,7 @@ fn a_run_is_shown_stopped_with_ctrl_c_and_gone_on_with() {
     terminal.press(b"xq");
     let (status, after) = terminal.end();
     assert_eq!(status.code(), Some(1), "{after}");
-    assert!(after.contains("interrupted; go on with --resume"), "{after}");
+    assert!(after.contains("interrupted (continue with --resume)"), "{after}");
     let text = std::fs::read_to_string(workplace.path().join("live/metrics.csv")).unwrap();
     let numbers: Vec<usize> = text.lines().skip(1).map(|row| row.split(',').next().unwrap().parse().unwrap()).collect();
     assert!(numbers.iter().copied().eq(0..numbers.len()), "epochs are missing or there twice: {numbers:?}");
@@ -237,7 +237,7 @@ fn a_termination_signal_gives_the_terminal_back() {
     assert!(killed.success());
     let (status, after) = terminal.end();
     assert_eq!(status.code(), Some(1), "{after}");
-    assert!(after.contains("interrupted; go on with --resume"), "{after}");
+    assert!(after.contains("interrupted (continue with --resume)"), "{after}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_refused_continuation_names_what_changed_and_touches_nothing() {
 fn beginning_anew_where_a_continuation_was_asked_for_is_said() {
     let workplace = Workplace::with_teacher();
     let said = workplace.success(&student(&["--max-epochs", "1", "--run-dir", "typo", "--resume"]));
-    assert!(said.contains("typo: there is no state to go on from; the run begins anew"), "{said}");
+    assert!(said.contains("typo: there is nothing to resume; the run starts from the beginning"), "{said}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_state_that_is_no_number_is_never_written_over_a_good_one() {
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("not finite") || text.contains("the training loss is"), "{text}");
-    assert!(text.contains("there is no state to go on from") != run.join("last/state.safetensors").exists(), "{text}");
+    assert!(text.contains("there is nothing to resume") != run.join("last/state.safetensors").exists(), "{text}");
     let log = std::fs::read_to_string(run.join("log.txt")).unwrap();
     assert!(log.contains("error: "), "the log does not say why the run ended:\n{log}");
     if let Ok((tensors, _)) = checkpoint::read::<Position>(&run.join("last/state.safetensors")) {

@@ -208,7 +208,7 @@ fn ctrl_c_saves_and_the_same_command_goes_on() {
     kill("-INT", child.id());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("the same command goes on"), "{}", said(&output));
+    assert!(said(&output).contains("run the same command again to continue"), "{}", said(&output));
     let rows = table(&workplace, "stopped");
     assert!(rows.iter().any(|row| row["state"] == "waiting"), "{rows:?}");
     let shown = workplace.success(&["sweep", "status", "stopped"]);

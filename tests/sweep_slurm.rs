@@ -238,7 +238,7 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
     assert!(text.contains("was cancelled from outside"), "{text}");
     workplace.success(&["sweep", "cancel", "cancelled"]);
     let output = child.wait_with_output().unwrap();
-    assert!(said(&output).contains("cancelled; the same command goes on"), "{}", said(&output));
+    assert!(said(&output).contains("cancelled; run the same command again to continue"), "{}", said(&output));
     let start = Instant::now();
     while !slurm.jobs("student", "RUNNING").is_empty() || !slurm.jobs("student", "PENDING").is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "jobs are left");

@@ -93,7 +93,7 @@ impl fmt::Display for PassedOver {
         let (folder, found) = (&self.folder, summarise(&self.others));
         match self.logs {
             0 => write!(formatter, "{folder} holds no log (found {found})")?,
-            _ => write!(formatter, "{folder} holds what is taken for no log: {found}")?,
+            _ => write!(formatter, "{folder} holds files that are not taken for logs: {found}")?,
         }
         let endings = endings();
         write!(formatter, "; logs lie in the folder itself and end in {endings}, or these with .gz, .zst or .xz")

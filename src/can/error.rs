@@ -39,7 +39,7 @@ pub enum CanError {
     MissingFile { path: PathBuf },
 
     /// A pipe, a device or a socket where a dataset's log is wanted.
-    #[error("{path}: is named like a log and is no file, but a pipe, a device or a socket; take it out of the dataset, or write what comes of it to a file", path = path.display())]
+    #[error("{path}: has the name of a log, but is a pipe, a device or a socket; remove it from the dataset, or write its content to a file", path = path.display())]
     NotAFile { path: PathBuf },
 
     /// A log has no byte, or nothing after decompression.
@@ -47,7 +47,7 @@ pub enum CanError {
     EmptyFile { path: PathBuf, detail: &'static str },
 
     /// A stream that ended before anything came.
-    #[error("{path}: it ended before its first line; see why its writer had nothing to say", path = path.display())]
+    #[error("{path}: the stream ended before its first line; check the command that writes it", path = path.display())]
     EmptyStream { path: PathBuf },
 
     /// A log could not be opened.
@@ -74,7 +74,7 @@ pub enum CanError {
     UnknownFormat { path: PathBuf, first_line: String, reason: String, known: String },
 
     /// The format is known or forced, and still no row could be read to the log's end.
-    #[error("{path}: not one of its {problem}; {advice}", path = path.display())]
+    #[error("{path}: none of its {problem}; {advice}", path = path.display())]
     NothingRead { path: PathBuf, problem: String, advice: String },
 
     /// The file's size changed between opening it and reaching its end.

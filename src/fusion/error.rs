@@ -32,7 +32,7 @@ pub enum FusionError {
     #[error("{path}: {reason}; delete it, and the states are computed again", path = path.display())]
     Damaged { path: PathBuf, reason: String },
     /// The computation of the states was interrupted; what is there is kept.
-    #[error("interrupted with the states of {done} of {total} graphs; the same command goes on from there")]
+    #[error("interrupted with the states of {done} of {total} graphs; run the same command again to continue")]
     Interrupted { done: u64, total: u64 },
     /// The run on disk was made from other data or settings.
     #[error(
@@ -42,7 +42,7 @@ pub enum FusionError {
     )]
     OtherIdentity { path: PathBuf, found: String, expected: String },
     /// The loss became infinite or not a number.
-    #[error("the loss is {loss} in epoch {epoch}; lower --lr, or look at the states of the graphs")]
+    #[error("the loss is {loss} in epoch {epoch}; lower --lr, or check the states of the graphs for NaN and infinity")]
     NotFinite { loss: f64, epoch: u64 },
     /// What was asked for cannot be done with this data.
     #[error("{0}")]

@@ -53,7 +53,7 @@ pub fn find_or_compute(
     }
     let (start, before) = (Instant::now(), writer.graphs_done());
     if before > 0 {
-        eprintln!("states: going on from {before} of {} graphs", key.graphs);
+        eprintln!("states: continuing after {before} of {} graphs", key.graphs);
     }
     let models = models()?;
     while writer.graphs_done() < key.graphs {

@@ -102,7 +102,7 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     let summary = fit(learner.as_mut(), &world, &directory, &mut console, &options, resumes, &mut save_best)?;
     console.finish();
     if summary.ending == Ending::Interrupted {
-        console.line(&format!("interrupted after {} epochs; go on with --resume", summary.epochs));
+        console.line(&format!("interrupted after {} epochs; continue with --resume", summary.epochs));
         return Ok(FusionOutcome { run: path, report: None });
     }
 
@@ -110,7 +110,7 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     let agent = Agent::read(&best_path, data.device)?;
     let tests = observations_of_tests(&data, &world, &anomaly, &files)?;
     let Some(contenders) = baselines::all(&world, &tests, fixed, config.training.seed)? else {
-        console.line("interrupted before the baselines; go on with --resume");
+        console.line("interrupted before the baselines; continue with --resume");
         return Ok(FusionOutcome { run: path, report: None });
     };
     let judged = Judged { config, data: &data, pair: &pair, world: &world, files: &files, tests: &tests, resamples };

@@ -72,7 +72,7 @@ pub fn refusal(
     }
     reasons.extend(differences(&frozen[config::CONFIG_KEY], &now[config::CONFIG_KEY]));
     StageError::Input(format!(
-        "{}: the run cannot go on with other settings or data: {} changed; resume it with its own settings (--config {}), or \
+        "{}: a run cannot be resumed with other settings or data: {} changed; resume it with its own settings (--config {}), or \
          start a new run without --resume",
         directory.path().display(),
         if reasons.is_empty() { "something".to_owned() } else { reasons.join(", ") },

@@ -65,7 +65,7 @@ impl Outcome {
         let ending = match self.ending {
             Ending::MaxEpochs => "all epochs done",
             Ending::EarlyStopping => "stopped early: the validation loss no longer falls",
-            Ending::Interrupted => "interrupted; go on with --resume",
+            Ending::Interrupted => "interrupted (continue with --resume)",
         };
         let best = self.best_val_loss.map_or("no validation loss yet".to_owned(), |loss| {
             format!("best validation loss {loss:.6} in epoch {}", self.best_epoch)

@@ -75,8 +75,10 @@ impl<'a> Run<'a> {
             console = console.with_panel(Heading { what, run: directory.path().display().to_string() });
         }
         if config.output.resume && !resumes {
-            console
-                .line(&format!("{}: there is no state to go on from; the run begins anew", directory.path().display()));
+            console.line(&format!(
+                "{}: there is nothing to resume; the run starts from the beginning",
+                directory.path().display()
+            ));
         }
         let mut inputs = Map::new();
         inputs.insert("dataset".into(), json!(data.dataset));

@@ -203,7 +203,7 @@ impl Progress for BuildLines {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
             }
             Event::Resuming { graphs, .. } => {
-                eprintln!("going on with a build that was interrupted: {graphs} graphs are there")
+                eprintln!("continuing an interrupted build: {graphs} graphs are done")
             }
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
                 eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));

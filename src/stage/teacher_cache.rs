@@ -78,7 +78,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     if !interrupted && cache.filled_graphs < cache.used_graphs {
         return Err(StageError::Input(format!(
             "{}: only {} of {} graphs could be kept; the disk has {} free. \
-             Make room and run the command again, it goes on from there",
+             Make room and run the same command again to continue",
             path.display(),
             cache.filled_graphs,
             cache.used_graphs,

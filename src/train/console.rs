@@ -1,6 +1,7 @@
 //! What a run shows: on a terminal a bar with rate, time left and memory, or a panel; plain lines elsewhere. All lines go into
 //! `log.txt`, too.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -10,12 +11,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tch::Device;
 
 use super::metrics::{EpochMetrics, losses_of};
+use super::panel::draw::text::duration;
 use super::panel::{MemoryPlan, Panel, State};
 use crate::memory::Reading;
 use crate::{notices, terminal};
 
 /// Plain lines of epochs are at least this far apart, but for the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
+/// Epochs from whose pace the time left is estimated.
+const PACE_EPOCHS: usize = 8;
+/// Trainings of more seconds are announced after their first epoch.
+const LONG_SECONDS: f64 = 600.0;
 
 /// Shows a run's progress.
 #[derive(Debug)]
@@ -23,6 +29,44 @@ pub struct Console {
     view: View,
     log: Option<File>,
     last_line: Option<Instant>,
+    pace: Pace,
+}
+
+/// How long epochs take.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Of the last epochs, in seconds.
+    seconds: VecDeque<f64>,
+    /// Epochs that this process has done.
+    epochs: u64,
+}
+
+impl Pace {
+    fn add(&mut self, seconds: f64) {
+        self.epochs += 1;
+        self.seconds.push_back(seconds);
+        if self.seconds.len() > PACE_EPOCHS {
+            self.seconds.pop_front();
+        }
+    }
+
+    /// Seconds that so many epochs will take.
+    fn of(&self, epochs: u64) -> f64 {
+        epochs as f64 * self.seconds.iter().sum::<f64>() / self.seconds.len().max(1) as f64
+    }
+
+    /// What is said of a long training after its first epoch here, of which `left` are left.
+    fn announcement(&self, left: u64) -> Option<String> {
+        let seconds = self.of(left);
+        (self.epochs == 1 && seconds > LONG_SECONDS).then(|| {
+            format!(
+                "this epoch took {}; the other {left} will take about {}, or less if the validation loss stops falling (--patience). \
+                 Ctrl-C stops and keeps the best model, --resume continues; --max-epochs sets how many there are",
+                duration(self.of(1)),
+                duration(seconds)
+            )
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -77,7 +121,7 @@ impl Console {
     pub fn new(log: Option<&Path>) -> io::Result<Self> {
         let log = log.map(|path| OpenOptions::new().create(true).append(true).open(path)).transpose()?;
         let view = if io::stderr().is_terminal() { View::Bar(bar()) } else { View::Lines };
-        let console = Self { view, log, last_line: None };
+        let console = Self { view, log, last_line: None, pace: Pace::default() };
         console.share()?;
         Ok(console)
     }
@@ -188,8 +232,11 @@ impl Console {
                 state.memory.read_host();
             });
         }
+        self.pace.add(metrics.seconds);
+        let left = max_epochs.saturating_sub(metrics.epoch + 1);
+        let time_left = if left > 0 { format!("  {} left", duration(self.pace.of(left))) } else { String::new() };
         let text = format!(
-            "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} graphs/s  peak {}  {status}",
+            "epoch {:>3}/{max_epochs}  train {:.5}  val {:.5}{}  lr {:.2e}  {:.0} graphs/s{time_left}  peak {}  {status}",
             metrics.epoch + 1,
             metrics.train_loss,
             metrics.val_loss,
@@ -204,6 +251,9 @@ impl Console {
             self.line(text.trim_end());
         } else {
             self.log_line(text.trim_end());
+        }
+        if let Some(text) = self.pace.announcement(left) {
+            self.line(&text);
         }
     }
 
@@ -241,4 +291,55 @@ fn bar() -> ProgressBar {
 /// Bytes in MiB, as people read them.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / (1024.0 * 1024.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_follows_the_last_epochs() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.of(3), 0.0);
+        pace.add(100.0);
+        (0..PACE_EPOCHS).for_each(|_| pace.add(2.0));
+        assert_eq!(pace.of(30), 60.0, "the first epoch, in which the teacher works, is long past");
+    }
+
+    #[test]
+    fn a_long_training_is_announced_once() {
+        let mut pace = Pace::default();
+        pace.add(7.0);
+        let text = pace.announcement(299).unwrap();
+        assert!(text.starts_with("this epoch took 7.0 s; the other 299 will take about 34 min 53 s"), "{text}");
+        assert_eq!(pace.announcement(50), None, "it is short");
+        pace.add(7.0);
+        assert_eq!(pace.announcement(299), None, "it was said before");
+    }
+
+    #[test]
+    fn lines_of_epochs_tell_the_time_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.txt");
+        let mut console = Console::new(Some(&path)).unwrap();
+        for epoch in 0..3 {
+            let metrics = EpochMetrics {
+                epoch,
+                train_loss: 0.5,
+                val_loss: 0.25,
+                parts: Vec::new(),
+                lr: 0.001,
+                graphs_per_second: 100.0,
+                peak_memory_bytes: 1 << 20,
+                seconds: 400.0,
+                steps: 10,
+            };
+            console.finish_epoch(&metrics, 3, false, "");
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("epoch")).collect();
+        assert!(lines[0].contains("100 graphs/s  13 min 20 s left  peak 1 MiB"), "{text}");
+        assert!(lines[1].contains("6 min 40 s left") && !lines[2].contains("left"), "{text}");
+        assert_eq!(text.matches("the other 2 will take about 13 min 20 s").count(), 1, "{text}");
+    }
 }

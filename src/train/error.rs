@@ -45,8 +45,8 @@ pub enum FitError {
     Recording { reason: String },
     /// The loss or the model became infinite or not a number.
     #[error(
-        "{what} after step {step} of epoch {epoch}; lower --lr or --gradient-clip, or look for what is no number in the \
-         data; {state}"
+        "{what} after step {step} of epoch {epoch}; lower --lr or --gradient-clip, or check the data for NaN and \
+         infinity; {state}"
     )]
     NotFinite { what: String, epoch: u64, step: u64, state: String },
 }

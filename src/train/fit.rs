@@ -431,7 +431,7 @@ impl LoopState {
         let path = fit.run.file(LAST);
         let state = match path.exists() {
             true => format!("the last good state is in {}", path.display()),
-            false => "no epoch was finished, so that there is no state to go on from".to_owned(),
+            false => "no epoch was finished, so there is nothing to resume".to_owned(),
         };
         let (epoch, step) = (self.position.epoch + 1, self.position.step);
         FitError::NotFinite { what, epoch, step, state }

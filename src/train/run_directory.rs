@@ -22,7 +22,7 @@ pub enum RunError {
     InUse { path: PathBuf },
     /// A new run would be written over another.
     #[error(
-        "{path}: there is a run already (it has {found}); go on with it by --resume, name another folder as --run-dir, or \
+        "{path}: there is a run already (it has {found}); continue it with --resume, name another folder with --run-dir, or \
          delete this one",
         path = path.display()
     )]

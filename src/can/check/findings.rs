@@ -2,7 +2,7 @@
 
 use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
 use crate::can::dataset::{Dataset, PassedOver, Role, too_short};
-use crate::can::formats::Format;
+use crate::can::formats::{Format, METADATA_NAME};
 
 /// Share of a test's benign stretches in training from which it is worth a warning.
 const MUCH_OVERLAP: f64 = 0.05;
@@ -31,6 +31,7 @@ pub fn of(logs: &[LogCheck], copies: &[Copies], dataset: &Dataset, options: &Che
         }
     }
     same_beginning(logs, &mut found);
+    unlabelled_tests(logs, &mut found);
     unseen(logs, &mut found);
     empty_payloads(logs, &mut found);
     balance(logs, &mut found);
@@ -129,6 +130,25 @@ fn labels(log: &LogCheck, found: &mut Findings) {
     }
 }
 
+/// Test folders in which no frame has the label of an attack: a test that can only count false alarms.
+fn unlabelled_tests(logs: &[LogCheck], found: &mut Findings) {
+    let mut folders: Vec<&str> =
+        logs.iter().filter(|log| log.role == Role::Test).map(|log| log.folder.as_str()).collect();
+    folders.dedup();
+    for folder in folders {
+        let of_folder = || logs.iter().filter(|log| log.folder == folder);
+        let [frames, attacks] = [|log: &LogCheck| log.report.frames, |log: &LogCheck| log.report.attack_frames]
+            .map(|count| of_folder().map(count).sum::<u64>());
+        if frames > 0 && attacks == 0 {
+            found.warning(format!(
+                "{folder}: none of its {frames} frames is labelled as an attack: recall, precision and F1 are not defined there, only \
+                 false alarms are counted; if it has attacks, its labels are missing (a column `attack`, or ROAD's \
+                 {METADATA_NAME})"
+            ));
+        }
+    }
+}
+
 /// Logs of a known dataset that are in another format than its publisher's: copies, or another dataset of its name.
 fn other_formats(logs: &[LogCheck], dataset: &Dataset, found: &mut Findings) {
     let Some(published) = dataset.published_format else { return };
@@ -151,7 +171,7 @@ fn same_beginning(logs: &[LogCheck], found: &mut Findings) {
         && times.all(|time| time == first)
     {
         found.note(format!(
-            "all logs begin at the same time ({}): their times say nothing of when they were made",
+            "all logs begin at the same time ({}): their times do not tell when they were recorded",
             readable(first, 6)
         ));
     }
@@ -188,7 +208,7 @@ fn empty_payloads(logs: &[LogCheck], found: &mut Findings) {
         _ => return,
     };
     found.warning(format!(
-        "{} frames have no payload, all of them {side} frames: a cue that a model must not need",
+        "{} frames have no payload, all of them {side} frames: a model may learn this instead of the attack",
         benign + attack
     ));
 }

@@ -59,6 +59,12 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
     Ok(Row::Frame(frame(payload), kind))
 }
 
+/// Whether a row is what `candump` prints without `-L` or `-t`: a row of this format without its time.
+pub fn lacks_times(row: &[u8]) -> bool {
+    let timed = [b"(0) ", row].concat();
+    parse(row).is_err() && matches!(parse(&timed), Ok(Row::Frame(..) | Row::ErrorFrame))
+}
+
 /// The number between `[` and `]`, and whether it is written with two digits.
 fn bracketed(word: &[u8]) -> Result<(usize, bool), RejectReason> {
     match word {

@@ -12,7 +12,7 @@ use memchr::memchr;
 
 use super::recognise::{best_format, settled_format};
 use super::unreadable::unknown_format;
-use super::{Format, LineFormat, MAX_LINE_BYTES, Row};
+use super::{Format, LineFormat, MAX_LINE_BYTES, Row, candump_ascii};
 use crate::can::error::CanError;
 use crate::can::frame::Frame;
 use crate::can::report::{Place, ReadReport, RejectReason};
@@ -85,7 +85,11 @@ impl<R: Read> StreamReader<R> {
         }
         self.keep(bytes, frames);
         self.block = block;
-        Ok(true)
+        // Waiting for other lines would be in vain: a bus never ends.
+        match self.held.iter().find(|line| candump_ascii::lacks_times(line)) {
+            Some(line) if self.parser.is_none() => Err(unknown_format(&self.origin, line)),
+            _ => Ok(true),
+        }
     }
 
     /// What was seen so far. Lines that are held for recognition are not in it yet.
@@ -273,6 +277,24 @@ mod tests {
             let places: Vec<u64> = report.rejected.values().flat_map(|r| r.first.iter().map(|p| p.line)).collect();
             assert!(places.contains(&1) && places.contains(&4), "{places:?}");
         }
+    }
+
+    /// A bus that never ends, as `candump can0` prints it.
+    struct Bus;
+
+    impl Read for Bus {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let line = b"  can0  123   [2]  00 11\n";
+            buffer[..line.len()].copy_from_slice(line);
+            Ok(line.len())
+        }
+    }
+
+    #[test]
+    fn a_bus_without_times_is_refused_at_its_first_line() {
+        let mut reader = StreamReader::new(Bus, Path::new("standard input"), None);
+        let error = reader.read_available(&mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("without times: record it again with `candump -L can0`"), "{error}");
     }
 
     #[test]

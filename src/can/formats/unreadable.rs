@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::{Format, can_train_and_test};
+use super::{Format, can_train_and_test, candump_ascii};
 use crate::can::error::CanError;
-use crate::can::report::{ReadReport, RejectReason};
+use crate::can::report::{Place, ReadReport, RejectReason, Rejections};
 
 /// Characters of a line that are quoted.
 const TEXT_KEPT: usize = 80;
@@ -20,9 +20,14 @@ pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     let head = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
     // A header of known names says more than that no format fits.
     let lacking = can_train_and_test::lacking_columns(first_line);
-    let reason = lacking.map_or(String::new(), |columns| {
-        format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest)
-    });
+    let reason = match lacking {
+        Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
+        None if candump_ascii::lacks_times(first_line) => {
+            ", which is candump's output without times: record it again with `candump -L can0`, or `candump -ta can0`"
+                .to_owned()
+        }
+        None => String::new(),
+    };
     CanError::UnknownFormat {
         path: path.to_path_buf(),
         first_line: String::from_utf8_lossy(head).chars().take(TEXT_KEPT).collect(),
@@ -46,6 +51,10 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     let lacking = header.and_then(|header| can_train_and_test::lacking_columns(header.text.as_bytes()));
     let advice = match lacking {
         Some(columns) => format!("the header needs a column {columns}"),
+        None if place_of(most).is_some_and(|place| candump_ascii::lacks_times(place.text.as_bytes())) => {
+            "candump wrote these rows without times: record them again with `candump -L can0`, or `candump -ta can0`"
+                .to_owned()
+        }
         None if forced => {
             let known = known_formats();
             format!("drop --format to have the format recognised, or give the log's own; known formats: {known}")
@@ -53,16 +62,20 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
         None => format!("mend the log, or force its format with --format; known formats: {}", known_formats()),
     };
     let format = format.map_or("a known format", Format::name);
-    let place = most.first.first();
+    let place = place_of(most);
     let first = place.map_or(String::new(), |place| format!(", the first at line {}: {:?}", place.line, place.text));
     let problem = format!("{} rows could be read as {format}: {}{first}", report.rows, reasons.join(", "));
     Some(CanError::NothingRead { path: path.to_path_buf(), problem, advice })
 }
 
+/// Where the first of these rows is.
+fn place_of(rejections: &Rejections) -> Option<&Place> {
+    rejections.first.first()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::can::report::Place;
 
     #[test]
     fn a_header_is_told_what_it_lacks() {
@@ -71,6 +84,17 @@ mod tests {
         let error = unknown_format(Path::new("a.csv"), b"hello").to_string();
         assert!(!error.contains("lacks") && error.contains("\"hello\""), "{error}");
         assert_eq!(error.contains("parquet"), cfg!(feature = "parquet"), "{error}");
+    }
+
+    #[test]
+    fn candump_without_times_is_told_the_option_that_writes_them() {
+        let row = b"  vcan0  044   [5]  2A 36 6C 2B BA";
+        let error = unknown_format(Path::new("a.log"), row).to_string();
+        assert!(error.contains("without times: record it again with `candump -L can0`"), "{error}");
+        let mut report = ReadReport::default();
+        report.reject(RejectReason::NotARow, || Place::new(Path::new("a.log"), 1, row));
+        let error = nothing_read(Path::new("a.log"), &report, Some(Format::Candump), true).unwrap().to_string();
+        assert!(error.contains("candump -L"), "{error}");
     }
 
     #[test]

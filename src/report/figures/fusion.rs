@@ -16,7 +16,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
         Some(evaluation) => drawn.extend(intervals::of_contenders(&evaluation, &run.folder.join(RESULTS))?),
         None => drawn.push(Drawn::missing(
             format!("{} beside fixed weights and other baselines", run.label),
-            "the run has not come to its results (fusion.json); the same command goes on.",
+            "the run is not finished (no fusion.json yet); run the same command again to continue.",
         )),
     }
     Ok(drawn)

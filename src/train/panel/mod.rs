@@ -3,7 +3,7 @@
 //! The loop never waits for the terminal: it holds the lock for as long as a few numbers take to be copied. Nothing here waits
 //! for a GPU. Keys are read by the same thread: `q` and Ctrl-C are what Ctrl-C is without a panel.
 
-mod draw;
+pub(super) mod draw;
 mod memory;
 mod state;
 mod teacher;
@@ -115,8 +115,8 @@ fn show(mut screen: Screen, shared: &Shared, device: Device) {
     state.lines.iter().filter(|line| !is_epoch(line)).for_each(|line| eprintln!("{line}"));
     match outcome {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => eprintln!("the panel is closed, training goes on: {error}"),
-        Err(_) => eprintln!("the panel is closed, training goes on"),
+        Ok(Err(error)) => eprintln!("the panel is closed, training continues: {error}"),
+        Err(_) => eprintln!("the panel is closed, training continues"),
     }
     shared.closed.store(true, Ordering::Relaxed);
 }

@@ -18,7 +18,7 @@ mod compact;
 mod losses;
 mod memory;
 mod teacher;
-mod text;
+pub(in crate::train) mod text;
 mod theme;
 
 use ratatui::Frame;
@@ -149,7 +149,7 @@ fn keys(state: &State, theme: Theme) -> Line<'static> {
     if state.stopping {
         return Line::styled("stopping after this step, saving; Ctrl-C again stops at once", theme.alert());
     }
-    Line::styled("q or Ctrl-C: save and stop; --resume goes on", theme.quiet())
+    Line::styled("q or Ctrl-C: save and stop; --resume continues", theme.quiet())
 }
 
 #[cfg(test)]
