@@ -279,6 +279,17 @@ fn runs_of_other_settings_are_lines_of_their_own() {
     // Losses of different kinds are not in one chart: there is no second line of the focal loss, so no chart of it.
     assert_eq!(charts(&html).iter().filter(|chart| chart.starts_with("comparison-")).count(), 1);
 
+    // One that was stopped is no repetition of those that came to their end.
+    fs::create_dir(place.path("stopped")).unwrap();
+    for file in ["metrics.csv", "config.json"] {
+        fs::copy(place.path("runs/a").join(file), place.path("stopped").join(file)).unwrap();
+    }
+    let html = report(&place, &["runs/a", "runs/b", "stopped"], "stopped.html");
+    assert!(
+        html.contains("no KD (mean of 2)") && html.contains("no KD, not finished"),
+        "a stopped run is counted with the others"
+    );
+
     // What is damaged is named, not left out.
     fs::write(place.path("runs/b/config.json"), "{\"format\": \"kdgat").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))

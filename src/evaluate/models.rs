@@ -120,7 +120,7 @@ impl TrainedModel {
             state,
             distilled,
             seed: config["config"]["training"]["seed"].as_u64(),
-            settings: run_settings::settings(&config),
+            settings: run_settings::of_run(&config, folder.join(SUMMARY).exists()),
             stride: config["config"]["data"]["stride"].as_u64().map(|stride| stride as usize),
         })
     }

@@ -29,6 +29,16 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     found
 }
 
+/// As [`settings`], with what tells a run that came to its end from one that was stopped: their losses are no repetitions. Empty
+/// where there is no run's configuration.
+pub fn of_run(config: &Value, finished: bool) -> Vec<Setting> {
+    let mut found = settings(config);
+    if !found.is_empty() {
+        found.push(("finished".to_owned(), Value::Bool(finished)));
+    }
+    found
+}
+
 /// The names of those settings in which not all of `runs` agree.
 pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
@@ -65,5 +75,8 @@ mod tests {
         let [left, right] = [0.5, 0.7].map(|alpha| settings(&config(1, alpha / 5.0, alpha, true)));
         let names = distinguishing(&[&left, &right]);
         assert_eq!(describe(&right, &names), "lr 0.13999999999999999, kd_alpha 0.7");
+        let [stopped, whole] = [false, true].map(|finished| of_run(&config(1, 0.1, 0.5, true), finished));
+        assert_eq!(describe(&stopped, &distinguishing(&[&stopped, &whole])), "finished false");
+        assert_eq!(of_run(&Value::Null, true), []);
     }
 }

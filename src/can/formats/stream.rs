@@ -294,7 +294,7 @@ mod tests {
     fn a_bus_without_times_is_refused_at_its_first_line() {
         let mut reader = StreamReader::new(Bus, Path::new("standard input"), None);
         let error = reader.read_available(&mut Vec::new()).unwrap_err().to_string();
-        assert!(error.contains("without times: record it again with `candump -L can0`"), "{error}");
+        assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
     }
 
     #[test]

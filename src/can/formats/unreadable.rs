@@ -23,7 +23,7 @@ pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     let reason = match lacking {
         Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
         None if candump_ascii::lacks_times(first_line) => {
-            ", which is candump's output without times: record it again with `candump -L can0`, or `candump -ta can0`"
+            ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`"
                 .to_owned()
         }
         None => String::new(),
@@ -52,7 +52,7 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     let advice = match lacking {
         Some(columns) => format!("the header needs a column {columns}"),
         None if place_of(most).is_some_and(|place| candump_ascii::lacks_times(place.text.as_bytes())) => {
-            "candump wrote these rows without times: record them again with `candump -L can0`, or `candump -ta can0`"
+            "candump wrote these rows without times: record with `candump -L can0` or `candump -ta can0`"
                 .to_owned()
         }
         None if forced => {
@@ -90,7 +90,7 @@ mod tests {
     fn candump_without_times_is_told_the_option_that_writes_them() {
         let row = b"  vcan0  044   [5]  2A 36 6C 2B BA";
         let error = unknown_format(Path::new("a.log"), row).to_string();
-        assert!(error.contains("without times: record it again with `candump -L can0`"), "{error}");
+        assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
         let mut report = ReadReport::default();
         report.reject(RejectReason::NotARow, || Place::new(Path::new("a.log"), 1, row));
         let error = nothing_read(Path::new("a.log"), &report, Some(Format::Candump), true).unwrap().to_string();
