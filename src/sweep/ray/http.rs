@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest answer that is read: the log of a job comes as a whole.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// A server at `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +29,10 @@ impl Server {
             }
         };
         let host = host.trim_end_matches('/');
-        if host.is_empty() || host.contains(['/', ' ']) {
-            return Err(format!("{address}: expected http://HOST:PORT"));
+        if host.is_empty()
+            || host.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control())
+        {
+            return Err(format!("{address:?}: expected http://HOST:PORT"));
         }
         let host = if host.contains(':') { host.to_owned() } else { format!("{host}:8265") };
         Ok(Self { host })
@@ -66,14 +70,27 @@ impl Server {
                     stream.set_read_timeout(Some(TIMEOUT))?;
                     stream.set_write_timeout(Some(TIMEOUT))?;
                     stream.write_all(request)?;
-                    let mut answer = Vec::new();
-                    stream.read_to_end(&mut answer)?;
-                    return Ok(answer);
+                    return read_answer(stream, MOST_BYTES);
                 }
             }
         }
         Err(failure)
     }
+}
+
+/// All that comes before the other side closes the connection.
+///
+/// # Errors
+/// If that is more than `most_bytes`: whoever answers could go on until memory is full.
+fn read_answer(stream: impl Read, most_bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    stream.take(most_bytes + 1).read_to_end(&mut answer)?;
+    if answer.len() as u64 > most_bytes {
+        return Err(std::io::Error::other(format!(
+            "the answer is longer than {most_bytes} bytes, the most that is read of one"
+        )));
+    }
+    Ok(answer)
 }
 
 /// Status and content of an answer; `None` when it is none, or ends too early.
@@ -133,11 +150,37 @@ mod tests {
     }
 
     #[test]
+    fn an_endless_answer_is_cut_off() {
+        let said = read_answer(std::io::repeat(b'x'), 1000).unwrap_err().to_string();
+        assert_eq!(said, "the answer is longer than 1000 bytes, the most that is read of one");
+        assert_eq!(read_answer(std::io::repeat(b'x').take(1000), 1000).unwrap().len(), 1000);
+    }
+
+    #[test]
+    fn a_server_that_never_ends_its_answer_is_an_error() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::new(&listener.local_addr().unwrap().to_string()).unwrap();
+        let answers = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            // Until the client closes the connection.
+            while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
+        });
+        let said = server.call("GET", "/api/jobs/", None).unwrap_err();
+        assert!(
+            said.ends_with("/api/jobs/: the answer is longer than 67108864 bytes, the most that is read of one"),
+            "{said}"
+        );
+        answers.join().unwrap();
+    }
+
+    #[test]
     fn addresses() {
         let host = |address: &str| Server::new(address).map(|server| server.host);
         assert_eq!(host("http://127.0.0.1:8265/"), Ok("127.0.0.1:8265".to_owned()));
         assert_eq!(host("head"), Ok("head:8265".to_owned()));
         assert!(host("ray://head:10001").unwrap_err().contains("http://HOST:PORT"));
         assert!(host("http://").is_err());
+        assert!(host("head\r\nX-Header: 1").unwrap_err().contains("expected http://HOST:PORT"));
     }
 }
