@@ -270,13 +270,27 @@ fn was_interrupted(status: ExitStatus, said: &str) -> bool {
 const REFUSALS: [&str; 3] =
     ["not even one graph at a time fits", "but memory allows", "however few graphs go through the model at a time"];
 
-/// Killed by the system, or its own words.
+/// Whether the system killed the task, as it does for want of memory, or the error that the task ended with says so. What
+/// it said earlier tells of shortages that it has survived.
 fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
     const KILLED: i32 = 9;
-    status.signal() == Some(KILLED)
-        || status.code() == Some(128 + KILLED)
-        || allocator::says_out_of_memory(said)
-        || REFUSALS.iter().any(|words| said.contains(words))
+    match status.code() {
+        Some(FAILURE | INPUT) => final_error(said).is_some_and(|error| {
+            allocator::says_out_of_memory(error) || REFUSALS.iter().any(|words| error.contains(words))
+        }),
+        Some(code) => code == 128 + KILLED,
+        None => status.signal() == Some(KILLED),
+    }
+}
+
+/// The error that the task ended with: from the last line that begins one to the end, for causes and tables follow it.
+/// `None` where the task went on after that line.
+fn final_error(said: &str) -> Option<&str> {
+    let begins_line = |at: usize| at == 0 || said.as_bytes()[at - 1] == b'\n';
+    let (start, _) = said.rmatch_indices("error: ").find(|&(at, _)| begins_line(at))?;
+    let error = &said[start..];
+    let went_on = error.lines().skip(1).any(|line| line.starts_with(INTERRUPTED));
+    (!went_on).then_some(error)
 }
 
 /// The end of what the attempt wrote; nothing when it cannot be read.
@@ -394,5 +408,41 @@ mod tests {
         std::fs::remove_file(&weights).unwrap();
         let without = ended(exit(1), interrupted);
         assert!(without.0 == Status::Failed && without.1.contains("no weights"), "{without:?}");
+    }
+
+    #[test]
+    fn a_shortage_that_was_survived_is_no_end() {
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        let signal = |signal: Signal| ExitStatus::from_raw(signal.as_raw());
+        let survived = "memory: a step on 8 graphs did not fit (host memory limit of 9 bytes: kdgat: host memory limit); \
+                        from now on 4 graphs at a time\nwarning: CUDA out of memory\nepoch 3\n";
+        let no = |status: ExitStatus, last: &str| {
+            assert!(!ran_out_of_memory(status, &format!("{survived}{last}")), "{status}: {last}");
+        };
+        no(exit(INPUT), "error: run/last/state.safetensors: damaged\n  because: the file ends early\n");
+        no(exit(FAILURE), "error: run/metrics.csv: cannot write: no space left on device\n");
+        no(exit(FAILURE), "");
+        no(exit(101), "thread 'main' panicked at src/train/fit.rs:1:1:\nindex out of bounds\n");
+        no(exit(134), "");
+        no(signal(Signal::ABORT), "terminate called after throwing an instance of 'c10::Error'\n");
+        no(signal(Signal::SEGV), "");
+        no(signal(Signal::TERM), "");
+        // An error that the training has told of and survived.
+        no(
+            exit(FAILURE),
+            "error: dropping a state: CUDA out of memory\ninterrupted; go on with --resume after 3 epochs\n",
+        );
+
+        let yes = |status: ExitStatus, last: &str| {
+            assert!(ran_out_of_memory(status, &format!("{survived}{last}")), "{status}: {last}");
+        };
+        yes(exit(INPUT), "error: out of memory: the limit of 1MiB for tensors was reached\n  while: the first step\n");
+        yes(
+            exit(FAILURE),
+            "error: the teacher cannot be read\n  because: CUDA out of memory. Tried to allocate 1 GiB\n",
+        );
+        yes(exit(INPUT), "error: not even one graph at a time fits into the memory of 0.1 GiB\ncomponent  fixed\n");
+        yes(signal(Signal::KILL), "");
+        yes(exit(137), "");
     }
 }
