@@ -95,6 +95,7 @@ fn print(executor: Executor, folder: &SweepFolder, plan: &Plan, slots: &Slots) -
 
 fn build_and_merge(executor: Executor, gathering: Gathering, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
     let folder = SweepFolder::at(&gathering.folder())?;
+    requests(executor, &folder, plan)?;
     let membership =
         folder.join(plan, "# The parts of a graph store; it is a task each, and there are no trials.\n")?;
     let there = parts::agree(&folder, plan, |share| gathering.has(share))?;

@@ -143,6 +143,8 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     if slots.is_some() {
         needs::expect(&folder, &plan, args.retry_failed)?;
     }
+    // A path that no job could have is refused before anything is written.
+    requests(args.executor, &folder, &plan)?;
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
     if args.retry_failed {

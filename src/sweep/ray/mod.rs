@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::SweepError;
-use super::cluster::{Cluster, LOST, attend};
+use super::cluster::{Cluster, LOST, attend, program, text_of_path};
 use super::plan::{Plan, Task};
 use super::run::{Board, Ended, Follower, out_of_memory};
 use super::state::{Status, SweepFolder};
@@ -87,14 +87,12 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
 
 /// The body of a submission. Its number keeps the names of a task's jobs apart.
 fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> Result<Value, SweepError> {
-    let program =
-        std::env::current_exe().map_err(SweepError::file(std::path::Path::new("kdgat"), "find this program"))?;
+    let program = program()?;
     let granted = plan.resources.granted_bytes(folder.state(task)?.growths);
     let threads = plan.resources.threads.unwrap_or(1).max(1);
-    let words = [program.display().to_string(), "sweep".into(), "work".into(), folder.path().display().to_string()];
-    let words: Vec<String> = words.iter().map(|word| shell::quoted(word)).collect();
+    let words = [text_of_path(&program)?, "sweep", "work", text_of_path(folder.path())?].map(shell::quoted);
     let here = std::env::current_dir().map_err(SweepError::file(std::path::Path::new("."), "find"))?;
-    let here = shell::quoted(&here.display().to_string());
+    let here = shell::quoted(text_of_path(&here)?);
     let trains_on_gpu = task.kind.stage().is_some() && matches!(task.config.training.device, DeviceChoice::Cuda(_));
     Ok(json!({
         "submission_id": format!("{}-{submission}", prefix(folder, task)),

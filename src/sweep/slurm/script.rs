@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use crate::shell::quoted;
+use crate::sweep::SweepError;
+use crate::sweep::cluster::{on_one_line, text_of_path};
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::SweepFolder;
 
@@ -14,11 +16,21 @@ pub const TOO_LARGE: u8 = 76;
 
 /// The script for tasks of one step, an array element each. It is readable on its own: `scripts/slurm/sweep.sbatch` is
 /// one, with its lines explained. Each is granted `granted` bytes.
-pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task], granted: u64) -> String {
+///
+/// # Errors
+/// If a path cannot stand in it.
+pub fn script(
+    program: &Path,
+    folder: &SweepFolder,
+    plan: &Plan,
+    tasks: &[&Task],
+    granted: u64,
+) -> Result<String, SweepError> {
+    let program = text_of_path(program)?;
     let settings = &plan.slurm;
     let step = tasks.first().map_or("", |task| task.step.as_str());
     let at_once = if settings.at_once > 0 { format!("%{}", settings.at_once) } else { String::new() };
-    let log = folder.path().join("slurm").join(format!("{step}-%A_%a.log"));
+    let log = format!("{}/slurm/{step}-%A_%a.log", pattern(folder.path())?);
     let mut directives = vec![
         format!("--job-name=kdgat-{}-{step}", plain(&plan.name)),
         format!("--array=0-{}{at_once}", tasks.len().saturating_sub(1)),
@@ -28,7 +40,7 @@ pub fn script(program: &Path, folder: &SweepFolder, plan: &Plan, tasks: &[&Task]
         format!("--signal=B:USR1@{}", settings.signal_seconds),
         "--requeue".to_owned(),
         "--open-mode=append".to_owned(),
-        format!("--output={}", quoted(&log.display().to_string())),
+        format!("--output={}", quoted(&log)),
     ];
     directives.extend(settings.partition.iter().map(|name| format!("--partition={name}")));
     directives.extend(settings.account.iter().map(|name| format!("--account={name}")));
@@ -51,11 +63,11 @@ trap tell USR1
 trap 'cancelled=yes; tell' TERM
 tasks=(
 "#;
-    tasks.iter().for_each(|task| text += &format!("  {}  # {}\n", task.id, task.label.replace('\n', " ")));
+    tasks.iter().for_each(|task| text += &format!("  {}  # {}\n", task.id, on_one_line(&task.label)));
     text += &format!(
         ")\n{program} sweep work {folder} \"${{tasks[$SLURM_ARRAY_TASK_ID]}}\" --threads {cpus} --memory {granted}B &\n",
-        program = quoted(&program.display().to_string()),
-        folder = quoted(&folder.path().display().to_string()),
+        program = quoted(program),
+        folder = quoted(text_of_path(folder.path())?),
         cpus = settings.cpus,
     );
     text += &format!(
@@ -69,11 +81,63 @@ fi
 exit "$code"
 "#
     );
-    text
+    Ok(text)
+}
+
+/// A folder as `--output` takes it: `%` begins a symbol that Slurm replaces, and `%%` is one `%`. With a backslash anywhere
+/// Slurm would replace none, so that all jobs wrote into one file.
+fn pattern(folder: &Path) -> Result<String, SweepError> {
+    let text = text_of_path(folder)?;
+    if text.contains('\\') {
+        return Err(SweepError::Usage(format!(
+            "{text}: Slurm cannot write logs below a path with a backslash; name another folder with --output"
+        )));
+    }
+    Ok(text.replace('%', "%%"))
 }
 
 /// A name that sbatch takes as one word: the sweep's is that of a file, which may have blanks.
 fn plain(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sweep::parts;
+
+    /// The script of a sweep in this folder.
+    fn script_in(folder: &str) -> Result<String, String> {
+        let plan = parts::plan("store", &Config::default(), 2, &Default::default());
+        let tasks: Vec<&Task> = plan.tasks.iter().collect();
+        let folder = SweepFolder::at(Path::new(folder)).unwrap();
+        script(Path::new("/bin/kdgat"), &folder, &plan, &tasks, 1 << 30).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_name_of_a_folder_is_no_command() {
+        for folder in ["/tmp/a\ntouch /tmp/owned\n", "/tmp/a\r#SBATCH --uid=0", "/tmp/a\u{1b}"] {
+            let said = script_in(folder).unwrap_err();
+            assert!(said.contains("control character") && said.contains("--output"), "{said}");
+        }
+        assert!(script_in("/tmp/a\\b").unwrap_err().contains("backslash"));
+    }
+
+    #[test]
+    fn slurm_replaces_nothing_in_a_folder() {
+        let text = script_in("/data/50%a/%u").unwrap();
+        assert!(text.contains("#SBATCH --output=/data/50%%a/%%u/slurm/part-%A_%a.log\n"), "{text}");
+        assert!(text.contains("/bin/kdgat sweep work /data/50%a/%u "), "{text}");
+    }
+
+    #[test]
+    fn a_label_stays_a_comment() {
+        let mut plan = parts::plan("store", &Config::default(), 1, &Default::default());
+        plan.tasks[0].label = "data=a\r\n) ; touch owned".to_owned();
+        let folder = SweepFolder::at(Path::new("/tmp/a")).unwrap();
+        let text = script(Path::new("/bin/kdgat"), &folder, &plan, &[&plan.tasks[0]], 1).unwrap();
+        assert!(text.contains(&format!("  {}  # data=a  ) ; touch owned\n)\n", plan.tasks[0].id)), "{text}");
+    }
 }

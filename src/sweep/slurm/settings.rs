@@ -74,11 +74,12 @@ impl SlurmSettings {
         refuse(!is_time(time), "time", &format!("{time:?}"), "HH:MM:SS, D-HH:MM:SS, or minutes");
         for (name, value) in [("partition", &self.partition), ("account", &self.account), ("gres", &self.gres)] {
             let Some(value) = value else { continue };
-            let is_word = !value.is_empty() && !value.contains(|letter: char| letter.is_whitespace() || letter == '#');
+            let is_word = !value.is_empty()
+                && !value.contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '#');
             refuse(!is_word, name, &format!("{value:?}"), "one word, as sbatch takes it");
         }
         for directive in &self.directives {
-            let is_flag = directive.starts_with('-') && !directive.contains(['\n', '\r']);
+            let is_flag = directive.starts_with('-') && !directive.contains(char::is_control);
             refuse(
                 !is_flag,
                 "directives",
@@ -115,11 +116,12 @@ mod tests {
             memory_margin: f64::NAN,
             gres: Some("gpu:1 ".to_owned()),
             signal_seconds: 99_999_999,
-            directives: vec!["--nice=100".to_owned(), "nice".to_owned()],
+            account: Some("a\u{1b}".to_owned()),
+            directives: ["--nice=100", "nice", "--comment=a\u{85}b"].map(str::to_owned).to_vec(),
             ..SlurmSettings::default()
         };
         let problems = wrong.problems();
-        assert_eq!(problems.len(), 7, "{problems:?}");
+        assert_eq!(problems.len(), 9, "{problems:?}");
         for name in ["cpus = 0", "memory_margin = NaN", "signal_seconds = 99999999", "time = \"whenever\"", "partition"]
         {
             assert!(problems.iter().any(|problem| problem.contains(name)), "{name}: {problems:?}");

@@ -12,7 +12,7 @@ use super::script::script;
 use super::settings::SlurmSettings;
 use crate::files;
 use crate::sweep::SweepError;
-use crate::sweep::cluster::{Cluster, LOST, attend};
+use crate::sweep::cluster::{Cluster, LOST, attend, program};
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::run::{Board, Ended, Follower, out_of_memory};
 use crate::sweep::state::{Status, SweepFolder};
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let program = program()?;
     let text = |array: &Array| script(&program, folder, plan, &array.tasks, array.granted);
-    Ok(arrays(&left(folder, plan)?).iter().map(text).collect())
+    arrays(&left(folder, plan)?).iter().map(text).collect()
 }
 
 /// What each of these arrays asks for, in words.
@@ -221,7 +221,7 @@ impl<'a> Submitter<'a> {
             after.retain(|number| {
                 queued.keys().any(|job| job.starts_with(&format!("{number}_"))) || self.is_new(number, queued)
             });
-            let number = queue::submit(&script(&program, self.folder, self.plan, &array, granted), &after)?;
+            let number = queue::submit(&script(&program, self.folder, self.plan, &array, granted)?, &after)?;
             for (element, task) in array.iter().enumerate() {
                 let job = format!("{number}_{element}");
                 let path = self.job_file(task);
@@ -296,8 +296,4 @@ fn order(mut arrays: Vec<Array>) -> Vec<Array> {
         ordered.push(arrays.remove(next));
     }
     ordered
-}
-
-fn program() -> Result<PathBuf, SweepError> {
-    std::env::current_exe().map_err(SweepError::file(std::path::Path::new("kdgat"), "find this program"))
 }
