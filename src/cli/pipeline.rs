@@ -50,7 +50,9 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
     changes.extend(args.threads.map(|threads| format!("threads={threads}")));
     let options = PipelineOptions { data: args.data, overlays: args.preset, changes };
     let found = pipeline::file(&options)?;
-    let plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
+    let mut plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
+    // The folder is that of the data's content.
+    super::sweep::bind_weights(&mut plan)?;
     let config = &pipeline::store(&plan)?.config;
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
     if args.dry_run {

@@ -1,5 +1,6 @@
 //! `kdgat sweep`: many runs from one file.
 
+mod contents;
 mod dry_run;
 mod needs;
 
@@ -21,6 +22,7 @@ use crate::sweep::slurm;
 use crate::sweep::state::{Status, SweepFolder, TABLE, table};
 use crate::sweep::{ray, report};
 
+pub(super) use contents::bind_weights;
 pub(super) use dry_run::requests;
 
 /// What `kdgat sweep` takes.
@@ -125,7 +127,8 @@ pub fn run(args: SweepArgs) -> Result<ExitCode> {
 
 fn start(args: &SweepArgs) -> Result<ExitCode> {
     let Some(path) = &args.file else { return Err(UsageError("name a sweep file".to_owned()).into()) };
-    let (found, plan) = expand(path, &args.set)?;
+    let (found, mut plan) = expand(path, &args.set)?;
+    contents::bind(&mut plan)?;
     let folder = args.output.clone().unwrap_or_else(|| Path::new("sweeps").join(&plan.name));
     let folder = SweepFolder::at(&folder)?;
     refuse_ignored(args)?;

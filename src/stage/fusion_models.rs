@@ -88,10 +88,10 @@ pub fn find(config: &Config, data: &Data) -> Result<Pair, StageError> {
 }
 
 fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> Result<FoundModel, StageError> {
-    let flag = if kind == ModelKind::Vgae { "--fusion-vgae" } else { "--fusion-gat" };
+    let flag = flag_of(kind);
     let path = match given {
         Some(path) => path.to_owned(),
-        None => of_dataset(config, &data.dataset.name, kind, flag)?,
+        None => model_of_dataset(config, &data.dataset.name, kind)?,
     };
     let model = TrainedModel::read(&path)?;
     let found = model.description.architecture.model_name();
@@ -123,7 +123,14 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
     })
 }
 
-fn of_dataset(config: &Config, dataset: &str, kind: ModelKind, flag: &str) -> Result<PathBuf, StageError> {
+fn flag_of(kind: ModelKind) -> &'static str {
+    if kind == ModelKind::Vgae { "--fusion-vgae" } else { "--fusion-gat" }
+}
+
+/// The model that is fused where none is named: for a size `teacher…` the registered teacher, else the newest finished run of
+/// that size.
+pub fn model_of_dataset(config: &Config, dataset: &str, kind: ModelKind) -> Result<PathBuf, StageError> {
+    let flag = flag_of(kind);
     let size = &config.model.size;
     if size.starts_with("teacher")
         && let Ok(registered) = Registry::new(&config.distillation.teachers_dir).find(dataset, kind.as_str())

@@ -33,11 +33,12 @@ pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
 pub use export::{ExportOptions, Exported, export};
 pub use fusion::{FusionOutcome, fusion};
+pub use fusion_models::model_of_dataset;
 pub use memory_plan::{PlannedSize, plan_memory};
 pub use outcome::Outcome;
 pub use score_only::score_only;
 pub use setup::{
-    SIMULATED, build_options, build_store_part, dataset, find_store, gather_notes, gather_store, merge_gathered,
-    merge_store_parts, open_store,
+    SIMULATED, build_options, build_store_part, data_digest, dataset, find_store, gather_notes, gather_store,
+    merge_gathered, merge_store_parts, open_store,
 };
 pub use teacher_cache::{Cached, cache_teacher};

@@ -102,6 +102,16 @@ pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
     Ok(store::build::find(&dataset, &build_options(config), &config.data.stores_dir)?)
 }
 
+/// Digest of what that store is made from, by content; `None` for the simulated dataset, which the program makes itself.
+pub fn data_digest(config: &Config) -> Result<Option<String>, StageError> {
+    if config.data.data.is_none() {
+        return Ok(None);
+    }
+    let (dataset, options) = (dataset(config)?, build_options(config));
+    let digest = store::build::sources_digest(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?;
+    Ok(Some(digest))
+}
+
 /// Builds one part of that store; its folder.
 pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
@@ -180,6 +190,9 @@ fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
     Ok(Dataset::open(&folder)?)
 }
 
+/// Logs of so many bytes take long enough to be read that the user is told.
+const TOLD_BYTES: u64 = 1 << 30;
+
 /// Says in plain lines what a build does.
 #[derive(Debug)]
 struct BuildLines {
@@ -195,6 +208,12 @@ impl Default for BuildLines {
 impl Progress for BuildLines {
     fn report(&self, event: &Event<'_>) {
         match event {
+            Event::Hashing { files, bytes } if *bytes >= TOLD_BYTES => {
+                eprintln!(
+                    "reading {files} logs ({:.1} GB) for their checksums: there is no graph store of them yet",
+                    *bytes as f64 / 1e9
+                );
+            }
             Event::Waiting { lock } => {
                 eprintln!("waiting for another process that builds this store ({})", lock.display())
             }

@@ -28,8 +28,8 @@ pub enum SweepError {
     Unknown { name: String, nearest: String, known: String },
     /// Other processes work on another version of the sweep.
     #[error(
-        "{folder}: other processes work on this sweep with another version of its file; wait for them, stop them with \
-         `kdgat sweep cancel {folder}`, or name another folder with --output",
+        "{folder}: other processes work on this sweep with another version of its file, its data or its teachers; wait for them, stop \
+         them with `kdgat sweep cancel {folder}`, or name another folder with --output",
         folder = folder.display()
     )]
     OtherPlan { folder: PathBuf },

@@ -81,7 +81,7 @@ fn expect_gpu(task: &Task, gpus: usize) -> Result<()> {
 }
 
 /// The models whose registered teachers a task reads.
-fn taught_by(task: &Task) -> Vec<ModelKind> {
+pub fn taught_by(task: &Task) -> Vec<ModelKind> {
     let made_before = |field: &str| task.inputs.iter().any(|input| input.field == field);
     let config = &task.config;
     let mut models = Vec::new();

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use super::Store;
 use super::duplicates::{Graphs, Survey};
 use super::id_set::IdSet;
@@ -11,9 +13,11 @@ use super::ingest::ingest;
 use super::journal::{JOURNAL, UnitRecord};
 use super::manifest::{FileEntry, Manifest, ShardEntry, SourceState, Totals};
 use super::options::BuildOptions;
+use super::parallel::in_parallel;
 use super::place::{Place, State, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, PlannedLog};
 use super::progress::{Event, Progress};
+use super::sources::digest_of;
 use crate::can::dataset::too_short;
 use crate::can::{Dataset, ReadReport, Role};
 use crate::graph::split::FileSplit;
@@ -80,6 +84,46 @@ pub fn find(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Res
         State::Fits(store) => Some(*store),
         State::Missing | State::Unfit(_) => None,
     })
+}
+
+/// Digest of the logs of `dataset`, by content, and of what they are for: what its store is made from, however it is cut.
+/// Found in the manifest of the store, if there is one and it fits; else all logs are read.
+///
+/// # Errors
+/// A log that cannot be read.
+pub fn sources_digest(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<String, StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    let known = match Place::new(stores_dir, plan.store_name()).state(dataset, &plan) {
+        Ok(State::Fits(store)) => store.manifest().files.iter().map(|entry| entry.source.blake3.clone()).collect(),
+        // Whoever needs the store says what is wrong with it.
+        Ok(State::Missing | State::Unfit(_)) | Err(_) => Vec::new(),
+    };
+    let digests = match known.len() == plan.logs.len() && known.iter().all(|digest| !digest.is_empty()) {
+        true => known,
+        false => digests_of(dataset, &plan, options.threads, progress)?,
+    };
+    let logs = plan.logs.iter().zip(digests);
+    let logs = logs.map(|(log, digest)| json!([log.folder, log.name, log.role, digest, log.labels_blake3]));
+    let logs: Vec<Value> = logs.collect();
+    Ok(blake3::hash(json!([dataset.name, logs]).to_string().as_bytes()).to_hex().to_string())
+}
+
+fn digests_of(
+    dataset: &Dataset,
+    plan: &Plan,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<String>, StoreError> {
+    let bytes = plan.logs.iter().map(|log| log.bytes).sum();
+    progress.report(&Event::Hashing { files: plan.logs.len(), bytes });
+    let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = if threads == 0 { cores() } else { threads };
+    in_parallel(plan.logs.len(), threads, |log, (): &mut ()| digest_of(&dataset.files[log].path))
 }
 
 /// The plan of a build that can be.

@@ -9,6 +9,8 @@ use crate::can::ReadReport;
 /// Something happened in a build.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// There is no store that tells the checksums of the logs: all are read for them.
+    Hashing { files: usize, bytes: u64 },
     /// Another process builds the same store; this one waits for it.
     Waiting { lock: &'a Path },
     /// There is a store, but it cannot be used.

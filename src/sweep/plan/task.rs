@@ -55,7 +55,8 @@ impl PartialEq for Places {
 /// One command, done once however many trials need it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Digest of what the result depends on.
+    /// Digest of what the result depends on: settings, other tasks, and once [`Plan::bind`] was called the content of the
+    /// data and of registered teachers.
     pub id: String,
     pub kind: TaskKind,
     /// The step of the file; `store` and `targets` are made where trials need them.
@@ -150,6 +151,39 @@ impl Plan {
         let places = || self.tasks.iter().enumerate().map(|(at, task)| (task.id.clone(), at)).collect();
         let at = *self.places.0.get_or_init(places).get(id)?;
         self.tasks.get(at).filter(|task| task.id == id)
+    }
+
+    /// Makes the digest of each task one of what it reads besides its settings and other tasks, too: `content` tells that, or
+    /// `None` where there is nothing else. Tasks and trials that follow from others get other digests with them, so that
+    /// results of another content are no results of theirs.
+    ///
+    /// # Errors
+    /// What `content` says.
+    pub fn bind<E>(&mut self, mut content: impl FnMut(&Task) -> Result<Option<String>, E>) -> Result<(), E> {
+        let mut bound: HashMap<String, String> = HashMap::new();
+        let renew = |id: &mut String, bound: &HashMap<String, String>| {
+            if let Some(new) = bound.get(id) {
+                id.clone_from(new);
+            }
+        };
+        for task in &mut self.tasks {
+            // Whatever it needs comes before it.
+            task.needs.iter_mut().for_each(|need| renew(need, &bound));
+            task.inputs.iter_mut().for_each(|input| renew(&mut input.task, &bound));
+            let settings = digest(task.kind, &task.config, &task.inputs);
+            let id = match content(task)? {
+                None => settings,
+                Some(content) => blake3::hash(format!("{settings} {content}").as_bytes()).to_hex()[..16].to_owned(),
+            };
+            bound.insert(std::mem::replace(&mut task.id, id.clone()), id);
+        }
+        for trial in &mut self.trials {
+            trial.tasks.iter_mut().for_each(|task| renew(task, &bound));
+            renew(&mut trial.measured, &bound);
+            trial.id = trial_id(&trial.tasks);
+        }
+        self.places = Places::default();
+        Ok(())
     }
 
     /// The field that the values of this axis are of.
@@ -251,6 +285,44 @@ mod tests {
         assert_eq!(copy.task(&task_id(0)).map(|task| task.id.clone()), Some(task_id(0)), "a copy has its own places");
         plan.tasks.swap(0, 1);
         assert!(plan.task(&task_id(0)).is_none(), "another task at that place is not taken for it");
+    }
+
+    #[test]
+    fn another_content_makes_other_tasks_of_all_that_follow_from_it() {
+        let task = |step: &str, kind, needs: &[&str], inputs: &[&str]| {
+            let mut config = Config::default();
+            config.model.size = step.to_owned();
+            let inputs = inputs.iter().map(|id| Input { field: "teacher_path".to_owned(), task: (*id).to_owned() });
+            let needs = needs.iter().map(|id| (*id).to_owned()).collect();
+            Task::new(kind, step, String::new(), config, needs, inputs.collect())
+        };
+        let store = task("store", TaskKind::Store, &[], &[]);
+        let teacher = task("teacher", TaskKind::Normal, &[&store.id], &[]);
+        let student = task("student", TaskKind::Normal, &[&store.id, &teacher.id], &[&teacher.id]);
+        let mut plan = crate::sweep::parts::plan("store", &Config::default(), 1, &Default::default());
+        let ids = vec![teacher.id.clone(), student.id.clone()];
+        let trial = Trial { id: trial_id(&ids), labels: Vec::new(), measured: student.id.clone(), tasks: ids };
+        (plan.tasks, plan.trials) = (vec![store, teacher, student], vec![trial]);
+
+        let bound = |content: &dyn Fn(&Task) -> Option<String>| {
+            let mut plan = plan.clone();
+            plan.bind(|task| Ok::<_, ()>(content(task))).unwrap();
+            let [store, teacher, student] = &plan.tasks[..] else { panic!("three tasks") };
+            assert_eq!(student.needs, [store.id.clone(), teacher.id.clone()]);
+            assert_eq!((&student.inputs[0].task, &teacher.needs[..]), (&teacher.id, &[store.id.clone()][..]));
+            let [trial] = &plan.trials[..] else { panic!("one trial") };
+            assert_eq!((&trial.measured, &trial.tasks[0]), (&student.id, &teacher.id));
+            assert!(plan.task(&trial.measured).is_some());
+            (store.id.clone(), teacher.id.clone(), student.id.clone(), trial.id.clone())
+        };
+        let first = bound(&|_| None);
+        assert_eq!(first.3, plan.trials[0].id, "nothing else is read: the digests stay");
+        let of_teacher = bound(&|task| (task.step == "teacher").then(|| "other".to_owned()));
+        assert_eq!(of_teacher.0, first.0);
+        assert!(of_teacher.1 != first.1 && of_teacher.2 != first.2 && of_teacher.3 != first.3, "{of_teacher:?}");
+        let [one, other] = ["one", "other"].map(|content| bound(&|_| Some(content.to_owned())));
+        assert!(one.0 != other.0 && one.1 != other.1 && one.2 != other.2 && one.3 != other.3);
+        assert_eq!(one, bound(&|_| Some("one".to_owned())));
     }
 
     fn task_id(at: usize) -> String {

@@ -1,0 +1,133 @@
+//! Content of what the tasks of a sweep read and no task makes: logs, registered teachers, files of weights.
+//!
+//! Results belong to the content, not to a path: when a log or a registered teacher has been replaced, the tasks that follow
+//! from it are other ones. What is not there has no content; who needs it says so.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::needs::taught_by;
+use crate::can::catalogue;
+use crate::config::{Config, ModelKind};
+use crate::distill::registry::{Registered, Registry};
+use crate::stage;
+use crate::sweep::plan::{Plan, Task, TaskKind};
+
+/// Makes the digests of all tasks those of what they read, too.
+///
+/// # Errors
+/// A log that is there and cannot be read.
+pub fn bind(plan: &mut Plan) -> Result<()> {
+    let mut contents = Contents::default();
+    plan.bind(|task| {
+        let mut parts: Vec<String> = contents.of_data(&task.config)?.into_iter().collect();
+        parts.extend(contents.of_weights(task));
+        Ok((!parts.is_empty()).then(|| parts.join(" ")))
+    })
+}
+
+/// The same for results in a folder that belongs to the content of the data already, as a pipeline's does.
+pub fn bind_weights(plan: &mut Plan) -> Result<()> {
+    let mut contents = Contents::default();
+    plan.bind(|task| {
+        let parts = contents.of_weights(task);
+        Ok((!parts.is_empty()).then(|| parts.join(" ")))
+    })
+}
+
+/// What was looked at: tasks share most of it.
+#[derive(Default)]
+struct Contents {
+    /// Names of datasets by path; `None`: it is not there.
+    names: BTreeMap<PathBuf, Option<String>>,
+    /// Digests of datasets, by all settings of how they are read.
+    data: BTreeMap<String, Option<String>>,
+    /// Paths of models that are found for a dataset, by what they are found by.
+    models: BTreeMap<String, Option<PathBuf>>,
+    /// Digests of weights by path.
+    weights: BTreeMap<PathBuf, Option<String>>,
+}
+
+impl Contents {
+    /// The name of the configured dataset, if it is there.
+    fn name(&mut self, config: &Config) -> Option<String> {
+        let Some(path) = &config.data.data else { return Some(catalogue::SIMULATED.to_owned()) };
+        let open = || catalogue::open(path, catalogue::data_folder().as_deref()).ok();
+        self.names.entry(path.clone()).or_insert_with(|| Some(open()?.name)).clone()
+    }
+
+    /// Digest of the logs that a task reads.
+    fn of_data(&mut self, config: &Config) -> Result<Option<String>> {
+        let key = serde_json::to_string(&config.data)?;
+        if let Some(known) = self.data.get(&key) {
+            return Ok(known.clone());
+        }
+        let digest = if self.name(config).is_some() { stage::data_digest(config)? } else { None };
+        self.data.insert(key, digest.clone());
+        Ok(digest)
+    }
+
+    /// Digests of all weights that a task reads and no other task makes, each with what it is for.
+    fn of_weights(&mut self, task: &Task) -> Vec<String> {
+        let mut found = Vec::new();
+        for (what, path) in self.paths_of_weights(task) {
+            let digest = self.weights.entry(path).or_insert_with_key(|path| digest_of(path));
+            found.extend(digest.as_ref().map(|digest| format!("{what}={digest}")));
+        }
+        found
+    }
+
+    fn paths_of_weights(&mut self, task: &Task) -> Vec<(&'static str, PathBuf)> {
+        let config = &task.config;
+        let is_made = |field: &str| task.inputs.iter().any(|input| input.field == field);
+        let given = [
+            ("teacher_path", &config.distillation.teacher_path),
+            ("difficulty_model", &config.curriculum.difficulty_model),
+            (FUSED[0].0, &config.fusion.fusion_vgae),
+            (FUSED[1].0, &config.fusion.fusion_gat),
+        ];
+        let given = given.into_iter().filter(|(field, _)| !is_made(field));
+        let mut paths: Vec<(&str, PathBuf)> = given.filter_map(|(field, path)| Some((field, path.clone()?))).collect();
+        let Some(dataset) = self.name(config) else { return paths };
+        let registry = &config.distillation.teachers_dir;
+        for model in taught_by(task) {
+            // One that is not there may be registered before it is needed.
+            let find = || Some(Registry::new(registry).find(&dataset, model.as_str()).ok()?.weights_path);
+            let key = format!("{registry:?} {dataset} {model}");
+            paths.extend(self.models.entry(key).or_insert_with(find).clone().map(|path| (model.as_str(), path)));
+        }
+        if task.kind == TaskKind::Fusion {
+            let open =
+                FUSED.iter().filter(|(field, _)| !is_made(field) && paths.iter().all(|(known, _)| known != field));
+            let mut found = Vec::new();
+            for (field, model) in open {
+                let find = || stage::model_of_dataset(config, &dataset, *model).ok();
+                let key = format!("{registry:?} {dataset} {model} {} {:?}", config.model.size, config.output.runs_dir);
+                found.extend(self.models.entry(key).or_insert_with(find).clone().map(|path| (*field, path)));
+            }
+            paths.extend(found);
+        }
+        paths
+    }
+}
+
+/// Fields of the models that are fused.
+const FUSED: [(&str, ModelKind); 2] = [("fusion_vgae", ModelKind::Vgae), ("fusion_gat", ModelKind::Gat)];
+
+/// Digest of weights and of what is said of them beside; `None` where they cannot be read. A teacher is known by the digest that
+/// its `config.json` names: weights with another one are refused when they are loaded.
+fn digest_of(path: &Path) -> Option<String> {
+    if let Ok(Registered { config, .. }) = Registered::open(path)
+        && !config.weights_digest.is_empty()
+    {
+        let said = json!([config.weights_digest, config.architecture_text(), config.vocabulary, config.foreign_ids]);
+        return Some(blake3::hash(said.to_string().as_bytes()).to_hex().to_string());
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path).ok()?).ok()?;
+    Some(hasher.finalize().to_hex().to_string())
+}
