@@ -177,3 +177,39 @@ fn the_name_of_a_job_is_one_word() {
     let said = workplace.success(&["sweep", "my sweep.toml", "--dry-run", "--executor", "slurm"]);
     assert!(said.contains("\n#SBATCH --job-name=kdgat-my_sweep-student\n"), "{said}");
 }
+
+#[test]
+fn the_name_of_a_folder_is_no_command_of_a_job() {
+    let workplace = Workplace::new();
+    let text = SMALL.replace("\n[[axis]]", "\nset = { use_kd = false }\n[[axis]]");
+    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
+    let evil = "a\ntouch owned\n";
+    for executor in ["slurm", "ray"] {
+        for more in [&["--dry-run"][..], &[]] {
+            let arguments = [&["sweep", "small.toml", "--executor", executor, "--output", evil], more].concat();
+            let said = workplace.refused(&arguments);
+            assert!(said.contains("control character") && said.contains("--output"), "{said}");
+        }
+    }
+    assert!(!workplace.path().join(evil).exists() && !workplace.path().join("owned").exists());
+    let arguments = ["sweep", "small.toml", "--executor", "slurm", "--output", "50%j", "--dry-run"];
+    let said = workplace.success(&arguments);
+    assert!(said.contains("/50%%j/slurm/student-%A_%a.log\n"), "{said}");
+    assert!(said.lines().any(|line| line.contains(" sweep work ") && line.contains("/50%j ")), "{said}");
+}
+
+#[test]
+fn no_shipped_sweep_selects_on_the_test_folders() {
+    for (name, _) in SHIPPED {
+        let plan = shipped(name, &[]);
+        assert_eq!(plan.caveat(), None, "{name}");
+    }
+    // Of one trial nothing is selected; of several the best is.
+    assert!(shipped("pipeline", &["lr=0.001,0.002"]).caveat().unwrap().contains("selected on the test folders"));
+    let workplace = Workplace::new();
+    let text = find(Path::new("student-sizes")).unwrap().text.replace("validation_roc_auc", "test_01_known_attack/f1");
+    std::fs::write(workplace.path().join("tested.toml"), text).unwrap();
+    let said = workplace.success(&["sweep", "tested.toml", "--dry-run"]);
+    assert!(said.contains("the best will be selected on the test folders, so better than"), "{said}");
+    assert!(said.contains("`metric = \"validation_roc_auc\"` selects on validation data"), "{said}");
+}

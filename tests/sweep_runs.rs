@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::cli::{Workplace, said};
+use kdgat::can::{SimulationOptions, simulate};
+use support::cli::{SMALL_TEACHER, Workplace, said};
 
 /// 12 short trials: 3 values, 2 values, 2 seeds.
 const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
@@ -268,10 +269,11 @@ fn cancelled_from_outside_it_saves_and_can_go_on() {
 fn what_fails_is_told_and_what_needs_it_is_not_begun() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 1, "[[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n");
-    let registered = workplace.path().join("teachers/small/vgae/config.json");
-    let whole = std::fs::read_to_string(&registered).unwrap();
-    let digest = json(&registered)["weights_digest"].as_str().unwrap().to_owned();
-    std::fs::write(&registered, whole.replace(&digest, &digest.replace(|_: char| true, "0"))).unwrap();
+    let registered = workplace.path().join("teachers/small/vgae/weights.safetensors");
+    let whole = std::fs::read(&registered).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&registered, damaged).unwrap();
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = table(&workplace, "failed");
@@ -336,8 +338,8 @@ fn a_chain_trains_its_own_teacher_once_and_leaves_the_registry_alone() {
          [[step]]\nname = \"evaluate\"\ncommand = \"evaluate\"\nfrom = {{ runs = \"student\" }}\n\
          [[axis]]\nfield = \"kd_alpha\"\nvalues = [0.4, 0.8]\nsteps = [\"student\"]\n"
     );
-    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
-    workplace.success(&sweep(&["--output", "chain"]));
+    std::fs::write(workplace.path().join("small.toml"), &text).unwrap();
+    let said_best = workplace.success(&sweep(&["--output", "chain"]));
     let rows = table(&workplace, "chain");
     assert_eq!(rows.len(), 2);
     for row in &rows {
@@ -349,4 +351,129 @@ fn a_chain_trains_its_own_teacher_once_and_leaves_the_registry_alone() {
     assert_eq!(tasks(&workplace, "chain", "teacher").len(), 1);
     assert!(!workplace.path().join("teachers").exists(), "the sweep registered its teacher for everyone");
     assert_eq!(std::fs::read_dir(workplace.path().join("stores/targets")).unwrap().count(), 1);
+
+    // Where the best was selected is said beside it, on the console and in every report.
+    const CAVEAT: &str = "selected on the test folders, so better than it will be on new data";
+    let best = said_best.lines().find(|line| line.starts_with("best: roc_auc ")).unwrap();
+    assert!(best.contains(&format!(" ({CAVEAT}) with kd_alpha=")), "{best}");
+    let report = |folder: &str| {
+        workplace.success(&["sweep", "report", folder]);
+        ["report.md", "report.html"]
+            .map(|name| std::fs::read_to_string(workplace.path().join(folder).join(name)).unwrap())
+    };
+    for text in report("chain") {
+        assert!(text.contains(&format!("roc_auc is {CAVEAT}.")), "{text}");
+        assert!(!text.contains("test roc_auc"), "{text}");
+    }
+    // Without a metric the same trials are compared on validation data, and the test results stand beside.
+    let text = text.replace("metric = \"roc_auc\"\ndirection = \"maximize\"\n", "");
+    std::fs::write(workplace.path().join("small.toml"), text).unwrap();
+    let said_best = workplace.success(&sweep(&["--output", "chain"]));
+    assert!(said_best.contains("best: validation_roc_auc 0.") && !said_best.contains(CAVEAT), "{said_best}");
+    assert!(table(&workplace, "chain").iter().all(|row| row["attempts"] == "1"), "trained again for another metric");
+    for text in report("chain") {
+        assert!(text.contains("Selected by validation_roc_auc; the test folders had no part in that."), "{text}");
+        assert!(text.contains("test f1") && text.contains("test roc_auc") && !text.contains(CAVEAT), "{text}");
+    }
+}
+
+/// Trial and metric of the only row.
+fn only_row(workplace: &Workplace, folder: &str) -> [String; 2] {
+    let rows = table(workplace, folder);
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0]["state"].as_str(), rows[0]["attempts"].as_str()), ("done", "1"), "{rows:?}");
+    ["trial", "metric"].map(|name| rows[0][name].clone())
+}
+
+/// The first log without attacks of a simulated dataset.
+fn first_log(data: &Path) -> PathBuf {
+    let paths = |folder: &Path| {
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let folder =
+        paths(data).into_iter().find(|path| path.file_name().unwrap().to_string_lossy().starts_with("train_01"));
+    paths(&folder.unwrap()).remove(0)
+}
+
+/// A line of a log with the frame's data from back to front.
+fn with_other_data(line: &str) -> String {
+    let mut columns: Vec<String> = line.split(',').map(str::to_owned).collect();
+    if columns[2].bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        columns[2] = columns[2].chars().rev().collect();
+    }
+    columns.join(",")
+}
+
+#[test]
+fn results_belong_to_the_content_of_the_data() {
+    let workplace = Workplace::new();
+    let datasets = tempfile::tempdir().unwrap();
+    let data = datasets.path().join("small");
+    let options = SimulationOptions {
+        attack_free_drives: 2,
+        attack_free_frames: 10_000,
+        with_attacks_frames: 10_000,
+        test_frames: 10_000,
+        gzip: false,
+        ..SimulationOptions::default()
+    };
+    simulate(&options, &data).unwrap();
+    write_file(&workplace, 2, "seeds = [1]");
+    let run = || {
+        let arguments = sweep(&["--output", "kept", "--set", "use_kd=false"]);
+        let output = workplace.command(&arguments).env("KDGAT_DATA", &data).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        (only_row(&workplace, "kept"), tasks(&workplace, "kept", "student").len())
+    };
+    let first = run();
+    assert_eq!(run(), first, "nothing has changed");
+
+    // A time is no content, and neither is a copy of the same log.
+    let log = first_log(&data);
+    let old = std::fs::read_to_string(&log).unwrap();
+    std::fs::remove_file(&log).unwrap();
+    std::fs::write(&log, &old).unwrap();
+    std::fs::remove_dir_all(workplace.path().join("stores")).unwrap();
+    assert_eq!(run(), first, "the same content");
+
+    // Another log of the same size under the same name.
+    let new: Vec<String> = old.lines().map(with_other_data).collect();
+    std::fs::write(&log, new.join("\n") + "\n").unwrap();
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), old.len() as u64);
+    let second = run();
+    assert!(second.0[0] != first.0[0] && second.0[1] != first.0[1], "{first:?} {second:?}");
+    assert_eq!(second.1, 2, "the results of the old data are kept");
+    assert_eq!(run(), second);
+    std::fs::write(&log, &old).unwrap();
+    assert_eq!(run().0, first.0, "the old data have their old results");
+    assert_eq!(tasks(&workplace, "kept", "student").len(), 2);
+}
+
+#[test]
+fn results_belong_to_the_registered_teacher() {
+    let workplace = Workplace::with_teacher();
+    write_file(&workplace, 2, "seeds = [1]");
+    workplace.success(&sweep(&["--output", "taught"]));
+    let first = only_row(&workplace, "taught");
+    std::fs::rename(workplace.path().join("teachers"), workplace.path().join("old")).unwrap();
+    workplace.success(&[&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--seed", "7"]].concat());
+    workplace.success(&sweep(&["--output", "taught"]));
+    let second = only_row(&workplace, "taught");
+    assert!(second[0] != first[0] && second[1] != first[1], "{first:?} {second:?}");
+    assert_eq!(tasks(&workplace, "taught", "targets").len(), 2);
+    assert_eq!(tasks(&workplace, "taught", "store").len(), 1, "no teacher is in a store");
+    // As a file that a step names, too.
+    let named = |folder: &str| {
+        let path = format!("student.teacher_path={folder}/small/vgae/weights.safetensors");
+        workplace.success(&sweep(&["--output", "named", "--set", &path]));
+        only_row(&workplace, "named")
+    };
+    let of_old = named("old");
+    std::fs::rename(workplace.path().join("old"), workplace.path().join("older")).unwrap();
+    std::fs::rename(workplace.path().join("teachers"), workplace.path().join("old")).unwrap();
+    let of_new = named("old");
+    assert!(of_new[0] != of_old[0], "{of_old:?} {of_new:?}");
+    assert_eq!((&of_old[1], &of_new[1]), (&first[1], &second[1]));
 }

@@ -250,7 +250,8 @@ fn summary(folder: &SweepFolder, plan: &Plan, ended: Ended) -> Result<ExitCode> 
     let known = rows.iter().filter_map(|row| Some((row.metric.filter(|_| row.status.is_done())?, row)));
     let best = known.reduce(|best, other| if plan.direction.prefers(other.0, best.0) { other } else { best });
     if let Some((metric, row)) = best {
-        eprintln!("best: {} {metric:.6} with {}", plan.metric, plan.describe(&row.trial));
+        let caveat = plan.caveat().map_or(String::new(), |caveat| format!(" ({caveat})"));
+        eprintln!("best: {} {metric:.6}{caveat} with {}", plan.metric, plan.describe(&row.trial));
     }
     let failed = count(Status::Failed) + count(Status::Blocked);
     eprintln!(

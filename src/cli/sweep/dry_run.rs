@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 
 use super::{Executor, SweepArgs, counts, local_slots};
-use crate::sweep::plan::{Found, Plan};
+use crate::sweep::plan::{self, Found, Plan};
 use crate::sweep::state::SweepFolder;
 use crate::sweep::{ray, slurm};
 
@@ -25,6 +25,13 @@ pub fn described(args: &SweepArgs, found: &Found, plan: &Plan, folder: &SweepFol
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(text, "sweep {}: {}", plan.name, found.file.description);
+    if let Some(caveat) = plan.caveat() {
+        let _ = writeln!(
+            text,
+            "the best will be {caveat}; `metric = \"{}\"` selects on validation data",
+            plan::metric::OF_VALIDATION
+        );
+    }
     let _ = writeln!(text, "{} {}; folder {}", plan.direction.as_str(), plan.metric, folder.path().display());
     let _ = writeln!(text, "{} trials, {}; {how}", plan.trials.len(), counts(plan));
     for line in asked {

@@ -41,7 +41,12 @@ pub fn draw(folder: &SweepFolder, plan: &Plan, rows: &[Row]) -> Result<Vec<Drawn
         drawn.push(
             Figure {
                 slug: slug(&format!("sweep {} {axis}", plan.name)),
-                title: format!("{} by {axis}: the best mean, {}, is that of {best}", plan.metric, short(mean(of_best))),
+                title: format!(
+                    "{} by {axis}: the best mean, {}{}, is that of {best}",
+                    plan.metric,
+                    short(mean(of_best)),
+                    plan.caveat().map_or(String::new(), |caveat| format!(" ({caveat})"))
+                ),
                 reading: format!(
                     "A disc is a trial, the bar the mean over everything else that varies ({} {}).",
                     plan.direction.as_str(),

@@ -59,10 +59,11 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
             trials.push(trial);
         }
     }
+    let (metric, direction) = file.metric();
     Ok(Plan {
         name: name.to_owned(),
-        metric: file.metric.clone(),
-        direction: file.direction,
+        metric: metric.to_owned(),
+        direction,
         retries: file.retries,
         early_stopping: file.early_stopping.clone(),
         resources: file.resources.clone(),

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::metric;
 use crate::config::{ByteSize, Stage};
 use crate::sweep::SweepError;
 use crate::sweep::early::EarlyStopping;
@@ -18,11 +19,11 @@ pub struct SweepFile {
     /// What it is for.
     #[serde(default)]
     pub description: String,
-    /// What trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`.
-    pub metric: String,
-    /// Which metric is better.
-    #[serde(default)]
-    pub direction: Direction,
+    /// What trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`. When left
+    /// out, one of the validation data: see [`Self::metric`].
+    pub metric: Option<String>,
+    /// Which metric is better; smaller ones when left out beside a metric.
+    pub direction: Option<Direction>,
     /// The step whose metric it is; the last one when left out.
     pub measure: Option<String>,
     /// How the values of the axes are put together.
@@ -263,6 +264,23 @@ impl SweepFile {
     /// Reads the text of a sweep file; `name` is only named in errors.
     pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
         parse(name, text)
+    }
+
+    /// The step whose metric is compared; none where there is no such step.
+    pub fn measured(&self) -> Option<&Step> {
+        match &self.measure {
+            Some(name) => self.step.iter().find(|step| step.name == *name),
+            None => self.step.last(),
+        }
+    }
+
+    /// The metric that trials are compared by, and which values of it are better. When left out it is one of the validation
+    /// data, so that test results are none of the best of many.
+    pub fn metric(&self) -> (&str, Direction) {
+        match &self.metric {
+            Some(metric) => (metric, self.direction.unwrap_or_default()),
+            None => metric::default_of(self.measured().map(|step| step.command)),
+        }
     }
 
     /// Reads a file.

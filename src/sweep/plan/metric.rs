@@ -1,6 +1,6 @@
 //! Names of the metrics that a step can have, so that a misspelt one is told before anything runs.
 
-use super::file::{StepCommand, SweepFile};
+use super::file::{Direction, StepCommand, SweepFile};
 use crate::config::nearest;
 use crate::evaluate::metrics::METRICS;
 use crate::fusion;
@@ -17,27 +17,57 @@ pub const SIZES: [&str; 2] = [PARAMETERS, "file_bytes"];
 /// What an evaluation says of a model's speed.
 pub const SPEEDS: [&str; 2] = ["ms_per_graph_batch_1", "ms_per_graph_batch_512"];
 
+/// What an evaluation says of the validation data: trials can be compared by it, and the test folders remain a test.
+pub const OF_VALIDATION: &str = "validation_roc_auc";
+/// Loss of the task alone on the validation data: weights of distillation, which may differ between trials, are not in it.
+const VAL_TASK_LOSS: &str = "val_task_loss";
+const VAL_LOSS: &str = "val_loss";
+/// What is said beside a number that is the best of several on the test folders.
+pub const SELECTED_ON_TEST: &str = "selected on the test folders, so better than it will be on new data";
+
+/// The metric of a file that names none, by the command of its measured step: always one of the validation data.
+pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
+    match command {
+        Some(StepCommand::Evaluate) => (OF_VALIDATION, Direction::Maximize),
+        Some(StepCommand::Fusion) | None => (VAL_LOSS, Direction::Minimize),
+        Some(StepCommand::Autoencoder | StepCommand::Normal | StepCommand::Curriculum) => {
+            (VAL_TASK_LOSS, Direction::Minimize)
+        }
+    }
+}
+
+/// Whether a metric of an evaluation is a result of the test folders, and not of the validation data or of the model itself.
+pub fn is_of_tests(metric: &str) -> bool {
+    METRICS.contains(&last_part(metric))
+}
+
 /// What is wrong with the file's metrics.
 pub fn problems(file: &SweepFile) -> Vec<String> {
-    let measured = match &file.measure {
-        Some(name) => file.step.iter().find(|step| step.name == *name),
-        None => file.step.last(),
-    };
     // That there is no such step is told elsewhere.
-    let Some(step) = measured else { return Vec::new() };
+    let Some(step) = file.measured() else { return Vec::new() };
+    let (metric, direction) = file.metric();
     let unknown = |place: &str, found: &str, known: Vec<String>| {
         let near = nearest(last_part(found), known.iter().map(String::as_str));
         format!("{place}: step `{}` has no metric `{found}`; the nearest is `{near}`", step.name)
     };
     let mut problems = Vec::new();
     let known = results(step.command);
-    let found = if step.command == StepCommand::Evaluate { last_part(&file.metric) } else { &file.metric };
-    if !known.iter().any(|name| name == found) {
-        problems.push(unknown("metric", &file.metric, known));
+    let is_of_folder = step.command == StepCommand::Evaluate && metric.contains('/') && is_of_tests(metric);
+    if !is_of_folder && !known.iter().any(|name| name == metric) {
+        problems.push(unknown("metric", metric, known));
+    }
+    if let (None, Some(given)) = (&file.metric, file.direction.filter(|given| *given != direction)) {
+        problems.push(format!(
+            "direction = \"{}\" without a metric: step `{}` is then compared by `{metric}`, which is to {}; name the `metric`, \
+             or leave the direction out",
+            given.as_str(),
+            step.name,
+            direction.as_str()
+        ));
     }
     let Some(rule) = &file.early_stopping else { return problems };
     let known = columns(step.command);
-    let found = rule.metric.as_ref().unwrap_or(&file.metric);
+    let found = rule.metric.as_deref().unwrap_or(metric);
     if known.is_empty() {
         // An evaluation has no epochs; the rule would never end anything, and nobody would know.
         problems.push(format!(
@@ -49,7 +79,7 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
         problems.push(format!(
             "[early_stopping]: `{PARAMETERS}` is the same in every epoch; name a column to look at, e.g. metric = \"val_loss\""
         ));
-    } else if !known.contains(found) && (rule.metric.is_some() || problems.is_empty()) {
+    } else if !known.iter().any(|name| name == found) && (rule.metric.is_some() || problems.is_empty()) {
         problems.push(unknown("[early_stopping] metric", found, known));
     }
     problems.extend(direction_problem(file, rule));
@@ -58,17 +88,17 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
 
 /// Which values of another column are better does not follow from the sweep's metric.
 fn direction_problem(file: &SweepFile, rule: &EarlyStopping) -> Option<String> {
-    let other = rule.metric.as_ref().filter(|metric| **metric != file.metric);
+    let (own, own_direction) = file.metric();
+    let other = rule.metric.as_ref().filter(|metric| *metric != own);
     match (other, rule.direction) {
         (Some(metric), None) => Some(format!(
-            "[early_stopping] metric = \"{metric}\" is not the sweep's metric `{}`, so say which values of it are better: \
-             direction = \"minimize\" or \"maximize\"",
-            file.metric
+            "[early_stopping] metric = \"{metric}\" is not the sweep's metric `{own}`, so say which values of it are better: \
+             direction = \"minimize\" or \"maximize\""
         )),
-        (None, Some(direction)) if direction != file.direction => Some(format!(
+        (None, Some(direction)) if direction != own_direction => Some(format!(
             "[early_stopping] direction = \"{}\" contradicts the sweep's own (\"{}\") for the same metric; leave it out",
             direction.as_str(),
-            file.direction.as_str()
+            own_direction.as_str()
         )),
         _ => None,
     }
@@ -82,7 +112,14 @@ fn last_part(name: &str) -> &str {
 /// What a step of this command has come to.
 fn results(command: StepCommand) -> Vec<String> {
     if command == StepCommand::Evaluate {
-        return METRICS.iter().chain(&SIZES).chain(&SPEEDS).map(|name| (*name).to_owned()).collect();
+        let of_validation = [OF_VALIDATION];
+        return METRICS
+            .iter()
+            .chain(&of_validation)
+            .chain(&SIZES)
+            .chain(&SPEEDS)
+            .map(|name| (*name).to_owned())
+            .collect();
     }
     let mut known = columns(command);
     known.retain(|name| !PROGRESS.contains(&name.as_str()));
@@ -127,6 +164,7 @@ mod tests {
             ("f1", "evaluate"),
             ("test_01_known_attack/roc_auc", "evaluate"),
             ("ms_per_graph_batch_1", "evaluate"),
+            ("validation_roc_auc", "evaluate"),
         ] {
             assert_eq!(problem(metric, command, ""), None);
         }
@@ -142,6 +180,30 @@ mod tests {
         for (metric, command) in [("seconds", "normal"), ("curriculum_ratio", "normal"), ("f1", "fusion")] {
             assert!(problem(metric, command, "").is_some(), "{metric} of {command}");
         }
+    }
+
+    #[test]
+    fn without_a_metric_it_is_one_of_the_validation_data() {
+        let read = |command: &str, more: &str| {
+            let text = format!("{more}\n[[step]]\nname = \"one\"\ncommand = \"{command}\"\n");
+            SweepFile::parse("test", &text).unwrap()
+        };
+        for (command, metric, direction) in [
+            ("autoencoder", "val_task_loss", Direction::Minimize),
+            ("normal", "val_task_loss", Direction::Minimize),
+            ("curriculum", "val_task_loss", Direction::Minimize),
+            ("fusion", "val_loss", Direction::Minimize),
+            ("evaluate", "validation_roc_auc", Direction::Maximize),
+        ] {
+            let file = read(command, "");
+            assert_eq!(file.metric(), (metric, direction));
+            assert_eq!(problems(&file), Vec::<String>::new(), "{command}");
+            assert!(!is_of_tests(metric));
+        }
+        let said = problems(&read("evaluate", "direction = \"minimize\"")).join("\n");
+        assert!(said.contains("compared by `validation_roc_auc`, which is to maximize"), "{said}");
+        assert!(is_of_tests("f1") && is_of_tests("test_01/roc_auc") && !is_of_tests("ms_per_graph_batch_1"));
+        assert!(problem("test_01/ms_per_graph_batch_1", "evaluate", "").is_some(), "a folder has no speed");
     }
 
     #[test]

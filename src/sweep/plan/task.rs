@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use super::file::{Direction, Resources};
+use super::metric;
 use crate::config::{self, Config, Field, Stage};
 use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
@@ -144,6 +145,13 @@ impl Plan {
         }
         let mut letters = self.name.chars();
         letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+    }
+
+    /// What has to be said beside the best of several trials; `None` where it was not selected on the test folders.
+    pub fn caveat(&self) -> Option<&'static str> {
+        let evaluates = |trial: &Trial| self.task(&trial.measured).is_some_and(|task| task.kind == TaskKind::Evaluate);
+        let selects = self.trials.len() > 1 && self.trials.first().is_some_and(evaluates);
+        (selects && metric::is_of_tests(&self.metric)).then_some(metric::SELECTED_ON_TEST)
     }
 
     /// The task of this digest.

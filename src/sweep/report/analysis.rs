@@ -9,6 +9,9 @@ const SEED: &str = "seed";
 /// The axis of datasets.
 const DATA: &str = "data";
 
+/// What is shown of the test folders beside a metric that was selected elsewhere.
+pub const TESTS: [&str; 2] = ["f1", "roc_auc"];
+
 /// Names and values of axes.
 type Settings = Vec<(String, String)>;
 
@@ -25,6 +28,8 @@ pub struct Group {
     pub parameters: Option<f64>,
     /// Milliseconds a graph, one at a time, where it was evaluated.
     pub latency: Option<f64>,
+    /// F1 and ROC AUC over the test folders, where it was evaluated.
+    pub tests: [Option<Summary>; TESTS.len()],
     /// Nothing is at once smaller, faster and better.
     pub on_front: bool,
 }
@@ -93,6 +98,7 @@ fn group(settings: Settings, rows: &[&Row]) -> Group {
         peak_memory_bytes: done.iter().map(|row| row.peak_memory_bytes).max().unwrap_or(0),
         parameters: mean("parameters"),
         latency: mean("ms_per_graph_batch_1"),
+        tests: TESTS.map(|name| summarize(&values(name))),
         on_front: false,
     }
 }

@@ -1,8 +1,8 @@
 //! The report as tables: for Markdown, and for a page.
 
-use super::analysis::{Comparison, Effect, Group, best, effects, groups};
+use super::analysis::{Comparison, Effect, Group, TESTS, best, effects, groups};
 use super::statistics::Summary;
-use crate::sweep::plan::Plan;
+use crate::sweep::plan::{Plan, metric};
 use crate::sweep::state::Row;
 
 /// A titled table; the first columns are texts.
@@ -52,12 +52,25 @@ fn group_row(group: &Group) -> Vec<String> {
     row
 }
 
+/// The best of each dataset. Selected on validation data, it is shown with what it comes to on the test folders.
 fn table_of_best(plan: &Plan, groups: &[Group]) -> Table {
-    let row = |(dataset, group): (String, &Group)| vec![dataset, group.describe(), mean(group.metric)];
+    let is_tested = |group: &Group| group.tests.iter().any(Option::is_some);
+    let shows_tests = !metric::is_of_tests(&plan.metric) && groups.iter().any(is_tested);
+    let tests = |group: &Group| if shows_tests { group.tests.map(mean).to_vec() } else { Vec::new() };
+    let row = |(dataset, group): (String, &Group)| {
+        [vec![dataset, group.describe(), mean(group.metric)], tests(group)].concat()
+    };
+    let mut header = vec!["dataset".to_owned(), "settings".to_owned(), plan.metric.clone()];
+    header.extend(TESTS.iter().filter(|_| shows_tests).map(|name| format!("test {name}")));
+    let note = match plan.caveat() {
+        Some(caveat) => format!("{} is {caveat}.", plan.metric),
+        None if shows_tests => format!("Selected by {}; the test folders had no part in that.", plan.metric),
+        None => String::new(),
+    };
     Table {
         title: "Best per dataset".to_owned(),
-        note: String::new(),
-        header: vec!["dataset".to_owned(), "settings".to_owned(), plan.metric.clone()],
+        note,
+        header,
         rows: best(plan, groups).into_iter().map(row).collect(),
     }
 }
@@ -86,7 +99,10 @@ fn table_of_front(plan: &Plan, groups: &[Group]) -> Table {
     };
     Table {
         title: "Pareto front".to_owned(),
-        note: "Nothing is at once smaller, faster (where it was evaluated) and better than these.".to_owned(),
+        note: format!(
+            "Nothing is at once smaller, faster (where it was evaluated) and better than these.{}",
+            plan.caveat().map_or(String::new(), |caveat| format!(" {} is {caveat}.", plan.metric))
+        ),
         header: ["settings", "parameters", "ms a graph", &plan.metric].map(str::to_owned).to_vec(),
         rows: front.iter().map(row).collect(),
     }

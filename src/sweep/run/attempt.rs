@@ -16,7 +16,7 @@ use super::relief::out_of_memory;
 use crate::config;
 use crate::files;
 use crate::sweep::SweepError;
-use crate::sweep::plan::{Plan, Task, TaskKind};
+use crate::sweep::plan::{Plan, Task, TaskKind, metric};
 use crate::sweep::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
 use crate::torch::allocator;
 
@@ -246,6 +246,11 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
         let wrong = match measured {
             Some(value) if value.is_finite() => return Ok(()),
             Some(value) => format!("`{}` is {value}, so that the trial cannot be compared", plan.metric),
+            None if plan.metric == metric::OF_VALIDATION => format!(
+                "it has no `{}`: its validation data have only windows with an attack, or only ones without; compare trials \
+                 by another `metric`",
+                plan.metric
+            ),
             None => format!("it has no metric `{}` (there are: {})", plan.metric, known()),
         };
         (state.status, state.reason) = (Status::Failed, Some(wrong));

@@ -63,7 +63,7 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
 }
 
 /// What an evaluation says of the model in `run`, at its recorded threshold: the mean of every metric over the test folders
-/// that have it, and each folder's own as `folder/metric`; its size and its speed.
+/// that have it, and each folder's own as `folder/metric`; its ROC AUC on the validation data; its size and its speed.
 pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
     let path = folder.join("metrics.json");
     let damaged = |found: &str| SweepError::Damaged { path: path.clone(), found: found.to_owned() };
@@ -91,7 +91,7 @@ pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
         }
     }
     metrics.extend(sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))));
-    for name in metric::SIZES {
+    for name in metric::SIZES.into_iter().chain([metric::OF_VALIDATION]) {
         metrics.extend(model[name].as_f64().map(|value| (name.to_owned(), value)));
     }
     for name in metric::SPEEDS {
@@ -132,12 +132,12 @@ mod tests {
             row("test_03", "0.5", None),
         ];
         let folder = tempfile::tempdir().unwrap();
-        let model = json!({ "paths": [folder.path().join("1/best.safetensors")], "results": results });
+        let model = json!({ "paths": [folder.path().join("1/best.safetensors")], "results": results, "validation_roc_auc": 0.75 });
         let report = json!({ "models": [model] }).to_string();
         std::fs::write(folder.path().join("metrics.json"), report).unwrap();
         let found = of_evaluation(folder.path(), &folder.path().join("1")).unwrap().metrics;
         assert_eq!((found["test_01/f1"], found["test_02/f1"]), (0.8, 0.6));
         assert!((found["f1"] - 0.7).abs() < 1e-12 && !found.contains_key("test_03/f1"), "{found:?}");
-        assert_eq!(found["roc_auc"], 0.5);
+        assert_eq!((found["roc_auc"], found["validation_roc_auc"]), (0.5, 0.75));
     }
 }
