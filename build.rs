@@ -2,11 +2,12 @@
 //! path, so that what cargo builds runs without LD_LIBRARY_PATH.
 
 const SHIM: &str = "src/torch/shim";
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "autograd.cpp",
     "parallel.cpp",
     "allocator.cpp",
     "device.cpp",
+    "draw.cpp",
     "graph.cpp",
     "mapped.cpp",
     "version.cpp",

@@ -14,6 +14,7 @@ use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::parameters::{FreshParameters, NamedTensor};
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, Gat, GatConfig, GatV2Conv, ModelError, Scope, Vgae, VgaeConfig};
+use kdgat::torch::draw;
 use tch::{Device, Kind, Tensor};
 
 struct Quiet;
@@ -52,12 +53,12 @@ fn the_layer_equals_its_formula() {
     let mut tensors = parameters.into_tensors();
     let names: Vec<&str> = tensors.iter().map(|named| named.name.as_str()).collect();
     assert_eq!(names, GatV2Conv::TENSORS);
-    tch::manual_seed(5);
-    for named in &mut tensors {
-        let _ = tch::no_grad(|| named.tensor.normal_(0.0, 0.5));
+    for (seed, named) in (5..).zip(&mut tensors) {
+        let drawn = draw::normal(&named.tensor.size(), Kind::Float, seed).unwrap();
+        tch::no_grad(|| named.tensor.copy_(&(drawn * 0.5)));
     }
     let nodes = batch.num_nodes();
-    let x = Tensor::randn([nodes, input], (Kind::Float, Device::Cpu));
+    let x = draw::normal(&[nodes, input], Kind::Float, 4).unwrap();
     let attributes = scaling.apply(batch.edge_attributes.as_ref().unwrap()).unwrap();
 
     let table = |name: &str| rows(&tensors.iter().find(|named| named.name == name).unwrap().tensor);

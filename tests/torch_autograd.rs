@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kdgat::torch::autograd::{self, Forward, Function, apply, backward_from, gradients};
 use kdgat::torch::checkpoint::checkpoint;
+use kdgat::torch::draw;
 use kdgat::torch::grad::{clear_grad, detached_leaves, set_grad};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -263,4 +264,20 @@ fn an_error_in_a_recomputation_arrives() {
     let outputs = checkpoint(body, &[&x], &[]).unwrap();
     let error = autograd::backward_from(&[&outputs[0].sum(Kind::Float)], &[None], false).unwrap_err().to_string();
     assert!(error.contains("checkpoint: no memory left for it"), "{error}");
+}
+
+/// Weights of a seed are those of earlier versions, which drew them from the generator of the process. No other test of this
+/// file draws from that one.
+#[test]
+fn a_generator_of_its_own_gives_the_numbers_of_the_default_one() {
+    for seed in [0, 7, u64::MAX - 5] {
+        for size in [3, 16, 1000] {
+            tch::manual_seed(seed as i64);
+            let expected = Tensor::empty([size], (Kind::Float, Device::Cpu)).uniform_(-0.25, 0.25);
+            assert_eq!(draw::uniform(&[size], Kind::Float, -0.25, 0.25, seed).unwrap(), expected, "{seed}, {size}");
+            tch::manual_seed(seed as i64);
+            let expected = Tensor::randn([size], (Kind::Float, Device::Cpu));
+            assert_eq!(draw::normal(&[size], Kind::Float, seed).unwrap(), expected, "{seed}, {size}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::ModelError;
 use super::fused::step_seed::LayerId;
 use crate::random;
-use crate::torch::resolve_vector_math;
+use crate::torch::{draw, resolve_vector_math};
 
 /// How a new parameter is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -118,10 +118,8 @@ impl FreshParameters {
 
     fn draw(&self, name: &str, shape: &[i64], kind: Kind, init: Init) -> Result<Tensor, ModelError> {
         // Drawn on the CPU, so that a GPU starts from the same weights.
-        let uniform = |bound: f64| -> Result<Tensor, ModelError> {
-            tch::manual_seed(random::seed_of_name(self.seed, name) as i64);
-            Ok(Tensor::f_empty(shape, (kind, Device::Cpu))?.f_uniform_(-bound, bound)?)
-        };
+        let seed = random::seed_of_name(self.seed, name);
+        let uniform = |bound: f64| draw::uniform(shape, kind, -bound, bound, seed);
         let tensor = match init {
             Init::Constant(value) => Tensor::f_full(shape, value, (kind, Device::Cpu))?,
             Init::Glorot => {
@@ -129,10 +127,7 @@ impl FreshParameters {
                 uniform((6.0 / fans as f64).sqrt())?
             }
             Init::Linear { fan_in } => uniform(1.0 / (fan_in as f64).sqrt())?,
-            Init::Normal => {
-                tch::manual_seed(random::seed_of_name(self.seed, name) as i64);
-                Tensor::f_randn(shape, (kind, Device::Cpu))?
-            }
+            Init::Normal => draw::normal(shape, kind, seed)?,
         };
         Ok(tensor.f_to_device(self.device)?)
     }
@@ -203,6 +198,28 @@ mod tests {
         assert_eq!(draw(1, "a"), draw(1, "a"));
         assert_ne!(draw(1, "a"), draw(2, "a"));
         assert_ne!(draw(1, "a"), draw(1, "b"));
+    }
+
+    /// Other threads that draw, seed or make models of their own change no weight.
+    #[test]
+    fn fresh_parameters_do_not_depend_on_other_threads() {
+        let draw = |seed: u64| {
+            let mut source = FreshParameters::new(seed, Device::Cpu);
+            let uniform = Scope::root(&mut source).parameter("a", &[40, 30], Init::Glorot).unwrap();
+            (uniform, Scope::root(&mut source).parameter("b", &[40, 30], Init::Normal).unwrap())
+        };
+        let alone: Vec<_> = (0..4).map(draw).collect();
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let expected = (alone[seed].0.shallow_clone(), alone[seed].1.shallow_clone());
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        tch::manual_seed(round);
+                        assert_eq!(draw(seed as u64), expected, "seed {seed}, round {round}");
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
 //! several threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in
 //! pieces, `mapped` lays tensors over files.
-//! [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
+//! [`draw`] makes random tensors that are a function of their seed alone. [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
 //! [`load_cuda`] lets one binary serve machines with and without a GPU. [`cuda_program`] compiles kernels for it.
 #![allow(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod checkpoint;
 mod cuda;
 pub mod cuda_program;
 pub mod device;
+pub mod draw;
 mod exit;
 mod ffi;
 pub mod grad;

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kdgat::nn::attention::AttentionKernel;
-use tch::{Device, Kind, Tensor};
+use kdgat::torch::draw;
+use tch::{Kind, Tensor};
 
 /// The fused passes, and the same composed of torch's operations.
 pub const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Fused, AttentionKernel::Composed];
@@ -18,8 +19,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// Standard normal numbers that follow from `seed`.
 pub fn normal(size: &[i64], seed: i64) -> Tensor {
-    tch::manual_seed(seed);
-    Tensor::randn(size, (Kind::Float, Device::Cpu))
+    draw::normal(size, Kind::Float, seed as u64).unwrap()
 }
 
 /// Fails unless the largest difference is at most `tolerance` of the largest value.
