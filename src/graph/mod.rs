@@ -30,7 +30,7 @@ pub use columns::{Columns, GraphView};
 pub use edge_scaling::EdgeScaling;
 pub use error::StoreError;
 pub use feature_set::{FeatureSet, RICH_NODE_FEATURES};
-pub use foreign_ids::ForeignIds;
+pub use foreign_ids::{ForeignCounts, ForeignIds};
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
 pub use node_budget::NodeBudget;
 pub use node_scaling::NodeScaling;

@@ -16,7 +16,7 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
 use crate::distill::Teacher;
 use crate::distill::registry::Registry;
-use crate::graph::ForeignIds;
+use crate::graph::{ForeignCounts, ForeignIds};
 use crate::memory::{Meter, patiently};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
@@ -216,18 +216,9 @@ impl<'a> Run<'a> {
 
     /// What validation windows say about IDs that are in no vocabulary.
     fn count_foreign_ids(&mut self, validation: &[u64]) -> Result<Option<ForeignIds>, StageError> {
-        let counted = ForeignIds::count(&self.data.store, validation)?;
-        self.console.line(&match &counted {
-            Some(counted) => format!(
-                "unknown IDs are in {:.1} % of the validation windows with an attack and {:.2} % of the others: one adds {:.1} to \
-                 the log odds",
-                100.0 * counted.of_attacks,
-                100.0 * counted.of_normals,
-                counted.evidence()
-            ),
-            None => "no list of known IDs: validation has no window with an attack, or none without".to_owned(),
-        });
-        Ok(counted)
+        let counts = ForeignCounts::of(&self.data.store, validation)?;
+        self.console.line(&counts.text());
+        Ok(counts.shares())
     }
 
     fn describe(&self, num_parameters: i64, graphs: &Graphs, teacher: Option<&str>) -> String {
