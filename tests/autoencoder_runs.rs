@@ -134,15 +134,17 @@ fn assert_equal_losses(what: &str, expected: &Path, found: &Path) {
 fn a_killed_run_goes_on_to_the_same_losses() {
     let workplace = Workplace::with_teacher();
     let epochs = ["--max-epochs", "25", "--run-dir", "whole"];
+    let start = Instant::now();
     workplace.success(&student(&epochs));
+    let whole_time = start.elapsed();
 
     let interrupted = ["--max-epochs", "25", "--run-dir", "killed", "--resume"];
     let mut kills = 0;
     for attempt in 0u64.. {
-        assert!(attempt < 60, "the run does not end");
+        assert!(attempt < 100, "the run does not end");
         let mut child = workplace.command(&student(&interrupted)).stderr(std::process::Stdio::piped()).spawn().unwrap();
         // Later and later, so that it ends after all; at moments that have nothing to do with epochs.
-        let delay = Duration::from_millis(250 + 60 * attempt + (attempt * 37) % 50);
+        let delay = whole_time.mul_f64(0.02 + 0.03 * attempt as f64 + 0.01 * (attempt * 37 % 50) as f64 / 50.0);
         let start = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {

@@ -96,7 +96,9 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     assert!(!workplace.path().join("pipelines").exists() && !workplace.path().join("stores").exists());
 
     // Whole.
+    let start = Instant::now();
     let said = workplace.success(&pipeline(&["--output", "whole"]));
+    let whole_time = start.elapsed();
     assert!(said.contains("fusion-student: Learned fusion") && said.contains("evaluate: "), "{said}");
     let page = std::fs::read_to_string(only_folder(&workplace.path().join("whole")).join("report.html")).unwrap();
     for words in ["vgae-teacher", "gat-student", "fusion-student", "ROC"] {
@@ -108,14 +110,15 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     // Killed again and again, with what it ran.
     let mut kills = 0;
     for attempt in 0u64.. {
-        assert!(attempt < 60, "the pipeline does not end");
+        assert!(attempt < 100, "the pipeline does not end");
         let mut child = workplace
             .command(&pipeline(&["--output", "killed"]))
             .stderr(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let (start, delay) = (Instant::now(), Duration::from_millis(400 + 450 * attempt));
+        // In shares of what it takes whole, so that a busy machine changes nothing.
+        let (start, delay) = (Instant::now(), whole_time.mul_f64(0.02 + 0.03 * attempt as f64));
         let mut status = None;
         while start.elapsed() < delay && status.is_none() {
             status = child.try_wait().unwrap();
@@ -140,7 +143,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let start = Instant::now();
     let said = workplace.success(&pipeline(&["--output", "whole"]));
     assert!(said.contains(" 0 to do") && !said.contains("started "), "{said}");
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < whole_time, "doing nothing takes as long as doing all");
 
     // A setting of one step: what follows from it is done again, what does not is kept.
     let said = workplace.success(&pipeline(&["--output", "whole", "--set", "gat-student.lr=0.002"]));
