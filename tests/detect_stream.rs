@@ -305,7 +305,7 @@ fn a_log_of_which_nothing_can_be_read_is_an_error() {
     }
     let empty = fed(bench.command(&["detect", "--model", &name_of_run, "--threshold", "0.5", "-"]), b"");
     assert_eq!(empty.status.code(), Some(2));
-    assert!(stderr(&empty).contains("standard input: it ended before its first line"), "{}", stderr(&empty));
+    assert!(stderr(&empty).contains("standard input: the stream ended before its first line"), "{}", stderr(&empty));
 }
 
 /// A bus may be silent, or have nothing but errors, for as long as it was recorded.

@@ -117,7 +117,7 @@ fn another_car_is_read_by_its_own_list() {
     assert!(calibrate.status.success(), "{}", stderr(&calibrate));
     let said = stdout(&calibrate);
     assert!(
-        said.contains("0 of 39 windows had one that the rest has not") && said.contains("adds 4.3 to the log odds"),
+        said.contains("raises a window's log odds of an attack by 4.3; 0 of these 39 windows have a CAN ID"),
         "{said}"
     );
     let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();

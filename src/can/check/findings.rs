@@ -2,7 +2,7 @@
 
 use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
 use crate::can::dataset::{Dataset, PassedOver, Role, too_short};
-use crate::can::formats::{Format, METADATA_NAME};
+use crate::can::formats::Format;
 
 /// Share of a test's benign stretches in training from which it is worth a warning.
 const MUCH_OVERLAP: f64 = 0.05;
@@ -142,8 +142,8 @@ fn unlabelled_tests(logs: &[LogCheck], found: &mut Findings) {
         if frames > 0 && attacks == 0 {
             found.warning(format!(
                 "{folder}: none of its {frames} frames is labelled as an attack: recall, precision and F1 are not defined there, only \
-                 false alarms are counted; if it has attacks, its labels are missing (a column `attack`, or ROAD's \
-                 {METADATA_NAME})"
+                 false alarms are counted; if it has attacks, its labels are missing (a column `attack`, or ROAD's metadata \
+                 beside the logs)"
             ));
         }
     }
@@ -221,7 +221,8 @@ fn balance(logs: &[LogCheck], found: &mut Findings) {
         if frames > 0 {
             found.note(format!("{name}: {} of {frames} frames are attack frames", percent(attacks, frames)));
         }
-        if frames > 0 && attacks == 0 {
+        // Of tests it is said folder by folder.
+        if role == Role::TrainWithAttacks && frames > 0 && attacks == 0 {
             found.warning(format!("{name} have no attack frame: are the labels read?"));
         }
     }

@@ -23,8 +23,7 @@ pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     let reason = match lacking {
         Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
         None if candump_ascii::lacks_times(first_line) => {
-            ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`"
-                .to_owned()
+            ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
         }
         None => String::new(),
     };
@@ -52,8 +51,7 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     let advice = match lacking {
         Some(columns) => format!("the header needs a column {columns}"),
         None if place_of(most).is_some_and(|place| candump_ascii::lacks_times(place.text.as_bytes())) => {
-            "candump wrote these rows without times: record with `candump -L can0` or `candump -ta can0`"
-                .to_owned()
+            "candump wrote these rows without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
         }
         None if forced => {
             let known = known_formats();
