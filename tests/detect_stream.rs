@@ -134,17 +134,29 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     let benign = bench.path().join("benign.log");
     let frames = frames_of(&log);
     std::fs::write(&benign, candump(&frames[..4001])).unwrap();
-    let arguments =
-        ["calibrate", "--threads", "1", "--model", &model(&run), "--benign", "benign.log", "--threshold", "fpr:0.1"];
+    let arguments = [
+        "calibrate",
+        "--threads",
+        "1",
+        "--model",
+        &model(&run),
+        "--benign",
+        "benign.log",
+        "--threshold",
+        "fpr:0.1",
+        "--least-seconds",
+        "1",
+    ];
     let made = bench.kdgat(&arguments);
     assert!(
-        made.status.success() && stdout(&made).contains("40 attack-free windows"),
+        made.status.success() && stdout(&made).contains("40 attack-free windows (2.0 s)"),
         "{}{}",
         stdout(&made),
         stderr(&made)
     );
-    let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
-    let output = bench.kdgat(&["detect", "--model", &model(&run), "benign.log"]);
+    let path = run.join("calibrations/benign.json");
+    let file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let output = bench.kdgat(&["detect", "--model", &model(&run), "--calibration", "benign", "benign.log"]);
     let detected = detections(&output);
     // The threshold is for windows that the calibration has not seen; those that it has are nearer to what is usual.
     let called = detected.iter().filter(|window| window["label"] == "attack").count();
@@ -153,23 +165,19 @@ fn a_calibration_sets_the_threshold_for_another_car() {
         let (deviations, threshold) = (window["deviations"].as_f64().unwrap(), file["threshold"].as_f64().unwrap());
         assert_eq!(window["label"] == "attack", deviations > threshold, "{window}");
     }
-    // Without the calibration that lies in the run's folder, the model has no threshold.
-    let without = bench.kdgat(&["detect", "--model", &model(&run), "--calibration", "none", "benign.log"]);
-    assert_eq!(without.status.code(), Some(2));
-    assert!(stderr(&without).contains("no threshold is recorded"), "{}", stderr(&without));
-    let by_score = bench.kdgat(&["detect", "--model", &model(&run), "--threshold", "0", "benign.log"]);
+    let by_score = ["detect", "--model", &model(&run), "--threshold", "0", "--calibration", "benign", "benign.log"];
+    let by_score = bench.kdgat(&by_score);
     assert!(detections(&by_score).iter().all(|window| window["label"] == "attack"), "--threshold is a score");
     assert_eq!(file["windows"], 40);
 
     let other = bench.vgae("vgae_student_autoencoder", 2, 2);
-    let path = run.join("calibration.json");
     let wrong =
         bench.kdgat(&["detect", "--model", &model(&other), "--calibration", path.to_str().unwrap(), "benign.log"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("was made for weights"), "{}", stderr(&wrong));
     let few = bench.path().join("few.log");
     std::fs::write(&few, candump(&frames[..301])).unwrap();
-    let few = bench.kdgat(&["calibrate", "--model", &model(&run), "--benign", "few.log"]);
+    let few = bench.kdgat(&["calibrate", "--model", &model(&run), "--benign", "few.log", "--least-seconds", "0"]);
     assert_eq!(few.status.code(), Some(2));
     assert!(stderr(&few).contains("3 attack-free windows are too few"), "{}", stderr(&few));
 }
@@ -241,7 +249,8 @@ fn a_calibration_on_a_bus_ends_with_what_has_come() {
     let run = bench.vgae("vgae_student_autoencoder", 1, 1);
     let pipe = bench.path().join("can0");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let arguments = ["calibrate", "--model", &model(&run), "--benign", "can0", "--threshold", "fpr:0.1"];
+    let arguments =
+        ["calibrate", "--model", &model(&run), "--benign", "can0", "--threshold", "fpr:0.1", "--least-seconds", "0.5"];
     let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut bus = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     bus.write_all(candump(&frames_of(&bench.log(UNKNOWN, "other.csv"))[..2001]).as_bytes()).unwrap();
@@ -252,7 +261,7 @@ fn a_calibration_on_a_bus_ends_with_what_has_come() {
     let ended = ended_by(child, rustix::process::Signal::INT);
     assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
     assert!(
-        stdout(&ended).contains("attack-free windows") && run.join("calibration.json").exists(),
+        stdout(&ended).contains("attack-free windows") && run.join("calibrations/can0.json").exists(),
         "{}",
         stdout(&ended)
     );
@@ -276,8 +285,11 @@ fn compressed_streams_are_read_as_compressed_files_are() {
     let truncated = fed(detect(), &gzip[..gzip.len() / 2]);
     assert_eq!(truncated.status.code(), Some(2));
     assert!(stderr(&truncated).contains("damaged or truncated gzip data"), "{}", stderr(&truncated));
-    let calibrate = bench.command(&["calibrate", "--model", &model(&run), "--benign", "-", "--output", "car.json"]);
-    feed(calibrate, &gzip);
+    let arguments = ["calibrate", "--model", &model(&run), "--benign", "-", "--least-seconds", "1"];
+    feed(bench.command(&[&arguments[..], &["--output", "car.json"]].concat()), &gzip);
+    let nameless = fed(bench.command(&arguments), &gzip);
+    assert_eq!(nameless.status.code(), Some(2));
+    assert!(stderr(&nameless).contains("the calibration has no name: give one with --name"), "{}", stderr(&nameless));
 }
 
 #[test]
@@ -325,4 +337,138 @@ fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
             assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
         }
     }
+}
+
+/// A calibration belongs to a car: it has a name, is never written over by accident, and is used when it is asked for.
+#[test]
+fn calibrations_are_named_and_used_when_asked_for() {
+    let bench = Bench::new();
+    let run = bench.vgae("vgae_student_autoencoder", 1, 1);
+    let frames = frames_of(&bench.log(UNKNOWN, "other.csv"));
+    std::fs::write(bench.path().join("one.log"), candump(&frames[..2001])).unwrap();
+    std::fs::write(bench.path().join("two.log"), candump(&frames[2001..4500])).unwrap();
+    let name = model(&run);
+    let calibrate = |arguments: &[&str]| {
+        let calibrate = ["calibrate", "--model", &name, "--benign", "one.log"];
+        bench.kdgat(&[&calibrate[..], arguments].concat())
+    };
+    let refused = |output: &Output, message: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+        assert!(stderr(output).contains(message), "{}", stderr(output));
+    };
+    let made = |arguments: &[&str]| -> Value {
+        let output = calibrate(&[&["--least-seconds", "0.5"], arguments].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let path = stdout(&output).lines().next().unwrap().rsplit(": ").next().unwrap().to_owned();
+        serde_json::from_slice(&std::fs::read(bench.path().join(path)).unwrap()).unwrap()
+    };
+
+    refused(&calibrate(&[]), "one.log: 1.0 s of traffic, a calibration takes at least 10 s");
+    refused(&calibrate(&["--seconds", "1"]), "--seconds 1: a calibration takes at least 10 s of traffic");
+    refused(&calibrate(&["--name", "../car"]), "'../car' is no name of a calibration");
+    refused(&calibrate(&["--name", "none"]), "'none' is no name of a calibration");
+    refused(&calibrate(&["--benign", "one.log"]), "--benign one.log is given twice");
+    refused(&calibrate(&["--model", &name]), "--model is given 2 times");
+    assert!(!run.join("calibrations").exists(), "something was written before the refusal");
+
+    // Several logs, of which no window reaches from one into the next; so many seconds of them.
+    let both = made(&["--benign", "two.log", "--name", "golf"]);
+    assert_eq!((both["windows"].as_u64(), both["source"].as_str()), (Some(20 + 24), Some("one.log, two.log")));
+    assert!((both["seconds"].as_f64().unwrap() - 2.249).abs() < 1e-3, "{}", both["seconds"]);
+    let some = made(&["--benign", "two.log", "--seconds", "1.5", "--name", "polo"]);
+    assert_eq!(some["windows"], 20 + 10, "{}", some["seconds"]);
+    let one = made(&["--seconds", "0.8"]);
+    assert_eq!((one["windows"].as_u64(), one["source"].as_str()), (Some(16), Some("one.log")));
+
+    // Nothing is written over.
+    let again = |arguments: &[&str]| calibrate(&[&["--least-seconds", "0.5"], arguments].concat());
+    let of_golf = std::fs::read(run.join("calibrations/golf.json")).unwrap();
+    refused(&again(&["--name", "golf"]), "calibrations/golf.json: is there already; give another --name, or --replace");
+    assert_eq!(std::fs::read(run.join("calibrations/golf.json")).unwrap(), of_golf);
+    assert!(again(&["--name", "golf", "--replace"]).status.success());
+    assert_ne!(std::fs::read(run.join("calibrations/golf.json")).unwrap(), of_golf);
+    assert!(again(&["--output", "car.json"]).status.success());
+    refused(&again(&["--output", "car.json"]), "car.json: is there already");
+
+    // None is used unless it is asked for.
+    bench.evaluate(&["--resamples", "0", run.to_str().unwrap()]);
+    let detect = |arguments: &[&str]| bench.kdgat(&[&["detect", "--model", &name, "two.log"], arguments].concat());
+    let plain = detect(&[]);
+    assert!(stderr(&plain).contains("recorded by `kdgat evaluate` on small"), "{}", stderr(&plain));
+    let said = "no calibration is used; vgae_student_autoencoder/1 has golf, one, polo: name that of this car with --calibration";
+    assert!(stderr(&plain).contains(said), "{}", stderr(&plain));
+    assert!(detections(&plain).iter().all(|window| window["deviations"].is_null()));
+    let none = detect(&["--calibration", "none"]);
+    assert_eq!(none.stdout, plain.stdout);
+    assert!(!stderr(&none).contains("no calibration is used"), "{}", stderr(&none));
+    let polo = detect(&["--calibration", "polo"]);
+    assert!(stderr(&polo).contains("calibrations/polo.json, from one.log, two.log"), "{}", stderr(&polo));
+    assert!(detections(&polo).iter().all(|window| window["deviations"].is_f64()));
+    refused(&detect(&["--calibration", "passat"]), "has no such calibration");
+    refused(&detect(&["--calibration", "passat"]), "it has golf, one, polo; `kdgat calibrate` makes one");
+    // As a file, and as an earlier version wrote it.
+    assert_eq!(detect(&["--calibration", "car.json"]).status.code(), Some(0));
+    let mut earlier = some.clone();
+    earlier.as_object_mut().unwrap().remove("seconds");
+    std::fs::write(run.join("calibration.json"), earlier.to_string()).unwrap();
+    for earlier in ["calibration.json", run.join("calibration.json").to_str().unwrap()] {
+        assert_eq!(detect(&["--calibration", earlier]).stdout, polo.stdout, "{earlier}");
+    }
+    let told = detect(&[]);
+    assert_eq!(told.stdout, plain.stdout, "it is not used by default any more");
+    assert!(stderr(&told).contains("calibration.json"), "{}", stderr(&told));
+}
+
+/// A rule decides by the threshold that an evaluation has recorded for it, or says how to have one recorded.
+#[test]
+fn a_rule_is_a_threshold_where_it_is_recorded() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let log = bench.log(KNOWN, "fuzzing.csv");
+    let detect = |arguments: &[&str]| {
+        let detect = ["detect", "--model", &model(&run), log.to_str().unwrap()];
+        bench.kdgat(&[&detect[..], arguments].concat())
+    };
+    let refused = |output: &Output, message: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+        assert!(stderr(output).contains(message), "{}", stderr(output));
+    };
+    let run_name = model(&run);
+    refused(
+        &detect(&["--threshold", "fpr:0.05"]),
+        &format!(
+            "--threshold fpr:0.05: no such threshold is recorded for gat_student_normal/1; `kdgat evaluate {run_name} --threshold \
+             fpr:0.05` chooses it on validation windows and records it"
+        ),
+    );
+    for threshold in ["fpr:0.05", "youden"] {
+        bench.evaluate(&["--resamples", "0", "--threshold", threshold, run.to_str().unwrap()]);
+    }
+    let file: Value = serde_json::from_slice(&std::fs::read(run.join("thresholds.json")).unwrap()).unwrap();
+    for recorded in file["thresholds"].as_array().unwrap() {
+        let method = recorded["method"].as_str().unwrap();
+        let output = detect(&["--threshold", method]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains(&format!("({method}, recorded by `kdgat evaluate` on small)")),
+            "{}",
+            stderr(&output)
+        );
+        for window in detections(&output) {
+            let above = window["score"].as_f64().unwrap() > recorded["value"].as_f64().unwrap();
+            assert_eq!(window["label"] == "attack", above, "{method}: {window}");
+        }
+    }
+    refused(&detect(&["--threshold", "fpr:0.2"]), "(recorded: fpr:0.05, youden)");
+    refused(&detect(&["--threshold", "many"]), "expected a finite number, fpr:RATE (above 0, below 1), or youden");
+    refused(&detect(&["--model", "other"]), "--model is given 2 times");
+    // A calibration has one threshold, that of its rate.
+    let benign = bench.path().join("benign.log");
+    std::fs::write(&benign, candump(&frames_of(&log)[..1500])).unwrap();
+    let calibrate =
+        ["calibrate", "--model", &run_name, "--benign", "benign.log", "--least-seconds", "0", "--name", "car"];
+    assert!(bench.kdgat(&calibrate).status.success());
+    let output = detect(&["--calibration", "car", "--threshold", "fpr:0.001"]);
+    assert_eq!(output.stdout, detect(&["--calibration", "car"]).stdout);
+    refused(&detect(&["--calibration", "car", "--threshold", "fpr:0.05"]), "car.json was made with fpr:0.001");
 }

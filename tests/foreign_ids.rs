@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout};
 use kdgat::can::Frame;
 use kdgat::evaluate::{Scorer, TrainedModel};
-use kdgat::graph::{ForeignIds, Split, Store, Vocabulary, assemble};
+use kdgat::graph::{ForeignCounts, ForeignIds, Split, Store, Vocabulary, assemble};
 use kdgat::nn::attention::AttentionKernel;
 use serde_json::Value;
 use stage_support::Workplace;
@@ -64,7 +64,10 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     assert_eq!(place.description("alone").foreign_ids, None);
     assert_eq!(place.description("listed").foreign_ids, counted(Split::Validation));
     assert!(counted(Split::Validation).is_some() && counted(Split::Validation) != counted(Split::Train));
-    assert!(std::fs::read_to_string(place.path("listed/log.txt")).unwrap().contains("to the log odds"));
+    let counts = ForeignCounts::of(&store, &store.select(Split::Validation, None)).unwrap();
+    assert!(!counts.has_seen_none() && counts.shares() == counted(Split::Validation));
+    let log = std::fs::read_to_string(place.path("listed/log.txt")).unwrap();
+    assert!(log.contains(&counts.text()), "{log}");
     let of_normals = store.select(Split::Validation, Some(false));
     assert_eq!(ForeignIds::count(&store, &of_normals).unwrap(), None, "nothing is known of attacks then");
 
@@ -113,16 +116,16 @@ fn another_car_is_read_by_its_own_list() {
     frames[7850].attack = true;
     std::fs::write(bench.path().join("benign.log"), candump(&frames[..4000])).unwrap();
     std::fs::write(bench.path().join("drive.log"), candump(&frames)).unwrap();
-    let calibrate = bench.kdgat(&["calibrate", "--model", &model, "--benign", "benign.log"]);
+    let calibrate = bench.kdgat(&["calibrate", "--model", &model, "--benign", "benign.log", "--least-seconds", "1"]);
     assert!(calibrate.status.success(), "{}", stderr(&calibrate));
     let said = stdout(&calibrate);
     assert!(
         said.contains("raises a window's log odds of an attack by 4.3; 0 of these 39 windows have a CAN ID"),
         "{said}"
     );
-    let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibration.json")).unwrap()).unwrap();
+    let file: Value = serde_json::from_slice(&std::fs::read(run.join("calibrations/benign.json")).unwrap()).unwrap();
     assert_eq!(file["car"]["ids"]["known"].as_array().unwrap().len(), 20, "{file}");
-    let detected = bench.kdgat(&["detect", "--model", &model, "drive.log"]);
+    let detected = bench.kdgat(&["detect", "--model", &model, "--calibration", "benign", "drive.log"]);
     assert!(detected.status.success(), "{}", stderr(&detected));
     let mut wrong = 0;
     let lines: Vec<Value> = stdout(&detected).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -136,7 +139,6 @@ fn another_car_is_read_by_its_own_list() {
     // Uncalibrated, all IDs are unknown to the model, and that is said.
     let foreign = bench.kdgat(&["detect", "--model", &model, "--calibration", "absent.json", "drive.log"]);
     assert_eq!(foreign.status.code(), Some(2));
-    std::fs::remove_file(run.join("calibration.json")).unwrap();
     let said = stderr(&bench.kdgat(&["detect", "--model", &model, "--threshold", "0.5", "drive.log"]));
     assert!(said.contains("79 of 79 windows have CAN IDs that the model's training data lacks"), "{said}");
 
@@ -144,7 +146,7 @@ fn another_car_is_read_by_its_own_list() {
     let calibrate = |traffic: &[Frame]| {
         std::fs::write(bench.path().join("benign.log"), candump(traffic)).unwrap();
         let arguments = ["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"];
-        let said = stdout(&bench.kdgat(&arguments));
+        let said = stdout(&bench.kdgat(&[&arguments[..], &["--replace", "--least-seconds", "1"]].concat()));
         let file: Value = serde_json::from_slice(&std::fs::read(bench.path().join("car.json")).unwrap()).unwrap();
         (said, file["threshold"].as_f64().unwrap())
     };
@@ -172,7 +174,17 @@ fn what_was_chosen_beside_another_list_is_not_used() {
     assert!(recorded.contains("recorded by `kdgat evaluate`"), "{recorded}");
     assert!(
         bench
-            .kdgat(&["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"])
+            .kdgat(&[
+                "calibrate",
+                "--model",
+                &model,
+                "--benign",
+                "benign.log",
+                "--output",
+                "car.json",
+                "--least-seconds",
+                "0"
+            ])
             .status
             .success()
     );

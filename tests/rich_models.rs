@@ -70,7 +70,10 @@ fn scores_agree(place: &Workplace, run: &str, kind: &str) {
     let benign = dataset().join("train_01_attack_free");
     let benign = std::fs::read_dir(benign).unwrap().next().unwrap().unwrap().path();
     let mut calibrate = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"));
-    calibrate.current_dir(place.path("")).args(["calibrate", "--model", run, "--benign"]).arg(&benign);
+    calibrate
+        .current_dir(place.path(""))
+        .args(["calibrate", "--model", run, "--least-seconds", "1", "--benign"])
+        .arg(&benign);
     let output = calibrate.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -9,14 +9,15 @@ use anyhow::Result;
 use clap::Args;
 use tch::Device;
 
+use super::calibrate::only_model;
 use super::exit::UsageError;
 use super::log_format::LogFormatParser;
 use super::output::OutputError;
 use crate::can::{Format, ReadReport};
-use crate::config::Threshold;
+use crate::config::{Setting, Threshold};
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
-use crate::evaluate::calibration::CALIBRATION;
-use crate::evaluate::{Calibration, CarScale, TrainedModel, records};
+use crate::evaluate::records::{self, RecordedThreshold};
+use crate::evaluate::{CarScale, TrainedModel, calibrations};
 use crate::interrupt;
 use crate::nn::Architecture;
 use crate::shell;
@@ -30,17 +31,17 @@ const NO_CALIBRATION: &str = "none";
 #[derive(Args, Debug)]
 pub struct DetectArgs {
     /// The model: a run's folder or a weight file
-    #[arg(long, value_name = "RUN")]
-    pub model: PathBuf,
+    #[arg(long, value_name = "RUN", required = true)]
+    pub model: Vec<PathBuf>,
     /// The traffic: a log in any format, a named pipe, or - for standard input (candump -L can0 | kdgat detect --model RUN -)
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Score above which a window is an attack; without, that of the calibration, else the one recorded by `kdgat evaluate`
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = finite)]
-    pub threshold: Option<f64>,
-    /// A calibration for this car, or none; without, calibration.json in the run's folder if there is one
-    #[arg(long, value_name = "FILE")]
-    pub calibration: Option<PathBuf>,
+    /// Score above which a window is an attack, or the rule of a recorded one: fpr:RATE, youden; without, that of the calibration, else the one recorded by `kdgat evaluate`
+    #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold)]
+    pub threshold: Option<Threshold>,
+    /// The calibration for this car, by its name or as a file; without, or with none, the car of the training is expected
+    #[arg(long, value_name = "NAME|FILE")]
+    pub calibration: Option<String>,
     /// Frames from one window to the next; without, as in the model's training
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     pub stride: Option<u32>,
@@ -52,16 +53,16 @@ pub struct DetectArgs {
     pub threads: i32,
 }
 
-/// A score that windows can be above or below.
-fn finite(text: &str) -> Result<f64, String> {
-    let number: f64 = text.trim().parse().map_err(|_| "expected a number".to_owned())?;
-    if number.is_finite() { Ok(number) } else { Err("expected a finite number, which scores can be above".to_owned()) }
+/// A finite score, which windows can be above or below, or a rule.
+fn parse_threshold(text: &str) -> Result<Threshold, String> {
+    Threshold::parse(text.trim())
+        .ok_or_else(|| "expected a finite number, fpr:RATE (above 0, below 1), or youden".to_owned())
 }
 
 /// Reads, scores and prints until the stream ends.
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
-    let model = TrainedModel::read(&args.model)?;
+    let model = TrainedModel::read(only_model(&args.model)?)?;
     let Chosen { threshold, car, source } = threshold(&args, &model)?;
     let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
     let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
@@ -100,34 +101,71 @@ struct Chosen {
 
 /// The user's threshold, else the calibration's, else a recorded one, else what is usual for a classifier.
 fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
-    let in_run = model.folder.join(CALIBRATION);
-    let path = match &args.calibration {
-        Some(none) if none.as_os_str() == NO_CALIBRATION => None,
-        Some(path) => Some(path.clone()),
-        None => in_run.exists().then_some(in_run),
+    let calibration = match &args.calibration {
+        Some(asked) => calibrations::find(model, asked)?,
+        None => {
+            if let Some(known) = calibrations::known(model)? {
+                eprintln!(
+                    "no calibration is used; {} has {known}: name that of this car with --calibration",
+                    model.name
+                );
+            }
+            None
+        }
     };
-    let read = |path: &PathBuf| Calibration::read(path, &model.weights_digest, model.description.foreign_ids);
-    let calibration = path.as_ref().map(read).transpose()?;
-    if let Some(threshold) = args.threshold {
-        let car = calibration.map(|calibration| calibration.car);
-        return Ok(Chosen { threshold: AttackAbove::Score(threshold), car, source: "--threshold".to_owned() });
-    }
-    if let (Some(calibration), Some(path)) = (calibration, path) {
-        let source = format!("{} of {}, from {}", calibration.method, path.display(), calibration.source);
-        let threshold = AttackAbove::Deviations(calibration.threshold);
-        return Ok(Chosen { threshold, car: Some(calibration.car), source });
-    }
     let of_score = |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), car: None, source };
-    if let Some(recorded) = records::deciding(model)? {
-        let source = format!("{}, recorded by `kdgat evaluate` on {}", recorded.method, recorded.dataset);
-        return Ok(of_score(recorded.value, source));
+    let recorded = |one: &RecordedThreshold| {
+        of_score(one.value, format!("{}, recorded by `kdgat evaluate` on {}", one.method, one.dataset))
+    };
+    match (args.threshold, calibration) {
+        (Some(Threshold::Score(score)), calibration) => {
+            let car = calibration.map(|(_, calibration)| calibration.car);
+            Ok(Chosen { car, ..of_score(score, "--threshold".to_owned()) })
+        }
+        (Some(rule), Some((path, calibration))) if Threshold::parse(&calibration.method) != Some(rule) => {
+            Err(UsageError(format!(
+                "--threshold {rule}: {} was made with {}, and has no threshold for another rate; make one with `kdgat calibrate \
+                 --threshold {rule}`, or leave --threshold out",
+                path.display(),
+                calibration.method
+            ))
+            .into())
+        }
+        (_, Some((path, calibration))) => {
+            let source = format!("{} of {}, from {}", calibration.method, path.display(), calibration.source);
+            let threshold = AttackAbove::Deviations(calibration.threshold);
+            Ok(Chosen { threshold, car: Some(calibration.car), source })
+        }
+        (Some(rule), None) => {
+            let found = records::recorded_by(model, rule)?;
+            Ok(found.first().map(recorded).ok_or_else(|| not_recorded(model, rule))?)
+        }
+        (None, None) => match records::deciding(model)? {
+            Some(one) => Ok(recorded(&one)),
+            None => usual(model).map(|(score, source)| of_score(score, source)),
+        },
     }
-    let run = shell::quoted_path(&args.model);
+}
+
+/// The error of a rule whose threshold would have to be chosen on validation windows, which `detect` has not.
+fn not_recorded(model: &TrainedModel, rule: Threshold) -> UsageError {
+    let methods: Vec<String> = records::read(model).unwrap_or_default().into_iter().map(|one| one.method).collect();
+    let others = if methods.is_empty() { String::new() } else { format!(" (recorded: {})", methods.join(", ")) };
+    UsageError(format!(
+        "--threshold {rule}: no such threshold is recorded for {}{others}; `kdgat evaluate {} --threshold {rule}` chooses it on \
+         validation windows and records it",
+        model.name,
+        shell::quoted_path(&model.folder)
+    ))
+}
+
+/// The score that is usual for a model without a threshold, and where it comes from.
+fn usual(model: &TrainedModel) -> Result<(f64, String)> {
+    let run = shell::quoted_path(&model.folder);
     match model.description.architecture {
-        Architecture::Gat(_) => Ok(of_score(
-            0.5,
-            format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name),
-        )),
+        Architecture::Gat(_) => {
+            Ok((0.5, format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name)))
+        }
         Architecture::Vgae(_) => Err(UsageError(format!(
             "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {run}` or \
              `kdgat calibrate`, or give --threshold",

@@ -4,6 +4,7 @@
 //! time; what is held is one window and one graph. A window is given out when the frame after it has come, since that is
 //! where its last edge leads to.
 
+pub mod duration;
 mod live;
 pub mod source;
 
@@ -21,6 +22,7 @@ use crate::interrupt;
 use crate::memory::{Meter, by_halves, patiently};
 use crate::nn::attention::AttentionKernel;
 
+pub use duration::Duration;
 pub use source::FrameStream;
 
 /// Where windows begin, and what a score means.
@@ -163,7 +165,8 @@ impl Detector {
     }
 }
 
-/// Scores and profiles of all windows of a stream, and whether each has an attack: what a calibration is made from.
+/// Scores and profiles of the windows of a stream, and whether each has an attack: what a calibration is made from. Counts how
+/// long the traffic lasts, and ends where the count is full.
 ///
 /// # Errors
 /// When the stream cannot be read, or libtorch fails.
@@ -172,6 +175,7 @@ pub fn profiled(
     window: usize,
     stride: usize,
     stream: &mut FrameStream,
+    duration: &mut Duration,
 ) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
     let mut windows = Windows::new(window, stride);
     let mut extractor = FeatureExtractor::new(window);
@@ -189,9 +193,11 @@ pub fn profiled(
         Ok(())
     };
     let mut more = true;
+    duration.next_log();
     // A bus never ends: stopping is how its traffic does.
-    while more && !interrupt::requested() {
+    while more && !duration.is_full() && !interrupt::requested() {
         more = stream.read(&mut frames)?;
+        frames.truncate(duration.count(&frames));
         windows.push(&frames, |first_frame, window| {
             extractor.append_graph(window, 0, first_frame, &mut columns);
             if columns.num_graphs() == crate::evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }

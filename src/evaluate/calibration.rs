@@ -6,6 +6,7 @@
 //! the distance from the errors that are usual there ([`UsualProfile`]). On this scale the scores of different models can also
 //! be averaged.
 
+use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -18,9 +19,10 @@ use super::threshold::at_false_positive_rate;
 use super::{EvaluateError, ScoreKind};
 use crate::config::Threshold;
 use crate::files;
+use crate::graph::split::sharing_neighbours;
 use crate::graph::{ForeignIds, GraphView, Store, StoreError};
 
-/// A calibration file in a run's folder.
+/// The calibration that earlier versions wrote into a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
 const FORMAT_VERSION: u32 = 3;
 /// Fewer windows say nothing about a car.
@@ -64,6 +66,22 @@ impl Scale {
     }
 }
 
+/// What a threshold is to keep, and how windows overlap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// Share of the attack-free windows that may be called attacks.
+    pub rate: f64,
+    /// Windows on either side of one that share a frame with it.
+    pub gap: usize,
+}
+
+impl Rule {
+    /// A rule for windows of `window` frames, `stride` frames apart.
+    pub fn new(rate: f64, window: usize, stride: usize) -> Self {
+        Self { rate, gap: sharing_neighbours(window, stride) as usize }
+    }
+}
+
 /// A car's own scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CarScale {
@@ -86,7 +104,7 @@ impl CarScale {
         kind: ScoreKind,
         windows: &[Profiled],
         foreign_ids: Option<ForeignIds>,
-        rate: f64,
+        Rule { rate, gap }: Rule,
     ) -> Option<(Self, Vec<f64>)> {
         let profiles: Option<Vec<_>> = windows.iter().map(|window| window.profile.clone()).collect();
         let unlisted: Option<Vec<_>> = windows.iter().map(|window| window.unlisted.as_ref()).collect();
@@ -94,11 +112,11 @@ impl CarScale {
         let values: Vec<f64> = match (kind, profiles, unlisted.zip(foreign_ids)) {
             (ScoreKind::Difficulty, Some(profiles), _) => {
                 usual = Some(UsualProfile::of(&profiles.iter().collect::<Vec<_>>())?);
-                distances_among(&profiles)?.into_iter().map(unbounded_distance).collect()
+                distances_among(&profiles, gap)?.into_iter().map(unbounded_distance).collect()
             }
             (ScoreKind::AttackProbability, _, Some((unlisted, foreign_ids))) => {
                 let of_windows: Vec<&[u32]> = unlisted.iter().map(|window| window.can_ids.as_slice()).collect();
-                let (list, evidence) = CarIds::of(&of_windows, foreign_ids);
+                let (list, evidence) = CarIds::of(&of_windows, foreign_ids, gap);
                 let alone: Vec<f64> = unlisted.iter().map(|window| f64::from(window.raw)).collect();
                 let listed: Vec<f64> = alone.iter().zip(evidence).map(|(raw, evidence)| raw + evidence).collect();
                 let usual = Scale::of_values(listed.clone())?.median;
@@ -145,6 +163,9 @@ pub struct Calibration {
     pub kind: ScoreKind,
     /// Attack-free windows that it was made from.
     pub windows: u64,
+    /// Seconds of traffic that they came from, if known.
+    #[serde(default)]
+    pub seconds: Option<f64>,
     /// The logs that they came from.
     pub source: String,
     /// How the threshold was chosen, `fpr:RATE`.
@@ -156,14 +177,14 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// From attack-free windows. With fewer than `1 / rate` of them the threshold is their highest deviation.
+    /// From attack-free windows. With fewer than `1 / rule.rate` of them the threshold is their highest deviation.
     ///
     /// # Errors
     /// When there are too few windows.
     pub fn new(
         (kind, foreign_ids): (ScoreKind, Option<ForeignIds>),
         windows: &[Profiled],
-        rate: f64,
+        rule: Rule,
         weights_digest: &str,
         source: &str,
     ) -> Result<Self, EvaluateError> {
@@ -176,18 +197,19 @@ impl Calibration {
         if windows.len() < FEWEST_WINDOWS {
             return Err(too_few());
         }
-        let (car, deviations) = CarScale::of(kind, windows, foreign_ids, rate).ok_or_else(|| {
+        let (car, deviations) = CarScale::of(kind, windows, foreign_ids, rule).ok_or_else(|| {
             EvaluateError::Input(format!("{source}: the model gives no finite scores for this traffic"))
         })?;
-        let threshold = at_false_positive_rate(deviations, rate).ok_or_else(too_few)?;
+        let threshold = at_false_positive_rate(deviations, rule.rate).ok_or_else(too_few)?;
         Ok(Self {
             format_version: FORMAT_VERSION,
             weights_digest: weights_digest.to_owned(),
             foreign_ids,
             kind,
             windows: windows.len() as u64,
+            seconds: None,
             source: source.to_owned(),
-            method: Threshold::FalsePositiveRate(rate).to_string(),
+            method: Threshold::FalsePositiveRate(rule.rate).to_string(),
             threshold,
             car,
         })
@@ -254,11 +276,7 @@ pub fn is_unknown_vehicle(folder: &str) -> bool {
 ///
 /// The stretch is the first run of windows without an attack that is as long; where none is, the longest. What runs across
 /// its end is not taken: the windows after the first of another label stay in the test.
-pub fn calibration_stretch(
-    store: &Store,
-    graphs: std::ops::Range<u64>,
-    seconds: f64,
-) -> Result<std::ops::Range<u64>, StoreError> {
+pub fn calibration_stretch(store: &Store, graphs: Range<u64>, seconds: f64) -> Result<Range<u64>, StoreError> {
     let mut longest = (0.0, graphs.start..graphs.start);
     let mut run: Option<(u64, f64)> = None;
     for graph in graphs.clone() {
@@ -277,6 +295,15 @@ pub fn calibration_stretch(
         }
     }
     Ok(longest.1)
+}
+
+/// The graphs of a file that are left out of the test: those that calibrate, and those that share a frame with one of them.
+pub fn left_out(calibration: &Range<u64>, graphs: &Range<u64>, window: usize, stride: usize) -> Range<u64> {
+    if calibration.is_empty() {
+        return graphs.start..graphs.start;
+    }
+    let gap = sharing_neighbours(window, stride);
+    calibration.start.saturating_sub(gap).max(graphs.start)..(calibration.end + gap).min(graphs.end)
 }
 
 #[cfg(test)]
@@ -298,6 +325,16 @@ mod tests {
     }
 
     #[test]
+    fn windows_that_share_a_frame_with_the_calibration_leave_the_test() {
+        // The frame after a window counts, so that the next window shares one even where windows do not overlap.
+        assert_eq!(left_out(&(120..140), &(100..200), 100, 100), 119..141);
+        assert_eq!(left_out(&(100..140), &(100..200), 100, 25), 100..144);
+        assert_eq!(left_out(&(190..200), &(100..200), 100, 25), 186..200);
+        assert_eq!(left_out(&(120..140), &(100..200), 100, 101), 120..140);
+        assert_eq!(left_out(&(100..100), &(100..200), 100, 25), 100..100, "nothing calibrates");
+    }
+
+    #[test]
     fn equal_scores_still_have_a_scale() {
         let kind = ScoreKind::Difficulty;
         assert_eq!(Scale::of(kind, &[0.5; 20]).unwrap().spread, 1.0);
@@ -313,14 +350,30 @@ mod tests {
         let path = folder.path().join(CALIBRATION);
         let raw: Vec<f32> = (0..100).map(|index| index as f32 / 10.0 - 8.0).collect();
         let windows: Vec<Profiled> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        let made = Calibration::new((ScoreKind::AttackProbability, None), &windows, 0.05, "abc", "drive.csv").unwrap();
+        let made = Calibration::new(
+            (ScoreKind::AttackProbability, None),
+            &windows,
+            Rule::new(0.05, 100, 100),
+            "abc",
+            "drive.csv",
+        )
+        .unwrap();
         let above = windows.iter().filter(|window| made.car.deviations(window) > made.threshold).count();
         assert_eq!(above, 5);
         made.write(&path).unwrap();
         let read = Calibration::read(&path, "abc", None).unwrap();
         assert_eq!((read.windows, &read.method, &read.car), (100, &made.method, &made.car));
         assert!(Calibration::read(&path, "other", None).unwrap_err().to_string().contains("calibration.json"));
-        assert!(Calibration::new((ScoreKind::Difficulty, None), &windows[..9], 0.05, "abc", "drive.csv").is_err());
+        assert!(
+            Calibration::new(
+                (ScoreKind::Difficulty, None),
+                &windows[..9],
+                Rule::new(0.05, 100, 100),
+                "abc",
+                "drive.csv"
+            )
+            .is_err()
+        );
     }
 
     /// An attack that makes an autoencoder less wrong is found as one that makes it more wrong.
@@ -332,12 +385,16 @@ mod tests {
             Profiled { raw: (1.0 + shift) as f32, profile: Some(profile), unlisted: None }
         };
         let usual: Vec<Profiled> = (0..200).map(|index| window(index, 0.0)).collect();
-        let made = Calibration::new((ScoreKind::Difficulty, None), &usual, 0.001, "abc", "drive.csv").unwrap();
+        let made =
+            Calibration::new((ScoreKind::Difficulty, None), &usual, Rule::new(0.001, 100, 100), "abc", "drive.csv")
+                .unwrap();
         let called = |window: &Profiled| made.car.deviations(window) > made.threshold;
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
         // One in ten of the windows, each measured by those of other parts: what the threshold was asked for.
-        let tenth = Calibration::new((ScoreKind::Difficulty, None), &usual, 0.1, "abc", "drive.csv").unwrap();
-        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None, 0.1).unwrap();
+        let tenth =
+            Calibration::new((ScoreKind::Difficulty, None), &usual, Rule::new(0.1, 100, 100), "abc", "drive.csv")
+                .unwrap();
+        let (_, deviations) = CarScale::of(ScoreKind::Difficulty, &usual, None, Rule::new(0.1, 100, 100)).unwrap();
         let above = deviations.iter().filter(|&&deviation| deviation > tenth.threshold).count();
         assert_eq!(above, 20, "one in ten of 200 windows");
         let unseen = (200..1200).filter(|&index| called(&window(index, 0.0))).count();

@@ -93,16 +93,16 @@ pub struct CarIds {
 
 impl CarIds {
     /// From the car's attack-free windows, and what is added to the log odds of each of these: judged by the list of the other
-    /// parts of the traffic. How often attacks have a foreign ID is taken from the model's own data (`counted`).
-    pub fn of(windows: &[&[u32]], counted: ForeignIds) -> (Self, Vec<f64>) {
+    /// parts of the traffic, `gap` windows away. How often attacks have a foreign ID is taken from the model's own data (`counted`).
+    pub fn of(windows: &[&[u32]], counted: ForeignIds, gap: usize) -> (Self, Vec<f64>) {
         let list = |windows: &mut dyn Iterator<Item = &&[u32]>| {
             let ids: BTreeSet<u32> = windows.flat_map(|can_ids| can_ids.iter().copied()).collect();
             Vocabulary::from_ids(ids)
         };
         let mut is_foreign = Vec::with_capacity(windows.len());
-        for part in parts(windows.len()) {
-            let others = list(&mut windows[..part.start].iter().chain(&windows[part.end..]));
-            is_foreign.extend(windows[part].iter().map(|can_ids| has_foreign(&others, can_ids)));
+        for part in parts(windows.len(), gap) {
+            let others = list(&mut part.others(windows));
+            is_foreign.extend(windows[part.own].iter().map(|can_ids| has_foreign(&others, can_ids)));
         }
         let foreign = is_foreign.iter().filter(|is_foreign| **is_foreign).count() as u64;
         let of_normals = smoothed_share(foreign, windows.len() as u64);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_car_has_a_list_of_its_own() {
         let window: &[u32] = &[0x10, 0x20, 0x30];
-        let (ids, of_windows) = CarIds::of(&[window; 99], COUNTED);
+        let (ids, of_windows) = CarIds::of(&[window; 99], COUNTED, 1);
         assert_eq!(of_windows, [0.0; 99]);
         assert_eq!(ids.of_window(&[0x10, 0x30]), 0.0);
         let evidence = ids.of_window(&[0x10, 0x30, 0x31]);
@@ -156,12 +156,12 @@ mod tests {
     fn traffic_that_keeps_bringing_new_ids_makes_the_list_silent() {
         let windows: Vec<Vec<u32>> = (0..100).map(|window| vec![0x10, 0x100 + window]).collect();
         let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
-        let (ids, of_windows) = CarIds::of(&windows, COUNTED);
+        let (ids, of_windows) = CarIds::of(&windows, COUNTED, 1);
         assert_eq!((ids.of_window(&[0x7ff]), of_windows), (0.0, vec![0.0; 100]));
         // A single one of a hundred has an ID of its own: it counts, and gets what others get.
         let mut windows = vec![&[0x10u32][..]; 100];
         windows[42] = &[0x10, 0x20];
-        let (ids, of_windows) = CarIds::of(&windows, COUNTED);
+        let (ids, of_windows) = CarIds::of(&windows, COUNTED, 1);
         let evidence = (0.9f64 / (1.5 / 101.0)).ln();
         assert!((ids.of_window(&[0x7ff]) - evidence).abs() < 1e-12 && of_windows[42] == ids.of_window(&[0x7ff]));
         assert_eq!((ids.of_window(&[0x20]), ids.foreign_windows), (0.0, 1), "now it is known");
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn no_windows_have_no_list() {
-        let (ids, of_windows) = CarIds::of(&[], COUNTED);
+        let (ids, of_windows) = CarIds::of(&[], COUNTED, 1);
         assert!(of_windows.is_empty() && ids.is_sound());
     }
 }

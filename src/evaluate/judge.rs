@@ -1,11 +1,13 @@
 //! Judges one model, or the mean of two, on every test folder and file.
 //!
 //! Traffic of an unknown car is judged as it is, and again on a scale of that car's own, made from the first seconds of
-//! its attack-free traffic. Those seconds leave the test both times, so that both rows judge the same graphs.
+//! its attack-free traffic. Those seconds, and the windows that share a frame with them, leave the test both times, so that
+//! both rows judge the same graphs.
 
 use std::ops::Range;
 
 use super::bootstrap::Bootstrap;
+use super::calibration::Rule;
 use super::curves::Curve;
 use super::metrics::{Confusion, Decision, Sample};
 use super::ranking::Ranking;
@@ -24,8 +26,10 @@ pub struct TestFile {
     pub graphs: Range<u64>,
     /// Whether each has an attack.
     pub labels: Vec<bool>,
-    /// Those (counted from the file's first) that calibrate and are not tested; empty for known cars.
+    /// Those (counted from the file's first) that calibrate; empty for known cars.
     pub calibration: Range<usize>,
+    /// Those that are not tested: they calibrate, or share a frame with one that does.
+    pub left_out: Range<usize>,
 }
 
 /// What a subject's scores become decisions by: a method and a threshold.
@@ -47,6 +51,8 @@ pub struct Subject {
 pub struct ModelScores {
     pub kind: ScoreKind,
     pub validation: Vec<f32>,
+    /// Says of each validation graph whether the model has not been trained on a frame of it.
+    pub held_out: Vec<bool>,
     /// Of each file.
     pub test: Vec<Vec<f32>>,
     /// What is usual for benign validation graphs.
@@ -61,8 +67,7 @@ pub struct ModelScores {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CalibrateBy {
     pub seconds: f64,
-    /// False-positive rate of the threshold.
-    pub rate: f64,
+    pub rule: Rule,
 }
 
 impl Subject {
@@ -185,7 +190,7 @@ impl Subject {
 
     /// Whether some of the files have scores on a car's own scale and others raw ones: these have no common order.
     fn is_mixed(&self, files: &[TestFile], range: Range<usize>) -> bool {
-        let has_tested = |file: &usize| files[*file].calibration.len() < files[*file].labels.len();
+        let has_tested = |file: &usize| files[*file].left_out.len() < files[*file].labels.len();
         let mut calibrated = range.filter(has_tested).map(|file| self.calibrated[file].is_some());
         let first = calibrated.next();
         calibrated.any(|other| Some(other) != first)
@@ -235,7 +240,7 @@ fn name_of(by: Option<CalibrateBy>) -> String {
 
 /// Values of the graphs that are tested.
 fn tested<'a, T: Copy>(file: &'a TestFile, values: &'a [T]) -> impl Iterator<Item = T> + 'a {
-    let tested = |(index, value): (usize, &T)| (!file.calibration.contains(&index)).then_some(*value);
+    let tested = |(index, value): (usize, &T)| (!file.left_out.contains(&index)).then_some(*value);
     values.iter().enumerate().filter_map(tested)
 }
 
@@ -256,7 +261,7 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         let windows = |graphs: &[Profiled]| graphs.get(file.calibration.clone()).map(<[_]>::to_vec);
         let cars = models.iter().zip(graphs.clone());
         let cars = cars
-            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids, by?.rate))
+            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids, by?.rule))
             .collect::<Option<Vec<_>>>()?;
         let of_graph = |graph: usize| {
             let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| car.deviations(&graphs[graph]);
@@ -264,7 +269,7 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         };
         let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
         let scores = (0..file.labels.len()).map(of_graph).collect();
-        let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rate)?;
+        let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rule.rate)?;
         Some((scores, threshold))
     };
     files.iter().enumerate().map(of_file).collect()
@@ -276,7 +281,8 @@ mod tests {
 
     fn file(folder: &str, name: &str, labels: Vec<bool>, calibration: Range<usize>) -> TestFile {
         let graphs = 0..labels.len() as u64;
-        TestFile { folder: folder.to_owned(), name: name.to_owned(), graphs, labels, calibration }
+        let left_out = calibration.clone();
+        TestFile { folder: folder.to_owned(), name: name.to_owned(), graphs, labels, calibration, left_out }
     }
 
     /// A car whose log odds are all 20 higher: everything is called an attack, until it is calibrated.
@@ -295,9 +301,16 @@ mod tests {
         let scale = Scale::of(kind, &validation).unwrap();
         let unknown = raw(10.0).into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect();
         let unknown = vec![Vec::new(), unknown];
-        let model =
-            ModelScores { kind, validation, test: vec![raw(-10.0), raw(10.0)], scale, unknown, foreign_ids: None };
-        let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
+        let model = ModelScores {
+            kind,
+            held_out: vec![true; 150],
+            validation,
+            test: vec![raw(-10.0), raw(10.0)],
+            scale,
+            unknown,
+            foreign_ids: None,
+        };
+        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
         let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });
         let f1 = |folder: usize, calibration: &str, method: &str| {
@@ -327,7 +340,7 @@ mod tests {
             thresholds: vec![("fpr:0.01".to_owned(), 0.5)],
             calibrated: vec![Some((vec![0.0, 1.0, 30.0, 40.0], 3.0)), None],
         };
-        let by = Some(CalibrateBy { seconds: 10.0, rate: 0.01 });
+        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 20, seed: 0 });
         let row = |file: Option<&str>, calibration: &str| {
             rows.iter().find(|row| row.file.as_deref() == file && row.calibration == calibration).unwrap()

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tch::Device;
 
 use super::EvaluateError;
+use super::held_out::TrainedSplit;
 use crate::distill::frozen::{self, TEACHER_WEIGHTS};
 use crate::distill::registry::{Registered, Registry};
 use crate::graph::{ForeignIds, Vocabulary};
@@ -49,6 +50,8 @@ pub struct TrainedModel {
     pub settings: Vec<Setting>,
     /// Frames from one window to the next in its training data, if known.
     pub stride: Option<usize>,
+    /// How its training data was cut and split, if known.
+    pub split: Option<TrainedSplit>,
 }
 
 impl TrainedModel {
@@ -67,13 +70,13 @@ impl TrainedModel {
 
     fn from_checkpoint(path: &Path) -> Result<Self, EvaluateError> {
         let (state, description): (StateDict, ModelDescription) = checkpoint::read(path)?;
-        Self::new(path, state, description)
+        Self::new(path, state, description, &Value::Null)
     }
 
     /// A registered teacher; one that was trained elsewhere has its description in `config.json` beside it.
     fn from_teacher(path: &Path) -> Result<Self, EvaluateError> {
         match checkpoint::read::<ModelDescription>(path) {
-            Ok((state, description)) => return Self::new(path, state, description),
+            Ok((state, description)) => return Self::new(path, state, description, &Value::Null),
             Err(error) if is_out_of_memory(&error) => return Err(error.into()),
             Err(_) => {}
         }
@@ -95,10 +98,12 @@ impl TrainedModel {
             created_by_version: config.created_by_version.clone(),
         };
         let state = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
-        Self::new(path, state, description)
+        let cut = json!({ "stride": metric("stride"), "validation_fraction": metric("validation_fraction") });
+        Self::new(path, state, description, &cut)
     }
 
-    fn new(path: &Path, state: StateDict, description: ModelDescription) -> Result<Self, EvaluateError> {
+    /// `cut`: stride and validation fraction of the training data, where no frozen configuration says them.
+    fn new(path: &Path, state: StateDict, description: ModelDescription, cut: &Value) -> Result<Self, EvaluateError> {
         if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
             return Err(EvaluateError::Content { path: path.to_owned(), reason });
         }
@@ -109,6 +114,12 @@ impl TrainedModel {
         let distilled =
             config["config"]["distillation"]["use_kd"].as_bool().unwrap_or(description.teacher_digest.is_some());
         let (group, name) = names(folder, &description.architecture);
+        let data = if config["config"]["data"].is_object() { &config["config"]["data"] } else { cut };
+        let stride = data["stride"].as_u64().filter(|stride| *stride > 0).map(|stride| stride as usize);
+        let fraction = data["validation_fraction"].as_f64();
+        let split = stride.zip(fraction).filter(|_| description.window > 1).map(|(stride, validation_fraction)| {
+            TrainedSplit { window: description.window, stride, validation_fraction }
+        });
         Ok(Self {
             name,
             group,
@@ -121,7 +132,8 @@ impl TrainedModel {
             distilled,
             seed: config["config"]["training"]["seed"].as_u64(),
             settings: run_settings::of_run(&config, folder.join(SUMMARY).exists()),
-            stride: config["config"]["data"]["stride"].as_u64().map(|stride| stride as usize),
+            stride,
+            split,
         })
     }
 

@@ -71,20 +71,40 @@ impl UsualProfile {
 
 /// The distance of each attack-free window from the windows of the other parts of the same traffic: what distances are usual
 /// for windows that the mean and covariance have not seen. Parts are stretches of time.
-pub fn distances_among(profiles: &[Profile]) -> Option<Vec<f64>> {
+pub fn distances_among(profiles: &[Profile], gap: usize) -> Option<Vec<f64>> {
     let mut distances = Vec::with_capacity(profiles.len());
-    for part in parts(profiles.len()) {
-        let others: Vec<&Profile> = profiles[..part.start].iter().chain(&profiles[part.end..]).collect();
+    for part in parts(profiles.len(), gap) {
+        let others: Vec<&Profile> = part.others(profiles).collect();
         let usual = UsualProfile::of(&others)?;
-        distances.extend(profiles[part].iter().map(|profile| usual.distance(profile)));
+        distances.extend(profiles[part.own].iter().map(|profile| usual.distance(profile)));
     }
     Some(distances)
 }
 
-/// The parts of so many windows, one after the other.
-pub fn parts(windows: usize) -> impl Iterator<Item = Range<usize>> {
+/// A part of attack-free windows, and the windows of the other parts that share no frame with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub own: Range<usize>,
+    before: usize,
+    after: usize,
+}
+
+impl Part {
+    /// What the other parts have.
+    pub fn others<'a, T>(&self, values: &'a [T]) -> impl Iterator<Item = &'a T> {
+        values[..self.before].iter().chain(&values[self.after..])
+    }
+}
+
+/// The parts of so many windows, one after the other; `gap` windows on either side of a part share a frame with it. Where windows
+/// are few and overlap much, a tenth of them is left out on a side and not more: something has to be left.
+pub fn parts(windows: usize, gap: usize) -> impl Iterator<Item = Part> {
+    let gap = gap.min(windows / (2 * PARTS));
     let end = move |part: usize| part * windows / PARTS;
-    (0..PARTS).map(move |part| end(part)..end(part + 1))
+    (0..PARTS).map(move |part| {
+        let own = end(part)..end(part + 1);
+        Part { before: own.start.saturating_sub(gap), after: (own.end + gap).min(windows), own }
+    })
 }
 
 /// Cholesky's factor of a symmetric positive matrix.
@@ -151,11 +171,23 @@ mod tests {
     fn windows_are_measured_by_those_of_other_parts() {
         let mut profiles = profiles(200);
         profiles[100] = vec![30.0, -30.0];
-        let among = distances_among(&profiles).unwrap();
+        let among = distances_among(&profiles, 1).unwrap();
         assert_eq!(among.len(), profiles.len());
         let inside = UsualProfile::of(&profiles.iter().collect::<Vec<_>>()).unwrap().distance(&profiles[100]);
         assert!(among[100] > 5.0 * inside, "an outlier hides behind its own variance: {inside}, {}", among[100]);
-        assert!(distances_among(&[]).is_none());
+        assert!(distances_among(&[], 1).is_none());
+    }
+
+    #[test]
+    fn parts_share_no_frame_with_what_judges_them() {
+        let windows: Vec<usize> = (0..100).collect();
+        let others = |part: usize, gap: usize| -> Vec<usize> {
+            parts(100, gap).nth(part).unwrap().others(&windows).copied().collect()
+        };
+        assert_eq!(others(0, 4), (24..100).collect::<Vec<_>>());
+        assert_eq!(others(2, 4), (0..36).chain(64..100).collect::<Vec<_>>());
+        assert_eq!(others(4, 100), (0..70).collect::<Vec<_>>(), "a tenth at most");
+        assert_eq!(parts(100, 4).map(|part| part.own.len()).sum::<usize>(), 100);
     }
 
     #[test]

@@ -95,19 +95,32 @@ impl RecordedThreshold {
 }
 
 /// The threshold of that method that was recorded for these weights; of several, the one chosen on the model's own data,
-/// else on `data_digest`.
+/// else on the data of `validation`, if it was chosen on as many windows: earlier versions chose on training windows, too.
 pub fn find(
     model: &TrainedModel,
     method: Threshold,
-    data_digest: &str,
+    validation: &ValidationScores<'_>,
 ) -> Result<Option<RecordedThreshold>, EvaluateError> {
+    let on_these = |recorded: &RecordedThreshold| {
+        recorded.data_digest == validation.data_digest
+            && recorded.benign_graphs + recorded.attack_graphs == validation.raw.len() as u64
+    };
+    let mut found = recorded_by(model, method)?;
+    let position =
+        found.iter().position(|recorded| is_own(model, recorded)).or_else(|| found.iter().position(on_these));
+    Ok(position.map(|position| found.swap_remove(position)))
+}
+
+/// Thresholds of that method that were recorded for these weights, those of the model's own data first.
+pub fn recorded_by(model: &TrainedModel, method: Threshold) -> Result<Vec<RecordedThreshold>, EvaluateError> {
     let mut found = read(model)?;
     found.retain(|recorded| recorded.rule() == Some(method));
-    let own = &model.description.dataset.digest;
-    let position = [own.as_str(), data_digest]
-        .iter()
-        .find_map(|digest| found.iter().position(|recorded| recorded.data_digest == *digest));
-    Ok(position.map(|position| found.swap_remove(position)))
+    found.sort_by_key(|recorded| !is_own(model, recorded));
+    Ok(found)
+}
+
+fn is_own(model: &TrainedModel, recorded: &RecordedThreshold) -> bool {
+    recorded.data_digest == model.description.dataset.digest
 }
 
 /// The threshold that decides where the user gives none. One that a rule chose comes before a number, which somebody has tried
@@ -117,8 +130,7 @@ pub fn deciding(model: &TrainedModel) -> Result<Option<RecordedThreshold>, Evalu
     let rank = |recorded: &RecordedThreshold| {
         let rule = recorded.rule();
         let is_number = matches!(rule, None | Some(Threshold::Score(_)));
-        let is_own = recorded.data_digest == model.description.dataset.digest;
-        (!is_number, is_own, rule == Some(default))
+        (!is_number, is_own(model, recorded), rule == Some(default))
     };
     // Of equals the last.
     Ok(read(model)?.into_iter().max_by_key(rank))

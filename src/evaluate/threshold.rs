@@ -37,6 +37,14 @@ pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
     Some(guarded(*score))
 }
 
+/// The smallest false-positive rate, in two significant digits, that so many attack-free windows can show: one of them.
+pub fn smallest_rate(windows: u64) -> f64 {
+    let exact = 1.0 / windows as f64;
+    let rounded = |exact: f64| format!("{exact:.1e}").parse().unwrap_or(exact);
+    let (nearest, step) = (rounded(exact), 10f64.powi(exact.log10().floor() as i32 - 1));
+    if nearest >= exact { nearest } else { rounded(exact + step) }
+}
+
 fn youden(scores: &[f64], labels: &[bool]) -> Option<f64> {
     let mut ordered: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
     ordered.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
@@ -83,6 +91,15 @@ mod tests {
         for (rate, expected) in [(0.05, 50), (0.01, 10), (0.001, 1), (0.0005, 0)] {
             let threshold = at_false_positive_rate(benign.clone(), rate).unwrap();
             assert_eq!(above(&benign, threshold), expected, "rate {rate}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_rate_is_one_window() {
+        for (windows, expected) in [(3660, 0.00028), (1000, 0.001), (999, 0.0011), (640, 0.0016), (1, 1.0), (7, 0.15)] {
+            let rate = smallest_rate(windows);
+            assert_eq!(rate, expected, "{windows} windows");
+            assert!(rate * windows as f64 >= 1.0);
         }
     }
 

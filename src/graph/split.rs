@@ -25,6 +25,12 @@ pub enum Split {
     Test,
 }
 
+/// Windows before and after a window that share a frame with it, the frame after each counted: `a < b` share one when
+/// `b * stride <= a * stride + window`.
+pub fn sharing_neighbours(window: usize, stride: usize) -> u64 {
+    (window / stride) as u64
+}
+
 /// How the graphs of one training file are divided; positions count the file's graphs from 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSplit {
@@ -41,8 +47,7 @@ impl FileSplit {
     /// stretch are dropped from training.
     pub fn new(graphs: u64, window: usize, stride: usize, validation_fraction: f64) -> Self {
         let wanted = (graphs as f64 * validation_fraction).round() as u64;
-        // Windows `a < b` share a frame when `b * stride <= a * stride + window`.
-        let dropped = (window / stride) as u64;
+        let dropped = sharing_neighbours(window, stride);
         let sections = (wanted / SHORTEST_STRETCH.max(8 * dropped)).clamp(1, MOST_SECTIONS);
         let mut split = Self::default();
         let mut train_begin = 0;

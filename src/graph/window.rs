@@ -18,6 +18,11 @@ pub struct Windows {
     skip: usize,
 }
 
+/// Windows of a file of so many frames.
+pub fn count_windows(frames: u64, window: u64, stride: u64) -> u64 {
+    if frames > window { (frames - 1 - window) / stride + 1 } else { 0 }
+}
+
 /// What the windows of a file depend on, somewhere in its middle.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WindowState {
@@ -48,7 +53,7 @@ impl Windows {
         let passed = self.skip.min(frames.len());
         let frames = &frames[passed..];
         let available = self.pending.len() + frames.len();
-        let windows = if available > self.window { (available - 1 - self.window) / self.stride + 1 } else { 0 };
+        let windows = count_windows(available as u64, self.window as u64, self.stride as u64) as usize;
         let begin = windows * self.stride;
         let used = begin.min(available);
         let from_pending = &self.pending[used.min(self.pending.len())..];

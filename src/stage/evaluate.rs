@@ -1,5 +1,6 @@
 //! Scores trained models on the test folders of their dataset, and writes how good they are.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,9 @@ use super::predictions::{Predictions, write_predictions};
 use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
-use crate::evaluate::calibration::{FEWEST_WINDOWS, calibration_stretch, is_unknown_vehicle};
+use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is_unknown_vehicle, left_out};
 use crate::evaluate::curves::{self, CURVES, Curve};
+use crate::evaluate::held_out::held_out;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
 use crate::evaluate::ranking::Ranking;
@@ -76,6 +78,8 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         scored.push(score(model, &store, &files, method, device, training::attention_kernel(config))?);
     }
 
+    warn_of_rare(method, &scored);
+
     // Metrics.
     let bootstrap = Bootstrap { resamples: options.resamples, seed: config.training.seed };
     let mut reports = Vec::new();
@@ -118,7 +122,10 @@ fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<Cal
         return Err(StageError::Input(format!("--calibrate-seconds {seconds}: must be above 0")));
     }
     match config.evaluation.threshold {
-        Threshold::FalsePositiveRate(rate) => Ok(Some(CalibrateBy { seconds, rate })),
+        Threshold::FalsePositiveRate(rate) => {
+            let rule = Rule::new(rate, config.data.window, config.data.stride);
+            Ok(Some(CalibrateBy { seconds, rule }))
+        }
         other => Err(StageError::Input(format!(
             "--calibrate-seconds with --threshold {other}: a new car has no labels, so that only a false-positive rate can \
              be kept; use --threshold fpr:0.001"
@@ -191,8 +198,12 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
             Some(by) if is_unknown_vehicle(&entry.folder) => calibrating(store, entry, by.seconds)?,
             _ => graphs.start..graphs.start,
         };
-        let calibration = (calibration.start - graphs.start) as usize..(calibration.end - graphs.start) as usize;
-        files.push(TestFile { folder: entry.folder.clone(), name: entry.name.clone(), graphs, labels, calibration });
+        let options = &store.manifest().options;
+        let left_out = left_out(&calibration, &graphs, options.window, options.stride);
+        let in_file = |range: Range<u64>| (range.start - graphs.start) as usize..(range.end - graphs.start) as usize;
+        let (calibration, left_out) = (in_file(calibration), in_file(left_out));
+        let (folder, name) = (entry.folder.clone(), entry.name.clone());
+        files.push(TestFile { folder, name, graphs, labels, calibration, left_out });
     }
     if files.is_empty() {
         let dataset = &store.manifest().dataset;
@@ -248,16 +259,19 @@ fn score(
     let scorer = patiently(Meter::new(device), || Scorer::new(&model, device, kernel))?;
     let validation_graphs = store.select(Split::Validation, None);
     let validation = scorer.score_store(store, &validation_graphs)?;
-    let validation_labels = labels(store, validation_graphs)?;
+    let validation_labels = labels(store, validation_graphs.iter().copied())?;
+    let held_out = held_out_of(&model, store, &validation_graphs)?;
+    let (raw, held_out_labels) = (only(&held_out, &validation), only(&held_out, &validation_labels));
     let on_this_data = ValidationScores {
         kind: scorer.kind(),
-        raw: &validation,
-        labels: &validation_labels,
+        raw: &raw,
+        labels: &held_out_labels,
         dataset: &store.manifest().dataset,
         data_digest: store.digest(),
     };
-    let recorded = match records::find(&model, method, store.digest())? {
+    let recorded = match records::find(&model, method, &on_this_data)? {
         Some(recorded) => recorded,
+        None if raw.is_empty() && !validation.is_empty() => return Err(no_window_is_held_out(&model)),
         None => RecordedThreshold::choose(method, &model, &on_this_data)?,
     };
     // Known ones, too: the one that was used last stands at the end.
@@ -275,18 +289,74 @@ fn score(
     let mut all = scorer.score_store(store, &test)?.into_iter();
     let test_scores: Vec<Vec<f32>> = files.iter().map(|file| all.by_ref().take(file.labels.len()).collect()).collect();
     let speed = speed::measure(&scorer, store, &test)?;
-    let validation_scores: Vec<f64> = validation.iter().map(|&raw| scorer.kind().score(raw)).collect();
-    let validation_roc_auc = Ranking::new(&validation_scores, &validation_labels).metrics().roc_auc;
+    let validation_scores: Vec<f64> = raw.iter().map(|&raw| scorer.kind().score(raw)).collect();
+    let validation_roc_auc = Ranking::new(&validation_scores, &held_out_labels).metrics().roc_auc;
     let windows = telling_windows(&scorer, store, files, &test_scores, recorded.value)?;
     let scores = ModelScores {
         kind: scorer.kind(),
         validation,
+        held_out,
         test: test_scores,
         scale: recorded.scale,
         unknown,
         foreign_ids: scorer.id_list().map(IdList::counted),
     };
     Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
+}
+
+/// Warns where a false-positive rate is asked for that is too small to be seen in so many windows.
+fn warn_of_rare(method: Threshold, scored: &[Scored]) {
+    let Threshold::FalsePositiveRate(rate) = method else { return };
+    let windows: BTreeSet<u64> = scored.iter().map(|one| one.recorded.benign_graphs).collect();
+    for windows in windows.into_iter().filter(|windows| *windows > 0 && rate * (*windows as f64) < 1.0) {
+        tracing::warn!(
+            "--threshold {method}: {windows} attack-free validation windows support no false-positive rate below {}; their highest \
+             score is the threshold, whose rate may be larger than asked for",
+            Threshold::FalsePositiveRate(threshold::smallest_rate(windows))
+        );
+    }
+}
+
+/// Says of each validation graph whether the model has not been trained on a frame of it, and warns where it has.
+fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Vec<bool>, StageError> {
+    let options = &store.manifest().options;
+    let cut = format!("--stride {} --validation-fraction {}", options.stride, options.validation_fraction);
+    let Some(held_out) = held_out(model, store, graphs)? else {
+        tracing::warn!(
+            "{} was trained on {} as well, cut otherwise, and does not record how: validation windows here ({cut}) may be \
+             training windows of it, and the threshold that is chosen on them too low",
+            model.name,
+            model.description.dataset.name
+        );
+        return Ok(vec![true; graphs.len()]);
+    };
+    let trained = held_out.iter().filter(|held_out| !**held_out).count();
+    if let Some(own) = model.split.filter(|_| trained > 0) {
+        let own = format!("--stride {} --validation-fraction {}", own.stride, own.validation_fraction);
+        tracing::warn!(
+            "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}), on which no threshold is chosen \
+             for it",
+            model.name,
+            graphs.len()
+        );
+    }
+    Ok(held_out)
+}
+
+fn no_window_is_held_out(model: &TrainedModel) -> StageError {
+    let own = model.split.map_or(String::new(), |split| {
+        format!(" --stride {} --validation-fraction {}", split.stride, split.validation_fraction)
+    });
+    StageError::Input(format!(
+        "no threshold for {}: it was trained on frames of all validation windows; evaluate it once with{own}, and the threshold \
+         that is recorded then is used with any other stride",
+        model.name
+    ))
+}
+
+/// The values of the graphs that are held out.
+fn only<T: Copy>(held_out: &[bool], values: &[T]) -> Vec<T> {
+    values.iter().zip(held_out).filter(|(_, held_out)| **held_out).map(|(value, _)| *value).collect()
 }
 
 /// The windows of the test that tell most about a model, as graphs.
@@ -325,8 +395,11 @@ fn choose_for_mean(
         .iter()
         .map(|&graph| Ok(store.try_graph(graph)?.attack))
         .collect::<Result<Vec<_>, EvaluateError>>()?;
+    let of_both = gat.scores.held_out.iter().zip(&vgae.scores.held_out).map(|(gat, vgae)| *gat && *vgae);
+    let of_both: Vec<bool> = of_both.collect();
+    let (scores, labels) = (only(&of_both, scores), only(&of_both, &labels));
     let unusable = |reason| EvaluateError::Input(format!("{} and {}: {reason}", gat.model.name, vgae.model.name));
-    Ok((method.to_string(), threshold::choose(method, scores, &labels).map_err(unusable)?))
+    Ok((method.to_string(), threshold::choose(method, &scores, &labels).map_err(unusable)?))
 }
 
 /// Each classifier with an autoencoder of its size: one that learned from a teacher if the classifier did, of the same

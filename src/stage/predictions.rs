@@ -89,7 +89,7 @@ pub fn write_predictions(
 ) -> Result<(), StageError> {
     let Some(predictions) = predictions else { return Ok(()) };
     for (index, file) in files.iter().enumerate() {
-        let tested: Vec<usize> = (0..file.labels.len()).filter(|graph| !file.calibration.contains(graph)).collect();
+        let tested: Vec<usize> = (0..file.labels.len()).filter(|graph| !file.left_out.contains(graph)).collect();
         for (calibration, scores, decision) in subject.judged(files, index, calibrate) {
             for ((&graph, score), called) in tested.iter().zip(scores).zip(&decision.called) {
                 let view = store.try_graph(file.graphs.start + graph as u64)?;

@@ -201,6 +201,9 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     }
     metrics.insert("size".into(), description.size.clone().into());
     metrics.insert("window".into(), description.window.into());
+    metrics.insert("data".into(), config.data.data.as_ref().map(|data| data.display().to_string()).into());
+    metrics.insert("stride".into(), config.data.stride.into());
+    metrics.insert("validation_fraction".into(), config.data.validation_fraction.into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());

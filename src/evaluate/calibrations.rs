@@ -1,0 +1,129 @@
+//! The calibrations of a model: one file a car, `calibrations/NAME.json` in the run's folder.
+//!
+//! None is used unless it is asked for: that of another car is worse than none. `calibration.json` in the run's folder is what
+//! earlier versions wrote, one for all cars; it can be named as a file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::calibration::CALIBRATION;
+use super::{Calibration, EvaluateError, TrainedModel};
+use crate::shell;
+
+/// Folder in that of the run.
+const FOLDER: &str = "calibrations";
+/// Asks for no calibration.
+pub const NONE: &str = "none";
+const LONGEST_NAME: usize = 100;
+
+/// Where the calibration of that name belongs.
+///
+/// # Errors
+/// A name that is no plain file name.
+pub fn path(model: &TrainedModel, name: &str) -> Result<PathBuf, EvaluateError> {
+    if is_name(name) {
+        return Ok(model.folder.join(FOLDER).join(format!("{name}.json")));
+    }
+    Err(EvaluateError::Input(format!(
+        "'{name}' is no name of a calibration: expected letters, digits, '-', '_' and '.', none of the last at the beginning, at \
+         most {LONGEST_NAME}, and not '{NONE}'"
+    )))
+}
+
+/// A name after a log: its file name up to the first dot, with '-' for what names do not have.
+pub fn name_after(log: &Path) -> Option<String> {
+    let file = log.file_name()?.to_string_lossy();
+    let name: String = file
+        .split('.')
+        .next()?
+        .chars()
+        .map(|letter| if fits(letter) { letter } else { '-' })
+        .take(LONGEST_NAME)
+        .collect();
+    is_name(&name).then_some(name)
+}
+
+/// Names of the model's calibrations, ascending.
+pub fn names(model: &TrainedModel) -> Result<Vec<String>, EvaluateError> {
+    let folder = model.folder.join(FOLDER);
+    let error = |source| EvaluateError::File { path: folder.clone(), action: "list", source };
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(error(source)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let file = entry.map_err(error)?.file_name();
+        let name = file.to_str().and_then(|file| file.strip_suffix(".json")).filter(|name| is_name(name));
+        names.extend(name.map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What could be asked for, in words; none: nothing.
+pub fn known(model: &TrainedModel) -> Result<Option<String>, EvaluateError> {
+    let mut known = names(model)?;
+    let earlier = model.folder.join(CALIBRATION);
+    known.extend(earlier.exists().then(|| shell::quoted_path(&earlier)));
+    Ok((!known.is_empty()).then(|| known.join(", ")))
+}
+
+/// Reads the calibration that is asked for by its name or as a file; `None` where none is asked for.
+///
+/// # Errors
+/// Says where it was looked for, and which there are.
+pub fn find(model: &TrainedModel, asked: &str) -> Result<Option<(PathBuf, Calibration)>, EvaluateError> {
+    if asked == NONE {
+        return Ok(None);
+    }
+    let named = path(model, asked).ok();
+    let places = [named.clone(), Some(PathBuf::from(asked)), Some(model.folder.join(asked))];
+    if let Some(found) = places.into_iter().flatten().find(|place| place.is_file()) {
+        let calibration = Calibration::read(&found, &model.weights_digest, model.description.foreign_ids)?;
+        return Ok(Some((found, calibration)));
+    }
+    let looked_for = named.map_or(String::new(), |named| format!("{} and ", named.display()));
+    let known = known(model)?.map_or_else(|| "it has none".to_owned(), |known| format!("it has {known}"));
+    Err(EvaluateError::Input(format!(
+        "--calibration {asked}: {} has no such calibration ({looked_for}file {asked} are not there); {known}; `kdgat calibrate` \
+         makes one",
+        model.name
+    )))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= LONGEST_NAME
+        && text != NONE
+        && !text.starts_with('.')
+        && text.chars().all(|letter| fits(letter) || letter == '.')
+}
+
+fn fits(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "-_".contains(letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_a_name_that_is_one() {
+        for (log, name) in [
+            ("logs/drive-1.csv.gz", Some("drive-1")),
+            ("can0", Some("can0")),
+            ("my car.log", Some("my-car")),
+            ("..", None),
+            ("none.csv", None),
+            (".log", None),
+        ] {
+            assert_eq!(name_after(Path::new(log)).as_deref(), name, "{log}");
+        }
+        for name in ["", "none", ".hidden", "a/b", "../a", "a b", &"a".repeat(101)] {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(is_name("golf-7_2019.v2"));
+    }
+}
