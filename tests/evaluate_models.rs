@@ -2,15 +2,18 @@
 
 mod evaluate_support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evaluate_support::graph_support::{traffic, write_log};
 use evaluate_support::{Bench, KNOWN, UNKNOWN, stderr};
+use kdgat::can::Dataset;
 use kdgat::evaluate::{METRICS, Scorer, TrainedModel};
-use kdgat::graph::{Split, assemble};
+use kdgat::graph::{BuildOptions, Split, Store, assemble, open_or_build};
 use kdgat::nn::attention::AttentionKernel;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{Architecture, GivenTensors, Scope, Vgae, vgae};
+use serde_json::Value;
 use tch::Device;
 
 /// One graph has one score, bit by bit, whatever batch it is in.
@@ -127,14 +130,14 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     assert_eq!(of("gat_student_normal/1", "folder", KNOWN, "none").len(), 2);
     assert_eq!(of("gat_student_normal/1", "file", KNOWN, "none").len(), 4);
     assert_eq!(of("vgae_student_autoencoder/1", "file", KNOWN, "none").len(), 2);
-    // The windows that calibrate are tested neither before nor after.
+    // The windows that calibrate, and the one that shares a frame with the last of them, are tested neither before nor after.
     let (before, after) =
         (of("gat_student_normal/1", "file", UNKNOWN, "none"), of("gat_student_normal/1", "file", UNKNOWN, "first 1 s"));
     assert_eq!((before.len(), after.len()), (2, 1));
     assert_eq!(
         (before[0]["graphs"].as_str(), after[0]["graphs"].as_str()),
-        ("59", "59"),
-        "79 windows, 20 in the first second"
+        ("58", "58"),
+        "79 windows, 20 in the first second, one beside them"
     );
     let roc_auc = |rows: &[&std::collections::HashMap<String, String>]| rows[0]["roc_auc"].parse::<f64>().unwrap();
     assert!(roc_auc(&after) > roc_auc(&before), "the car's own list of IDs finds those of the attack");
@@ -145,7 +148,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     let predictions = bench.rows("predictions.csv");
     let tested =
         |model: &str| predictions.iter().filter(|row| row["model"] == model && row["calibration"] == "none").count();
-    assert_eq!(tested("gat_student_normal/1"), 59 + 29 + 59);
+    assert_eq!(tested("gat_student_normal/1"), 59 + 29 + 58);
     for row in &predictions {
         let number = |name: &str| row[name].parse::<f64>().unwrap();
         assert_eq!(row["predicted"] == "1", number("score") > number("threshold"), "{row:?}");
@@ -306,4 +309,168 @@ fn files_with_too_few_windows_are_not_calibrated() {
     assert_eq!(calibrated["calibration"], "first 1 s");
     assert!(!raw["roc_auc"].is_empty() && !calibrated["f1"].is_empty());
     assert!(calibrated["roc_auc"].is_empty() && calibrated["detection_at_fpr_1"].is_empty(), "{calibrated:?}");
+}
+
+/// Windows that share a frame with one that calibrates are not tested.
+#[test]
+fn calibration_windows_share_no_frame_with_tested_ones() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let mut first = Vec::new();
+    for stride in [25usize, 100] {
+        let arguments =
+            ["--stride", &stride.to_string(), "--resamples", "0", "--calibrate-seconds", "1", "--predictions"];
+        bench.evaluate(&[&arguments[..], &["predictions.csv", run.to_str().unwrap()]].concat());
+        let tested = bench.rows("predictions.csv").into_iter().filter(|row| row["file"] == "other.csv");
+        first.push(tested.map(|row| row["first_frame"].parse::<usize>().unwrap()).min().unwrap());
+    }
+    // Frames come every 0.5 ms: the last window that calibrates reads frames 1975 to 2075 (1900 to 2000).
+    assert_eq!(first, [2100, 2100]);
+}
+
+/// Frames that a model was trained on choose no threshold for it, however the store is cut.
+#[test]
+fn no_threshold_is_chosen_on_training_windows() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let name = run.to_str().unwrap();
+    let evaluate = |arguments: &[&str]| {
+        bench
+            .kdgat(&[&["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", name], arguments].concat())
+    };
+    let thresholds = || -> Vec<Value> {
+        let file: Value = serde_json::from_slice(&std::fs::read(run.join("thresholds.json")).unwrap()).unwrap();
+        file["thresholds"].as_array().unwrap().clone()
+    };
+    // Counted by frames, from the stores alone.
+    let options = BuildOptions { stride: 50, validation_fraction: 0.4, ..BuildOptions::default() };
+    let dataset = Dataset::open(&bench.path().join("small")).unwrap();
+    let other = open_or_build(&dataset, &options, &bench.path().join("stores"), &()).unwrap();
+    let frames = |store: &Store, graph: u64| {
+        let first = store.graph(graph).first_frame;
+        (first..=first + 100).map(|frame| (store.log_of(graph).name.clone(), frame)).collect::<Vec<_>>()
+    };
+    let trained: BTreeSet<(String, u64)> =
+        bench.store.select(Split::Train, None).into_iter().flat_map(|graph| frames(&bench.store, graph)).collect();
+    let validation = other.select(Split::Validation, None);
+    let is_held_out = |graph: &&u64| frames(&other, **graph).iter().all(|frame| !trained.contains(frame));
+    let held_out = validation.iter().filter(is_held_out).count();
+    assert!(0 < held_out && held_out < validation.len(), "{held_out} of {}", validation.len());
+
+    let otherwise = ["--stride", "50", "--validation-fraction", "0.4"];
+    let output = evaluate(&otherwise);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = format!("on frames of {} of the {} validation windows", validation.len() - held_out, validation.len());
+    assert!(stderr(&output).contains(&said), "{}", stderr(&output));
+    let [recorded] = thresholds().try_into().unwrap();
+    let count = |name: &str| recorded[name].as_u64().unwrap() as usize;
+    assert_eq!(count("benign_graphs") + count("attack_graphs"), held_out);
+    // What an earlier version chose on training windows is chosen again.
+    let mut earlier = recorded.clone();
+    earlier["benign_graphs"] = (count("benign_graphs") + 7).into();
+    earlier["value"] = 0.0001.into();
+    let file = serde_json::json!({ "format_version": 1, "thresholds": [earlier] });
+    std::fs::write(run.join("thresholds.json"), file.to_string()).unwrap();
+    assert!(evaluate(&otherwise).status.success());
+    assert_eq!(thresholds(), [recorded]);
+
+    // A model that was trained on all windows has its threshold from a store that it was validated on, or none.
+    std::fs::remove_file(run.join("thresholds.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&std::fs::read(run.join("config.json")).unwrap()).unwrap();
+    config["config"]["data"]["validation_fraction"] = 0.001.into();
+    std::fs::write(run.join("config.json"), config.to_string()).unwrap();
+    let refused = evaluate(&["--stride", "50", "--validation-fraction", "0.2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    let said = "it was trained on frames of all validation windows; evaluate it once with --stride 100";
+    assert!(stderr(&refused).contains(said), "{}", stderr(&refused));
+    assert!(evaluate(&["--validation-fraction", "0.2"]).status.success(), "the store that its digest names");
+    let own = thresholds();
+    assert!(evaluate(&["--stride", "50", "--validation-fraction", "0.2"]).status.success());
+    assert_eq!(thresholds(), own);
+}
+
+/// A run is judged on its own dataset unless another is named, and that is said.
+#[test]
+fn the_dataset_of_a_run_is_the_default() {
+    let bench = Bench::new();
+    let (gat, vgae) = (bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1));
+    let model = gat.to_str().unwrap();
+    let evaluate = ["evaluate", "--device", "cpu", "--resamples", "0", model];
+    let output = bench.kdgat(&evaluate);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!bench.rows("runs/small/evaluation/metrics.csv").is_empty());
+    let said = stderr(&bench.kdgat(&["export", model, "--examples", "3"]));
+    let fusion = ["fusion", "--preset", "dqn,student", "--use-kd", "false", "--max-epochs", "1", "--device", "cpu"];
+    let fused = ["--resamples", "0", "--fusion-gat", model, "--fusion-vgae", vgae.to_str().unwrap()];
+    let fusion = bench.kdgat(&[&fusion[..], &fused].concat());
+    assert!(fusion.status.success(), "{}", stderr(&fusion));
+    let stores: Vec<String> = std::fs::read_dir(bench.path().join("stores"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("sim"))
+        .collect();
+    assert!(stores.is_empty(), "the simulated car was made: {stores:?}\n{said}");
+    // How the run's windows are cut is its default, too.
+    let mut config: Value = serde_json::from_slice(&std::fs::read(gat.join("config.json")).unwrap()).unwrap();
+    config["config"]["data"]["stride"] = 50.into();
+    std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
+    assert!(bench.kdgat(&evaluate).status.success());
+    let metrics: Value =
+        serde_json::from_slice(&std::fs::read(bench.path().join("runs/small/evaluation/metrics.json")).unwrap())
+            .unwrap();
+    assert_eq!(metrics["stride"], 50, "{metrics}");
+    config["config"]["data"]["stride"] = 100.into();
+    std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
+
+    // Another dataset is named.
+    let plain = bench.path().join("plain");
+    write_log(&plain, "train_01_attack_free", "drive-1.csv", &traffic(6_000, 12, 1, 0..0));
+    write_log(&plain, "train_02_with_attacks", "fuzzing.csv", &traffic(6_000, 12, 2, 4_000..5_800));
+    write_log(&plain, KNOWN, "fuzzing.csv", &traffic(6_000, 12, 3, 2_000..3_000));
+    let fused: Vec<&str> =
+        [&["fusion", "--preset", "dqn,student", "--use-kd", "false", "--max-epochs", "1"], &fused[..]].concat();
+    for arguments in [&evaluate[..], &["export", model, "--examples", "3"], &fused] {
+        let output = bench.kdgat(&[arguments, &["--data", "plain"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = "gat_student_normal/1 was trained on dataset 'small', and is used on 'plain' here";
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+    }
+    // Runs of several datasets have none in common.
+    config["config"]["data"]["data"] = "plain".into();
+    std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
+    let output = bench.kdgat(&[&evaluate[..], &[vgae.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains(" on small: name the dataset with --data"), "{}", stderr(&output));
+    // A dataset that is gone, and one whose folder is not recorded, are asked for.
+    config["config"]["data"]["data"] = "gone".into();
+    std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
+    for said in ["was trained on gone: ", "was trained on dataset 'small', whose folder it does not record: "] {
+        let output = bench.kdgat(&evaluate);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        assert!(stderr(&output).contains("name the dataset's folder with --data"), "{}", stderr(&output));
+        std::fs::rename(bench.path().join("small"), bench.path().join("elsewhere")).ok();
+        std::fs::remove_file(gat.join("config.json")).ok();
+    }
+}
+
+/// A rate that no window of the validation can show is not taken for one that was kept.
+#[test]
+fn a_rate_that_the_windows_cannot_show_is_called_out() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let said = |threshold: &str| {
+        let output = bench.kdgat(&["evaluate", "--resamples", "0", "--threshold", threshold, run.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let windows = bench.store.select(Split::Validation, Some(false)).len();
+    let text = said("fpr:0.0001");
+    let expected = format!(
+        "--threshold fpr:0.0001: {windows} attack-free validation windows support no false-positive rate below fpr:"
+    );
+    let smallest = text.split_once(&expected).unwrap_or_else(|| panic!("{text}")).1.split_once(';').unwrap().0;
+    assert!((smallest.parse::<f64>().unwrap() * windows as f64 - 1.0).abs() < 0.1, "{smallest}, {windows} windows");
+    assert!(!said(&format!("fpr:{smallest}")).contains("support no false-positive rate"));
+    assert!(!said("0.5").contains("support no false-positive rate"));
 }

@@ -24,8 +24,6 @@ use crate::shell;
 
 /// Share of windows with unknown IDs above which the car is probably another one.
 const MOSTLY: f64 = 0.9;
-/// Given as `--calibration`: the model's own threshold decides. A file of that name is `./none`.
-const NO_CALIBRATION: &str = "none";
 
 /// What `kdgat detect` takes.
 #[derive(Args, Debug)]

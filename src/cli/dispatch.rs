@@ -45,7 +45,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
         Command::Fusion(args) => {
-            let loaded = args.settings.load_for(Stage::Fusion)?;
+            let loaded = args.settings.load_for_fusion()?;
             start(&loaded.config)?;
             fusion::run(&loaded.config, args.resamples)
         }

@@ -38,7 +38,7 @@ pub struct EvaluateArgs {
 
 /// Scores, writes, prints.
 pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
-    let loaded = args.settings.load_reading(&reads::EVALUATE)?;
+    let loaded = args.settings.load_reading_of(&reads::EVALUATE, &args.runs)?;
     let options = EvaluateOptions {
         runs: args.runs,
         predictions: args.predictions,

@@ -33,7 +33,9 @@ pub struct ExportArgs {
 /// Reads, writes, says where.
 pub fn run(args: ExportArgs) -> Result<ExitCode> {
     let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
-    let loaded = args.settings.load_reading(reads)?;
+    // Only examples are made of data.
+    let of_data = if args.examples > 0 { std::slice::from_ref(&args.run) } else { &[] };
+    let loaded = args.settings.load_reading_of(reads, of_data)?;
     let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
     let exported = stage::export(&loaded.config, &options)?;
     let mut text = format!("written: {} in {}\n", exported.names.join(", "), exported.folder.display());

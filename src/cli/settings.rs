@@ -4,11 +4,13 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
+use crate::stage::RunData;
 
 /// What a command's configuration is merged from.
 #[derive(Args, Clone, Debug, Default)]
@@ -45,13 +47,39 @@ impl Settings {
         Ok(loaded)
     }
 
+    /// As [`Settings::load_reading`], for a command on runs: their dataset is the default.
+    pub fn load_reading_of(&self, reads: &Reads, runs: &[PathBuf]) -> Result<Loaded> {
+        let loaded = self.merge_of(runs)?;
+        config::check_reads(&loaded, reads)?;
+        Ok(loaded)
+    }
+
+    /// As [`Settings::load_for`], for the training of a fusion: the dataset of the models that are named is the default.
+    pub fn load_for_fusion(&self) -> Result<Loaded> {
+        let models = self.merge()?.config.fusion;
+        let named: Vec<PathBuf> = [models.fusion_vgae, models.fusion_gat].into_iter().flatten().collect();
+        let loaded = self.merge_of(&named)?;
+        config::check_stage(&loaded, Stage::Fusion)?;
+        Ok(loaded)
+    }
+
     fn merge(&self) -> Result<Loaded, ConfigError> {
         config::load(&self.sources())
+    }
+
+    fn merge_of(&self, runs: &[PathBuf]) -> Result<Loaded> {
+        let runs = RunData::of_all(runs);
+        let mut loaded = config::load(&Sources { run: RunData::config_of(&runs), ..self.sources() })?;
+        if !loaded.is_given("data") {
+            loaded.config.data.data = RunData::common(&runs)?;
+        }
+        Ok(loaded)
     }
 
     /// The layers, with the process's environment and working directory.
     pub fn sources(&self) -> Sources {
         Sources {
+            run: None,
             presets: self.preset.clone(),
             working_folder: PathBuf::new(),
             variables: std::env::vars_os().collect(),

@@ -1,4 +1,4 @@
-//! The layers, merged: built-in defaults, presets, `kdgat.toml`, variables, `--config`, flags. Later wins.
+//! The layers, merged: built-in defaults, the data of the run that is worked on, presets, `kdgat.toml`, variables, `--config`, flags. Later wins.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +19,8 @@ use crate::can::catalogue;
 /// Everything that a configuration is merged from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
+    /// Frozen configuration of the run that the command works on, whose data is the default.
+    pub run: Option<PathBuf>,
     /// `vgae`, `student`, ...: merged left to right.
     pub presets: Vec<String>,
     /// Where `kdgat.toml` and `presets/` are looked for.
@@ -42,6 +44,11 @@ impl Loaded {
     /// The layer that set this field.
     pub fn origin(&self, field: &str) -> &Origin {
         self.origins.get(field).unwrap_or(&Origin::Default)
+    }
+
+    /// Whether the user has set this field in any way.
+    pub fn is_given(&self, field: &str) -> bool {
+        !matches!(self.origin(field), Origin::Default | Origin::Run { .. })
     }
 }
 
@@ -67,6 +74,10 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         layers.push(layer);
     }
     layers.push(Layer::from_flags(&sources.flags, &mut problems));
+    if let Some(path) = &sources.run {
+        let names_data = layers.iter().flat_map(|layer| &layer.assignments).any(|one| one.field.name == "data");
+        layers.insert(0, run_layer(path, names_data, &mut problems)?);
+    }
     ConfigError::unless_empty(problems)?;
 
     let mut figment = Figment::from(Serialized::defaults(Config::default()));
@@ -119,6 +130,27 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
         Ok(table) => {
             let origin_at = |line| Origin::File { file: name.to_string(), line };
             Ok(Layer::from_table(&table, &origin_at, problems))
+        }
+        Err(problem) => {
+            problems.push(*problem);
+            Ok(Layer::default())
+        }
+    }
+}
+
+/// The data that a run was trained on, and how it was cut; of another dataset only how the run's model reads one.
+fn run_layer(path: &Path, names_data: bool, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {
+    const READ_BY_MODEL: [&str; 3] = ["window", "stride", "features"];
+    let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let file = path.display().to_string();
+    match parse_json(&file, &text).and_then(|table| configuration_of(&file, table)) {
+        Ok(mut table) => {
+            table.retain(|entry| entry.key == "data");
+            let origin_at = |line| Origin::Run { file: file.clone(), line };
+            let mut layer = Layer::from_table(&table, &origin_at, problems);
+            layer.assignments.retain(|one| !names_data || READ_BY_MODEL.contains(&one.field.name));
+            Ok(layer)
         }
         Err(problem) => {
             problems.push(*problem);

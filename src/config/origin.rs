@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Origin {
     /// Built into the program.
     Default,
+    /// The frozen configuration of a run that the command works on.
+    Run { file: String, line: usize },
     /// `presets/*.toml`, from the working directory or from the binary.
     Preset { preset: String, file: String, line: usize },
     /// `kdgat.toml` of the working directory, or the file that `--config` names.
@@ -22,7 +24,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Default => formatter.write_str("default"),
             Origin::Preset { preset, file, line } => write!(formatter, "preset {preset} ({file}:{line})"),
-            Origin::File { file, line } => write!(formatter, "{file}:{line}"),
+            Origin::Run { file, line } | Origin::File { file, line } => write!(formatter, "{file}:{line}"),
             Origin::Variable(name) | Origin::Flag(name) => formatter.write_str(name),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::predictions::{Predictions, write_predictions};
+use super::run_data::warn_of_other;
 use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
@@ -75,6 +76,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     let mut scored = Vec::new();
     for model in models {
         eprintln!("scoring with {}", model.name);
+        warn_of_other(&model, &store);
         scored.push(score(model, &store, &files, method, device, training::attention_kernel(config))?);
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::evaluate::expect_fit;
+use super::run_data::warn_of_other;
 use super::{StageError, setup, training};
 use crate::config::Config;
 use crate::evaluate::{Scorer, TrainedModel, records};
@@ -170,6 +171,7 @@ fn description(model: &TrainedModel) -> Result<Value, StageError> {
 /// The first test graphs as the model reads them, and what it answers: logits, or difficulties.
 fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<StateDict, StageError> {
     let store = setup::open_store(config)?;
+    warn_of_other(model, &store);
     let graphs: Vec<u64> = store.select(Split::Test, None).into_iter().take(count).collect();
     if graphs.is_empty() {
         let dataset = &store.manifest().dataset;

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::run_data::warn_of_other;
 use super::setup::{self, Data};
 use super::{StageError, teacher, training};
 use crate::config::{Config, ModelKind};
@@ -113,6 +114,7 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
             model.name
         )));
     }
+    warn_of_other(&model, &data.store);
     Ok(FoundModel {
         name: model.name.clone(),
         parameters: model.num_parameters(),

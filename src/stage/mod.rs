@@ -18,6 +18,7 @@ pub mod objective;
 mod outcome;
 mod predictions;
 mod run;
+mod run_data;
 mod score_only;
 mod setup;
 mod sizing;
@@ -36,6 +37,7 @@ pub use fusion::{FusionOutcome, fusion};
 pub use fusion_models::model_of_dataset;
 pub use memory_plan::{PlannedSize, plan_memory};
 pub use outcome::Outcome;
+pub use run_data::RunData;
 pub use score_only::score_only;
 pub use setup::{
     SIMULATED, build_options, build_store_part, data_digest, dataset, find_store, gather_notes, gather_store,

@@ -258,6 +258,7 @@ impl Expansion<'_> {
         let weights = step.from.iter().filter(|_| step.command != StepCommand::Evaluate);
         flags.extend(weights.map(|(field, other)| (field.clone(), format!("of step {other}"))));
         let sources = Sources {
+            run: None,
             presets,
             working_folder: self.surroundings.working_folder.clone(),
             variables: self.surroundings.variables.clone(),

@@ -1,0 +1,143 @@
+//! The dataset that a run was trained on: the default wherever a run is named, and what another one is called out as.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::StageError;
+use crate::can::catalogue::{self, SIMULATED};
+use crate::distill::frozen;
+use crate::evaluate::TrainedModel;
+use crate::graph::Store;
+use crate::shell;
+
+/// A run, and the data that it was trained on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunData {
+    run: PathBuf,
+    /// Its frozen configuration, where it has one.
+    config: Option<PathBuf>,
+    source: Source,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Source {
+    Simulated,
+    /// A folder, or the name of a known dataset.
+    Named(PathBuf),
+    /// The configuration beside the weights does not say.
+    Unrecorded,
+    /// The name that stands with the weights.
+    Called(String),
+}
+
+impl RunData {
+    /// Reads what runs, weight files or registered teachers say about their data. A path that holds no model is left to who reads
+    /// the model, and says what is wrong with it.
+    pub fn of_all(runs: &[PathBuf]) -> Vec<Self> {
+        runs.iter().filter_map(|run| Self::of(run)).collect()
+    }
+
+    fn of(run: &Path) -> Option<Self> {
+        let file = frozen::weight_file(run).ok()?;
+        let path = file.parent().unwrap_or(Path::new("")).join("config.json");
+        let found: Value = serde_json::from_slice(&fs::read(&path).unwrap_or_default()).unwrap_or(Value::Null);
+        let (frozen, of_teacher) = (found["config"]["data"].get("data"), found["metrics"].get("data"));
+        let source = match frozen.or(of_teacher) {
+            Some(Value::String(data)) => Source::Named(data.into()),
+            Some(Value::Null) => Source::Simulated,
+            _ => Source::Unrecorded,
+        };
+        let config = frozen.is_some().then_some(path);
+        Some(Self { run: run.to_owned(), config, source })
+    }
+
+    /// The same with the name of the dataset, where its folder is not recorded.
+    fn resolved(&self) -> Result<Self, StageError> {
+        let source = match &self.source {
+            Source::Unrecorded => match TrainedModel::read(&self.run)?.description.dataset.name {
+                name if name == SIMULATED => Source::Simulated,
+                name => Source::Called(name),
+            },
+            source => source.clone(),
+        };
+        Ok(Self { source, ..self.clone() })
+    }
+
+    /// The frozen configuration of the first that has one.
+    pub fn config_of(all: &[Self]) -> Option<PathBuf> {
+        all.iter().find_map(|one| one.config.clone())
+    }
+
+    /// What all of them were trained on, as `--data` names it; none: the simulated dataset.
+    ///
+    /// # Errors
+    /// Where they were trained on several datasets, or on one whose folder is not recorded or gone.
+    pub fn common(all: &[Self]) -> Result<Option<PathBuf>, StageError> {
+        let all = all.iter().map(Self::resolved).collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = all.first() else { return Ok(None) };
+        if let Some(other) = all.iter().find(|other| !other.is_of(&first.source)) {
+            return Err(StageError::Input(format!(
+                "{} was trained on {}, {} on {}: name the dataset with --data",
+                first.run.display(),
+                first.text(),
+                other.run.display(),
+                other.text()
+            )));
+        }
+        let data = match &first.source {
+            Source::Simulated | Source::Unrecorded => return Ok(None),
+            Source::Named(data) => data.clone(),
+            Source::Called(name) => PathBuf::from(name),
+        };
+        match catalogue::open(&data, catalogue::data_folder().as_deref()) {
+            Ok(_) => Ok(Some(data)),
+            Err(error) => Err(StageError::Input(format!(
+                "{} was trained on {}: {error}; name the dataset's folder with --data",
+                first.run.display(),
+                first.text()
+            ))),
+        }
+    }
+
+    fn is_of(&self, other: &Source) -> bool {
+        let folder = |source: &Source| match source {
+            Source::Simulated | Source::Unrecorded => None,
+            Source::Named(data) => Some(data.canonicalize().unwrap_or_else(|_| data.clone())),
+            Source::Called(name) => Some(PathBuf::from(name)),
+        };
+        folder(&self.source) == folder(other)
+    }
+
+    fn text(&self) -> String {
+        match &self.source {
+            Source::Simulated => format!("the simulated dataset '{SIMULATED}'"),
+            Source::Named(data) => shell::quoted_path(data),
+            Source::Called(name) => format!("dataset '{name}', whose folder it does not record"),
+            Source::Unrecorded => "data that it does not record".to_owned(),
+        }
+    }
+}
+
+/// Warns where a store is not of the dataset that a model was trained on, or of other logs under the same name.
+pub fn warn_of_other(model: &TrainedModel, store: &Store) {
+    let (own, manifest) = (&model.description.dataset, store.manifest());
+    let (name, dataset) = (&model.name, &manifest.dataset);
+    if own.name.is_empty() {
+        // Trained elsewhere, and nothing is said about it.
+        return;
+    }
+    if own.name != *dataset {
+        tracing::warn!("{name} was trained on dataset '{}', and is used on '{dataset}' here", own.name);
+        return;
+    }
+    let options = &manifest.options;
+    let is_cut_alike = model.split.is_some_and(|split| {
+        (split.window, split.stride) == (options.window, options.stride)
+            && split.validation_fraction == options.validation_fraction
+    });
+    if is_cut_alike && !own.digest.is_empty() && own.digest != store.digest() {
+        tracing::warn!("{name} was trained on dataset '{dataset}' before its logs changed");
+    }
+}
