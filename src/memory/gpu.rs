@@ -7,7 +7,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::MemoryInfo;
 use tch::Device;
 
-use crate::torch::device;
+use crate::torch::{device, test_cuda_library};
 
 /// Bytes in use on the card, by every process; `None` for the CPU and where the driver does not tell.
 pub fn used_bytes(of: Device) -> Option<u64> {
@@ -25,8 +25,15 @@ pub fn total_bytes(index: usize) -> Option<u64> {
 
 fn by_nvml(index: usize) -> Option<MemoryInfo> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
-    let nvml = NVML.get_or_init(|| Nvml::init().ok()).as_ref()?;
+    let nvml = NVML.get_or_init(|| load().ok()).as_ref()?;
     memory_of(nvml, index).ok()
+}
+
+fn load() -> Result<Nvml, NvmlError> {
+    match test_cuda_library() {
+        Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
+        None => Nvml::init(),
+    }
 }
 
 fn memory_of(nvml: &Nvml, index: usize) -> Result<MemoryInfo, NvmlError> {

@@ -1,8 +1,13 @@
 //! Loading libtorch's CUDA part at start, where it is there: one binary for machines with and without a GPU.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The variable that names a library to load in place of libtorch_cuda: only tests set it.
+pub const TEST_CUDA_LIBRARY: &str = "KDGAT_TEST_CUDA_LIBRARY";
 
 /// What [`load_cuda`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,20 +57,43 @@ pub fn load_cuda() -> CudaLibrary {
     FOUND.get_or_init(load).clone()
 }
 
+/// The library that tests have loaded in place of libtorch_cuda, and of NVML.
+pub fn test_cuda_library() -> Option<PathBuf> {
+    static NAMED: OnceLock<Option<PathBuf>> = OnceLock::new();
+    NAMED.get_or_init(|| std::env::var_os(TEST_CUDA_LIBRARY).map(PathBuf::from)).clone()
+}
+
+/// What the dynamic linker calls the loaded libtorch_cuda.
+static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// The address of a function of libtorch_cuda or of the CUDA libraries that it uses; null where there is none.
+pub(super) fn cuda_symbol(name: &CStr) -> *mut c_void {
+    let loaded = LOADED.load(Ordering::Acquire);
+    // libtorch_cpu uses the CUDA runtime too: a search everywhere would find that one first.
+    let library = if loaded.is_null() { libc::RTLD_DEFAULT } else { loaded };
+    // SAFETY: a library that stays loaded, and a null-terminated name.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
+}
+
 fn load() -> CudaLibrary {
     const NAME: &str = "libtorch_cuda.so";
-    let beside = libtorch_folder().map(|folder| folder.join(NAME));
-    let path = match beside.filter(|path| path.exists()) {
-        Some(path) => path,
-        // Some installations keep it elsewhere on the library path.
-        None => PathBuf::from(NAME),
-    };
-    let known = path.is_absolute();
+    let beside = || libtorch_folder().map(|folder| folder.join(NAME)).filter(|path| path.exists());
+    let test_library = test_cuda_library();
+    if let Some(path) = &test_library {
+        let path = path.display();
+        eprintln!(
+            "warning: {TEST_CUDA_LIBRARY} is set: {path} takes the place of libtorch_cuda. This is for tests; no GPU computes"
+        );
+    }
+    // Some installations keep it elsewhere on the library path.
+    let known = test_library.is_some() || beside().is_some();
+    let path = test_library.or_else(beside).unwrap_or_else(|| PathBuf::from(NAME));
     let Ok(name) = CString::new(path.as_os_str().as_encoded_bytes()) else {
         return CudaLibrary::Absent;
     };
     // SAFETY: loads a library whose initialisers are libtorch's own; it stays loaded.
-    if unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null() {
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if library.is_null() {
         // SAFETY: dlerror gives null or a string that is valid until the next call on this thread.
         let error = unsafe { libc::dlerror() };
         if !known || error.is_null() {
@@ -75,6 +103,7 @@ fn load() -> CudaLibrary {
         let reason = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
         return CudaLibrary::Failed { reason };
     }
+    LOADED.store(library, Ordering::Release);
     CudaLibrary::Loaded { path: known.then_some(path) }
 }
 

@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
 use super::DeviceError;
+use crate::torch::cuda::cuda_symbol;
 use crate::torch::ffi;
 
 /// A block of exactly the bytes asked for, page-locked where that was asked for.
@@ -188,9 +189,8 @@ impl Runtime {
     /// Those of the runtime that is loaded.
     fn loaded() -> Result<Self, String> {
         let find = |name: &std::ffi::CStr| {
-            // SAFETY: a null-terminated name.
-            let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            NonNull::new(symbol).ok_or_else(|| format!("no {} in the loaded CUDA runtime", name.to_string_lossy()))
+            NonNull::new(cuda_symbol(name))
+                .ok_or_else(|| format!("no {} in the loaded CUDA runtime", name.to_string_lossy()))
         };
         // SAFETY: each symbol was found, and has the signature of its field.
         unsafe {

@@ -1,0 +1,403 @@
+// Memory of the cards. Tensors hold addresses that nobody may touch: a host that reads or writes there ends with SIGSEGV. Jobs see
+// the same bytes through a second mapping.
+//
+// The allocator keeps freed blocks for the stream that they were allocated on, as CUDA's does, and hands them out again at once;
+// it refuses with the text of a card that is full. It does not split blocks.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "streams.h"
+
+namespace card {
+
+constexpr size_t kRounding = 512;
+// Addresses of each card, many times its memory.
+constexpr size_t kAddresses = size_t{1} << 36;
+
+// A use of memory: by the job of this number.
+struct Access {
+  int stream = -1;
+  uint64_t job = 0;
+  std::string what;
+};
+
+struct Block {
+  char* address = nullptr;
+  size_t size = 0, requested = 0;
+  int card = 0;
+  // The stream whose pool it belongs to.
+  int home = 0;
+  Access write;
+  std::vector<Access> reads;
+  // Streams that were told to the allocator.
+  std::vector<int> recorded;
+};
+
+struct CardMemory {
+  char* untouchable = nullptr;
+  char* usable = nullptr;
+  // Free addresses, by where they start.
+  std::map<char*, size_t> holes;
+  // Blocks that were freed, by home stream and size.
+  std::map<std::pair<int, size_t>, std::vector<Block*>> kept;
+  // Freed blocks that other streams may still use.
+  std::vector<std::pair<Block*, Clock>> deferred;
+  c10::CachingDeviceAllocator::DeviceStats stats;
+  double fraction = 1.0;
+};
+
+struct Memory {
+  std::array<CardMemory, kMaxCards> cards;
+
+  Memory() {
+    for (int index = 0; index < settings().cards; ++index) {
+      auto& card = cards[index];
+      const auto map = [](int access) {
+        void* start = ::mmap(nullptr, kAddresses, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (start == MAP_FAILED) {
+          refuse("the address space has no room for a card");
+        }
+        return static_cast<char*>(start);
+      };
+      card.untouchable = map(PROT_NONE);
+      card.usable = map(PROT_READ | PROT_WRITE);
+      // Not in what a crash writes to disk.
+      ::madvise(card.untouchable, kAddresses, MADV_DONTDUMP);
+      card.holes[card.untouchable] = kAddresses;
+    }
+  }
+};
+
+inline Memory& memory() {
+  static Memory* memory = new Memory;
+  return *memory;
+}
+
+// Where jobs find what tensors call `address`.
+inline void* usable(int card, const void* address) {
+  auto& memory_of = memory().cards[card];
+  return memory_of.usable + (static_cast<const char*>(address) - memory_of.untouchable);
+}
+
+inline c10::CachingAllocator::Stat& of(c10::CachingAllocator::StatArray& stats) {
+  return stats[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
+inline size_t limit_of(int card) {
+  return static_cast<size_t>(memory().cards[card].fraction * static_cast<double>(settings().memory));
+}
+
+// ---- order
+
+inline bool comes_before(const Access& access, const Clock& clock) {
+  return access.stream < 0 || clock[access.stream] >= access.job;
+}
+
+inline std::string name_of(int stream) {
+  const int own = stream % kStreams;
+  const std::string on = " of card " + std::to_string(stream / kStreams);
+  return own == 0 ? "the default stream" + on : "side stream " + std::to_string(own) + on;
+}
+
+// A fault in the order of work, if those are looked for.
+inline void note_disorder(const std::string& text) {
+  if (settings().check) {
+    note_fault(text);
+  }
+}
+
+inline void unordered(const std::string& what, int stream, const char* does, const Access& other) {
+  note_disorder(what + " on " + name_of(stream) + does + other.what + " on " + name_of(other.stream) + ", which it does not wait for");
+}
+
+// Job number `job` of `stream`, which comes next, reads or writes `block`.
+inline void use(Block& block, int stream, uint64_t job, bool writes, const std::string& what) {
+  const Clock& clock = state().streams[stream].clock;
+  const auto earlier = [&](const Access& access) { return access.stream == stream || comes_before(access, clock); };
+  if (!earlier(block.write)) {
+    unordered(what, stream, writes ? " writes memory that was written by " : " reads what is written by ", block.write);
+  }
+  if (!writes) {
+    for (auto& read : block.reads) {
+      if (read.stream == stream) {
+        read = {stream, job, what};
+        return;
+      }
+    }
+    block.reads.push_back({stream, job, what});
+    return;
+  }
+  for (const auto& read : block.reads) {
+    if (!earlier(read)) {
+      unordered(what, stream, " overwrites what is read by ", read);
+    }
+  }
+  block.reads.clear();
+  block.write = {stream, job, what};
+}
+
+// ---- the allocator
+
+inline char* take_addresses(CardMemory& card, size_t size) {
+  for (auto hole = card.holes.begin(); hole != card.holes.end(); ++hole) {
+    if (hole->second >= size) {
+      char* address = hole->first;
+      const size_t rest = hole->second - size;
+      card.holes.erase(hole);
+      if (rest > 0) {
+        card.holes[address + size] = rest;
+      }
+      return address;
+    }
+  }
+  refuse("a card ran out of addresses");
+}
+
+inline void return_addresses(CardMemory& card, char* address, size_t size) {
+  // Whole pages only: the rest of the outer ones is used by others.
+  constexpr uintptr_t kPage = 4096;
+  const auto start = reinterpret_cast<uintptr_t>(card.usable + (address - card.untouchable));
+  const uintptr_t first = (start + kPage - 1) / kPage * kPage, end = (start + size) / kPage * kPage;
+  if (first < end) {
+    ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  }
+  auto next = card.holes.lower_bound(address);
+  if (next != card.holes.end() && address + size == next->first) {
+    size += next->second;
+    next = card.holes.erase(next);
+  }
+  if (next != card.holes.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == address) {
+      before->second += size;
+      return;
+    }
+  }
+  card.holes[address] = size;
+}
+
+// The host waits for everything that a card has been given.
+inline void synchronize_card(int card) {
+  for (int stream = card * kStreams; stream < (card + 1) * kStreams; ++stream) {
+    wait_on_host(stream);
+  }
+}
+
+inline void keep(CardMemory& card, Block* block) {
+  block->reads.clear();
+  block->recorded.clear();
+  card.kept[{block->home, block->size}].push_back(block);
+}
+
+inline void end_deferred(CardMemory& card) {
+  auto done = [&](const std::pair<Block*, Clock>& entry) {
+    for (int stream = 0; stream < kAllStreams; ++stream) {
+      if (state().streams[stream].done < entry.second[stream]) {
+        return false;
+      }
+    }
+    keep(card, entry.first);
+    return true;
+  };
+  card.deferred.erase(std::remove_if(card.deferred.begin(), card.deferred.end(), done), card.deferred.end());
+}
+
+// Gives all kept blocks back, as cudaFree does: after everything that the card was given.
+inline void release_kept(int index) {
+  auto& card = memory().cards[index];
+  synchronize_card(index);
+  end_deferred(card);
+  for (auto& [key, blocks] : card.kept) {
+    for (Block* block : blocks) {
+      return_addresses(card, block->address, block->size);
+      of(card.stats.reserved_bytes).decrease(block->size);
+      delete block;
+    }
+  }
+  card.kept.clear();
+}
+
+inline std::string mebibytes(size_t bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+[[noreturn]] inline void out_of_memory(int index, size_t bytes) {
+  auto& stats = memory().cards[index].stats;
+  ++stats.num_ooms;
+  const size_t taken = static_cast<size_t>(of(stats.reserved_bytes).current);
+  const size_t allocated = static_cast<size_t>(of(stats.allocated_bytes).current);
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", mebibytes(bytes), ". GPU ", index,
+      " has a total capacity of ", mebibytes(settings().memory), " of which ", mebibytes(settings().memory - taken),
+      " is free. Including non-PyTorch memory, this process has ", mebibytes(taken), " memory in use. ", mebibytes(limit_of(index)),
+      " allowed; Of the allocated memory ", mebibytes(allocated), " is allocated by PyTorch, and ", mebibytes(taken - allocated),
+      " is reserved by PyTorch but unallocated.");
+  ::abort();
+}
+
+inline void deallocate(void* context);
+
+inline Block* allocate_block(int index, size_t bytes) {
+  Lock lock(state().lock);
+  open_context(index);
+  check_fault();
+  auto& card = memory().cards[index];
+  const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
+  if (fails("allocate")) {
+    out_of_memory(index, size);
+  }
+  const int home = current_stream(index);
+  end_deferred(card);
+  Block* block = nullptr;
+  auto& fitting = card.kept[{home, size}];
+  if (!fitting.empty()) {
+    block = fitting.back();
+    fitting.pop_back();
+  } else {
+    const auto has_room = [&] { return of(card.stats.reserved_bytes).current + size <= limit_of(index); };
+    if (!has_room()) {
+      ++card.stats.num_alloc_retries;
+      release_kept(index);
+      if (!has_room()) {
+        out_of_memory(index, size);
+      }
+    }
+    block = new Block;
+    block->address = take_addresses(card, size);
+    block->size = size;
+    block->card = index;
+    block->home = home;
+    of(card.stats.reserved_bytes).increase(size);
+  }
+  block->requested = bytes;
+  of(card.stats.allocated_bytes).increase(size);
+  of(card.stats.active_bytes).increase(size);
+  of(card.stats.requested_bytes).increase(bytes);
+  of(card.stats.allocation).increase(1);
+  block->write = {home, state().streams[home].queued, "earlier work with the same memory"};
+  if (settings().poison) {
+    block->write.job = next_job(home);
+    void* start = usable(index, block->address);
+    push(home, {[start, size] { std::memset(start, 0xFF, size); }}, 0);
+  }
+  return block;
+}
+
+inline void deallocate(void* context) {
+  Lock lock(state().lock);
+  auto* block = static_cast<Block*>(context);
+  auto& card = memory().cards[block->card];
+  of(card.stats.allocated_bytes).decrease(block->size);
+  of(card.stats.active_bytes).decrease(block->size);
+  of(card.stats.requested_bytes).decrease(block->requested);
+  of(card.stats.allocation).decrease(1);
+  Clock clock = state().streams[block->home].clock;
+  join(clock, state().host);
+  Clock until{};
+  const auto check = [&](const Access& access) {
+    if (access.stream < 0 || access.stream == block->home || comes_before(access, clock)) {
+      return;
+    }
+    if (std::find(block->recorded.begin(), block->recorded.end(), access.stream) == block->recorded.end()) {
+      note_disorder(
+          "memory goes back to the pool of " + name_of(block->home) + " while it is used by " + access.what + " on " +
+          name_of(access.stream) + ", which neither the first waits for nor record_stream told of");
+    }
+  };
+  check(block->write);
+  std::for_each(block->reads.begin(), block->reads.end(), check);
+  for (const int stream : block->recorded) {
+    until[stream] = state().streams[stream].queued;
+  }
+  if (block->recorded.empty()) {
+    keep(card, block);
+  } else {
+    card.deferred.push_back({block, until});
+  }
+}
+
+struct Allocator final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    const int index = current().card;
+    const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+    if (bytes == 0) {
+      return {nullptr, nullptr, &deallocate_any, device};
+    }
+    Block* block = allocate_block(index, bytes);
+    return {block->address, block, &deallocate_any, device};
+  }
+  static void deallocate_any(void* context) {
+    if (context != nullptr) {
+      deallocate(context);
+    }
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }
+  void copy_data(void*, const void*, std::size_t) const override {
+    TORCH_CHECK(false, "software card: copy_data is not modelled");
+  }
+  bool initialized() override {
+    return true;
+  }
+  void emptyCache(c10::MempoolId_t) override {
+    Lock lock(state().lock);
+    for (int index = 0; index < settings().cards; ++index) {
+      release_kept(index);
+    }
+  }
+  void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
+    Lock lock(state().lock);
+    const int index = stream.device_index() * kStreams + static_cast<int>(stream.id());
+    auto* block = pointer.get_deleter() == &deallocate_any ? static_cast<Block*>(pointer.get_context()) : nullptr;
+    if (block != nullptr && index != block->home && !settings().leaves_out_recorded_streams) {
+      block->recorded.push_back(index);
+    }
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    Lock lock(state().lock);
+    return memory().cards[index].stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex index) override {
+    Lock lock(state().lock);
+    auto& stats = memory().cards[index].stats;
+    for (auto* each : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes, &stats.allocation}) {
+      of(*each).reset_peak();
+    }
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    Lock lock(state().lock);
+    open_context(index);
+    const auto reserved = static_cast<size_t>(of(memory().cards[index].stats.reserved_bytes).current);
+    return {settings().memory - reserved, settings().memory};
+  }
+};
+
+inline Allocator& allocator() {
+  static Allocator* allocator = new Allocator;
+  return *allocator;
+}
+
+// Settings that only a CUDA build of libtorch knows; of these the share of the memory is obeyed.
+inline void read_allocator_settings(const std::string& text) {
+  for (const auto& entry : split(text, ',')) {
+    const size_t colon = entry.find(':');
+    if (colon != std::string::npos && entry.substr(0, colon) == "per_process_memory_fraction") {
+      for (auto& card : memory().cards) {
+        card.fraction = std::strtod(entry.c_str() + colon + 1, nullptr);
+      }
+    }
+  }
+}
+
+} // namespace card

@@ -1,0 +1,115 @@
+//! The card made of software: compiled when it is first asked for, and loaded into the program in place of libtorch_cuda.
+//! What it models and its settings are told at the head of `card.cpp`.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use kdgat::torch::TEST_CUDA_LIBRARY;
+
+const SOURCES: [(&str, &str); 7] = [
+    ("card.cpp", include_str!("card.cpp")),
+    ("guard.h", include_str!("guard.h")),
+    ("memory.h", include_str!("memory.h")),
+    ("operators.h", include_str!("operators.h")),
+    ("runtime.h", include_str!("runtime.h")),
+    ("settings.h", include_str!("settings.h")),
+    ("streams.h", include_str!("streams.h")),
+];
+
+/// The compiled card. Made once for these sources, compiler and libtorch: a quarter of a minute.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(compile)
+}
+
+fn compile() -> PathBuf {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    // As the program was built: see build.rs.
+    let variable = |name: &str, built: Option<&str>| std::env::var(name).ok().or_else(|| built.map(str::to_owned));
+    let libtorch = variable("LIBTORCH", option_env!("LIBTORCH")).expect("LIBTORCH is set by .cargo/config.toml");
+    let headers = variable("LIBTORCH_INCLUDE", option_env!("LIBTORCH_INCLUDE")).unwrap_or(libtorch);
+    let abi = variable("LIBTORCH_CXX11_ABI", option_env!("LIBTORCH_CXX11_ABI")).unwrap_or_else(|| "1".to_owned());
+    let mut hasher = DefaultHasher::new();
+    (SOURCES, &compiler, &headers, &abi).hash(&mut hasher);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("software_card-{:016x}.so", hasher.finish()));
+    if library.exists() {
+        return library;
+    }
+    std::fs::create_dir_all(folder).unwrap();
+    let sources = tempfile::tempdir_in(folder).unwrap();
+    for (name, text) in SOURCES {
+        std::fs::write(sources.path().join(name), text).unwrap();
+    }
+    let made = sources.path().join("card.so");
+    let mut command = Command::new(&compiler);
+    command.args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wno-unknown-pragmas"]);
+    command.arg(format!("-D_GLIBCXX_USE_CXX11_ABI={abi}"));
+    // System headers: their warnings are not ours.
+    command.args(["-isystem", &format!("{headers}/include")]);
+    command.args(["-isystem", &format!("{headers}/include/torch/csrc/api/include")]);
+    let output = command.arg(sources.path().join("card.cpp")).arg("-o").arg(&made).output().unwrap();
+    assert!(output.status.success(), "{compiler} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    // Another test process may have made the same meanwhile.
+    std::fs::rename(&made, &library).unwrap();
+    library
+}
+
+/// Settings of the card for one process.
+#[derive(Clone, Debug, Default)]
+pub struct Card {
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Card {
+    /// One card of 4 GiB on which each job runs when it is queued.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Jobs run late, by this seed.
+    pub fn late(self, seed: u64) -> Self {
+        self.set("SEED", seed)
+    }
+
+    /// So many cards.
+    pub fn count(self, cards: usize) -> Self {
+        self.set("COUNT", cards)
+    }
+
+    /// So many bytes of memory on each.
+    pub fn memory(self, bytes: u64) -> Self {
+        self.set("MEMORY", bytes)
+    }
+
+    /// Calls that fail, as `copy:3`.
+    pub fn fail(self, calls: &str) -> Self {
+        self.set("FAIL", calls)
+    }
+
+    /// Waits that are left out, as `1<0`.
+    pub fn leave_out(self, waits: &str) -> Self {
+        self.set("LEAVE_OUT", waits)
+    }
+
+    /// Counts are written to this file when the process ends.
+    pub fn report(self, file: &Path) -> Self {
+        self.set("REPORT", file.display())
+    }
+
+    fn set(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.settings.push((name, value.to_string()));
+        self
+    }
+
+    /// Lets `command` run on this card.
+    pub fn apply(&self, command: &mut Command) {
+        command.env(TEST_CUDA_LIBRARY, library());
+        for (name, value) in &self.settings {
+            command.env(format!("SOFTWARE_CARD_{name}"), value);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+// What the program finds by name in CUDA's own libraries: page-locking, the last error of a thread, NVML, CUDA graphs, a delay.
+#pragma once
+
+#include "memory.h"
+
+namespace card {
+
+constexpr int kInvalidValue = 1;
+constexpr int kMemoryAllocation = 2;
+constexpr int kAlreadyRegistered = 712;
+constexpr int kNotRegistered = 713;
+
+// A range of host memory that is page-locked, and the copies that read or write it.
+struct Locked {
+  size_t size = 0;
+  std::vector<Access> copies;
+};
+
+struct Runtime {
+  std::map<char*, Locked> locked;
+  uint64_t most_locked_bytes = 0;
+};
+
+inline Runtime& runtime() {
+  static Runtime* runtime = new Runtime;
+  return *runtime;
+}
+
+// The error of the last call of this thread to CUDA's runtime that failed: it stays until it is asked for.
+inline int& last_error() {
+  thread_local int code = 0;
+  return code;
+}
+
+inline int failed(int code) {
+  return last_error() = code;
+}
+
+// The page-locked range that all these bytes lie in.
+inline Locked* locked_range(const void* start, size_t bytes) {
+  auto* address = static_cast<char*>(const_cast<void*>(start));
+  auto& locked = runtime().locked;
+  auto found = locked.upper_bound(address);
+  if (found == locked.begin()) {
+    return nullptr;
+  }
+  --found;
+  return address + bytes <= found->first + found->second.size ? &found->second : nullptr;
+}
+
+// Throws the error that an earlier call left behind, as the check after the launch of a kernel does.
+inline void check_last_error(const std::string& launched) {
+  const int code = std::exchange(last_error(), 0);
+  TORCH_CHECK(code == 0, "CUDA error: error ", code, " of an earlier call to the runtime was found when ", launched, " was launched");
+}
+
+} // namespace card
+
+extern "C" {
+
+int cudaHostRegister(void* start, size_t size, unsigned) {
+  using namespace card;
+  Lock lock(state().lock);
+  open_context(current().card);
+  if (fails("register")) {
+    return failed(kMemoryAllocation);
+  }
+  if (start == nullptr || size == 0) {
+    return failed(kInvalidValue);
+  }
+  if (locked_range(start, 1) != nullptr) {
+    return failed(kAlreadyRegistered);
+  }
+  runtime().locked[static_cast<char*>(start)] = {size, {}};
+  uint64_t bytes = 0;
+  for (const auto& [address, locked] : runtime().locked) {
+    bytes += locked.size;
+  }
+  runtime().most_locked_bytes = std::max(runtime().most_locked_bytes, bytes);
+  return 0;
+}
+
+int cudaHostUnregister(void* start) {
+  using namespace card;
+  Lock lock(state().lock);
+  auto found = runtime().locked.find(static_cast<char*>(start));
+  if (found == runtime().locked.end()) {
+    return failed(kNotRegistered);
+  }
+  for (const auto& copy : found->second.copies) {
+    if (!comes_before(copy, state().host)) {
+      note_disorder("page-locked memory is given back while " + copy.what + " on " + name_of(copy.stream) +
+                 " may still use it: the host has not waited for it");
+      force(copy.stream, copy.job);
+    }
+  }
+  runtime().locked.erase(found);
+  return fails("unregister") ? failed(kMemoryAllocation) : 0;
+}
+
+int cudaGetLastError() {
+  return std::exchange(card::last_error(), 0);
+}
+
+int cudaPeekAtLastError() {
+  return card::last_error();
+}
+
+const char* cudaGetErrorString(int code) {
+  switch (code) {
+    case 0:
+      return "no error";
+    case card::kInvalidValue:
+      return "invalid argument";
+    case card::kMemoryAllocation:
+      return "out of memory";
+    case card::kAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case card::kNotRegistered:
+      return "pointer does not correspond to a registered memory region";
+    default:
+      return "unrecognized error code";
+  }
+}
+
+// ---- NVML, as far as the program asks it: the memory of a whole card
+
+int nvmlInit_v2() {
+  return 0;
+}
+
+int nvmlShutdown() {
+  return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = static_cast<unsigned>(card::settings().cards);
+  return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  if (index >= static_cast<unsigned>(card::settings().cards)) {
+    return 6; // not found
+  }
+  *device = reinterpret_cast<void*>(static_cast<uintptr_t>(index) + 1);
+  return 0;
+}
+
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+
+int nvmlDeviceGetMemoryInfo(void* device, NvmlMemory* info) {
+  using namespace card;
+  Lock lock(state().lock);
+  const auto index = reinterpret_cast<uintptr_t>(device) - 1;
+  const auto used = static_cast<unsigned long long>(of(memory().cards[index].stats.reserved_bytes).current);
+  *info = {settings().memory, settings().memory - used, used};
+  return 0;
+}
+}
+
+// ---- libtorch_cuda, as far as the program finds it by its mangled name
+
+namespace card {
+
+[[noreturn]] inline void refuse_graphs() {
+  TORCH_CHECK(false, "the software card cannot record CUDA graphs; use --cuda-graphs false");
+  ::abort();
+}
+
+} // namespace card
+
+namespace at::cuda {
+
+// `at::cuda::sleep`: work that takes long.
+__attribute__((visibility("default"))) void sleep(int64_t cycles) {
+  using namespace card;
+  Lock lock(state().lock);
+  Job job;
+  job.sleeps = true;
+  push(current_stream(current().card), std::move(job), static_cast<double>(cycles) / 1e6);
+}
+
+__attribute__((visibility("default"))) std::pair<unsigned long long, unsigned long long> graph_pool_handle() {
+  card::refuse_graphs();
+}
+
+} // namespace at::cuda
+
+extern "C" {
+void card_graph_new(void*, bool) __asm__("_ZN2at4cuda9CUDAGraphC1Eb");
+void card_graph_delete(void*) __asm__("_ZN2at4cuda9CUDAGraphD1Ev");
+void card_graph_begin(void*, std::pair<unsigned long long, unsigned long long>, int) __asm__(
+    "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+void card_graph_end(void*) __asm__("_ZN2at4cuda9CUDAGraph11capture_endEv");
+void card_graph_replay(void*) __asm__("_ZN2at4cuda9CUDAGraph6replayEv");
+
+void card_graph_new(void*, bool) {
+  card::refuse_graphs();
+}
+void card_graph_delete(void*) {}
+void card_graph_begin(void*, std::pair<unsigned long long, unsigned long long>, int) {
+  card::refuse_graphs();
+}
+void card_graph_end(void*) {
+  card::refuse_graphs();
+}
+void card_graph_replay(void*) {
+  card::refuse_graphs();
+}
+}

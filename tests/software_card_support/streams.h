@@ -1,0 +1,264 @@
+// Streams as queues of jobs, run by whichever host thread has to wait for them; who has to come before whom is kept in vector
+// clocks, so that a missing wait is found whether or not the jobs happened to run in a harmful order.
+//
+// Without a seed each job runs when it is queued, unless something before it sleeps or waits for a job that has not run. With one, jobs run late: at each call a few, of streams drawn by the seed, and
+// otherwise only when the host waits. No job depends on the time of day, nor on how busy the machine is.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+
+#include "settings.h"
+
+namespace card {
+
+constexpr int kAllStreams = kMaxCards * kStreams;
+// How many jobs of each stream are known to be done, or to come before what is queued next.
+using Clock = std::array<uint64_t, kAllStreams>;
+
+inline void join(Clock& clock, const Clock& other) {
+  for (int stream = 0; stream < kAllStreams; ++stream) {
+    clock[stream] = std::max(clock[stream], other[stream]);
+  }
+}
+
+struct Job {
+  std::function<void()> run;
+  // A job that only waits: for this stream's first `until` jobs.
+  int awaited = -1;
+  uint64_t until = 0;
+  // A job that takes so long that what is behind it runs only when the host waits.
+  bool sleeps = false;
+};
+
+struct Stream {
+  std::deque<Job> jobs;
+  uint64_t queued = 0, done = 0;
+  Clock clock{};
+  // Milliseconds at which what is queued would end on a card whose operators and copies take some time.
+  double free_at = 0;
+  // With a seed: jobs that may wait before the oldest has to run.
+  size_t lag = 0;
+};
+
+// The calls of one kind so far, and the reports of errors of order.
+struct Counts {
+  std::map<std::string, uint64_t> calls;
+  uint64_t injected = 0, blocking_copies = 0, queued_copies = 0, copied_to_cards = 0, copied_to_hosts = 0, late_operators = 0;
+};
+
+struct State {
+  // One lock for the whole card: jobs run under it, and they may free memory of the card.
+  std::recursive_mutex lock;
+  std::array<Stream, kAllStreams> streams;
+  // What the host has waited for.
+  Clock host{};
+  std::mt19937_64 random{settings().seed};
+  Counts counts;
+  // The first misuse. It stays, as an error of a card does: every later call fails with it.
+  std::string fault;
+  uint64_t contexts = 0;
+
+  State() {
+    for (auto& stream : streams) {
+      stream.lag = settings().seed == 0 ? 0 : random() % 40;
+    }
+  }
+};
+
+inline State& state() {
+  static State* state = new State;
+  return *state;
+}
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+inline double now_ms() {
+  static const auto start = std::chrono::steady_clock::now();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Milliseconds that work takes on this card, apart from where it is really computed.
+inline double duration_ms(size_t bytes, bool over_the_bus) {
+  return 0.005 + static_cast<double>(bytes) / (over_the_bus ? 1e7 : 1e9);
+}
+
+inline void note_fault(const std::string& text) {
+  auto& fault = state().fault;
+  if (fault.empty()) {
+    fault = text;
+    std::fprintf(stderr, "software card: fault: %s\n", text.c_str());
+  }
+}
+
+inline void check_fault() {
+  TORCH_CHECK(state().fault.empty(), "CUDA error: software card: ", state().fault);
+}
+
+// Whether this call is to fail. Counts it in any case.
+inline bool fails(const char* kind) {
+  const uint64_t call = ++state().counts.calls[kind];
+  const auto found = settings().failures.find(kind);
+  if (found == settings().failures.end()) {
+    return false;
+  }
+  for (const auto& range : found->second) {
+    if (range.first <= call && call <= range.last) {
+      ++state().counts.injected;
+      std::fprintf(stderr, "software card: injected: %s call %llu fails\n", kind, static_cast<unsigned long long>(call));
+      return true;
+    }
+  }
+  return false;
+}
+
+inline void check_call(const char* kind) {
+  check_fault();
+  TORCH_CHECK(!fails(kind), "CUDA error: unspecified launch failure (injected into ", kind, " call ", state().counts.calls[kind], ")");
+}
+
+inline void run_next(Stream& stream);
+
+// Runs the first `until` jobs of a stream, and before them what they wait for.
+inline void force(int index, uint64_t until) {
+  auto& stream = state().streams[index];
+  while (stream.done < until) {
+    const auto& next = stream.jobs.front();
+    if (next.awaited >= 0) {
+      force(next.awaited, next.until);
+    }
+    run_next(stream);
+  }
+}
+
+inline void run_next(Stream& stream) {
+  Job job = std::move(stream.jobs.front());
+  stream.jobs.pop_front();
+  if (job.run) {
+    try {
+      job.run();
+    } catch (const std::exception& error) {
+      note_fault(std::string("an operator failed: ") + error.what());
+    }
+  }
+  ++stream.done;
+}
+
+inline bool can_run(const Job& job) {
+  return !job.sleeps && (job.awaited < 0 || state().streams[job.awaited].done >= job.until);
+}
+
+inline void run_what_can(Stream& stream) {
+  while (!stream.jobs.empty() && can_run(stream.jobs.front())) {
+    run_next(stream);
+  }
+}
+
+// Lets some jobs run, of streams drawn by the seed.
+inline void progress() {
+  auto& card = state();
+  for (uint64_t tries = card.random() % 4; tries > 0; --tries) {
+    auto& stream = card.streams[card.random() % kAllStreams];
+    if (!stream.jobs.empty() && can_run(stream.jobs.front())) {
+      run_next(stream);
+    }
+  }
+  for (int index = 0; index < kAllStreams; ++index) {
+    auto& stream = card.streams[index];
+    if (stream.jobs.size() > stream.lag) {
+      force(index, stream.queued - stream.lag);
+    }
+  }
+}
+
+// The number that the next job of a stream will have, which comes after all that the host has waited for.
+inline uint64_t next_job(int index) {
+  auto& stream = state().streams[index];
+  join(stream.clock, state().host);
+  return stream.queued + 1;
+}
+
+inline void push(int index, Job job, double milliseconds) {
+  auto& stream = state().streams[index];
+  stream.jobs.push_back(std::move(job));
+  stream.clock[index] = ++stream.queued;
+  stream.free_at = std::max(stream.free_at, now_ms()) + milliseconds;
+  if (settings().seed == 0) {
+    run_what_can(stream);
+  } else {
+    progress();
+  }
+}
+
+// The host waits for all of a stream.
+inline void wait_on_host(int index) {
+  auto& stream = state().streams[index];
+  force(index, stream.queued);
+  join(state().host, stream.clock);
+  check_fault();
+}
+
+struct Event {
+  int stream = -1;
+  uint64_t job = 0;
+  Clock clock{};
+  double time = 0;
+  bool timed = false;
+};
+
+inline void record(Event& event, int index) {
+  auto& stream = state().streams[index];
+  join(stream.clock, state().host);
+  event.stream = index;
+  event.job = stream.queued;
+  event.clock = stream.clock;
+  event.time = std::max(stream.free_at, now_ms());
+}
+
+inline void let_wait(int index, const Event& event) {
+  const auto side = [](int stream) { return stream % kStreams == 0 ? 0 : 1; };
+  if (event.stream < 0 || settings().left_out.count({side(index), side(event.stream)}) != 0) {
+    return;
+  }
+  auto& stream = state().streams[index];
+  join(stream.clock, event.clock);
+  stream.free_at = std::max(stream.free_at, event.time);
+  if (event.stream != index) {
+    Job job;
+    job.awaited = event.stream;
+    job.until = event.job;
+    push(index, std::move(job), 0);
+  }
+}
+
+// ---- what is current on a thread
+
+struct Current {
+  int card = 0;
+  std::array<int, kMaxCards> stream{};
+};
+
+inline Current& current() {
+  thread_local Current current;
+  return current;
+}
+
+// Where this thread's work for a card goes.
+inline int current_stream(int card) {
+  return card * kStreams + current().stream[card];
+}
+
+// Notes that the driver keeps a context on a card, which takes memory there and stays.
+inline void open_context(int card) {
+  state().contexts |= uint64_t{1} << card;
+}
+
+} // namespace card
