@@ -1,75 +1,396 @@
-//! Whole runs on a card made of software: losses of the CPU, peaks and leftovers of memory, races, and errors in any call.
+//! Whole runs on a card made of software: losses of the CPU, peaks and leftovers of memory, the order of work, and errors in
+//! any call. The tests of a GPU run on that card, too.
 
 mod software_card_support;
 mod stage_support;
 
-use std::process::Output;
+#[path = "distill_cuda.rs"]
+mod distill_cuda;
+#[path = "torch_device.rs"]
+mod torch_device;
+
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use software_card_support::Card;
 use stage_support::Workplace;
 
-const TEACHERS: [(&str, &[&str]); 2] = [
-    ("autoencoder", &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"]),
-    ("normal", &["--preset", "gat,teacher", "--hidden", "8"]),
-];
+/// A teacher and its student.
+struct Stage {
+    name: &'static str,
+    teacher: &'static [&'static str],
+    student: &'static [&'static str],
+}
 
-/// Batches whose size is given, and the same operations on both devices.
-const COMMON: &[&str] =
-    &["--batch-size", "64", "--optimize-batch-size", "false", "--attention", "composed", "--max-epochs", "2"];
+const AUTOENCODER: Stage = Stage {
+    name: "autoencoder",
+    teacher: &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"],
+    student: &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"],
+};
+const NORMAL: Stage = Stage {
+    name: "normal",
+    teacher: &["--preset", "gat,teacher", "--hidden", "8"],
+    student: &["--preset", "gat,student", "--hidden", "4"],
+};
+
+/// The same operations on both devices, in small steps.
+const COMMON: &[&str] = &["--attention", "composed", "--batch-size", "64", "--optimize-batch-size", "false"];
+const TWO_EPOCHS: &[&str] = &["--max-epochs", "2"];
+
+/// Both teachers, trained on the CPU, and the losses of their students there.
+struct Trained {
+    workplace: Workplace,
+    autoencoder: Vec<f64>,
+    normal: Vec<f64>,
+}
+
+impl Trained {
+    fn get() -> &'static Self {
+        static TRAINED: OnceLock<Trained> = OnceLock::new();
+        TRAINED.get_or_init(|| {
+            let workplace = Workplace::new();
+            let train = |stage: &Stage| {
+                let teacher = [&[stage.name], stage.teacher, COMMON, TWO_EPOCHS].concat();
+                on_cpu(&workplace, &[&teacher[..], &["--run-dir", &format!("{}-teacher", stage.name)]].concat());
+                let run = format!("{}-student", stage.name);
+                on_cpu(&workplace, &[&student(stage, &run)[..], TWO_EPOCHS].concat());
+                losses(&workplace, &run)
+            };
+            let (autoencoder, normal) = (train(&AUTOENCODER), train(&NORMAL));
+            Self { workplace, autoencoder, normal }
+        })
+    }
+
+    fn stages(&self) -> [(&'static Stage, &[f64]); 2] {
+        [(&AUTOENCODER, &self.autoencoder), (&NORMAL, &self.normal)]
+    }
+}
+
+fn student<'a>(stage: &'a Stage, run: &'a str) -> Vec<&'a str> {
+    [&[stage.name], stage.student, COMMON, &["--use-kd", "true", "--run-dir", run]].concat()
+}
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Runs the program on the CPU, beside a card: it draws random numbers as it does on a GPU.
+fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
+    let mut command = workplace.command(arguments);
+    Card::new().apply(&mut command);
+    let output = command.args(["--device", "cpu"]).output().unwrap();
+    assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", said(&output));
+}
+
 /// Runs the program on a card; its output and what the card counted.
-fn on_card(workplace: &Workplace, card: &Card, arguments: &[&str]) -> (Output, Value) {
-    static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let report = workplace.path(&format!("report-{number}.json"));
+fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output, Value) {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let report = workplace.path(&format!("report-{}.json", NUMBER.fetch_add(1, Ordering::Relaxed)));
     let mut command = workplace.command(arguments);
     card.clone().report(&report).apply(&mut command);
-    let output = command.args(["--device", "cuda"]).output().unwrap();
+    let on_a_card = arguments.contains(&"--device");
+    let output = command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] }).output().unwrap();
     let counted = std::fs::read(&report).unwrap_or_else(|error| panic!("{error}:\n{}", said(&output)));
     (output, serde_json::from_slice(&counted).unwrap())
 }
 
-fn losses(workplace: &Workplace, run: &str) -> Vec<f64> {
-    [workplace.metric(run, "train_loss"), workplace.metric(run, "val_loss")].concat()
+/// The same, which has to go well and to leave nothing behind. Returns what the program said, too.
+fn success_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (String, Value) {
+    let (output, counted) = run_on(card, workplace, arguments);
+    let said = said(&output);
+    assert!(output.status.success(), "kdgat {arguments:?} on {card:?} failed:\n{said}");
+    assert!(said.contains("takes the place of libtorch_cuda"), "{said}");
+    assert_eq!(counted["fault"], false, "{said}");
+    assert_eq!(counted["page_locked_ranges"], 0, "{arguments:?}");
+    for card in counted["cards"].as_array().unwrap() {
+        assert_eq!(card["allocated_bytes"], 0, "{arguments:?}: memory is left on the card");
+    }
+    (said, counted)
 }
 
-fn assert_same_losses(what: &str, found: &[f64], expected: &[f64]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() <= 1e-6 * expected.abs(), "{what}: loss {found} instead of {expected}");
-    }
+fn losses(workplace: &Workplace, run: &str) -> Vec<f64> {
+    ["train_loss", "val_loss"].map(|column| workplace.metric(run, column)).concat()
+}
+
+fn same_losses(found: &[f64], expected: &[f64]) -> bool {
+    let near = |(found, expected): (&f64, &f64)| (found - expected).abs() <= 1e-6 * expected.abs();
+    found.len() == expected.len() && found.iter().zip(expected).all(near)
+}
+
+#[track_caller]
+fn assert_same_losses(workplace: &Workplace, run: &str, expected: &[f64]) {
+    let found = losses(workplace, run);
+    assert!(same_losses(&found, expected), "{run}: losses {found:?} instead of {expected:?}");
 }
 
 #[test]
 fn software_card_trains_teachers_as_the_cpu_does() {
-    let workplace = Workplace::new();
-    for (stage, model) in TEACHERS {
-        let run = |name: &str| [&[stage], model, COMMON, &["--run-dir", name]].concat().join(" ");
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let cpu = words(&run(&format!("{stage}-cpu")));
-        let cpu: Vec<&str> = cpu.iter().map(String::as_str).collect();
-        let mut command = workplace.command(&cpu);
-        Card::new().apply(&mut command);
-        let output = command.args(["--device", "cpu"]).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
-        let expected = losses(&workplace, &format!("{stage}-cpu"));
+    let Trained { workplace, .. } = Trained::get();
+    for stage in [&AUTOENCODER, &NORMAL] {
+        let expected = losses(workplace, &format!("{}-teacher", stage.name));
         for (name, card) in [("at-once", Card::new()), ("late", Card::new().late(1)), ("later", Card::new().late(2))] {
-            let run_dir = format!("{stage}-{name}");
-            let arguments = words(&run(&run_dir));
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let (output, counted) = on_card(&workplace, &card, &arguments);
-            let said = said(&output);
-            assert!(output.status.success(), "{said}");
-            assert!(said.contains("takes the place of libtorch_cuda"), "{said}");
-            assert_same_losses(&run_dir, &losses(&workplace, &run_dir), &expected);
-            assert_eq!(counted["fault"], false, "{said}");
-            assert_eq!(counted["late_operators"].as_u64().unwrap() > 0, name != "at-once");
-            assert_eq!(counted["cards"][0]["allocated_bytes"], 0, "memory is left on the card");
+            let run = format!("{}-{name}", stage.name);
+            // Of a size that no student asks for.
+            let other = ["--size", "other", "--run-dir", &run];
+            let arguments = [&[stage.name], stage.teacher, COMMON, TWO_EPOCHS, &other].concat();
+            let (_, counted) = success_on(&card, workplace, &arguments);
+            assert_same_losses(workplace, &run, &expected);
+            assert_eq!(counted["late_operators"].as_u64().unwrap() > 0, name != "at-once", "{run}");
         }
     }
+}
+
+#[test]
+fn software_card_distils_as_the_cpu_does() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    let mut seed = 0;
+    for (stage, expected) in trained.stages() {
+        let (mut peaks, mut weights) = (Vec::new(), Vec::new());
+        for residency in ["layer", "forward", "resident", "auto"] {
+            for cache in ["off", "ram", "disk"] {
+                let run = format!("{}-{residency}-{cache}", stage.name);
+                let kept = match cache {
+                    "off" => &["--use-teacher-cache", "false"][..],
+                    kind => &["--teacher-cache", kind, "--teacher-cache-precision", "f32"],
+                };
+                let arguments = [&student(stage, &run)[..], TWO_EPOCHS, kept, &["--teacher-residency", residency]];
+                seed += 1;
+                success_on(&Card::new().late(seed), workplace, &arguments.concat());
+                assert_same_losses(workplace, &run, expected);
+                if cache == "off" && residency != "auto" {
+                    let summary = workplace.json(&format!("{run}/summary.json"));
+                    weights.push(summary["teacher"]["peak_device_bytes_teacher"].as_u64().unwrap());
+                    peaks.push(summary["peak_memory_bytes"].as_u64().unwrap());
+                    let held = column(workplace, &format!("{run}/steps.csv"), "device_bytes_teacher");
+                    let stays = residency == "resident";
+                    assert!(held.iter().all(|&bytes| (bytes > 0.0) == stays), "{run}: {held:?} after its visits");
+                }
+            }
+        }
+        assert!(weights[0] < weights[1] && weights[1] == weights[2], "{}: weights {weights:?}", stage.name);
+        assert!(peaks[0] <= peaks[1] && peaks[1] <= peaks[2], "{}: peaks {peaks:?}", stage.name);
+    }
+}
+
+fn column(workplace: &Workplace, file: &str, name: &str) -> Vec<f64> {
+    let mut reader = csv::Reader::from_path(workplace.path(file)).unwrap();
+    let position = reader.headers().unwrap().iter().position(|header| header == name).unwrap();
+    reader.records().map(|row| row.unwrap()[position].parse().unwrap()).collect()
+}
+
+/// A teacher whose weights are more than a step of its student takes.
+#[test]
+fn software_card_peaks_are_ordered() {
+    let workplace = Workplace::new();
+    let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "64", "--layers", "4", "--heads", "4"];
+    let little =
+        ["--attention", "composed", "--batch-size", "2", "--optimize-batch-size", "false", "--max-epochs", "1"];
+    on_cpu(&workplace, &[&teacher[..], &little, &["--batch-size", "64", "--run-dir", "teacher"]].concat());
+    let peak = |residency: &str| {
+        let student = ["normal", "--preset", "gat,student", "--hidden", "32", "--use-teacher-cache", "false"];
+        let run = ["--teacher-burst", "1", "--teacher-residency", residency, "--run-dir", residency];
+        success_on(&Card::new(), &workplace, &[&student[..], &little, &run].concat());
+        let summary = workplace.json(&format!("{residency}/summary.json"));
+        summary["peak_memory_bytes"].as_u64().unwrap()
+    };
+    let [layer, forward, resident] = ["layer", "forward", "resident"].map(peak);
+    assert!(layer < forward && forward < resident, "layer {layer}, forward {forward}, resident {resident}");
+}
+
+/// A run that ends with an error of the card in its second epoch, and is resumed on a sound one.
+#[test]
+fn software_card_runs_are_resumed() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    for (stage, expected) in trained.stages() {
+        let run = format!("{}-resumed", stage.name);
+        let arguments = [&student(stage, &run)[..], TWO_EPOCHS, &["--offload-teacher", "--resume"]].concat();
+        let sound = format!("{}-counted", stage.name);
+        let whole = [&student(stage, &sound)[..], TWO_EPOCHS, &["--offload-teacher"]].concat();
+        let (_, counted) = success_on(&Card::new(), workplace, &whole);
+        let launches = counted["calls"]["launch"].as_u64().unwrap();
+        let broken = Card::new().fail(&format!("launch:{}", launches * 3 / 4));
+        let (output, _) = run_on(&broken, workplace, &arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("error: ") && text.contains("injected into launch"), "{text}");
+        assert_eq!(losses(workplace, &run).len(), 2, "one epoch was finished: {text}");
+        success_on(&Card::new().late(7), workplace, &arguments);
+        assert_same_losses(workplace, &run, expected);
+    }
+}
+
+#[test]
+fn software_card_keeps_a_limit_of_a_third() {
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    for (stage, _) in trained.stages() {
+        let name = |what: &str| format!("{}-{what}", stage.name);
+        let offload = ["--offload-teacher", "--max-epochs", "1", "--dropout", "0"];
+        let free = name("free");
+        success_on(&Card::new(), workplace, &[&student(stage, &free)[..], &offload].concat());
+        let needed = workplace.json(&format!("{free}/summary.json"))["peak_memory_bytes"].as_u64().unwrap();
+        let limit = (needed / 3).to_string();
+        // The size that is found for the limit, and the same on the CPU.
+        let found = name("limited");
+        let common = ["--attention", "composed", "--batch-size", "64", "--gpu-memory-limit", &limit];
+        let sized = [&[stage.name], stage.student, &common, &offload, &["--run-dir", &found]].concat();
+        success_on(&Card::new().late(3), workplace, &sized);
+        let summary = workplace.json(&format!("{found}/summary.json"));
+        let graphs = summary["inputs"]["batch_graphs"].as_u64().unwrap();
+        let peak = summary["peak_memory_bytes"].as_u64().unwrap();
+        println!("{}: needed {needed}, limit {limit}, peak {peak} with batches of {graphs}", stage.name);
+        assert!(graphs < 64 && peak <= needed / 3, "{}: {graphs} graphs, peak {peak} of {limit}", stage.name);
+        let reference = name("limited-cpu");
+        let size = graphs.to_string();
+        let given = ["--attention", "composed", "--batch-size", &size, "--optimize-batch-size", "false"];
+        on_cpu(workplace, &[&[stage.name], stage.student, &given, &offload, &["--run-dir", &reference]].concat());
+        assert_same_losses(workplace, &found, &losses(workplace, &reference));
+    }
+    // A size that is given and does not fit: fewer graphs at a time. Without batch norm that is the same step.
+    let limited = |run: &str, more: &[&str]| {
+        let arguments =
+            [&student(&NORMAL, run)[..], &["--offload-teacher", "--max-epochs", "1", "--dropout", "0"], more];
+        success_on(&Card::new(), workplace, &arguments.concat()).0
+    };
+    limited("normal-whole", &[]);
+    let needed = workplace.json("normal-whole/summary.json")["peak_memory_bytes"].as_u64().unwrap();
+    let said = limited("normal-smaller", &["--gpu-memory-limit", &(needed / 2).to_string()]);
+    let recoveries = said.contains("memory ran out") || said.contains("out of memory");
+    assert!(recoveries, "{said}");
+    assert_same_losses(workplace, "normal-smaller", &losses(workplace, "normal-whole"));
+}
+
+/// Without what orders copies and forwards, an access is found that nothing orders.
+#[test]
+fn software_card_needs_every_wait() {
+    let workplace = &Trained::get().workplace;
+    let waits = [
+        ("0<1", "reads what is written by a copy from the host", "layer"),
+        ("1<0", "writes memory that was written by earlier work", "layer"),
+        ("record_stream", "memory goes back to the pool of side stream", "forward"),
+    ];
+    for (wait, expected, residency) in waits {
+        for seed in [0, 1] {
+            let run = format!("without-{wait}-{seed}");
+            let offload = ["--use-teacher-cache", "false", "--teacher-residency", residency];
+            let arguments = [&student(&AUTOENCODER, &run)[..], TWO_EPOCHS, &offload].concat();
+            let (output, counted) = run_on(&Card::new().late(seed).leave_out(wait), workplace, &arguments);
+            let said = said(&output);
+            assert_eq!(counted["fault"], true, "without {wait}: {said}");
+            assert!(!output.status.success() && said.contains(expected), "without {wait}: {said}");
+        }
+    }
+}
+
+/// The tests of a GPU, on the card. Results have to show what a rule that is left out does, so that faults are not looked for
+/// there; in the other tests they are.
+#[test]
+fn software_card_passes_the_tests_of_a_gpu() {
+    let race = "distill_cuda::races_are_lost_only_when_a_rule_is_left_out";
+    let of_a_gpu = |card: Card, filters: &[&str]| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        card.apply(&mut command);
+        let output = command.args(filters).args(["--test-threads", "1", "--nocapture"]).output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+        assert!(output.status.success(), "{filters:?}:\n{said}");
+        assert!(!said.contains("skipped") && !said.contains("running 0 tests"), "{filters:?}:\n{said}");
+    };
+    of_a_gpu(Card::new().unchecked(), &["--exact", race]);
+    of_a_gpu(Card::new(), &["distill_cuda::", "torch_device::", "--skip", race]);
+}
+
+#[test]
+fn software_card_of_two_opens_nothing_on_the_other() {
+    let trained = Trained::get();
+    let arguments =
+        [&student(&AUTOENCODER, "second-card")[..], TWO_EPOCHS, &["--offload-teacher", "--device", "cuda:1"]];
+    let (_, counted) = success_on(&Card::new().count(2).late(4), &trained.workplace, &arguments.concat());
+    assert_same_losses(&trained.workplace, "second-card", &trained.autoencoder);
+    assert_eq!(counted["cards"][0]["has_context"], false, "the first card was used: {counted}");
+    assert_eq!(counted["cards"][1]["has_context"], true);
+}
+
+#[test]
+fn software_card_refuses_cuda_graphs() {
+    let workplace = &Trained::get().workplace;
+    let arguments = [&student(&AUTOENCODER, "graphs")[..], TWO_EPOCHS, &["--cuda-graphs", "true"]].concat();
+    let (output, _) = run_on(&Card::new(), workplace, &arguments);
+    let said = said(&output);
+    assert!(said.contains("the software card cannot record CUDA graphs"), "{said}");
+}
+
+/// Errors injected into calls of every kind: the same losses, or an error that names the cause.
+///
+/// `SOFTWARE_CARD_ERRORS` sets their number.
+#[test]
+fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
+    let errors = std::env::var("SOFTWARE_CARD_ERRORS").map_or(200, |text| text.parse::<u64>().unwrap());
+    let trained = Trained::get();
+    let workplace = &trained.workplace;
+    let arguments = |run: &str| {
+        let short = ["--offload-teacher", "--use-teacher-cache", "false", "--max-epochs", "1", "--batch-size", "256"];
+        [&student(&AUTOENCODER, run)[..], &short].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let words = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let sound = arguments("sound");
+    let sound: Vec<&str> = sound.iter().map(String::as_str).collect();
+    let (_, counted) = success_on(&Card::new(), workplace, &sound);
+    let expected = losses(workplace, "sound");
+    // As many of each kind as it has calls, up to an equal share; what is left over goes to allocations.
+    let calls: Vec<(&String, u64)> =
+        counted["calls"].as_object().unwrap().iter().map(|(kind, calls)| (kind, calls.as_u64().unwrap())).collect();
+    let share = errors / calls.len() as u64;
+    let others: u64 = calls.iter().filter(|(kind, _)| *kind != "allocate").map(|(_, calls)| share.min(*calls)).sum();
+    let mut failures = Vec::new();
+    for (kind, calls) in &calls {
+        let count = if *kind == "allocate" { errors - others } else { share.min(*calls) };
+        // Spread over the run, its first and its last calls among them.
+        let call = |index: u64| 1 + index * (calls - 1) / (count - 1).max(1);
+        failures.extend((0..count).map(|index| format!("{kind}:{}", call(index))));
+    }
+    assert_eq!(failures.len() as u64, errors);
+    let (next, survived) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(failure) = failures.get(index) else { return };
+            let run = format!("error-{index}");
+            let arguments = arguments(&run);
+            let words_of_run: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let card = Card::new().late(index as u64 % 3).fail(failure);
+            let (output, counted) = run_on(&card, workplace, &words_of_run);
+            let said = said(&output);
+            let about = || format!("{failure} in kdgat {}:\n{said}", words(&arguments));
+            assert_eq!(counted["fault"], false, "{}", about());
+            assert!(!said.contains("panicked"), "{}", about());
+            match output.status.code() {
+                Some(0) => {
+                    assert_eq!(counted["cards"][0]["allocated_bytes"], 0, "{}", about());
+                    assert!(same_losses(&losses(workplace, &run), &expected), "{}", about());
+                    survived.fetch_add(1, Ordering::Relaxed);
+                }
+                // 2 is for input, of which there is nothing wrong.
+                Some(1) => assert!(said.contains("error: ") && says_cause(failure, &said), "{}", about()),
+                code => panic!("exit code {code:?}: {}", about()),
+            }
+            std::fs::remove_dir_all(workplace.path(&run)).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(work);
+        }
+    });
+    println!("{} of {errors} runs went on in spite of the error", survived.load(Ordering::Relaxed));
+    assert!(survived.load(Ordering::Relaxed) as u64 >= errors / 4);
+}
+
+fn says_cause(failure: &str, said: &str) -> bool {
+    let kind = failure.split(':').next().unwrap_or_default();
+    let error = &said[said.find("error: ").unwrap_or(0)..];
+    if kind == "allocate" { error.contains("out of memory") } else { error.contains(&format!("injected into {kind}")) }
 }
