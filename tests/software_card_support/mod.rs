@@ -61,7 +61,7 @@ fn compile() -> PathBuf {
 /// Settings of the card for one process.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    settings: Vec<(&'static str, String)>,
+    variables: Vec<(String, String)>,
 }
 
 impl Card {
@@ -105,16 +105,21 @@ impl Card {
         self.set("REPORT", file.display())
     }
 
-    fn set(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.settings.push((name, value.to_string()));
+    /// The allocator hands out at most this share of the memory. The program takes that for the user's own wish, and plans with
+    /// all of it.
+    pub fn allocator_share(mut self, share: f64) -> Self {
+        self.variables.push(("PYTORCH_ALLOC_CONF".to_owned(), format!("per_process_memory_fraction:{share:.6}")));
+        self
+    }
+
+    fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.variables.push((format!("SOFTWARE_CARD_{name}"), value.to_string()));
         self
     }
 
     /// Lets `command` run on this card.
     pub fn apply(&self, command: &mut Command) {
         command.env(TEST_CUDA_LIBRARY, library());
-        for (name, value) in &self.settings {
-            command.env(format!("SOFTWARE_CARD_{name}"), value);
-        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 }

@@ -147,15 +147,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 }
 
 struct NvmlMemory {
-  unsigned long long total, free, used;
+  unsigned version;
+  unsigned long long total, reserved, free, used;
 };
 
-int nvmlDeviceGetMemoryInfo(void* device, NvmlMemory* info) {
+int nvmlDeviceGetMemoryInfo_v2(void* device, NvmlMemory* info) {
   using namespace card;
   Lock lock(state().lock);
   const auto index = reinterpret_cast<uintptr_t>(device) - 1;
   const auto used = static_cast<unsigned long long>(of(memory().cards[index].stats.reserved_bytes).current);
-  *info = {settings().memory, settings().memory - used, used};
+  *info = {info->version, settings().memory, 0, settings().memory - used, used};
   return 0;
 }
 }

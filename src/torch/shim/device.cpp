@@ -117,7 +117,8 @@ char* kdgat_stream_leave(KdgatStream previous, int8_t previous_device) {
   return kdgat::guarded([&] {
     auto guard = cuda();
     guard.exchangeStream(unpack(previous));
-    guard.setDevice(c10::Device(kCUDA, previous_device));
+    // As at the end of libtorch's own guards: a GPU that has no context yet is not given one.
+    guard.uncheckedSetDevice(c10::Device(kCUDA, previous_device));
   });
 }
 
