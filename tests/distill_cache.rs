@@ -9,8 +9,10 @@ use std::process::Command;
 use distill_support::{Behaviour, Perceptron, batch, bits, burst, cache_options, deviation, shape};
 use kdgat::distill::cache::RecordLayout;
 use kdgat::distill::{
-    CacheMode, FrozenModel, Precision, Residency, StoreShape, Summary, Targets, Teacher, TeacherError, TeacherOptions,
+    CacheMode, FrozenModel, LayerSpec, LayerState, ModelError, Precision, Residency, StoreShape, Summary, TargetLayout,
+    Targets, Teacher, TeacherError, TeacherOptions, WeightViews,
 };
+use kdgat::graph::Batch;
 use tch::Device;
 
 const GRAPHS: u64 = 60;
@@ -306,6 +308,51 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
     let error = burst(&mut teacher, &epoch(12)).map(|_| ()).unwrap_err();
     assert!(matches!(error, TeacherError::Reload { .. }), "{error:?}");
     assert!(error.to_string().contains("weights.safetensors"), "{error}");
+}
+
+/// A teacher that fails in its first forward and takes a moment to give its memory back.
+struct SlowToEnd(Box<Perceptron>);
+
+impl FrozenModel for SlowToEnd {
+    fn target_layout(&self) -> TargetLayout {
+        self.0.target_layout()
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        self.0.layers()
+    }
+
+    fn forward_layer(
+        &self,
+        layer: usize,
+        weights: &WeightViews,
+        batch: &Batch,
+        state: LayerState,
+    ) -> Result<LayerState, ModelError> {
+        self.0.forward_layer(layer, weights, batch, state)
+    }
+}
+
+impl Drop for SlowToEnd {
+    fn drop(&mut self) {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+/// Whoever waits for targets while the thread ends hears why it ended, however long the end takes.
+#[test]
+fn what_ends_the_thread_while_damaged_targets_are_computed_again_arrives() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("targets.cache");
+    fill(&file);
+    let (model, options) = (Perceptron::vgae(Behaviour::FailOn(1)), cache_options(CacheMode::Disk, Some(&file)));
+    let weights = model.weights(3);
+    let mut teacher = Teacher::start(Box::new(SlowToEnd(model)), weights, &options, &shape(GRAPHS)).unwrap();
+    let handle = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    handle.write_all_at(&[0xff; 300], handle.metadata().unwrap().len() - 900).unwrap();
+    let error = burst(&mut teacher, &epoch(12)).map(|_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "the fake teacher gave up");
+    assert!(teacher.finish().unwrap_err().to_string().contains("the fake teacher gave up"));
 }
 
 #[test]

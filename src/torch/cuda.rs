@@ -68,10 +68,12 @@ static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The address of a function of libtorch_cuda or of the CUDA libraries that it uses; null where there is none.
 pub(super) fn cuda_symbol(name: &CStr) -> *mut c_void {
-    let loaded = LOADED.load(Ordering::Acquire);
-    // libtorch_cpu uses the CUDA runtime too: a search everywhere would find that one first.
-    let library = if loaded.is_null() { libc::RTLD_DEFAULT } else { loaded };
-    // SAFETY: a library that stays loaded, and a null-terminated name.
+    // libtorch_cpu uses the CUDA runtime too: a search everywhere would find that one before a test library's.
+    let library = match test_cuda_library() {
+        Some(_) => LOADED.load(Ordering::Acquire),
+        None => libc::RTLD_DEFAULT,
+    };
+    // SAFETY: a library that stays loaded (null is RTLD_DEFAULT), and a null-terminated name.
     unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 

@@ -35,6 +35,14 @@ enum Keep {
     Rows(HostRows),
 }
 
+/// Where the answers to a request go.
+#[derive(Clone, Copy)]
+pub(super) struct Listener<'a> {
+    pub replies: &'a Replies,
+    /// They answer a batch that is computed again.
+    pub again: bool,
+}
+
 /// The batches of one burst that still wait, and what the visit gave so far.
 pub(super) struct Answers<'a> {
     pending: VecDeque<Pending>,
@@ -47,7 +55,7 @@ pub(super) struct Answers<'a> {
     precision: Precision,
     /// Replies that wait for the end of the visit; `None` where all targets were cached.
     held: Option<Vec<Reply>>,
-    replies: &'a Replies,
+    to: Listener<'a>,
     shared: &'a Shared,
 }
 
@@ -61,7 +69,7 @@ impl<'a> Answers<'a> {
         batches: Vec<Batch>,
         (mut cache, precision): (Option<&'a mut TargetCache>, Precision),
         gate_passed: bool,
-        replies: &'a Replies,
+        to: Listener<'a>,
         shared: &'a Shared,
     ) -> Result<(Self, Vec<Batch>), TeacherError> {
         let (mut pending, mut live) = (VecDeque::new(), Vec::new());
@@ -87,7 +95,7 @@ impl<'a> Answers<'a> {
         }
         let (keep, gate) = (Vec::new(), Vec::new());
         let held = (!live.is_empty()).then(Vec::new);
-        Ok((Self { pending, cache, keep, gate, gate_batches, precision, held, replies, shared }, live))
+        Ok((Self { pending, cache, keep, gate, gate_batches, precision, held, to, shared }, live))
     }
 
     /// Takes the targets of batch number `number` of those that went through the teacher.
@@ -126,7 +134,7 @@ impl<'a> Answers<'a> {
                 Ready { targets, events }
             }
         };
-        self.send(pending.graphs.len(), misses, Reply::new::<A>(ready))
+        self.send(pending.graphs.len(), misses, Reply::new::<A>(ready, self.to.again))
     }
 
     /// Answers batches at the front that need nothing of the teacher.
@@ -134,7 +142,7 @@ impl<'a> Answers<'a> {
         while self.pending.front().is_some_and(|pending| !pending.live) {
             let Some(Pending { graphs, cached: Some((rows, _)), .. }) = self.pending.pop_front() else { break };
             let ready = on_device::<A>(accelerator, &rows)?;
-            self.send(graphs.len(), 0, Reply::new::<A>(ready))?;
+            self.send(graphs.len(), 0, Reply::new::<A>(ready, self.to.again))?;
         }
         Ok(())
     }
@@ -189,7 +197,7 @@ impl<'a> Answers<'a> {
 
     fn hand_over(&self, reply: Reply) -> Result<(), TeacherError> {
         // Nobody listens any more when the training loop is shutting down.
-        if self.replies.send(Ok(reply)).is_err() {
+        if self.to.replies.send(Ok(reply)).is_err() {
             return Err(TeacherError::Interrupted);
         }
         Ok(())

@@ -61,6 +61,8 @@ const WAITING_REQUESTS: usize = 4;
 pub struct Teacher {
     requests: Option<Sender<Request>>,
     replies: Receiver<Result<Reply, TeacherError>>,
+    /// Answers to bursts that came while a batch was computed again.
+    early: VecDeque<Reply>,
     thread: Option<JoinHandle<Option<Summary>>>,
     shared: Arc<Shared>,
     /// What was submitted and not yet answered.
@@ -154,6 +156,7 @@ impl Teacher {
         Ok(Self {
             requests: Some(request_sender),
             replies: reply_receiver,
+            early: VecDeque::new(),
             thread: Some(thread),
             shared,
             awaited: VecDeque::new(),
@@ -218,10 +221,13 @@ impl Teacher {
             self.shared.note_step(step);
         }
         let outcome = match awaited {
-            Awaited::Thread => take(&self.replies).map(Targets::into_rows),
+            Awaited::Thread => self.next_answer(),
             Awaited::Cache(batch) => match self.kept_targets(batch) {
                 Ok(Some(rows)) => Ok(rows),
-                Ok(None) => self.compute_again(batch),
+                Ok(None) => {
+                    let batch = batch.shallow_clone();
+                    self.compute_again(batch)
+                }
                 // Nothing is lost: they stay the next, and are asked for again when there is room for them.
                 Err(error) if is_out_of_memory(&error) => return Err(error),
                 Err(error) => Err(error),
@@ -256,15 +262,32 @@ impl Teacher {
         Ok(Some(targets))
     }
 
-    /// Targets of a batch of which something in the cache was damaged, from the thread.
-    fn compute_again(&self, batch: &Batch) -> Result<TargetRows, TeacherError> {
-        let (replies, answer) = unbounded();
-        self.send(Request::Again(batch.shallow_clone(), replies));
-        match answer.recv() {
-            Ok(reply) => reply.and_then(Reply::take).map(Targets::into_rows),
-            // The thread has ended, and its last reply tells why.
-            Err(_) => Err(self.replies.try_iter().find_map(Result::err).unwrap_or(TeacherError::Interrupted)),
+    /// The thread's next answer to a burst.
+    fn next_answer(&mut self) -> Result<TargetRows, TeacherError> {
+        let reply = match self.early.pop_front() {
+            Some(reply) => reply,
+            None => self.hear()?,
+        };
+        reply.take().map(Targets::into_rows)
+    }
+
+    /// Targets of a batch of which something in the cache was damaged, from the thread. Bursts that were submitted later may
+    /// be answered before it.
+    fn compute_again(&mut self, batch: Batch) -> Result<TargetRows, TeacherError> {
+        self.send(Request::Again(batch));
+        loop {
+            let reply = self.hear()?;
+            if reply.is_again() {
+                return reply.take().map(Targets::into_rows);
+            }
+            self.early.push_back(reply);
         }
+    }
+
+    /// Waits for what the thread sends next: an answer, or the error that ended it. A thread that is told to stop while it
+    /// works sends nothing.
+    fn hear(&self) -> Result<Reply, TeacherError> {
+        self.replies.recv().unwrap_or(Err(TeacherError::Interrupted))
     }
 
     /// What was decided so far, and with which numbers: lines for the user, also in the summary.
@@ -327,11 +350,6 @@ impl Drop for Teacher {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// Waits for the thread's next answer.
-fn take(replies: &Receiver<Result<Reply, TeacherError>>) -> Result<Targets, TeacherError> {
-    replies.recv().unwrap_or(Err(TeacherError::Interrupted)).and_then(Reply::take)
 }
 
 /// An error with its causes, in one line.

@@ -15,7 +15,7 @@ use crate::graph::Batch;
 use crate::torch::allocator::{self, Phase};
 use crate::torch::parallel::end_idle_threads;
 
-use super::answers::Answers;
+use super::answers::{Answers, Listener};
 use super::policy::Policy;
 use super::report::Shared;
 use super::{Summary, TeacherError};
@@ -23,21 +23,27 @@ use super::{Summary, TeacherError};
 /// What the training loop asks for.
 pub(super) enum Request {
     Burst(Vec<Batch>),
-    /// A batch whose kept targets turned out to be damaged; its answer goes to a line of its own.
-    Again(Batch, Replies),
+    /// A batch whose cached targets turned out to be damaged; its answer overtakes those of batches submitted later.
+    Again(Batch),
 }
 
 /// The targets of one batch, and what the student's thread has to do before it reads them.
 pub(super) struct Reply {
     targets: Targets,
     before_use: BeforeUse,
+    /// The answer to [`Request::Again`].
+    again: bool,
 }
 
 type BeforeUse = Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>;
 
 impl Reply {
-    pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>) -> Self {
-        Self { targets, before_use: Box::new(move |targets| A::student_takes(&events, targets)) }
+    pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>, again: bool) -> Self {
+        Self { targets, before_use: Box::new(move |targets| A::student_takes(&events, targets)), again }
+    }
+
+    pub fn is_again(&self) -> bool {
+        self.again
     }
 
     /// Called on the student's thread.
@@ -47,6 +53,8 @@ impl Reply {
     }
 }
 
+/// The one channel from the thread. Its last message is the error that ended the thread, so whoever waits for an answer hears
+/// that error and never a closed channel alone.
 pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 
 /// The cache, which the student's thread reads by itself once all targets are there.
@@ -103,11 +111,8 @@ impl<A: Accelerator> Worker<A> {
         }
         for request in requests {
             match request {
-                Request::Burst(batches) => {
-                    let replies = self.replies.clone();
-                    self.answer(batches, &replies)?;
-                }
-                Request::Again(batch, replies) => self.answer(vec![batch], &replies)?,
+                Request::Burst(batches) => self.answer(batches, false)?,
+                Request::Again(batch) => self.answer(vec![batch], true)?,
             }
         }
         self.shuttle.let_go()?;
@@ -120,12 +125,13 @@ impl<A: Accelerator> Worker<A> {
         Ok(self.shared.summary())
     }
 
-    fn answer(&mut self, batches: Vec<Batch>, replies: &Replies) -> Result<(), TeacherError> {
-        let Self { shuttle, policy, cache, precision, gate_passed, shared, .. } = self;
+    fn answer(&mut self, batches: Vec<Batch>, again: bool) -> Result<(), TeacherError> {
+        let Self { shuttle, policy, cache, precision, gate_passed, shared, replies, .. } = self;
         let mut cache = cache.as_ref().map(|cache| cache.lock());
         let kind = policy.kind();
+        let to = Listener { replies, again };
         let (mut answers, live) =
-            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, replies, shared)?;
+            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, to, shared)?;
         self.needed = !live.is_empty();
         if self.needed {
             shared.note_visit(kind.residency().as_str());
