@@ -2,12 +2,16 @@
 #![allow(dead_code)] // each target uses one
 
 use std::fs;
+use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kdgat::can::formats::{StreamReader, format_of_pieces};
 use kdgat::can::{Format, Frame, ReadReport, open_log, read_piece};
+use kdgat::distill::Weights;
 use kdgat::graph::Store;
+use zip::write::FileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 /// Frames read at most: a few compressed bytes can stand for any number.
 const MOST_FRAMES: usize = 200_000;
@@ -110,6 +114,28 @@ pub fn manifest(bytes: &[u8]) {
     {
         let _ = store.verify();
     }
+}
+
+/// Weights that others saved: a safetensors file, an archive of PyTorch, and the pickle in one.
+pub fn weights(bytes: &[u8]) {
+    let archive = archive_with(bytes);
+    for (name, bytes) in [("weights.safetensors", bytes), ("raw.pt", bytes), ("weights.pt", &archive)] {
+        if let Ok(weights) = Weights::read(&file(name, bytes)) {
+            assert!(weights.bytes() <= 16 * bytes.len() as u64 + (1 << 20), "{name} of {} bytes", bytes.len());
+            assert!(weights.digest().len() == 64 && weights.iter().count() > 0 || name == "weights.safetensors");
+        }
+    }
+}
+
+/// What `torch.save` writes, with this pickle and two storages.
+fn archive_with(pickle: &[u8]) -> Vec<u8> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = FileOptions::default().compression_method(CompressionMethod::Stored);
+    for (name, bytes) in [("data.pkl", pickle), ("data/0", &[0x3c; 64]), ("data/1", &[7, 0, 0, 0, 0, 0, 0, 0])] {
+        archive.start_file(format!("archive/{name}"), stored).expect("an archive in memory");
+        archive.write_all(bytes).expect("an archive in memory");
+    }
+    archive.finish().expect("an archive in memory").into_inner()
 }
 
 fn check(frames: &[Frame], report: &ReadReport) {

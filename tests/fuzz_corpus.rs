@@ -9,13 +9,24 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 type Target = (&'static str, fn(&[u8]));
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("stream", checks::stream),
     ("logs", checks::logs),
     ("pieces", checks::pieces),
     ("road", checks::road),
     ("manifest", checks::manifest),
+    ("weights", checks::weights),
 ];
+
+/// Bytes of one kind tell nothing of readers of another.
+fn is_for(path: &str, target: &str) -> bool {
+    let folder = Path::new(path).parent().and_then(Path::file_name);
+    match target {
+        "weights" => folder == Some("weights".as_ref()),
+        "road" | "manifest" => path.ends_with(".json"),
+        _ => folder == Some("logs".as_ref()),
+    }
+}
 
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
@@ -139,12 +150,7 @@ fn mutations_of_the_corpus_pass_every_target() {
         for _ in 0..=random.below(6) {
             mutate(&mut random, &mut bytes, &corpus);
         }
-        let json = path.ends_with(".json");
-        for (name, target) in TARGETS {
-            // What is no JSON tells nothing of readers of JSON, and the other way round.
-            if json != matches!(name, "road" | "manifest") {
-                continue;
-            }
+        for (name, target) in TARGETS.into_iter().filter(|(name, _)| is_for(path, name)) {
             if catch_unwind(AssertUnwindSafe(|| target(&bytes))).is_err() {
                 let kept = std::env::temp_dir().join(format!("kdgat-fuzz-{name}-{inputs}"));
                 fs::write(&kept, &bytes).unwrap();

@@ -1,8 +1,12 @@
 //! The host allocator: exact counts, limits, reuse, phases and injected failures. Its state is global, so that
 //! the tests take turns.
 
+mod distill_support;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use distill_support::{Perceptron, batch, shape};
+use kdgat::distill::{Residency, Teacher, TeacherOptions, Weights};
 use kdgat::torch::allocator::{self, Failures, Limits, Phase};
 use kdgat::torch::philox::philox;
 use kdgat::torch::recover;
@@ -233,4 +237,71 @@ fn every_allocation_of_a_step_can_fail() {
         failures += 1;
     }
     assert!(failures >= 5, "only {failures} allocations were seen");
+}
+
+/// A teacher whose weights a file has, from the reading of the file to its first answer.
+#[test]
+fn a_teachers_weights_lie_once_in_host_memory_while_they_are_packed() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["weights.safetensors", "weights.pt"] {
+        let path = folder.path().join(name);
+        let (layers, width) = (12, 256);
+        if name.ends_with(".pt") {
+            write_as_pytorch(&Perceptron::wide(width, layers).weights(3), &path);
+        } else {
+            Perceptron::wide(width, layers).weights(3).write_safetensors(&path).unwrap();
+        }
+        let before = allocator::stats().current;
+        allocator::reset_peak();
+        let weights = Weights::read(&path).unwrap();
+        let (bytes, read) = (weights.bytes(), allocator::stats().peak - before);
+        let options = TeacherOptions { residency: Residency::Resident, ..TeacherOptions::new(Device::Cpu) };
+        let mut teacher = Teacher::start(Perceptron::wide(width, layers), weights, &options, &shape(4)).unwrap();
+        let packed = allocator::stats().peak - before;
+        teacher.submit(vec![batch(&[1])]);
+        teacher.targets().unwrap();
+        teacher.finish().unwrap();
+        // The largest of them is a twelfth.
+        println!("{name}: {bytes} bytes, at most {read} while reading and {packed} until packed");
+        assert!(bytes > 2 * MIB && packed >= bytes, "{name}: {packed} for {bytes}");
+        assert!(read < bytes + bytes / 8, "{name}: {read} while {bytes} were read");
+        assert!(packed < bytes + bytes / 8, "{name}: {packed} while {bytes} were packed");
+    }
+}
+
+/// An archive as `torch.save` writes it.
+fn write_as_pytorch(weights: &Weights, path: &std::path::Path) {
+    use std::io::Write;
+    let text = |text: &str| [b"X".as_slice(), &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+    let integer = |number: i64| [b"J".as_slice(), &(number as i32).to_le_bytes()].concat();
+    let tuple = |numbers: &[i64]| {
+        [b"(".to_vec(), numbers.iter().flat_map(|&number| integer(number)).collect(), b"t".to_vec()].concat()
+    };
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+    let stored = zip::write::FileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    let mut pickle = b"\x80\x02}".to_vec();
+    for (number, (name, tensor)) in weights.iter().enumerate() {
+        let kind = if tensor.kind() == Kind::Float { "FloatStorage" } else { "LongStorage" };
+        let bytes: Vec<u8> = match tensor.kind() {
+            Kind::Float => {
+                Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap().iter().flat_map(|v| v.to_le_bytes()).collect()
+            }
+            _ => Vec::<i64>::try_from(tensor.flatten(0, -1)).unwrap().iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        archive.start_file(format!("archive/data/{number}"), stored).unwrap();
+        archive.write_all(&bytes).unwrap();
+        pickle.extend(text(name));
+        pickle.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
+        pickle.extend(
+            [text("storage"), format!("ctorch\n{kind}\n").into_bytes(), text(&number.to_string()), text("cpu")]
+                .concat(),
+        );
+        pickle.extend([integer(tensor.numel() as i64), b"tQ".to_vec(), integer(0), tuple(&tensor.size())].concat());
+        pickle.extend([tuple(&tensor.stride()), b"tRs".to_vec()].concat());
+    }
+    pickle.push(b'.');
+    archive.start_file("archive/data.pkl", stored).unwrap();
+    archive.write_all(&pickle).unwrap();
+    archive.finish().unwrap();
 }

@@ -22,7 +22,7 @@ use super::order::{AllRules, Order, Rules, Stream};
 use super::targets::Targets;
 use super::teacher::{Residency, TeacherError};
 use super::visit::{self, Held, Output};
-use super::weights::Weights;
+use super::weights::{WeightFile, Weights};
 
 use carrier::{Carrier, Job, Slot, Span};
 
@@ -109,11 +109,22 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let _phase = allocator::enter_phase(Phase::Teacher);
         let layers = block::lay_out(model.as_ref(), &weights)?;
         let (source, digest) = (weights.source().map(Path::to_path_buf), weights.digest().to_string());
-        let host = Some(pack(&mut accelerator, &layers, weights)?);
+        // The block takes as much: where a file has the tensors, they make room for it.
+        let host = match weights.into_file() {
+            Ok(file) => {
+                let (host, found) = pack_file(&mut accelerator, &layers, &file)?;
+                if found != digest {
+                    let path = file.path().to_path_buf();
+                    return Err(TeacherError::Changed { path, found, expected: digest });
+                }
+                host
+            }
+            Err(weights) => pack(&mut accelerator, &layers, weights)?,
+        };
         let carrier = Carrier {
             accelerator,
             model,
-            host,
+            host: Some(host),
             layers,
             jobs: Vec::new(),
             spans: Vec::new(),
@@ -146,15 +157,20 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
 
     fn unpark(&mut self) -> Result<(), TeacherError> {
         let (None, Some(path)) = (&self.carrier.host, &self.source) else { return Ok(()) };
-        let failed =
-            |reason: &str, source| TeacherError::Reload { path: path.clone(), reason: reason.to_string(), source };
-        let weights = patiently(Meter::new(self.carrier.accelerator.device()), || Weights::read(path))
-            .map_err(|source| failed("it cannot be read", Some(Box::new(source))))?;
-        if weights.digest() != self.digest {
-            let reason = format!("it holds weights with digest {}, expected {}", weights.digest(), self.digest);
-            return Err(failed(&reason, None));
+        let failed = |reason: String, source| TeacherError::Reload { path: path.clone(), reason, source };
+        let Carrier { accelerator, layers, .. } = &mut self.carrier;
+        let meter = Meter::new(accelerator.device());
+        let open = || WeightFile::open(path).map_err(|source| TeacherError::Unreadable { path: path.clone(), source });
+        let (host, found) = match patiently(meter, || pack_file(accelerator, layers, &open()?)) {
+            Err(TeacherError::Unreadable { source, .. }) => {
+                return Err(failed("it cannot be read".to_owned(), Some(Box::new(source))));
+            }
+            packed => packed?,
+        };
+        if found != self.digest {
+            return Err(failed(format!("it holds weights with digest {found}, expected {}", self.digest), None));
         }
-        self.carrier.host = Some(pack(&mut self.carrier.accelerator, &self.carrier.layers, weights)?);
+        self.carrier.host = Some(host);
         Ok(())
     }
 
@@ -316,16 +332,33 @@ impl<A: Accelerator, R: Rules> Drop for Shuttle<A, R> {
     }
 }
 
+/// A block of host memory for all layers.
+fn host_block<A: Accelerator>(accelerator: &mut A, layers: &[block::Layer]) -> Result<HostBlock, TeacherError> {
+    let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
+    let meter = Meter::new(accelerator.device());
+    patiently(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))
+}
+
+/// Weights that no file has: they and the block are there together.
 fn pack<A: Accelerator>(
     accelerator: &mut A,
     layers: &[block::Layer],
     weights: Weights,
 ) -> Result<HostBlock, TeacherError> {
-    let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
-    let meter = Meter::new(accelerator.device());
-    let host = patiently(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))?;
+    let host = host_block(accelerator, layers)?;
     block::pack(layers, weights, &host.tensor)?;
     Ok(host)
+}
+
+/// The weights of a file, with their digest.
+fn pack_file<A: Accelerator>(
+    accelerator: &mut A,
+    layers: &[block::Layer],
+    file: &WeightFile,
+) -> Result<(HostBlock, String), TeacherError> {
+    let host = host_block(accelerator, layers)?;
+    let digest = block::pack_file(layers, file, &host.tensor)?;
+    Ok((host, digest))
 }
 
 fn finish<A: Accelerator, R: Rules>(

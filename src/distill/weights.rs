@@ -1,6 +1,7 @@
 //! Named weights in host memory, and the digest of their content.
 
 mod pickle;
+mod safetensors_file;
 mod torch_file;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub struct Weights {
     tensors: BTreeMap<String, Tensor>,
     digest: String,
     source: Option<PathBuf>,
+    /// The source, open: the same bytes, whatever another process puts in its place meanwhile.
+    file: Option<File>,
 }
 
 impl Weights {
@@ -26,31 +29,29 @@ impl Weights {
     pub fn from_tensors(tensors: impl IntoIterator<Item = (String, Tensor)>) -> Result<Self, WeightsError> {
         let mut host = BTreeMap::new();
         for (name, tensor) in tensors {
-            let place = || WeightsError::Unusable { name: name.clone(), found: format!("{tensor:?}") };
-            if !tensor.defined() || tensor.is_sparse() {
-                return Err(place());
-            }
-            let tensor = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+            let tensor = host_tensor(&name, &tensor)?;
             if host.insert(name.clone(), tensor).is_some() {
                 return Err(WeightsError::Twice { name });
             }
         }
-        let digest = digest_of(&host)?;
-        Ok(Self { tensors: host, digest, source: None })
+        let mut digest = Digest::default();
+        for (name, tensor) in &host {
+            digest.add(name, tensor)?;
+        }
+        Ok(Self { tensors: host, digest: digest.finish(), source: None, file: None })
     }
 
     /// Reads a file of weights: safetensors, or what PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`) saved.
     ///
     /// Of a checkpoint only the model's state dict is read, without the prefix `model.`; no code in it is run.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
-        let unreadable = |source| WeightsError::Unreadable { path: path.to_path_buf(), source };
-        let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-        let tensors = match extension.as_str() {
-            "safetensors" => Tensor::read_safetensors(path).map_err(unreadable)?,
-            "pt" | "pth" | "bin" | "ckpt" => torch_file::read(path).map_err(unreadable)?,
-            _ => return Err(WeightsError::UnknownFormat { path: path.to_path_buf() }),
-        };
-        Ok(Self::from_tensors(tensors)?.with_source(path))
+        let file = WeightFile::open(path)?;
+        let mut tensors = BTreeMap::new();
+        let digest = file.for_each(&mut |name, tensor| {
+            tensors.insert(name.to_owned(), tensor);
+            Ok(())
+        })?;
+        Ok(Self { tensors, digest, source: Some(path.to_path_buf()), file: Some(file.file) })
     }
 
     /// Writes a safetensors file: beside its place first, synced, then renamed.
@@ -67,7 +68,17 @@ impl Weights {
     /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.
     pub fn with_source(mut self, path: &Path) -> Self {
         self.source = Some(path.to_path_buf());
+        // Where it cannot be opened any more, they stay in memory until they are packed.
+        self.file = File::open(path).ok();
         self
+    }
+
+    /// Gives the tensors up for the open file that has them. Without one, gives the weights back.
+    pub(super) fn into_file(mut self) -> Result<WeightFile, Self> {
+        match (&self.source, self.file.take()) {
+            (Some(path), Some(file)) => Ok(WeightFile { path: path.clone(), file }),
+            _ => Err(self),
+        }
     }
 
     /// The file that they can be read from again.
@@ -100,6 +111,61 @@ impl Weights {
     }
 }
 
+/// A file of weights that is open.
+#[derive(Debug)]
+pub(super) struct WeightFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl WeightFile {
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let unreadable =
+            |source: std::io::Error| WeightsError::Unreadable { path: path.to_path_buf(), source: source.into() };
+        Ok(Self { path: path.to_path_buf(), file: File::open(path).map_err(unreadable)? })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives each tensor to `take`, ascending by name, and returns the digest of all. The file's tensors are never in memory
+    /// together, unless `take` keeps them.
+    pub fn for_each(
+        &self,
+        take: &mut dyn FnMut(&str, Tensor) -> Result<(), WeightsError>,
+    ) -> Result<String, WeightsError> {
+        let mut digest = Digest::default();
+        let mut refused = None;
+        let mut each = |name: &str, tensor: Tensor| {
+            let taken = host_tensor(name, &tensor).and_then(|tensor| {
+                digest.add(name, &tensor)?;
+                take(name, tensor)
+            });
+            taken.map_err(|error| {
+                refused = Some(error);
+                TchError::FileFormat("a tensor was refused".to_owned())
+            })
+        };
+        let mut file = self.file.try_clone().map_err(|source| self.unreadable(source.into()))?;
+        let extension = self.path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        let read = match extension.as_str() {
+            "safetensors" => safetensors_file::for_each(&mut file, &mut each),
+            "pt" | "pth" | "bin" | "ckpt" => torch_file::for_each(file, &mut each),
+            _ => return Err(WeightsError::UnknownFormat { path: self.path.clone() }),
+        };
+        match (read, refused) {
+            (_, Some(error)) => Err(error),
+            (Err(source), None) => Err(self.unreadable(source)),
+            (Ok(()), None) => Ok(digest.finish()),
+        }
+    }
+
+    fn unreadable(&self, source: TchError) -> WeightsError {
+        WeightsError::Unreadable { path: self.path.clone(), source }
+    }
+}
+
 /// Bytes of a tensor's elements.
 pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
     tensor.numel() * tensor.kind().elt_size_in_bytes()
@@ -113,19 +179,34 @@ pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
     Ok(bytes)
 }
 
-fn digest_of(tensors: &BTreeMap<String, Tensor>) -> Result<String, TchError> {
-    let mut hasher = blake3::Hasher::new();
-    for (name, tensor) in tensors {
-        // The name is length-prefixed and the shape counted, so that no two sets of weights hash the same text.
-        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-        hasher.update(kind_name(tensor.kind()).as_bytes());
-        hasher.update(&(tensor.dim() as u64).to_le_bytes());
-        for size in tensor.size() {
-            hasher.update(&size.to_le_bytes());
-        }
-        hasher.update(&bytes_of(tensor)?);
+/// The tensor in host memory, row by row.
+fn host_tensor(name: &str, tensor: &Tensor) -> Result<Tensor, WeightsError> {
+    if !tensor.defined() || tensor.is_sparse() {
+        return Err(WeightsError::Unusable { name: name.to_owned(), found: format!("{tensor:?}") });
     }
-    Ok(hasher.finalize().to_hex().to_string())
+    Ok(tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?)
+}
+
+/// The digest of tensors that are added ascending by name.
+#[derive(Default)]
+struct Digest(blake3::Hasher);
+
+impl Digest {
+    fn add(&mut self, name: &str, tensor: &Tensor) -> Result<(), TchError> {
+        // The name is length-prefixed and the shape counted, so that no two sets of weights hash the same text.
+        self.0.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        self.0.update(kind_name(tensor.kind()).as_bytes());
+        self.0.update(&(tensor.dim() as u64).to_le_bytes());
+        for size in tensor.size() {
+            self.0.update(&size.to_le_bytes());
+        }
+        self.0.update(&bytes_of(tensor)?);
+        Ok(())
+    }
+
+    fn finish(&self) -> String {
+        self.0.finalize().to_hex().to_string()
+    }
 }
 
 /// Names of fixed width, independent of how a crate prints them.

@@ -1,10 +1,12 @@
 //! How weights lie in the host block: layer by layer, every tensor at a multiple of 256 bytes.
 
-use tch::{Kind, Tensor};
+use std::collections::HashMap;
+
+use tch::{Kind, TchError, Tensor};
 
 use crate::distill::model::{FrozenModel, WeightViews};
 use crate::distill::teacher::TeacherError;
-use crate::distill::weights::{Weights, tensor_bytes};
+use crate::distill::weights::{WeightFile, Weights, tensor_bytes};
 
 /// Alignment of every tensor in the block: what GPU kernels and vector instructions like best.
 const ALIGNMENT_BYTES: usize = 256;
@@ -57,18 +59,42 @@ pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<
     Ok(layers)
 }
 
-/// Copies the weights to their places. Each tensor is dropped as soon as no later layer reads it.
-pub(super) fn pack(layers: &[Layer], weights: Weights, block: &Tensor) -> Result<(), TeacherError> {
-    let tensors = weights.into_tensors();
-    for layer in layers {
-        let memory = block.f_narrow(0, layer.offset as i64, layer.bytes as i64)?;
-        for entry in &layer.entries {
-            if let Some(tensor) = tensors.get(&entry.name) {
-                entry.view(&memory)?.f_copy_(tensor)?;
+/// The places of all weights in `block`, by name. A weight that several layers read has several.
+struct Places(HashMap<String, Vec<Tensor>>);
+
+impl Places {
+    fn new(layers: &[Layer], block: &Tensor) -> Result<Self, TeacherError> {
+        let mut places: HashMap<String, Vec<Tensor>> = HashMap::new();
+        for layer in layers {
+            let memory = block.f_narrow(0, layer.offset as i64, layer.bytes as i64)?;
+            for entry in &layer.entries {
+                places.entry(entry.name.clone()).or_default().push(entry.view(&memory)?);
             }
         }
+        Ok(Self(places))
+    }
+
+    /// Copies a weight to its places, if any layer reads it.
+    fn fill(&self, name: &str, tensor: &Tensor) -> Result<(), TchError> {
+        self.0.get(name).into_iter().flatten().try_for_each(|place| place.shallow_clone().f_copy_(tensor))
+    }
+}
+
+/// Copies weights that are in memory to their places. Each is dropped when it is copied.
+pub(super) fn pack(layers: &[Layer], weights: Weights, block: &Tensor) -> Result<(), TeacherError> {
+    let places = Places::new(layers, block)?;
+    for (name, tensor) in weights.into_tensors() {
+        places.fill(&name, &tensor)?;
     }
     Ok(())
+}
+
+/// Copies the weights of a file to their places, one at a time: they are never there twice. Returns the digest of the file's
+/// weights.
+pub(super) fn pack_file(layers: &[Layer], file: &WeightFile, block: &Tensor) -> Result<String, TeacherError> {
+    let places = Places::new(layers, block)?;
+    let unreadable = |source| TeacherError::Unreadable { path: file.path().to_path_buf(), source };
+    file.for_each(&mut |name, tensor| Ok(places.fill(name, &tensor)?)).map_err(unreadable)
 }
 
 /// The weights of `layers` as they lie one after the other in `memory`.

@@ -9,6 +9,7 @@ use crate::distill::cache::{CacheError, GateError};
 use crate::distill::model::ModelError;
 use crate::distill::weights::WeightsError;
 use crate::files;
+use crate::memory::is_out_of_memory;
 
 /// Why there are no targets.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,28 @@ pub enum TeacherError {
     /// The forward failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The file of the weights could be read once, and not again.
+    #[error("the teacher's weights {} cannot be brought to their place in memory", path.display())]
+    Unreadable {
+        /// Their file.
+        path: PathBuf,
+        /// Why it could not be read.
+        source: WeightsError,
+    },
+    /// The file of the weights was written to while they were loaded.
+    #[error(
+        "the teacher's weights {} changed while they were loaded: the file holds weights with digest {found}, \
+         expected {expected}; start again",
+        path.display()
+    )]
+    Changed {
+        /// Their file.
+        path: PathBuf,
+        /// The digest of what it holds now.
+        found: String,
+        /// The digest of what it held before.
+        expected: String,
+    },
     /// The weights have to be read again and are no longer there, or no longer the same.
     #[error(
         "the teacher's weights have to be read again, because targets in their cache are damaged, but {}: {reason}; put the \
@@ -105,7 +128,8 @@ impl TeacherError {
             Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::CacheTooLarge { .. } | Self::NoCachePath => true,
             Self::Cache(CacheError::Io { source, .. }) => files::is_about_the_path(source),
             Self::Cache(error) => matches!(error, CacheError::Mismatch { .. } | CacheError::Damaged { .. }),
-            Self::Reload { .. } => true,
+            Self::Reload { .. } | Self::Changed { .. } => true,
+            Self::Unreadable { source, .. } => !is_out_of_memory(source),
             _ => false,
         }
     }

@@ -2,29 +2,51 @@
 //!
 //! Nothing is ever imported or called: what is not a tensor, a number, a text or a container becomes opaque. So a
 //! file from anywhere can be read without running its author's code.
+//!
+//! Nor can a file take more memory than its length explains, or more of the stack: values are counted, and containers lie in
+//! one list and refer to each other by number, so however deep they are nested (a list may hold itself), nothing follows
+//! them.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+
+/// Values that a pickle may make: a state dict makes some 25 for each tensor.
+const MOST_VALUES: usize = 500_000;
+/// Dimensions of a tensor: more than the weights of any layer have.
+const MOST_DIMENSIONS: usize = 16;
 
 /// A value of a pickle. Containers are shared, as Python's are.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Integer(i64),
     Text(Rc<str>),
-    Tuple(Rc<Vec<Value>>),
-    List(Rc<RefCell<Vec<Value>>>),
-    Dict(Rc<RefCell<Vec<(Value, Value)>>>),
-    Global(Rc<str>),
-    /// Where a tensor's elements are: type of the storage, its name in the archive.
+    Container(Reference),
+    Global {
+        module: Rc<str>,
+        name: Rc<str>,
+    },
+    /// Where a tensor's elements are.
     Storage {
+        /// Name of the storage's class.
         kind: Rc<str>,
+        /// Its name in the archive.
         key: Rc<str>,
     },
     Tensor(Rc<StoredTensor>),
     /// Anything else.
     Opaque,
     Mark,
+}
+
+/// The number of a container.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reference(u32);
+
+#[derive(Debug)]
+enum Container {
+    Tuple(Vec<Value>),
+    List(Vec<Value>),
+    Dict(Vec<(Value, Value)>),
 }
 
 /// A tensor as a view into a storage.
@@ -37,29 +59,46 @@ pub(super) struct StoredTensor {
     pub stride: Vec<i64>,
 }
 
-impl Value {
-    /// The value of a text key, if this is a dictionary that has it.
-    pub fn entry(&self, key: &str) -> Option<Value> {
-        let Value::Dict(entries) = self else { return None };
-        let entries = entries.borrow();
-        let found = entries.iter().rev().find(|(found, _)| matches!(found, Value::Text(text) if &**text == key));
-        found.map(|(_, value)| value.clone())
+/// What a pickle holds.
+#[derive(Debug)]
+pub(super) struct Pickle {
+    pub root: Value,
+    containers: Vec<Container>,
+}
+
+impl Pickle {
+    /// The pairs of a dictionary in the order in which they were put in; `None` for any other value.
+    pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
+        match value {
+            Value::Container(reference) => match &self.containers[reference.0 as usize] {
+                Container::Dict(pairs) => Some(pairs),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
-    fn integers(&self) -> Option<Vec<i64>> {
-        let Value::Tuple(items) = self else { return None };
-        items.iter().map(|item| if let Value::Integer(number) = item { Some(*number) } else { None }).collect()
+    /// The value of a text key, if `value` is a dictionary that has it.
+    pub fn entry(&self, value: &Value, key: &str) -> Option<&Value> {
+        let has_key = |(found, _): &&(Value, Value)| matches!(found, Value::Text(text) if &**text == key);
+        self.pairs(value)?.iter().rev().find(has_key).map(|(_, value)| value)
     }
 }
 
 /// Reads one pickle; an error says what was met, and at which byte.
-pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
-    let mut machine = Machine { bytes, position: 0, stack: Vec::new(), memo: HashMap::new() };
+pub(super) fn read(bytes: &[u8]) -> Result<Pickle, String> {
+    let mut machine =
+        Machine { bytes, position: 0, stack: Vec::new(), memo: HashMap::new(), containers: Vec::new(), values: 0 };
     loop {
         let start = machine.position;
         match machine.step() {
+            _ if machine.values > MOST_VALUES => {
+                return Err(format!(
+                    "it makes more than {MOST_VALUES} values by byte {start} of the pickle; save the model's state dict alone"
+                ));
+            }
             Some(None) => {}
-            Some(Some(value)) => return Ok(value),
+            Some(Some(root)) => return Ok(Pickle { root, containers: machine.containers }),
             None => {
                 let opcode = bytes.get(start).map_or("the end".to_string(), |byte| format!("opcode 0x{byte:02x}"));
                 return Err(format!("{opcode} at byte {start} of the pickle cannot be read"));
@@ -73,6 +112,9 @@ struct Machine<'a> {
     position: usize,
     stack: Vec<Value>,
     memo: HashMap<u64, Value>,
+    containers: Vec<Container>,
+    /// Values that were put on the stack or into the memo.
+    values: usize,
 }
 
 impl Machine<'_> {
@@ -83,11 +125,11 @@ impl Machine<'_> {
             b'.' => return Some(Some(self.stack.pop()?)),
             0x80 => drop(self.take(1)?),
             0x95 => drop(self.take(8)?),
-            b'(' => self.stack.push(Value::Mark),
+            b'(' => self.push(Value::Mark),
             b'0' => drop(self.stack.pop()?),
             b'1' => drop(self.pop_to_mark()?),
-            b'2' => self.stack.push(self.stack.last()?.clone()),
-            b'N' | 0x88 | 0x89 | 0x8f => self.stack.push(Value::Opaque),
+            b'2' => self.push(self.stack.last()?.clone()),
+            b'N' | 0x88 | 0x89 | 0x8f => self.push(Value::Opaque),
             b'J' | b'K' | b'M' | 0x8a | 0x8b => self.integer(opcode)?,
             b'G' => self.opaque(8)?,
             b'X' | 0x8c | 0x8d | b'T' | b'U' | b'B' | b'C' | 0x8e | 0x96 => self.text(opcode)?,
@@ -106,6 +148,41 @@ impl Machine<'_> {
             _ => return None,
         }
         Some(None)
+    }
+
+    fn push(&mut self, value: Value) {
+        self.values += 1;
+        self.stack.push(value);
+    }
+
+    fn push_container(&mut self, container: Container) -> Option<()> {
+        let reference = Reference(u32::try_from(self.containers.len()).ok()?);
+        self.containers.push(container);
+        self.push(Value::Container(reference));
+        Some(())
+    }
+
+    /// The container on top of the stack.
+    fn top(&mut self) -> Option<&mut Container> {
+        match self.stack.last()? {
+            Value::Container(reference) => self.containers.get_mut(reference.0 as usize),
+            _ => None,
+        }
+    }
+
+    fn tuple_items(&self, value: &Value) -> Option<&[Value]> {
+        match value {
+            Value::Container(reference) => match self.containers.get(reference.0 as usize)? {
+                Container::Tuple(items) => Some(items),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn integers(&self, value: &Value) -> Option<Vec<i64>> {
+        let items = self.tuple_items(value).filter(|items| items.len() <= MOST_DIMENSIONS)?;
+        items.iter().map(|item| if let Value::Integer(number) = item { Some(*number) } else { None }).collect()
     }
 
     fn take(&mut self, count: usize) -> Option<&[u8]> {
@@ -129,7 +206,7 @@ impl Machine<'_> {
 
     fn opaque(&mut self, bytes: usize) -> Option<()> {
         self.take(bytes)?;
-        self.stack.push(Value::Opaque);
+        self.push(Value::Opaque);
         Some(())
     }
 
@@ -149,20 +226,20 @@ impl Machine<'_> {
                 let length = self.number(if opcode == 0x8a { 1 } else { 4 })? as usize;
                 let bytes = self.take(length)?;
                 let Some(last) = bytes.last() else {
-                    self.stack.push(Value::Integer(0));
+                    self.push(Value::Integer(0));
                     return Some(());
                 };
                 let mut word = [if *last >= 0x80 { 0xff } else { 0 }; 8];
                 if length > word.len() {
                     // Larger than any size of a tensor: nobody asks for its value.
-                    self.stack.push(Value::Opaque);
+                    self.push(Value::Opaque);
                     return Some(());
                 }
                 word[..length].copy_from_slice(bytes);
                 i64::from_le_bytes(word)
             }
         };
-        self.stack.push(Value::Integer(value));
+        self.push(Value::Integer(value));
         Some(())
     }
 
@@ -179,7 +256,7 @@ impl Machine<'_> {
             Ok(text) if is_text => Value::Text(text.into()),
             _ => Value::Opaque,
         };
-        self.stack.push(value);
+        self.push(value);
         Some(())
     }
 
@@ -189,8 +266,7 @@ impl Machine<'_> {
             b't' => self.pop_to_mark()?,
             _ => self.stack.split_off(self.stack.len().checked_sub(usize::from(opcode - 0x84))?),
         };
-        self.stack.push(Value::Tuple(Rc::new(items)));
-        Some(())
+        self.push_container(Container::Tuple(items))
     }
 
     fn list(&mut self, opcode: u8) -> Option<()> {
@@ -200,10 +276,12 @@ impl Machine<'_> {
             _ => self.pop_to_mark()?,
         };
         if matches!(opcode, b']' | b'l') {
-            self.stack.push(Value::List(Rc::new(RefCell::new(items))));
-        } else if let Value::List(list) = self.stack.last()? {
-            // What is appended to something opaque is of no use to anyone.
-            list.borrow_mut().extend(items);
+            return self.push_container(Container::List(items));
+        }
+        self.stack.last()?;
+        // What is appended to something opaque is of no use to anyone.
+        if let Some(Container::List(list)) = self.top() {
+            list.extend(items);
         }
         Some(())
     }
@@ -216,22 +294,24 @@ impl Machine<'_> {
         };
         let pairs = items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
         if matches!(opcode, b'}' | b'd') {
-            self.stack.push(Value::Dict(Rc::new(RefCell::new(pairs.collect()))));
-        } else if let Value::Dict(dict) = self.stack.last()? {
-            dict.borrow_mut().extend(pairs);
+            return self.push_container(Container::Dict(pairs.collect()));
+        }
+        self.stack.last()?;
+        if let Some(Container::Dict(dict)) = self.top() {
+            dict.extend(pairs);
         }
         Some(())
     }
 
     fn global(&mut self, opcode: u8) -> Option<()> {
         let (module, name) = if opcode == b'c' {
-            (self.line()?, self.line()?)
+            (self.line()?.into(), self.line()?.into())
         } else {
             let (name, module) = (self.stack.pop()?, self.stack.pop()?);
             let (Value::Text(name), Value::Text(module)) = (name, module) else { return None };
-            (module.to_string(), name.to_string())
+            (module, name)
         };
-        self.stack.push(Value::Global(format!("{module}.{name}").into()));
+        self.push(Value::Global { module, name });
         Some(())
     }
 
@@ -245,7 +325,7 @@ impl Machine<'_> {
         let arguments = match opcode {
             b'o' => {
                 self.pop_to_mark()?;
-                self.stack.push(Value::Opaque);
+                self.push(Value::Opaque);
                 return Some(());
             }
             0x92 => {
@@ -255,31 +335,49 @@ impl Machine<'_> {
             _ => self.stack.pop()?,
         };
         let callee = self.stack.pop()?;
-        let result = match (&callee, &arguments) {
-            (Value::Global(name), Value::Tuple(arguments)) => match &**name {
-                "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor" => rebuilt_tensor(arguments),
-                "torch._utils._rebuild_parameter" => arguments.first().cloned(),
-                "collections.OrderedDict" | "builtins.dict" => Some(Value::Dict(Rc::default())),
-                "builtins.list" => Some(Value::List(Rc::default())),
-                _ => None,
-            },
+        let Value::Global { module, name } = &callee else {
+            self.push(Value::Opaque);
+            return Some(());
+        };
+        let result = match (&**module, &**name) {
+            ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => self.rebuilt_tensor(&arguments),
+            ("torch._utils", "_rebuild_parameter") => {
+                self.tuple_items(&arguments).and_then(|arguments| arguments.first().cloned())
+            }
+            ("collections", "OrderedDict") | ("builtins", "dict") => {
+                return self.push_container(Container::Dict(Vec::new()));
+            }
+            ("builtins", "list") => return self.push_container(Container::List(Vec::new())),
             _ => None,
         };
-        self.stack.push(result.unwrap_or(Value::Opaque));
+        self.push(result.unwrap_or(Value::Opaque));
         Some(())
     }
 
-    fn persistent(&mut self) -> Option<()> {
-        let value = match self.stack.pop()? {
-            Value::Tuple(items) => match items.as_slice() {
-                [Value::Text(tag), Value::Global(kind), Value::Text(key), ..] if &**tag == "storage" => {
-                    Value::Storage { kind: Rc::clone(kind), key: Rc::clone(key) }
-                }
-                _ => Value::Opaque,
-            },
-            _ => Value::Opaque,
+    /// `_rebuild_tensor_v2(storage, offset, size, stride, …)`.
+    fn rebuilt_tensor(&self, arguments: &Value) -> Option<Value> {
+        let [Value::Storage { kind, key }, Value::Integer(offset), size, stride, ..] = self.tuple_items(arguments)?
+        else {
+            return None;
         };
-        self.stack.push(value);
+        Some(Value::Tensor(Rc::new(StoredTensor {
+            storage_kind: Rc::clone(kind),
+            storage_key: Rc::clone(key),
+            offset: *offset,
+            size: self.integers(size)?,
+            stride: self.integers(stride)?,
+        })))
+    }
+
+    fn persistent(&mut self) -> Option<()> {
+        let value = self.stack.pop()?;
+        let storage = match self.tuple_items(&value) {
+            Some([Value::Text(tag), Value::Global { name, .. }, Value::Text(key), ..]) if &**tag == "storage" => {
+                Some(Value::Storage { kind: Rc::clone(name), key: Rc::clone(key) })
+            }
+            _ => None,
+        };
+        self.push(storage.unwrap_or(Value::Opaque));
         Some(())
     }
 
@@ -290,24 +388,13 @@ impl Machine<'_> {
             _ => self.memo.len() as u64,
         };
         if matches!(opcode, b'h' | b'j') {
-            self.stack.push(self.memo.get(&key)?.clone());
+            self.push(self.memo.get(&key)?.clone());
         } else {
+            self.values += 1;
             self.memo.insert(key, self.stack.last()?.clone());
         }
         Some(())
     }
-}
-
-/// `_rebuild_tensor_v2(storage, offset, size, stride, …)`.
-fn rebuilt_tensor(arguments: &[Value]) -> Option<Value> {
-    let [Value::Storage { kind, key }, Value::Integer(offset), size, stride, ..] = arguments else { return None };
-    Some(Value::Tensor(Rc::new(StoredTensor {
-        storage_kind: Rc::clone(kind),
-        storage_key: Rc::clone(key),
-        offset: *offset,
-        size: size.integers()?,
-        stride: stride.integers()?,
-    })))
 }
 
 #[cfg(test)]
@@ -315,15 +402,50 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The items of a list or tuple.
+    fn items<'a>(pickle: &'a Pickle, value: &Value) -> &'a [Value] {
+        let Value::Container(reference) = value else { panic!("{value:?}") };
+        match &pickle.containers[reference.0 as usize] {
+            Container::List(items) | Container::Tuple(items) => items,
+            Container::Dict(_) => panic!("a dictionary"),
+        }
+    }
+
     #[test]
     fn containers_are_shared_and_unknown_objects_are_opaque() {
         // {'a': x = [], 'b': x, 'c': some.Class()}, with x filled after it was stored.
         let bytes = b"\x80\x02}(X\x01\0\0\0a]q\x01X\x01\0\0\0bh\x01K\x05aX\x01\0\0\0cc__main__\nClass\n)Ru.";
-        let value = read(bytes).unwrap();
-        let Some(Value::List(list)) = value.entry("a") else { panic!("{value:?}") };
-        assert!(matches!(list.borrow().as_slice(), [Value::Integer(5)]));
-        assert!(matches!(value.entry("c"), Some(Value::Opaque)));
-        assert!(value.entry("d").is_none());
+        let pickle = read(bytes).unwrap();
+        let entry = |key| pickle.entry(&pickle.root, key);
+        for key in ["a", "b"] {
+            assert!(matches!(items(&pickle, entry(key).unwrap()), [Value::Integer(5)]));
+        }
+        assert!(matches!(entry("c"), Some(Value::Opaque)));
+        assert!(entry("d").is_none());
+    }
+
+    #[test]
+    fn no_depth_of_nesting_takes_the_stack() {
+        // (((…))): each a tuple of the one before; and [[[…]]], each put into the one that is there already.
+        let depth = MOST_VALUES / 5;
+        let tuples = [b")".repeat(1), b"\x85".repeat(depth), b".".to_vec()].concat();
+        let lists = [b"]".repeat(depth), b"a".repeat(depth - 1), b".".to_vec()].concat();
+        // x = []; x.append(x)
+        let cycle = b"]q\x01h\x01a.".to_vec();
+        for bytes in [tuples, lists, cycle] {
+            let pickle = read(&bytes).unwrap();
+            assert!(items(&pickle, &pickle.root).len() == 1 && !format!("{:?}", pickle.root).is_empty());
+        }
+    }
+
+    #[test]
+    fn more_values_than_a_state_dict_has_are_refused() {
+        for opcode in [b"]", b")", b"N", b"(", b"}"] {
+            let error = read(&opcode.repeat(10 << 20)).unwrap_err();
+            assert!(error.contains("more than 500000 values by byte 500000"), "{error}");
+        }
+        let memo = [b"N".to_vec(), b"\x94".repeat(1 << 20)].concat();
+        assert!(read(&memo).unwrap_err().contains("more than 500000 values"));
     }
 
     #[test]

@@ -1,24 +1,30 @@
 //! Reads PyTorch's files: state dicts (`.pt`, `.pth`) and Lightning's checkpoints (`.ckpt`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
 use std::rc::Rc;
 
 use tch::{Kind, TchError, Tensor};
-use zip::ZipArchive;
+use zip::{CompressionMethod, ZipArchive};
 
-use super::pickle::{self, StoredTensor, Value};
+use super::pickle::{self, Pickle, StoredTensor, Value};
 
 /// Prefixes that wrappers put before every name: Lightning modules, `torch.compile`, data parallelism.
 const WRAPPERS: [&str; 3] = ["model.", "_orig_mod.", "module."];
+/// Bytes of the pickle that describes the tensors: some hundred for each.
+const MOST_PICKLE_BYTES: usize = 64 << 20;
+/// How often tensors may share or repeat the bytes of a file, and bytes that need no file.
+const MOST_SHARING: u64 = 16;
+const SMALL_BYTES: u64 = 1 << 20;
 /// Where checkpoints keep the state dict.
 const STATE_DICTS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 
-/// The named tensors of a state dict, wherever in the file it is, without a wrapper's prefix.
-pub(super) fn read(path: &Path) -> Result<Vec<(String, Tensor)>, TchError> {
-    let mut archive = ZipArchive::new(File::open(path)?).map_err(|error| match error {
+/// Gives each tensor of the file's state dict to `take`, ascending by name, without a wrapper's prefix. No more storages are in
+/// memory at a time than tensors to come share with the present one.
+pub(super) fn for_each(file: File, take: &mut dyn FnMut(&str, Tensor) -> Result<(), TchError>) -> Result<(), TchError> {
+    let file_bytes = file.metadata()?.len();
+    let mut archive = ZipArchive::new(file).map_err(|error| match error {
         zip::result::ZipError::InvalidArchive(_) => TchError::FileFormat(
             "it is not a zip archive, which PyTorch has written since version 1.6; save it anew with a later version"
                 .to_string(),
@@ -31,59 +37,116 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, Tensor)>, TchError> {
         .ok_or_else(|| TchError::FileFormat("it has no data.pkl: it was not written by torch.save".to_string()))?;
     let order = member(&mut archive, &format!("{root}byteorder")).unwrap_or_else(|_| b"little".to_vec());
     if order != b"little" {
-        let found = String::from_utf8_lossy(&order).into_owned();
+        let found: String = String::from_utf8_lossy(&order).chars().take(20).collect();
         return Err(TchError::FileFormat(format!("its byte order is '{found}', expected 'little'")));
     }
-    let value = pickle::read(&member(&mut archive, &format!("{root}data.pkl"))?).map_err(TchError::FileFormat)?;
-    let mut storages = HashMap::new();
-    let mut tensors = Vec::new();
-    for (name, stored) in without_wrappers(state_dict(&value)) {
-        let storage = match storages.get(&stored.storage_key) {
-            Some(storage) => Tensor::shallow_clone(storage),
-            None => {
-                let bytes = member(&mut archive, &format!("{root}data/{}", stored.storage_key))?;
-                let storage = storage_tensor(&bytes, &stored.storage_kind)?;
-                storages.insert(Rc::clone(&stored.storage_key), storage.shallow_clone());
-                storage
-            }
-        };
-        tensors.push((name, storage.f_as_strided(&stored.size, &stored.stride, stored.offset)?));
+    let pickle = member(&mut archive, &format!("{root}data.pkl"))?;
+    if pickle.len() > MOST_PICKLE_BYTES {
+        let text = format!(
+            "its data.pkl has {} bytes, more than {MOST_PICKLE_BYTES}; save the model's state dict alone",
+            pickle.len()
+        );
+        return Err(TchError::FileFormat(text));
     }
+    let tensors = without_wrappers(state_dict(&pickle::read(&pickle).map_err(TchError::FileFormat)?));
+    drop(pickle);
     if tensors.is_empty() {
         return Err(TchError::FileFormat("it holds no state dict with tensors".to_string()));
     }
-    Ok(tensors)
+    expect_proportionate(&tensors, file_bytes)?;
+    let mut uses: HashMap<Rc<str>, usize> = HashMap::new();
+    for stored in tensors.values() {
+        *uses.entry(Rc::clone(&stored.storage_key)).or_default() += 1;
+    }
+    let mut storages: HashMap<Rc<str>, Tensor> = HashMap::new();
+    for (name, stored) in &tensors {
+        let key = &stored.storage_key;
+        let storage = match storages.remove(key) {
+            Some(storage) => storage,
+            None => {
+                let bytes = member(&mut archive, &format!("{root}data/{key}"))?;
+                storage_tensor(&bytes, &stored.storage_kind)?
+            }
+        };
+        let tensor = storage.f_as_strided(&stored.size, &stored.stride, stored.offset)?;
+        if let Some(left) = uses.get_mut(key) {
+            *left -= 1;
+            if *left > 0 {
+                storages.insert(Rc::clone(key), storage);
+            }
+        }
+        take(name, tensor)?;
+    }
+    Ok(())
 }
 
+/// A file of the archive. `torch.save` stores them as they are: one that is compressed could have any length.
 fn member(archive: &mut ZipArchive<File>, name: &str) -> Result<Vec<u8>, TchError> {
+    let mut member = archive.by_name(name)?;
+    if member.compression() != CompressionMethod::Stored {
+        let text = format!("its {name} is compressed, which torch.save never does; save it anew with torch.save");
+        return Err(TchError::FileFormat(text));
+    }
     let mut bytes = Vec::new();
-    archive.by_name(name)?.read_to_end(&mut bytes)?;
+    member.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
+/// Tensors by name. Of two of one name the later one counts, as in Python.
+type Stored = BTreeMap<String, Rc<StoredTensor>>;
+
 /// The tensors of the dictionary itself or of the one that a checkpoint keeps it in.
-fn state_dict(value: &Value) -> Vec<(String, Rc<StoredTensor>)> {
-    let nested = STATE_DICTS.iter().find_map(|key| value.entry(key).filter(|value| matches!(value, Value::Dict(_))));
-    let Value::Dict(entries) = nested.unwrap_or_else(|| value.clone()) else { return Vec::new() };
-    let entries = entries.borrow();
-    let tensors = entries.iter().filter_map(|entry| match entry {
-        (Value::Text(name), Value::Tensor(tensor)) => Some((name.to_string(), Rc::clone(tensor))),
-        _ => None,
-    });
-    tensors.collect()
+fn state_dict(pickle: &Pickle) -> Stored {
+    let nested = STATE_DICTS.iter().filter_map(|key| pickle.entry(&pickle.root, key));
+    let pairs = nested.filter_map(|value| pickle.pairs(value)).next();
+    let pairs = pairs.or_else(|| pickle.pairs(&pickle.root)).unwrap_or_default();
+    // By shared names first: a text that occurs many times is copied once.
+    let tensors: BTreeMap<&str, &Rc<StoredTensor>> = pairs
+        .iter()
+        .filter_map(|pair| match pair {
+            (Value::Text(name), Value::Tensor(tensor)) => Some((&**name, tensor)),
+            _ => None,
+        })
+        .collect();
+    tensors.into_iter().map(|(name, tensor)| (name.to_owned(), Rc::clone(tensor))).collect()
 }
 
 /// Strips a wrapper's prefix. A module that wraps a model may hold more (a teacher, metrics): only the model is kept.
-fn without_wrappers(mut tensors: Vec<(String, Rc<StoredTensor>)>) -> Vec<(String, Rc<StoredTensor>)> {
-    while let Some(prefix) = WRAPPERS.iter().find(|prefix| tensors.iter().any(|(name, _)| name.starts_with(**prefix))) {
+fn without_wrappers(mut tensors: Stored) -> Stored {
+    while let Some(prefix) = WRAPPERS.iter().find(|prefix| tensors.keys().any(|name| name.starts_with(**prefix))) {
         let wrapped = |(name, tensor): (String, _)| Some((name.strip_prefix(prefix)?.to_string(), tensor));
         tensors = tensors.into_iter().filter_map(wrapped).collect();
     }
     tensors
 }
 
+/// Tensors are views, which may share elements or repeat them: together they must not be out of all proportion to the file.
+fn expect_proportionate(tensors: &Stored, file_bytes: u64) -> Result<(), TchError> {
+    let most = file_bytes.saturating_mul(MOST_SHARING).saturating_add(SMALL_BYTES);
+    let mut sum = 0u64;
+    for (name, stored) in tensors {
+        let width = kind_of(&stored.storage_kind)?.elt_size_in_bytes() as u64;
+        let sizes = stored.size.iter().map(|&size| u64::try_from(size).ok());
+        let bytes = sizes.fold(Some(width), |product, size| product?.checked_mul(size?));
+        let total = bytes.and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= most);
+        sum = total.ok_or_else(|| {
+            TchError::FileFormat(format!(
+                "its tensors up to '{name}', of shape {:?}, have more than {most} bytes in a file of {file_bytes}",
+                stored.size
+            ))
+        })?;
+    }
+    Ok(())
+}
+
 fn storage_tensor(bytes: &[u8], storage_kind: &str) -> Result<Tensor, TchError> {
-    let kind = match storage_kind.trim_start_matches("torch.") {
+    let kind = kind_of(storage_kind)?;
+    let count = bytes.len() / kind.elt_size_in_bytes();
+    Tensor::f_from_data_size(&bytes[..count * kind.elt_size_in_bytes()], &[count as i64], kind)
+}
+
+fn kind_of(storage_kind: &str) -> Result<Kind, TchError> {
+    Ok(match storage_kind {
         "FloatStorage" => Kind::Float,
         "DoubleStorage" => Kind::Double,
         "HalfStorage" => Kind::Half,
@@ -95,6 +158,5 @@ fn storage_tensor(bytes: &[u8], storage_kind: &str) -> Result<Tensor, TchError> 
         "ByteStorage" => Kind::Uint8,
         "BoolStorage" => Kind::Bool,
         other => return Err(TchError::FileFormat(format!("tensors of storage '{other}' cannot be read"))),
-    };
-    Tensor::f_from_data_size(bytes, &[(bytes.len() / kind.elt_size_in_bytes()) as i64], kind)
+    })
 }
