@@ -110,6 +110,43 @@ fn advice_about_weights_fits_what_is_wrong_with_them() {
     }
 }
 
+/// A teacher is described by a file that anyone may have written.
+#[test]
+fn a_teacher_that_cannot_be_built_is_named_with_its_field_by_every_command() {
+    let workplace = Workplace::with_teacher();
+    let path = workplace.path().join("teachers/small/vgae/config.json");
+    let sound: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (pointer, value, said_of_it) in [
+        ("/architecture/heads", serde_json::json!(0), "heads = 0: must be at least 1"),
+        ("/architecture/hidden", serde_json::json!([24, 1_i64 << 62]), "hidden = 4611686018427387904: must be at most"),
+        ("/architecture/vocabulary_size", serde_json::json!(2), "vocabulary_size = 2, but the vocabulary has"),
+        (
+            "/vocabulary",
+            serde_json::json!([7, 5]),
+            "its vocabulary has 7 before 5; expected CAN IDs in ascending order",
+        ),
+    ] {
+        let mut changed = sound.clone();
+        *changed.pointer_mut(pointer).unwrap() = value;
+        fs::write(&path, changed.to_string()).unwrap();
+        for command in [
+            student(&[]),
+            [&["teachers", "cache"], SMALL_STUDENT].concat(),
+            vec!["teachers", "verify"],
+            vec!["evaluate", "teachers/small/vgae"],
+            [&["memory", "plan", "--graphs", "100", "--nodes", "9", "--edges", "9"], SMALL_STUDENT].concat(),
+        ] {
+            let mut command = command;
+            if command[0] == "memory" {
+                command.extend(["--teacher-path", "teachers/small/vgae"]);
+            }
+            let said = workplace.refused(&command);
+            assert!(said.contains("config.json") && said.contains(said_of_it), "{command:?}: {said}");
+            assert!(!said.contains("panicked"), "{command:?}: {said}");
+        }
+    }
+}
+
 /// The system ends whoever reads a page of a file that is no longer there.
 #[test]
 fn a_store_cut_short_during_a_training_is_said() {

@@ -73,7 +73,10 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
     for (dataset, model) in &teachers {
         let checked = registry
             .find(dataset, model)
-            .and_then(|teacher| Ok((teacher.load()?, teacher.config)))
+            .and_then(|teacher| {
+                frozen::registered_architecture(&teacher)?;
+                Ok((teacher.load()?, teacher.config))
+            })
             .map_err(anyhow::Error::from)
             .and_then(|(weights, config)| Ok(frozen::check(&config, weights)?));
         match checked {

@@ -82,7 +82,7 @@ impl TrainedModel {
         }
         let found = Registered::open(path)?;
         let weights = found.load()?;
-        let architecture = frozen::architecture(&found.config)?;
+        let architecture = frozen::registered_architecture(&found)?;
         let config = found.config;
         let metric = |name: &str| config.metrics.get(name).cloned().unwrap_or_default();
         let description = ModelDescription {

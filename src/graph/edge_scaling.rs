@@ -41,6 +41,13 @@ impl EdgeScaling {
         }
     }
 
+    /// What is wrong with it, if anything is (a file may have been changed by hand).
+    pub fn problem(&self) -> Option<String> {
+        let usable = self.mean.iter().all(|mean| mean.is_finite())
+            && self.deviation.iter().all(|deviation| deviation.is_finite() && *deviation > 0.0);
+        (!usable).then(|| format!("means {:?} and deviations {:?}", self.mean, self.deviation))
+    }
+
     /// `(x − mean) / deviation` of `[num_edges, EDGE_FEATURES]`.
     pub fn apply(&self, edge_attributes: &Tensor) -> Result<Tensor, tch::TchError> {
         let row = |values: &[f64; EDGE_FEATURES]| {

@@ -4,7 +4,48 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
-use crate::graph::{ForeignIds, Vocabulary};
+use crate::graph::{EdgeScaling, ForeignIds, Vocabulary};
+
+/// Columns of a layer or an embedding, heads, and layers at most: what the command line takes, too.
+const MOST_COLUMNS: i64 = 1_000_000;
+const MOST_HEADS: i64 = 1024;
+pub(super) const MOST_LAYERS: usize = 1024;
+/// Rows of an embedding at most: one for each ID of 29 bits, and UNKNOWN.
+const MOST_IDS: i64 = (1 << 29) + 1;
+
+/// Checks sizes of an architecture, which may come from a file, by the names of their fields.
+pub(super) fn expect_sizes(sizes: &[(&'static str, i64)]) -> Result<(), ModelError> {
+    for &(field, value) in sizes {
+        let (most, expected) = match field {
+            "heads" => (MOST_HEADS, "must be at most 1024"),
+            "layers" | "fc_layers" => (MOST_LAYERS as i64, "must be at most 1024"),
+            "vocabulary_size" => (MOST_IDS, "must be at most 536870913, the number of CAN IDs and UNKNOWN"),
+            _ => (MOST_COLUMNS, "must be at most 1000000"),
+        };
+        let problem = if value < 1 { Some("must be at least 1") } else { (value > most).then_some(expected) };
+        if let Some(expected) = problem {
+            return Err(ModelError::Architecture { field, found: value.to_string(), expected });
+        }
+    }
+    Ok(())
+}
+
+/// Checks what models of both kinds have.
+pub(super) fn expect_common(
+    dropout: f64,
+    edge_scaling: Option<&EdgeScaling>,
+    input: &InputConfig,
+) -> Result<(), ModelError> {
+    if !(0.0..1.0).contains(&dropout) {
+        let expected = "must be at least 0 and below 1";
+        return Err(ModelError::Architecture { field: "dropout", found: dropout.to_string(), expected });
+    }
+    if let Some(found) = edge_scaling.and_then(EdgeScaling::problem) {
+        let expected = "means that are numbers, and deviations above 0";
+        return Err(ModelError::Architecture { field: "edge_scaling", found, expected });
+    }
+    input.check()
+}
 
 /// The architecture of a model of either kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +85,25 @@ impl Architecture {
     /// Whether it hashes CAN IDs, which a batch then has to carry as its input.
     pub fn hashes_ids(&self) -> bool {
         self.input().id_hash.is_some()
+    }
+
+    /// Checks that a model can be built from it: to be called before anything is computed from its sizes.
+    ///
+    /// # Errors
+    /// Names the first field that does not fit.
+    pub fn check(&self) -> Result<(), ModelError> {
+        match self {
+            Self::Vgae(config) => config.check(),
+            Self::Gat(config) => config.check(),
+        }
+    }
+
+    /// IDs of the vocabulary that it is built for, UNKNOWN included.
+    pub fn vocabulary_size(&self) -> i64 {
+        match self {
+            Self::Vgae(config) => config.vocabulary_size,
+            Self::Gat(config) => config.vocabulary_size,
+        }
     }
 
     /// From the name of the model and the fields of its configuration, as registered teachers store them.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::description::{expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::step_seed::LayerId;
 use super::layers::{InputConfig, Mlp, Mode, NodeInput, pool_layers, relu_dropout};
@@ -17,6 +18,8 @@ use crate::graph::{Batch, EdgeScaling};
 
 /// Classes: normal and attack.
 pub const CLASSES: i64 = 2;
+/// Columns of a graph's pooled embedding at most: the head's weights have their square.
+const MOST_POOLED_COLUMNS: i64 = 1_000_000_000;
 
 /// The architecture: what must be known to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,25 +52,24 @@ impl GatConfig {
         self.hidden * self.heads * self.layers
     }
 
-    fn check(&self) -> Result<(), ModelError> {
-        let positive = [
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        expect_sizes(&[
             ("hidden", self.hidden),
             ("layers", self.layers),
             ("heads", self.heads),
             ("embedding", self.embedding),
             ("fc_layers", self.fc_layers),
             ("vocabulary_size", self.vocabulary_size),
-        ];
-        for (field, value) in positive {
-            if value < 1 {
-                return Err(ModelError::Architecture {
-                    field,
-                    found: value.to_string(),
-                    expected: "must be at least 1",
-                });
-            }
+        ])?;
+        // Each is in its range, so the product is a number.
+        if self.embedding_columns() > MOST_POOLED_COLUMNS {
+            return Err(ModelError::Architecture {
+                field: "hidden",
+                found: format!("{} with {} heads in {} layers", self.hidden, self.heads, self.layers),
+                expected: "the product of the three must be at most 1000000000",
+            });
         }
-        Ok(())
+        expect_common(self.dropout, self.edge_scaling.as_ref(), &self.input)
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::attention::AttentionKernel;
+use super::description::{MOST_LAYERS, expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::step_seed::{self, LayerId};
 use super::fused::{self, latent};
@@ -59,22 +60,13 @@ impl VgaeConfig {
         self.encoder_widths().iter().skip(1).rev().copied().collect()
     }
 
-    fn check(&self) -> Result<(), ModelError> {
-        let positive = [
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        expect_sizes(&[
             ("latent", self.latent),
             ("heads", self.heads),
             ("embedding", self.embedding),
             ("vocabulary_size", self.vocabulary_size),
-        ];
-        for (field, value) in positive {
-            if value < 1 {
-                return Err(ModelError::Architecture {
-                    field,
-                    found: value.to_string(),
-                    expected: "must be at least 1",
-                });
-            }
-        }
+        ])?;
         if self.encoder_widths().is_empty() || self.hidden.iter().any(|width| *width < 1) {
             return Err(ModelError::Architecture {
                 field: "hidden",
@@ -82,7 +74,12 @@ impl VgaeConfig {
                 expected: "needs at least one width, each at least 1",
             });
         }
-        Ok(())
+        if self.hidden.len() > MOST_LAYERS {
+            let found = format!("{} widths", self.hidden.len());
+            return Err(ModelError::Architecture { field: "hidden", found, expected: "needs 1024 widths at most" });
+        }
+        self.hidden.iter().try_for_each(|&width| expect_sizes(&[("hidden", width)]))?;
+        expect_common(self.dropout, self.edge_scaling.as_ref(), &self.input)
     }
 }
 

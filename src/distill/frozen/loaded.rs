@@ -37,6 +37,8 @@ impl LoadedModel {
         let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(&file)?;
         let weights = Weights::from_tensors(tensors)?.with_source(&file);
         let ModelDescription { architecture, vocabulary, .. } = description;
+        super::check_architecture(&architecture, vocabulary.ids().len())
+            .map_err(|error| RegistryError::InvalidConfig { path: file.clone(), reason: error.to_string() })?;
         Ok(Self { path: file, architecture, vocabulary, weights })
     }
 
@@ -44,7 +46,7 @@ impl LoadedModel {
     pub fn registered(teacher: &Registered) -> Result<Self, RegistryError> {
         Ok(Self {
             path: teacher.weights_path.clone(),
-            architecture: super::architecture(&teacher.config)?,
+            architecture: super::registered_architecture(teacher)?,
             vocabulary: Vocabulary::from_ids(teacher.config.vocabulary.iter().copied()),
             weights: teacher.load()?,
         })

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
-use super::registry::TeacherConfig;
+use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 use crate::graph::edge_list::{EdgeList, from_edge_list};
 use crate::graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
@@ -161,11 +161,37 @@ pub fn model(
 }
 
 /// The architecture that a teacher's `config.json` describes. What can be counted need not be written there.
+///
+/// # Errors
+/// Names a field that no model can be built from: nothing is computed from it before.
 pub fn architecture(config: &TeacherConfig) -> Result<Architecture, crate::nn::ModelError> {
     let mut fields = config.architecture.clone();
     fields.entry("vocabulary_size").or_insert_with(|| (config.vocabulary.len() + 1).into());
     fields.entry("dropout").or_insert_with(|| 0.0.into());
-    Architecture::from_json(&config.model, &fields.into())
+    let architecture = Architecture::from_json(&config.model, &fields.into())?;
+    check_architecture(&architecture, config.vocabulary.len())?;
+    Ok(architecture)
+}
+
+/// As [`architecture`]; errors name the file.
+///
+/// # Errors
+/// Names the `config.json` and the field.
+pub fn registered_architecture(teacher: &Registered) -> Result<Architecture, RegistryError> {
+    architecture(&teacher.config).map_err(|error| teacher.invalid_config(error.to_string()))
+}
+
+/// Checks that a model can be built, and that it has a row for each of `ids` CAN IDs.
+fn check_architecture(architecture: &Architecture, ids: usize) -> Result<(), crate::nn::ModelError> {
+    architecture.check()?;
+    if architecture.vocabulary_size() != ids as i64 + 1 {
+        return Err(crate::nn::ModelError::Architecture {
+            field: "vocabulary_size",
+            found: format!("{}, but the vocabulary has {ids} IDs", architecture.vocabulary_size()),
+            expected: "must be the number of these and one more, for unknown IDs",
+        });
+    }
+    Ok(())
 }
 
 /// Checks that a teacher's weights fit its architecture, and that it answers twice the same, bit by bit.
@@ -204,4 +230,59 @@ fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, Stri
         vocabulary_size,
     };
     from_edge_list(&list).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(model: &str, architecture: Value) -> TeacherConfig {
+        let text =
+            json!({ "format_version": 1, "model": model, "architecture": architecture, "vocabulary": [1, 2, 3] });
+        serde_json::from_value(text).unwrap()
+    }
+
+    /// Every field that sizes are computed from is checked before any is.
+    #[test]
+    fn fields_that_no_model_can_have_are_named() {
+        let vgae = json!({ "hidden": [8, 4], "latent": 4, "heads": 1, "embedding": 2 });
+        let gat = json!({ "hidden": 8, "layers": 2, "heads": 2, "embedding": 2, "fc_layers": 2 });
+        for (model, sound, fields) in [
+            ("vgae", &vgae, ["latent", "heads", "embedding", "vocabulary_size", "hidden"].as_slice()),
+            ("gat", &gat, &["hidden", "layers", "heads", "embedding", "fc_layers", "vocabulary_size"]),
+        ] {
+            architecture(&config(model, sound.clone())).unwrap();
+            for &field in fields {
+                for number in [0, -1, i64::MIN, i64::MAX, 1 << 32] {
+                    let value = if sound[field].is_array() { json!([8, number]) } else { json!(number) };
+                    refused(model, sound, field, value);
+                }
+            }
+            for dropout in [-0.1, 1.0, 1e300] {
+                refused(model, sound, "dropout", json!(dropout));
+            }
+            refused(model, sound, "vocabulary_size", json!(3));
+            let scaling = json!({ "mean": [0.0; EDGE_FEATURES], "deviation": [0.0; EDGE_FEATURES] });
+            refused(model, sound, "edge_scaling", scaling);
+            refused(model, sound, "probes", json!({ "id_hash": { "probes": 0, "buckets": 8 } }));
+            refused(model, sound, "buckets", json!({ "id_hash": { "probes": 1, "buckets": -8 } }));
+            refused(model, sound, "node_scaling", json!({ "node_scaling": { "mean": [1.0], "deviation": [0.0] } }));
+        }
+        refused("vgae", &vgae, "hidden", json!([]));
+        refused("vgae", &vgae, "hidden", json!([4; 2000]));
+        // Each in its range, and together too many.
+        let mut large = gat.clone();
+        (large["layers"], large["heads"]) = (json!(1024), json!(1024));
+        refused("gat", &large, "hidden", json!(1_000_000));
+    }
+
+    fn refused(model: &str, sound: &Value, field: &str, value: Value) {
+        let mut changed = sound.clone();
+        let is_input = value.get("id_hash").or(value.get("node_scaling")).is_some();
+        changed[if is_input { "input" } else { field }] = value;
+        let error = architecture(&config(model, changed)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{field} = ")), "{model}.{field}: {error}");
+    }
 }

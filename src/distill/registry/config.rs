@@ -64,6 +64,17 @@ impl TeacherConfig {
             None => return Err(invalid("it has no format_version".to_string())),
         }
         let config: Self = serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+        if let Some(pair) = config.vocabulary.windows(2).find(|pair| pair[0] >= pair[1]) {
+            let reason = format!(
+                "its vocabulary has {} before {}; expected CAN IDs in ascending order, each once, as the rows of the embedding \
+                 have them",
+                pair[0], pair[1]
+            );
+            return Err(invalid(reason));
+        }
+        if let Some(id) = config.vocabulary.last().filter(|id| **id >= 1 << 29) {
+            return Err(invalid(format!("its vocabulary has {id}, expected CAN IDs, which have 29 bits at most")));
+        }
         match config.foreign_ids.and_then(|counted| counted.problem()) {
             Some(problem) => Err(invalid(problem)),
             None => Ok(config),

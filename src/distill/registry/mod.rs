@@ -171,6 +171,11 @@ impl Registered {
         Ok(Self { config: TeacherConfig::read(&config_path)?, weights_path })
     }
 
+    /// The error for a `config.json` that no model can be built from.
+    pub(crate) fn invalid_config(&self, reason: String) -> RegistryError {
+        RegistryError::InvalidConfig { path: self.weights_path.with_file_name(CONFIG), reason }
+    }
+
     /// Its weights, if they are those that `config.json` was written for.
     pub fn load(&self) -> Result<Weights, RegistryError> {
         let weights = Weights::read(&self.weights_path)?;
