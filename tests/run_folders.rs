@@ -273,3 +273,41 @@ fn where_a_teacher_could_not_be_registered_none_is_trained() {
     assert!(said.contains("file/teachers"), "{said}");
     assert!(!said.contains("epoch "), "it was trained before that was noticed:\n{said}");
 }
+
+/// A folder with a summary is finished in every respect, a teacher in its place among them.
+#[test]
+fn a_teacher_that_could_not_be_registered_leaves_its_run_unfinished() {
+    let workplace = Workplace::new();
+    let (run, place) = (workplace.path().join("run"), workplace.path().join("teachers/small/vgae"));
+    // No folder can be put where a link leads nowhere.
+    std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("nowhere", &place).unwrap();
+    let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--run-dir", "run"]].concat();
+    let output = workplace.run(&arguments);
+    assert!(!output.status.success() && said(&output).contains("teachers/small/vgae"), "{}", said(&output));
+    assert!(run.join("best.safetensors").exists() && !run.join("summary.json").exists());
+    std::fs::remove_file(&place).unwrap();
+    workplace.success(&[&arguments[..], &["--resume"]].concat());
+    assert!(place.join("weights.safetensors").exists() && run.join("summary.json").exists());
+}
+
+/// The state counts the rows of the logs: it is written when they are on the disk.
+#[test]
+fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
+    for log in ["metrics.csv", "steps.csv"] {
+        let workplace = Workplace::with_teacher();
+        let run = workplace.path().join("run");
+        let arguments = student(&["--max-epochs", "10000", "--patience", "10000", "--run-dir", "run", "--resume"]);
+        let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        interrupt(&child, &run, None);
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+        let state = std::fs::read(run.join("last/state.safetensors")).unwrap();
+        // A device takes rows and cannot be synced.
+        std::fs::remove_file(run.join(log)).unwrap();
+        std::os::unix::fs::symlink("/dev/null", run.join(log)).unwrap();
+        let output = workplace.run(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(&format!("{log}: cannot sync")), "{}", said(&output));
+        assert!(std::fs::read(run.join("last/state.safetensors")).unwrap() == state, "the state counts lost rows");
+    }
+}

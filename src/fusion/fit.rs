@@ -132,6 +132,8 @@ pub fn fit(
             save_best(&learner.deployed()?, epoch, validated.regret)?;
             position.best = metrics.json();
         }
+        // The state counts the rows up to here: it must not reach the disk before them.
+        log.sync()?;
         write_checkpoint(learner, run, &position)?;
         console.finish_epoch(&metrics, options.max_epochs, improved, &format!("val reward {:.4}", validated.reward));
     };

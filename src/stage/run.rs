@@ -172,12 +172,13 @@ impl<'a> Run<'a> {
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         self.console.finish();
         if summary.ending != Ending::Interrupted {
-            self.directory.write_json("summary.json", &outcome)?;
+            // The summary comes last: a folder that has one is finished in every respect.
             if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
                 let folder = teacher::register(self.config, &self.directory.file(BEST), &outcome)?;
                 let dataset = &self.data.dataset.name;
                 self.console.line(&format!("registered as the teacher of {dataset}: {}", folder.display()));
             }
+            self.directory.write_json("summary.json", &outcome)?;
         }
         outcome.print(&mut self.console, &summary);
         teacher_error.map_or(Ok(outcome), |error| Err(error.into()))

@@ -415,13 +415,15 @@ impl LoopState {
         Ok(())
     }
 
-    /// Writes `last/`: one file, so that it is from one moment. A state that no step can lead out of is not written over a
+    /// Writes `last/` when the logs are on the disk: one file, so that it is from one moment. A state that no step can lead out of is not written over a
     /// good one.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
         if let Some(name) = patiently(self.meter, || fit.trainable.not_finite())? {
             return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
         }
+        // The state counts these rows: it must not reach the disk before them.
+        self.logs.sync()?;
         let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
         patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
     }

@@ -79,6 +79,11 @@ impl CsvLog {
         Ok(())
     }
 
+    /// Waits until the rows are on the disk.
+    pub fn sync(&self) -> Result<(), LogError> {
+        self.writer.get_ref().sync_data().map_err(|source| LogError::new(&self.path, "sync", source))
+    }
+
     /// Names of the columns.
     pub fn columns(&self) -> &[String] {
         &self.columns

@@ -48,6 +48,12 @@ impl RunLogs {
         mirror(&mut self.events, "epoch", self.metrics.columns(), row, epoch)
     }
 
+    /// Waits until all rows are on the disk. What mirrors them is made from them anew when a run is resumed.
+    pub fn sync(&self) -> Result<(), LogError> {
+        self.metrics.sync()?;
+        self.steps.sync()
+    }
+
     /// Adds the row of a step, counted from the beginning of the run.
     pub fn step<S: AsRef<str>>(&mut self, row: &[S], step: u64) -> Result<(), LogError> {
         self.steps.write(row)?;
