@@ -55,9 +55,15 @@ fn the_architecture_tells_no_less_than_runs_take() {
 fn hints_whose_targets_do_not_fit_are_refused_before_the_first_epoch() {
     let workplace = Workplace::new();
     workplace.success(&[&["autoencoder", "--preset", "vgae,teacher"], COMMON].concat());
-    let student = ["autoencoder", "--preset", "vgae,student", "--teacher-cache", "off", "--memory-limit", "4MB"];
-    let hints = ["--kd-hint-weight", "1"];
-    let said = workplace.refused(&[&student[..], &hints, COMMON].concat());
+    let student = ["autoencoder", "--preset", "vgae,student", "--teacher-cache", "off", "--kd-hint-weight", "1"];
+    let limited = |limit, more: &[&str]| [&student[..], COMMON, &["--memory-limit", limit], more].concat();
+    let said = workplace.refused(&limited("8MB", &[]));
     assert!(said.contains("--teacher-burst") && said.contains("--batch-size"), "{said}");
     assert!(said.contains("however few graphs go through the model"), "{said}");
+    // The advice is good; where no burst would fit, none is advised.
+    let (_, advised) = said.split_once("--offload-teacher --teacher-burst ").unwrap();
+    let burst = advised.split(',').next().unwrap();
+    workplace.success(&limited("8MB", &["--offload-teacher", "--teacher-burst", burst]));
+    let said = workplace.refused(&limited("4MB", &[]));
+    assert!(!said.contains("--teacher-burst") && said.contains("lower --batch-size, or raise"), "{said}");
 }

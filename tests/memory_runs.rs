@@ -103,9 +103,14 @@ fn a_limit_too_small_for_the_first_tensors_is_named() {
 fn measuring_leaves_no_trace() {
     let workplace = Workplace::with_teacher();
     let of = |more: &[&str]| joined(&[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "3"], more]);
-    success(&workplace, &of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
+    let said = success(&workplace, &of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
+    // The flags that pin the batch size are said where it is chosen.
     let size = batch_graphs(&workplace.path().join("measured")).to_string();
-    success(&workplace, &of(&["--run-dir", "given", "--optimize-batch-size", "false", "--batch-size", &size]));
+    let pinned = ["--optimize-batch-size", "false", "--batch-size", &size];
+    let line = said.lines().find(|line| line.starts_with("memory: the batch size was chosen")).unwrap();
+    assert!(line.ends_with(&format!(": {}", pinned.join(" "))), "{line}");
+    let said = success(&workplace, &of(&[&["--run-dir", "given"], &pinned[..]].concat()));
+    assert!(!said.contains("the batch size was chosen"), "{said}");
     let losses = |name| loss_columns(&workplace.path().join(name));
     assert_eq!(losses("measured"), losses("given"));
     assert!(workplace.path().join("measured/memory_budget.json").exists());
@@ -166,4 +171,39 @@ fn twenty_epochs_take_no_more_than_a_few() {
     }
     let rows = column(&run, "memory.csv", "seconds");
     assert!(rows.is_sorted() && rows.len() > 20);
+}
+
+/// A student with batches of a given size, taught by the teacher of the repository on the simulated dataset.
+fn with_given_batches(workplace: &Workplace, run: &str, limit: &str, more: &[&str]) -> (Option<i32>, String) {
+    let teachers = Path::new(env!("CARGO_MANIFEST_DIR")).join("teachers");
+    let size = ["--optimize-batch-size", "false", "--batch-size", "512", "--max-epochs", "1", "--teacher-cache", "off"];
+    let student = ["autoencoder", "--preset", "vgae,student", "--offload-teacher", "--teachers-dir"];
+    let limited = ["--memory-limit", limit, "--run-dir", run];
+    let arguments = [&student[..], &[teachers.to_str().unwrap()], &size, &limited, more].concat();
+    let output = workplace.command(&arguments).env_remove("KDGAT_DATA").env("KDGAT_THREADS", "2").output().unwrap();
+    (output.status.code(), support::cli::said(&output))
+}
+
+/// Batches that are announced to the teacher, and their targets, are there as a whole.
+#[test]
+fn a_burst_of_batches_is_planned_for_or_refused_before_training() {
+    let workplace = Workplace::new();
+    let (code, refused) = with_given_batches(&workplace, "refused", "30MiB", &[]);
+    assert_eq!(code, Some(2), "{refused}");
+    assert!(refused.contains("7 of them with their targets") && refused.contains("are missing"), "{refused}");
+    assert!(!refused.contains("epoch "), "{refused}");
+    let after = |before: &str| refused.split(before).nth(1).unwrap().split(' ').next().unwrap();
+    let needed: f64 = after("with their targets, take ").parse().unwrap();
+    let missing: f64 = after("(as configured): ").parse().unwrap();
+    assert!((needed - 30.0 - missing).abs() < 0.11, "{refused}");
+    // What was said to be needed is enough, and so is the smaller burst; whatever fits is planned for, not found out by a step.
+    let (enough, smaller) = (format!("{:.1}MiB", needed + 0.1), after("--teacher-burst "));
+    let smaller = ["--teacher-burst", smaller.trim_end_matches(',')];
+    let none: &[&str] = &[];
+    for (run, limit, more) in [("enough", enough.as_str(), none), ("smaller", "30MiB", &smaller), ("40", "40MiB", none)]
+    {
+        let (code, said) = with_given_batches(&workplace, run, limit, more);
+        assert_eq!(code, Some(0), "{limit} {more:?}: {said}");
+        assert!(!said.contains("did not fit"), "{limit} {more:?}: {said}");
+    }
 }

@@ -122,6 +122,12 @@ pub struct Component {
 pub(super) const BATCH_DATA: &str = "batch data";
 /// Name of the component that a teacher's targets are.
 pub(super) const TARGETS: &str = "targets";
+/// Name of the component that a teacher computes with.
+pub(super) const TEACHER_ACTIVATIONS: &str = "teacher's activations";
+/// Graphs that a teacher has room for where it takes batches in halves: it could go on to a single one.
+const TEACHER_GRAPHS: f64 = 8.0;
+/// Name of the component that the batches are which wait for the training loop.
+pub(super) const LOADER_QUEUE: &str = "loader queue";
 
 /// Sizes of batches that a run of shuffled batches has often.
 const RECORDED_SIZES: f64 = 4.0;
@@ -143,7 +149,52 @@ pub struct MemoryBudget {
     pub components: Vec<Component>,
 }
 
+/// Batches of a given size: they, their targets and those that wait behind them are there as a whole, however few graphs go
+/// through the model at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeBatches {
+    /// Batches that are announced to the teacher at a time; 1 without one.
+    pub burst: usize,
+    /// Their mean.
+    pub mean: Shape,
+    /// The largest batch.
+    pub largest: Shape,
+}
+
 impl MemoryBudget {
+    /// The same budget where batches have a given size: what then remains to be chosen, and what the components depend on, is
+    /// how many graphs go through the model at a time. `in_parts`: fewer than a batch has.
+    pub fn with_whole_batches(&self, whole: &WholeBatches, in_parts: bool) -> Self {
+        let mut budget = self.clone();
+        let mut of_parts = 0.0;
+        for Component { name, bytes, .. } in &mut budget.components {
+            let largest = bytes.at(whole.largest) / whole.burst as f64;
+            match *name {
+                BATCH_DATA => {
+                    // Half of a batch is copied where the teacher takes it in halves.
+                    of_parts += largest / 2.0;
+                    *bytes = Linear::fixed(bytes.at(whole.mean));
+                }
+                TARGETS => {
+                    // Targets of parts are joined to those of the batch.
+                    of_parts += largest;
+                    *bytes = Linear::fixed(bytes.at(whole.mean));
+                }
+                LOADER_QUEUE => *bytes = Linear::fixed(bytes.at(whole.largest)),
+                TEACHER_ACTIVATIONS if in_parts => {
+                    // The teacher finds out by itself how many graphs it has room for, whatever the student's parts are.
+                    let share = (TEACHER_GRAPHS / whole.largest.graphs.max(1.0)).min(1.0);
+                    *bytes = Linear::fixed(bytes.fixed + share * (bytes.at(whole.largest) - bytes.fixed));
+                }
+                _ => {}
+            }
+        }
+        if in_parts && budget.components.iter().any(|component| component.name == TARGETS) {
+            budget.add("a batch in parts", Moment::Visit, of_parts);
+        }
+        budget
+    }
+
     /// Adds a component that does not depend on the batch.
     pub fn add(&mut self, name: &'static str, moment: Moment, bytes: f64) {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
@@ -202,13 +253,22 @@ impl MemoryBudget {
     }
 
     /// The budget in one line.
-    pub fn line(&self, graphs: usize, worst: &WorstBatches, limit: &Limit, target_bytes: f64) -> String {
+    ///
+    /// `batch`: graphs of a batch, of which `graphs` go through the model at a time.
+    pub fn line(
+        &self,
+        (batch, graphs): (usize, usize),
+        worst: &WorstBatches,
+        limit: &Limit,
+        target_bytes: f64,
+    ) -> String {
         let method = match self.method {
             Method::Measured => "measured",
             Method::Static => "from the architecture",
         };
+        let parts = if graphs < batch { format!(", {graphs} of them at a time,") } else { String::new() };
         format!(
-            "memory: batches of {graphs} graphs take at most {}, {method}; planned for are {} of {} ({})",
+            "memory: batches of {batch} graphs{parts} take at most {}, {method}; planned for are {} of {} ({})",
             gibibytes(self.peak_bytes(worst.shape(graphs))),
             gibibytes(target_bytes),
             gibibytes(limit.bytes as f64),
@@ -353,6 +413,29 @@ mod tests {
         budget.record_steps();
         let step = bytes.at(shape);
         assert!((budget.peak_bytes(shape) - before - (1.0 + 2.0 * RECORDED_SIZES) * step * 17.0 / 16.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn whole_batches_are_there_however_few_graphs_go_through_the_model() {
+        let bytes = Linear { fixed: 0.0, per_node: 10.0, per_edge: 0.0 };
+        let component = |name, moment| Component { name, moment, bytes };
+        let components = vec![
+            component(BATCH_DATA, Moment::Always),
+            component(LOADER_QUEUE, Moment::Always),
+            component(TARGETS, Moment::Always),
+            component(TEACHER_ACTIVATIONS, Moment::Visit),
+            component("activations", Moment::Step),
+        ];
+        let budget = MemoryBudget { method: Method::Static, components, visits_overlap: false };
+        let shape = |nodes| Shape { graphs: 16.0, nodes, edges: 0.0 };
+        let whole = WholeBatches { burst: 4, mean: shape(100.0), largest: shape(120.0) };
+        let (together, budget) = (budget.with_whole_batches(&whole, false), budget.with_whole_batches(&whole, true));
+        assert_eq!(together.peak_bytes(shape(120.0)), 1000.0 + 1000.0 + 1200.0 + 1200.0);
+        // Data and targets of the burst, what waits; of a visit joined targets, half a batch of data, eight graphs' activations.
+        let (always, visit) = (1000.0 + 1000.0 + 1200.0, 300.0 + 150.0 + 600.0);
+        assert_eq!(budget.peak_bytes(shape(0.0)), always + visit);
+        assert_eq!(budget.peak_bytes(shape(100.0)), always + visit);
+        assert_eq!(budget.peak_bytes(shape(200.0)), always + 2000.0);
     }
 
     #[test]

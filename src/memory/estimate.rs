@@ -6,7 +6,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::budget::{BATCH_DATA, Component, Linear, MemoryBudget, Method, Moment, TARGETS};
+use super::budget::{
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, TARGETS, TEACHER_ACTIVATIONS,
+};
 use crate::graph::EDGE_FEATURES;
 use crate::nn::attention::AttentionKernel;
 use crate::nn::gat::CLASSES;
@@ -91,7 +93,7 @@ pub fn estimate(
     }
     add(BATCH_DATA, Moment::Always, data.times(burst));
     if !circumstances.cuda {
-        add("loader queue", Moment::Always, data.times(circumstances.waiting_batches as f64));
+        add(LOADER_QUEUE, Moment::Always, data.times(circumstances.waiting_batches as f64));
     }
     if let Some(teacher) = teacher {
         let (weights, buffers) = weight_bytes(teacher)?;
@@ -105,7 +107,7 @@ pub fn estimate(
         let copy = if copies { weights + buffers } else { 0.0 };
         let per_edge = F32 * edge_terms(teacher).map_or(0.0, |terms| terms.in_forward());
         let visit = Linear { fixed: copy, per_node: forward_per_node(teacher, circumstances.fused), per_edge };
-        add("teacher's activations", Moment::Visit, visit.times(SLACK));
+        add(TEACHER_ACTIVATIONS, Moment::Visit, visit.times(SLACK));
     }
     add("activations", Moment::Step, activations(student, circumstances).times(SLACK));
     if let Some(hints) = hints {

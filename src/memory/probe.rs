@@ -5,7 +5,9 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::budget::{BATCH_DATA, Component, Linear, MemoryBudget, Method, Moment, Shape, TARGETS};
+use super::budget::{
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, Shape, TARGETS, TEACHER_ACTIVATIONS,
+};
 use super::{Activity, Meter, set_activity};
 use crate::graph::{Batch, Loader};
 use crate::nn::parameters::Role;
@@ -192,10 +194,10 @@ impl Probe<'_> {
         let mut add = |name, moment, bytes| components.push(Component { name, moment, bytes });
         add(BATCH_DATA, Moment::Always, data.times(burst));
         if !self.device.is_cuda() {
-            add("loader queue", Moment::Always, data.times(self.waiting_batches as f64));
+            add(LOADER_QUEUE, Moment::Always, data.times(self.waiting_batches as f64));
         }
         add(TARGETS, Moment::Always, targets.times(burst));
-        add("teacher's activations", Moment::Visit, fit(&|sample| sample.visit));
+        add(TEACHER_ACTIVATIONS, Moment::Visit, fit(&|sample| sample.visit));
         add("activations", Moment::Step, fit(&|sample| sample.step));
         add("optimiser's update", Moment::Update, Linear::fixed(update));
         MemoryBudget { method: Method::Measured, components }

@@ -9,7 +9,7 @@ use super::setup::Data;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
 use crate::graph::Loader;
-use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WorstBatches, gibibytes};
+use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
 use crate::memory::estimate::{Circumstances, estimate};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
 use crate::memory::probe::Probe;
@@ -27,8 +27,8 @@ use crate::train::trainable::Trainable;
 const BUDGET: &str = "memory_budget.json";
 /// Host memory that is in use by others may become free, and the other way round: this share of it is planned for at most.
 const SHARE_OF_AVAILABLE: f64 = 0.9;
-/// Components of a budget that are there as a whole, however few graphs go through the model at a time.
-const WHOLE: [&str; 6] = ["parameters", "gradients", "optimiser states", "teacher", "batch data", "targets"];
+/// A batch below this many graphs at a time is slow, and batch norm sees few: another setting is better.
+const FEW_GRAPHS: usize = 32;
 
 /// The budget as a run keeps it: with what it was held against.
 #[derive(Serialize)]
@@ -73,6 +73,18 @@ pub(super) fn waiting_batches(config: &Config) -> usize {
     training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
 }
 
+/// A budget, and what it lets in.
+struct Settled {
+    /// Where the size of batches is given, with these as a whole.
+    budget: MemoryBudget,
+    /// Bytes that are planned for.
+    target: f64,
+    /// Graphs that go through the model at a time; `None`: not one fits.
+    graphs: Option<usize>,
+    /// The peak where batches have one graph.
+    smallest_bytes: f64,
+}
+
 impl Sizing<'_> {
     /// Puts the limits in force and settles how many graphs a batch has, how many of them go through the model at a time at
     /// first, and whether activations are computed again, which is returned.
@@ -95,41 +107,56 @@ impl Sizing<'_> {
         let cap = plan.graphs().batch_graphs.min(plan.graphs().training.len()).max(1);
         let finds_size = self.config.training.optimize_batch_size;
         let worst = self.worst(&plan.graphs().training);
-        let target = self.target_bytes(&limit);
 
         student.set_checkpointing(false);
-        let mut budget = self.budget(student, trainable, plan, options, finds_size, false)?;
-        let fitting = |budget: &MemoryBudget| budget.largest_batch(&worst, target, cap);
-        let (mut graphs, mut recomputes) = (fitting(&budget), false);
-        if memory.gradient_checkpointing && graphs.is_none_or(|graphs| graphs < cap) {
+        let budget = self.budget(student, trainable, plan, options, finds_size, false)?;
+        let mut settled = self.settled(budget, plan, &limit, &worst, self.burst(student, plan.graphs()));
+        let mut recomputes = false;
+        if memory.gradient_checkpointing && settled.graphs.is_none_or(|graphs| graphs < cap) {
             // Computing activations twice costs time: only where it lets more graphs in.
             student.set_checkpointing(true);
             // What could not be measured before would not be now, after the same wait.
-            let measures = budget.method == Method::Measured;
+            let measures = settled.budget.method == Method::Measured;
             let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
-            if fitting(&recomputing) > graphs {
-                (graphs, budget, recomputes) = (fitting(&recomputing), recomputing, true);
+            let recomputing = self.settled(recomputing, plan, &limit, &worst, self.burst(student, plan.graphs()));
+            if recomputing.graphs > settled.graphs {
+                (settled, recomputes) = (recomputing, true);
                 self.console
                     .line("memory: activations are computed again in the backward pass, so that more graphs fit");
             } else {
                 student.set_checkpointing(false);
             }
         }
-        if budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
+        if settled.smallest_bytes > limit.bytes as f64 {
             return Err(self.does_not_fit(&limit, &worst));
         }
-        if !finds_size {
-            self.expect_whole_batches_fit(student, &budget, plan, &limit)?;
+        let Settled { budget, target, graphs, .. } = settled;
+        if budget.peak_bytes(worst.shape(1)) > limit.bytes as f64 {
+            return Err(self.whole_batches_do_not_fit(
+                student,
+                &budget,
+                plan,
+                (&limit, &worst),
+                options,
+                recomputes,
+            )?);
         }
         let graphs = graphs.unwrap_or(1);
         if finds_size {
             plan.set_batch_graphs(graphs);
-        } else if graphs < cap {
-            options.micro_batch_graphs = Some(graphs);
-            let line = format!("memory: batches of {cap} graphs go through the model {graphs} graphs at a time");
-            self.console.line(&line);
+            self.console.line(&budget.line((graphs, graphs), &worst, &limit, target));
+            self.console.line(&format!(
+                "memory: the batch size was chosen for the memory of this machine; the same batches elsewhere, or when less is \
+                 free: --optimize-batch-size false --batch-size {graphs}"
+            ));
+        } else {
+            if graphs < cap {
+                options.micro_batch_graphs = Some(graphs);
+                let line = format!("memory: batches of {cap} graphs go through the model {graphs} graphs at a time");
+                self.console.line(&line);
+            }
+            self.console.line(&budget.line((cap, graphs), &worst, &limit, target));
         }
-        self.console.line(&budget.line(graphs, &worst, &limit, target));
         self.console.note(&budget.table(graphs, &worst));
         let expected_bytes = budget.peak_bytes(worst.shape(graphs)) as u64;
         self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
@@ -160,10 +187,71 @@ impl Sizing<'_> {
         student.set_checkpointing(decided.recomputes);
         let graphs = plan.graphs();
         let batch_graphs = graphs.batch_graphs.min(graphs.training.len()).max(1);
-        let budget = self.closed_form(student, plan, options, decided.recomputes)?;
+        let burst = self.burst(student, graphs);
+        let budget = self.closed_form(student, plan, options, decided.recomputes, burst)?;
         let expected_bytes = budget.peak_bytes(self.worst(&graphs.training).shape(batch_graphs)) as u64;
         self.console.plan_memory(MemoryPlan { limit_bytes: limit.bytes, expected_bytes });
         Ok(())
+    }
+
+    /// How many graphs go through the model at a time by this budget, at most as many as a batch may have.
+    fn settled(
+        &self,
+        budget: MemoryBudget,
+        plan: &impl StagePlan,
+        limit: &Limit,
+        worst: &WorstBatches,
+        burst: usize,
+    ) -> Settled {
+        let graphs = plan.graphs();
+        let cap = graphs.batch_graphs.min(graphs.training.len()).max(1);
+        let smallest_bytes = budget.peak_bytes(worst.shape(1));
+        let target = self.target_bytes(limit);
+        if self.config.training.optimize_batch_size {
+            let graphs = budget.largest_batch(worst, target, cap);
+            return Settled { budget, target, graphs, smallest_bytes };
+        }
+        let whole = self.whole_batches(plan, burst);
+        // What is there in any case is known: the safety factor is for the rest.
+        let unsafe_share = 1.0 - self.config.memory.safety_factor;
+        let with = |in_parts| {
+            let budget = budget.with_whole_batches(&whole, in_parts);
+            let target = target + unsafe_share * budget.peak_bytes(Shape::default());
+            let graphs = budget.largest_batch(worst, target, cap);
+            Settled { budget, target, graphs, smallest_bytes }
+        };
+        let together = with(false);
+        if together.graphs == Some(cap) { together } else { with(true) }
+    }
+
+    /// The batches of a burst where their size is given: the largest burst of the first epoch, or as many graphs as a burst may
+    /// have, of mean size, if those are more.
+    fn whole_batches(&self, plan: &impl StagePlan, burst: usize) -> WholeBatches {
+        let (graphs, burst) = (plan.graphs(), burst.max(1));
+        let sum = |batches: &[Vec<u64>]| {
+            let sizes = batches.iter().flatten().map(|&graph| self.size_of(graph));
+            sizes.fold(Shape::default(), |sum, (nodes, edges)| Shape {
+                graphs: sum.graphs + 1.0,
+                nodes: sum.nodes + nodes as f64,
+                edges: sum.edges + edges as f64,
+            })
+        };
+        let times = |shape: Shape, factor: f64| Shape {
+            graphs: shape.graphs * factor,
+            nodes: shape.nodes * factor,
+            edges: shape.edges * factor,
+        };
+        let larger = |one: Shape, other: Shape| if other.nodes > one.nodes { other } else { one };
+        let batches = plan.training(0);
+        let bursts = batches.chunks(burst).map(sum).fold(Shape::default(), larger);
+        let all = sum(std::slice::from_ref(&graphs.training));
+        let share = (burst * graphs.batch_graphs) as f64 / graphs.training.len().max(1) as f64;
+        // Of a curriculum the first epoch is the smallest. A limit of nodes cuts batches that this would take for whole.
+        let share = if graphs.node_budget.is_some() { 0.0 } else { share.min(1.0) };
+        let mean = times(larger(bursts, times(all, share)), 1.0 / burst as f64);
+        let validation = graphs.validation_batches();
+        let each = batches.iter().chain(&validation).map(|batch| sum(std::slice::from_ref(batch)));
+        WholeBatches { burst, mean, largest: each.fold(mean, larger) }
     }
 
     /// The limit of the device that is trained on. Host tensors are kept below theirs by the allocator.
@@ -210,7 +298,7 @@ impl Sizing<'_> {
         checkpointing: bool,
     ) -> Result<MemoryBudget, StageError> {
         if !measures || self.config.memory.memory_estimation == MemoryEstimation::Static {
-            return self.closed_form(student, plan, options, checkpointing);
+            return self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()));
         }
         let graphs = &plan.graphs().training;
         let size_of = |graph| self.size_of(graph);
@@ -237,7 +325,7 @@ impl Sizing<'_> {
             // Something else may have taken the memory for a moment: the architecture says whether it can fit at all.
             Err(error) if memory::is_out_of_memory(&error) => {
                 tracing::warn!("no batch could be measured ({error}); the budget comes from the architecture");
-                self.closed_form(student, plan, options, checkpointing)
+                self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()))
             }
             Err(error) => Err(error.into()),
         }
@@ -259,6 +347,7 @@ impl Sizing<'_> {
         plan: &impl StagePlan,
         options: &FitOptions,
         checkpointing: bool,
+        burst: usize,
     ) -> Result<MemoryBudget, StageError> {
         let graphs = &plan.graphs().training;
         let circumstances = Circumstances {
@@ -266,10 +355,10 @@ impl Sizing<'_> {
             fused: training::computes_fused(self.config, self.data.device.is_cuda()),
             checkpointing,
             offload_optimizer: options.adam.offload,
-            burst: self.burst(student, plan.graphs()),
-            waiting_batches: waiting_batches(self.config),
+            burst,
+            waiting_batches: self.waiting_batches(plan.graphs(), burst),
             nodes_per_graph: self.worst(graphs).shape(graphs.len()).nodes / graphs.len().max(1) as f64,
-            resident_teacher: self.config.distillation.residency() != Residency::Layer,
+            resident_teacher: self.residency() != Residency::Layer,
             teacher_counted: !self.data.device.is_cuda(),
             hints: training::hints(self.config),
         };
@@ -279,7 +368,12 @@ impl Sizing<'_> {
             budget.record_steps();
         }
         if !on_gpu {
-            budget.note_teacher(Meter::new(Device::Cpu).read());
+            let reading = Meter::new(Device::Cpu).read();
+            if self.teacher.is_some() && self.residency() != Residency::Resident {
+                // A visit copies the weights, on the host too.
+                budget.add("teacher's copy", Moment::Visit, reading.phase_bytes(Phase::Teacher) as f64);
+            }
+            budget.note_teacher(reading);
         }
         self.add_targets_to_come(student, &mut budget);
         Ok(budget)
@@ -295,43 +389,83 @@ impl Sizing<'_> {
         student.burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
     }
 
+    /// Batches that wait for the training loop beside those of a burst: no more than are left of an epoch, where their size is
+    /// known.
+    fn waiting_batches(&self, graphs: &Graphs, burst: usize) -> usize {
+        let waiting = waiting_batches(self.config);
+        if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
+            return waiting;
+        }
+        let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
+        let left = batches(&graphs.training).saturating_sub(burst).max(batches(&graphs.validation).saturating_sub(1));
+        waiting.min(left)
+    }
+
     /// Parts of a batch go through the model one after the other, but the batch is there as a whole, and so are the targets
     /// of all batches that a visit of the teacher serves. Where they do not fit, no step can help.
-    fn expect_whole_batches_fit(
+    fn whole_batches_do_not_fit(
         &self,
         student: &impl Student,
         budget: &MemoryBudget,
         plan: &impl StagePlan,
-        limit: &Limit,
-    ) -> Result<(), StageError> {
+        (limit, worst): (&Limit, &WorstBatches),
+        options: &FitOptions,
+        checkpointing: bool,
+    ) -> Result<StageError, StageError> {
         let burst = self.burst(student, plan.graphs());
-        let announced: Vec<_> = plan.training(0).into_iter().take(burst).collect();
-        let sizes = announced.iter().flatten().map(|&graph| self.size_of(graph));
-        let (nodes, edges) = sizes.fold((0, 0), |(nodes, edges), size| (nodes + size.0, edges + size.1));
-        let each = |sum: u64| sum as f64 / burst as f64;
-        let mean = Shape { graphs: 1.0, nodes: each(nodes), edges: each(edges) };
-        let whole = budget.components.iter().filter(|component| WHOLE.contains(&component.name));
-        let bytes = whole.map(|component| component.bytes.at(mean)).sum::<f64>();
-        if bytes <= limit.bytes as f64 {
-            return Ok(());
-        }
+        let bytes = budget.peak_bytes(worst.shape(1));
         let targets =
             if self.teacher.is_some() { format!(", {burst} of them with their targets,") } else { String::new() };
-        // What a visit computes on takes memory, too: half of the burst would be tight. A resident teacher has none to be set.
-        let remedy = match self.config.distillation.residency() {
-            _ if self.teacher.is_none() || burst == 1 => String::new(),
-            Residency::Resident => format!(" or add --offload-teacher --teacher-burst {}", (burst / 4).max(1)),
-            _ => format!(" or add --teacher-burst {}", (burst / 4).max(1)),
-        };
-        Err(StageError::Memory(format!(
-            "batches of {} graphs{targets} take {} however few graphs go through the model at a time, and the limit is {} ({}); lower \
-             --batch-size{remedy}, or raise {}",
+        let remedy =
+            match (self.smaller_burst(student, plan, (limit, worst), options, checkpointing)?, self.residency()) {
+                (None, _) => String::new(),
+                // A resident teacher has none to be set.
+                (Some(smaller), Residency::Resident) => format!(" or add --offload-teacher --teacher-burst {smaller}"),
+                (Some(smaller), _) => format!(" or add --teacher-burst {smaller}"),
+            };
+        Ok(StageError::Memory(format!(
+            "batches of {} graphs{targets} take {} however few graphs go through the model at a time, and the limit is {} ({}): \
+             {} are missing; lower --batch-size{remedy}, or raise {}\n{}",
             plan.graphs().batch_graphs,
             gibibytes(bytes),
             gibibytes(limit.bytes as f64),
             limit.source,
-            self.limit_flag()
+            gibibytes(bytes - limit.bytes as f64),
+            self.limit_flag(),
+            budget.table(1, worst).trim_end()
         )))
+    }
+
+    /// A burst that fits: the largest that lets enough graphs go through the model at a time, or else a single batch.
+    fn smaller_burst(
+        &self,
+        student: &impl Student,
+        plan: &impl StagePlan,
+        (limit, worst): (&Limit, &WorstBatches),
+        options: &FitOptions,
+        checkpointing: bool,
+    ) -> Result<Option<usize>, StageError> {
+        let burst = self.burst(student, plan.graphs());
+        if self.teacher.is_none() {
+            return Ok(None);
+        }
+        let halves = std::iter::successors(Some(burst / 2), |burst| Some(burst / 2)).take_while(|burst| *burst > 0);
+        let mut fitting = None;
+        for smaller in halves {
+            let budget = self.closed_form(student, plan, options, checkpointing, smaller)?;
+            let settled = self.settled(budget, plan, limit, worst, smaller);
+            if settled.graphs.is_some_and(|graphs| graphs >= FEW_GRAPHS.min(plan.graphs().batch_graphs)) {
+                return Ok(Some(smaller));
+            }
+            if settled.budget.peak_bytes(worst.shape(1)) <= limit.bytes as f64 {
+                fitting = Some(smaller);
+            }
+        }
+        Ok(fitting)
+    }
+
+    fn residency(&self) -> Residency {
+        self.config.distillation.residency()
     }
 
     fn limit_flag(&self) -> &'static str {
