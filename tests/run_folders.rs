@@ -297,7 +297,7 @@ fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
     for log in ["metrics.csv", "steps.csv"] {
         let workplace = Workplace::with_teacher();
         let run = workplace.path().join("run");
-        let arguments = student(&["--max-epochs", "10000", "--patience", "10000", "--run-dir", "run", "--resume"]);
+        let arguments = student(&["--max-epochs", "2000", "--patience", "2000", "--run-dir", "run", "--resume"]);
         let child = workplace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         interrupt(&child, &run, None);
         assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));

@@ -264,14 +264,14 @@ mod tests {
                 refused(model, sound, "dropout", json!(dropout));
             }
             refused(model, sound, "vocabulary_size", json!(3));
-            let scaling = json!({ "mean": [0.0; EDGE_FEATURES], "deviation": [0.0; EDGE_FEATURES] });
+            let scaling = json!({ "mean": vec![0.0; EDGE_FEATURES], "deviation": vec![0.0; EDGE_FEATURES] });
             refused(model, sound, "edge_scaling", scaling);
             refused(model, sound, "probes", json!({ "id_hash": { "probes": 0, "buckets": 8 } }));
             refused(model, sound, "buckets", json!({ "id_hash": { "probes": 1, "buckets": -8 } }));
             refused(model, sound, "node_scaling", json!({ "node_scaling": { "mean": [1.0], "deviation": [0.0] } }));
         }
         refused("vgae", &vgae, "hidden", json!([]));
-        refused("vgae", &vgae, "hidden", json!([4; 2000]));
+        refused("vgae", &vgae, "hidden", json!(vec![4; 2000]));
         // Each in its range, and together too many.
         let mut large = gat.clone();
         (large["layers"], large["heads"]) = (json!(1024), json!(1024));
