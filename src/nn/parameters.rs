@@ -210,8 +210,7 @@ mod tests {
         };
         let alone: Vec<_> = (0..4).map(draw).collect();
         std::thread::scope(|scope| {
-            for seed in 0..4 {
-                let expected = (alone[seed].0.shallow_clone(), alone[seed].1.shallow_clone());
+            for (seed, expected) in alone.into_iter().enumerate() {
                 scope.spawn(move || {
                     for round in 0..300 {
                         tch::manual_seed(round);
