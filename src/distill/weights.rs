@@ -5,6 +5,7 @@ mod safetensors_file;
 mod torch_file;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Kind, TchError, Tensor};
