@@ -2,11 +2,12 @@
 //!
 //!     taskset -c 0 cargo bench --bench profile [-- [FILTER] [seconds=4] [threads=1] [kernel=auto|composed]]
 //!
-//! The graphs are those of `graphs.safetensors` in `../shared/peer` (or `KDGAT_SHARED`); nothing is measured without it.
+//! The graphs are those of the bench `step`.
 //! Processor time, not wall time: other programs on the machine change it little.
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use common::graphs::write_graphs;
 use kdgat::graph::Batch;
 use kdgat::graph::edge_list::EdgeListFile;
 use kdgat::nn::attention::AttentionKernel;
@@ -28,11 +29,10 @@ fn main() {
     kdgat::torch::allocator::install().unwrap();
     let options = Options::from_arguments();
     tch::set_num_threads(options.threads);
-    let path = shared().join("peer/graphs.safetensors");
-    let Ok(file) = EdgeListFile::open(&path) else {
-        println!("skipped: {} is not there", path.display());
-        return;
-    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("graphs.safetensors");
+    write_graphs(&path).unwrap();
+    let file = EdgeListFile::open(&path).unwrap();
     let batch = |first: usize, count: usize| {
         let graphs: Vec<usize> = (first..first + count).map(|graph| graph % file.num_graphs()).collect();
         file.batch(&graphs, VOCABULARY).unwrap()
@@ -72,13 +72,6 @@ impl Options {
             }
         }
         options
-    }
-}
-
-fn shared() -> PathBuf {
-    match std::env::var_os("KDGAT_SHARED") {
-        Some(path) => path.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
     }
 }
 

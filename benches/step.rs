@@ -2,6 +2,7 @@
 //!
 //!     cargo bench --bench step -- train|kd|cached|infer|score --model vgae --size student --batch 512 --threads 2
 //!     cargo bench --bench step -- limits                (what this machine can do at most)
+//!     cargo bench --bench step -- graphs --output FILE  (writes the graphs that both programs are measured with)
 //!
 //! `kd` runs the teacher in every step, `cached` reads its targets from memory. Training steps are the stage's own:
 //! its objective, flat parameters, Adam, with the program's allocator.
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use common::graphs::Graphs;
+use common::graphs::{Graphs, write_graphs};
 use common::models::{architecture, forward_work, random_weights};
 use common::rows::hardware;
 use common::training::{Training, start_teacher, teacher_options};
@@ -54,6 +55,9 @@ struct Options {
     /// A safetensors file of graphs; simulated traffic without it
     #[arg(long)]
     graphs: Option<PathBuf>,
+    /// The file that `graphs` writes
+    #[arg(long)]
+    output: Option<PathBuf>,
     /// What `cargo bench` passes on
     #[arg(long, hide = true)]
     bench: bool,
@@ -67,6 +71,7 @@ enum What {
     Infer,
     Score,
     Limits,
+    Graphs,
 }
 
 /// Batches of a burst, and steps between two waits for a GPU.
@@ -74,6 +79,10 @@ const BURST: usize = 16;
 
 fn main() -> Result<(), Error> {
     let options = Options::parse();
+    if options.what == What::Graphs {
+        let path = options.output.as_deref().ok_or("graphs needs --output FILE")?;
+        return write_graphs(path);
+    }
     common::start(options.threads)?;
     let device = common::device(&options.device)?;
     let result = match options.what {

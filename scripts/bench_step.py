@@ -3,7 +3,7 @@
 
 `scripts/bench step` calls it. Alone, with programs that are built already:
 
-    python3 bench_step.py --kdgat PATH/step --peer PATH/peer.py --peer-python python3 --graphs PATH/graphs.safetensors
+    python3 bench_step.py --kdgat PATH/step --peer benches/peer/peer.py --peer-python python3 --graphs PATH/graphs.safetensors
 
 The peer runs twice: with the C library told to keep freed memory ("tuned"), as a user with patience would, and as it
 comes. A ratio is the median of the pairs' own ratios. The limit of a row is the time that its matrix products take at the

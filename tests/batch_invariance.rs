@@ -14,7 +14,7 @@ use tch::{Device, Tensor};
 /// Every graph alone, all in order, and all in reverse.
 fn batches() -> (Vec<Batch>, Batch, Batch) {
     tch::set_num_threads(1);
-    let file = EdgeListFile::open(&parity_file("batch.safetensors").unwrap()).unwrap();
+    let file = EdgeListFile::open(&parity_file("batch.safetensors")).unwrap();
     let batch = |graphs: &[usize]| file.batch(graphs, PARITY_VOCABULARY).unwrap();
     let order: Vec<usize> = (0..file.num_graphs()).collect();
     let reverse: Vec<usize> = order.iter().rev().copied().collect();

@@ -39,7 +39,14 @@ fn an_unknown_field_is_answered_with_the_nearest() {
 
 #[test]
 fn variables_of_others_are_left_alone() {
-    load("", &[("KDGAT_SHARED", "/somewhere"), ("KDGAT_LOG", "debug"), ("LR", "x"), ("kdgat_lr", "x")], &[]).unwrap();
+    let others = [
+        ("KDGAT_CANDATA", "/data"),
+        ("KDGAT_SHARED", "/somewhere"),
+        ("KDGAT_LOG", "debug"),
+        ("LR", "x"),
+        ("kdgat_lr", "x"),
+    ];
+    load("", &others, &[]).unwrap();
 }
 
 #[test]

@@ -6,7 +6,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use graph_support::{shared, traffic, write_log};
+use graph_support::real_data::candata;
+use graph_support::{traffic, write_log};
 use kdgat::can::check::{CheckOptions, CheckReport, Severity, check};
 use kdgat::can::{Dataset, Frame};
 use kdgat::graph::{BuildOptions, Split, Store, open_or_build};
@@ -221,7 +222,7 @@ fn graphs_of_validation_and_tests_are_left_out_of_training() {
 
 #[test]
 fn the_known_facts_of_real_traffic_are_seen() {
-    if let Some(root) = shared("candata/hcrl_sa") {
+    if let Some(root) = candata("hcrl_sa") {
         let report = report_of(&root);
         assert_eq!(report.logs.iter().map(|log| log.report.backward_timestamps).sum::<u64>(), 0);
         assert!(report.logs.iter().all(|log| log.empty_payloads.benign_frames == 0));
@@ -229,7 +230,7 @@ fn the_known_facts_of_real_traffic_are_seen() {
         assert_said(&report, Severity::Note, &["test_02_unknown_vehicle_known_attack: IDs unseen in training send"]);
         assert!(report.copies.is_empty(), "{:?}", report.copies);
     }
-    if let Some(root) = shared("candata/set_04") {
+    if let Some(root) = candata("set_04") {
         let report = report_of(&root);
         let backward = report.logs.iter().filter(|log| log.report.backward_timestamps > 0).count();
         assert!(backward > 0);

@@ -77,7 +77,7 @@ fn way(name: &'static str, residency: Residency, burst: usize, mode: CacheMode) 
 }
 
 fn graphs() -> Graphs {
-    Graphs::open(Some(&support::parity_file("batch.safetensors").unwrap())).unwrap()
+    Graphs::open(Some(&support::parity_file("batch.safetensors"))).unwrap()
 }
 
 fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {

@@ -1,13 +1,15 @@
 //! Registered teachers: whole or not at all, trusted by digest, and PyTorch's own files.
 
 mod distill_support;
+mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use distill_support::Perceptron;
 use kdgat::distill::Weights;
 use kdgat::distill::registry::{FORMAT_VERSION, Registered, Registry, RegistryError, TeacherConfig, TrainedOn};
 use serde_json::{Map, json};
+use support::parity_file;
 
 fn config() -> TeacherConfig {
     let Ok(serde_json::Value::Object(architecture)) = Ok::<_, ()>(json!({"hidden": [32, 24, 16], "latent": 4})) else {
@@ -196,27 +198,15 @@ fn damaged_teachers_are_listed_with_what_is_wrong() {
     assert!(error.contains("config.json") && error.contains("vocabulary"), "{error}");
 }
 
-fn parity(name: &str) -> Option<PathBuf> {
-    let shared = std::env::var_os("KDGAT_SHARED").map(PathBuf::from);
-    let shared = shared.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"));
-    let path = shared.join("parity").join(name);
-    if !path.exists() {
-        println!("skipped: {} is not there", path.display());
-    }
-    path.exists().then_some(path)
-}
-
 #[test]
 fn files_of_pytorch_and_lightning_hold_the_same_weights_as_safetensors() {
     for (model, files) in [
         ("vgae_student", ["vgae_student_state.pt", "vgae_student_lightning.ckpt"].as_slice()),
         ("gat_student", &["gat_student_state.pt"]),
     ] {
-        let Some(expected) = parity(&format!("{model}_state.safetensors")) else { return };
-        let expected = Weights::read(&expected).unwrap();
+        let expected = Weights::read(&parity_file(&format!("{model}_state.safetensors"))).unwrap();
         for file in files {
-            let Some(path) = parity(file) else { return };
-            let found = Weights::read(&path).unwrap();
+            let found = Weights::read(&parity_file(file)).unwrap();
             let list =
                 |weights: &Weights| weights.iter().map(|(name, t)| (name.to_string(), t.size())).collect::<Vec<_>>();
             assert_eq!(list(&found), list(&expected), "{file}");
@@ -227,10 +217,9 @@ fn files_of_pytorch_and_lightning_hold_the_same_weights_as_safetensors() {
 
 #[test]
 fn a_file_of_pytorch_is_a_teacher_when_config_json_lies_beside_it() {
-    let Some(path) = parity("vgae_student_lightning.ckpt") else { return };
     let folder = tempfile::tempdir().unwrap();
     let weights = folder.path().join("epoch=3.ckpt");
-    std::fs::copy(path, &weights).unwrap();
+    std::fs::copy(parity_file("vgae_student_lightning.ckpt"), &weights).unwrap();
     assert!(matches!(Registered::open(&weights).unwrap_err(), RegistryError::NoConfig { .. }));
     let json = r#"{"format_version": 1, "model": "vgae", "architecture": {"latent": 16}, "vocabulary": [1, 2]}"#;
     std::fs::write(folder.path().join("config.json"), json).unwrap();

@@ -3,8 +3,11 @@
 //! What `scripts/tutorials` does more: it runs the one on real data, too, and `--write` puts today's output into the pages.
 
 mod documents_support;
+#[path = "support/real_data.rs"]
+mod real_data;
 
-use documents_support::{follow, shared};
+use documents_support::follow;
+use real_data::candata;
 
 #[test]
 fn the_tutorial_on_simulated_data() {
@@ -15,10 +18,6 @@ fn the_tutorial_on_simulated_data() {
 #[test]
 #[ignore = "takes minutes: scripts/tutorials runs it"]
 fn the_tutorial_on_real_data() {
-    let data = shared().join("candata/hcrl_sa");
-    if !data.is_dir() {
-        eprintln!("skipped: the tutorial on real data needs candata/hcrl_sa in ../shared, or where KDGAT_SHARED says");
-        return;
-    }
+    let Some(data) = candata("hcrl_sa") else { return };
     follow("docs/tutorial-real.md", &[("DATA", data)]);
 }

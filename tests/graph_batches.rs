@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use graph_support::{AnyGraph, Draw, any_graph, options, shared, store, write_dataset};
+use graph_support::real_data::candata;
+use graph_support::{AnyGraph, Draw, any_graph, options, store, write_dataset};
 use kdgat::can::Dataset;
 use kdgat::graph::assemble::Assembler;
-use kdgat::graph::batch::{EdgeList, EdgeListFile, from_edge_list};
+use kdgat::graph::edge_list::{self, EdgeList, EdgeListFile, from_edge_list};
 use kdgat::graph::{
     AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, NODE_FEATURES, Store, StoreError, UnknownDrop, Vocabulary,
     assemble, open_or_build, shuffled_batches,
@@ -310,10 +311,8 @@ fn edge_lists_that_do_not_fit_are_refused() {
 /// The graphs of a file of reference values, one after another.
 #[test]
 fn reference_files_are_read() {
-    for (name, graphs) in
-        [("parity/batch.safetensors", 8), ("parity/edge_batch.safetensors", 3), ("peer/graphs.safetensors", 6000)]
-    {
-        let Some(path) = shared(name) else { continue };
+    for (name, graphs) in [("batch", 8), ("edge_batch", 3)] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/parity/{name}.safetensors"));
         let file = EdgeListFile::open(&path).unwrap();
         assert_eq!(file.num_graphs(), graphs, "{name}");
         let picked: Vec<usize> = (0..graphs.min(40)).collect();
@@ -330,16 +329,45 @@ fn reference_files_are_read() {
             })
             .collect();
         assert_equals_reference(&batch, &graphs, &|id| i64::from(id));
-        assert_eq!(batch.edge_attributes.is_some(), name.contains("parity"));
+        assert!(batch.edge_attributes.is_some(), "{name}");
     }
     let error = EdgeListFile::open(&PathBuf::from("/nowhere/graphs.safetensors")).unwrap_err();
     assert!(error.to_string().contains("/nowhere/graphs.safetensors"), "{error}");
 }
 
+/// What is written for other programs is read as the batch that the store makes, and is the same file each time.
+#[test]
+fn graphs_written_for_other_programs_are_the_stores() {
+    let store = store();
+    let folder = tempfile::tempdir().unwrap();
+    let [path, again] = ["graphs.safetensors", "again.safetensors"].map(|name| folder.path().join(name));
+    let picked: Vec<u64> = (0..store.num_graphs()).filter(|graph| graph % 3 != 1).rev().collect();
+    edge_list::write(&store, &picked, &path).unwrap();
+    edge_list::write(&store, &picked, &again).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
+    let file = EdgeListFile::open(&path).unwrap();
+    assert_eq!(file.num_graphs(), picked.len());
+    let positions: Vec<usize> = (0..picked.len()).collect();
+    let found = file.batch(&positions, store.vocabulary().len() as i64).unwrap();
+    let expected = assemble(&store, &picked, &AssembleOptions { edge_attributes: false, ..options(&store) }).unwrap();
+    assert_eq!(found.id_input, expected.id_input);
+    assert_eq!(found.continuous, expected.continuous);
+    assert_eq!(found.adjacency.sources, expected.adjacency.sources);
+    assert_eq!(found.adjacency.targets, expected.adjacency.targets);
+    assert_eq!(found.node_pointers, expected.node_pointers);
+    assert_eq!(found.successors, expected.successors);
+    assert_eq!(found.labels, expected.labels);
+    assert!(picked.iter().any(|&graph| store.graph(graph).attack), "no graph with an attack was written");
+    let error = edge_list::write(&store, &[store.num_graphs()], &path).unwrap_err();
+    assert!(error.to_string().contains(&store.num_graphs().to_string()), "{error}");
+    let error = edge_list::write(&store, &picked, &folder.path().join("nowhere/graphs.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("cannot be written"), "{error}");
+}
+
 /// Prints how long a batch of 512 graphs of real traffic takes (`--nocapture`).
 #[test]
 fn assembling_is_fast() {
-    let Some(data) = shared("candata/hcrl_sa") else { return };
+    let Some(data) = candata("hcrl_sa") else { return };
     let stores = tempfile::tempdir().unwrap();
     let dataset = Dataset::open(&data).unwrap();
     let store = open_or_build(&dataset, &BuildOptions::default(), stores.path(), &()).unwrap();

@@ -8,9 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use graph_support::{
-    Fixture, Heard, any_graph, columns_of, contents_names, fixture, shared, small, traffic, write_log,
-};
+use graph_support::real_data::candata;
+use graph_support::{Fixture, Heard, any_graph, columns_of, contents_names, fixture, small, traffic, write_log};
 use kdgat::can::{Dataset, Role};
 use kdgat::graph::split::FileSplit;
 use kdgat::graph::store::shard::{self, Shard};
@@ -350,7 +349,7 @@ fn what_gives_no_store_says_why() {
 
 #[test]
 fn real_traffic_has_the_known_counts() {
-    let Some(data) = shared("candata/hcrl_sa") else { return };
+    let Some(data) = candata("hcrl_sa") else { return };
     let stores = tempfile::tempdir().unwrap();
     let dataset = Dataset::open(&data).unwrap();
     let start = Instant::now();

@@ -38,14 +38,14 @@ fn config(size: &str) -> VgaeConfig {
 }
 
 /// The reference model, and its tensors as training holds them.
-fn model(size: &str, kernel: AttentionKernel) -> Option<(Vgae, Vec<NamedTensor>)> {
-    let state = parity_tensors(&format!("vgae_{size}_state"))?;
+fn model(size: &str, kernel: AttentionKernel) -> (Vgae, Vec<NamedTensor>) {
+    let state = parity_tensors(&format!("vgae_{size}_state"));
     let mut fresh = FreshParameters::new(0, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut fresh), &config(size), kernel).unwrap();
     let mut tensors = fresh.into_tensors();
     load(&mut tensors, &state);
     assert_eq!(tensors.len(), state.len(), "the model has other tensors than the reference");
-    Some((model, tensors))
+    (model, tensors)
 }
 
 fn given(model: &Vgae, latent: Tensor, mean: Tensor, log_variance: Tensor) -> Latent {
@@ -79,9 +79,7 @@ fn evaluation_equals_the_reference() {
         for kernel in KERNELS {
             for (batch, suffix) in [("batch", ""), ("edge_batch", "_edge")] {
                 let name = format!("vgae_{size}_eval_eps0{suffix}");
-                let (Some((model, _)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else {
-                    continue;
-                };
+                let ((model, _), reference) = (model(size, kernel), parity_tensors(&name));
                 let batch = parity_batch(batch);
                 let output = model.forward(&batch, Mode::Evaluation).unwrap();
                 check_outputs(&name, &output, &reference);
@@ -120,13 +118,11 @@ fn check_losses(name: &str, output: &VgaeOutput, batch: &kdgat::graph::Batch) {
 
 #[test]
 fn a_drawn_latent_equals_the_reference() {
-    let noise = parity_tensors("eps").unwrap();
+    let noise = parity_tensors("eps");
     for (size, noise_name) in [("student", "eps_student"), ("teacher", "eps_teacher"), ("teacher_xl", "eps_teacher_xl")]
     {
         let name = format!("vgae_{size}_eval_eps");
-        let (Some((model, _)), Some(reference)) = (model(size, AttentionKernel::Auto), parity_tensors(&name)) else {
-            continue;
-        };
+        let ((model, _), reference) = (model(size, AttentionKernel::Auto), parity_tensors(&name));
         let batch = parity_batch("batch");
         let (mean, log_variance) = model.encode(&batch, Mode::Evaluation).unwrap();
         let latent = reparameterize(&mean, &log_variance, &noise[noise_name]).unwrap();
@@ -141,23 +137,19 @@ fn training_with_batch_statistics_equals_the_reference() {
     for size in ["student", "teacher", "teacher_xl"] {
         for kernel in KERNELS {
             let name = format!("vgae_{size}_train_eps0");
-            let (Some((model, tensors)), Some(reference)) = (model(size, kernel), parity_tensors(&name)) else {
-                continue;
-            };
+            let ((model, tensors), reference) = (model(size, kernel), parity_tensors(&name));
             let batch = parity_batch("batch");
             let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
             let output =
                 model.decode(&batch, Mode::Training, given(&model, mean.shallow_clone(), mean, log_variance)).unwrap();
             check_outputs(&name, &output, &reference);
             check_losses(&name, &output, &batch);
-            if let Some(running) = parity_tensors(&format!("vgae_{size}_train_bn_running_after")) {
-                for named in tensors.iter().filter(|named| running.contains_key(&named.name)) {
-                    assert_close(&named.name, &named.tensor, &running[&named.name], TOLERANCE);
-                }
+            let running = parity_tensors(&format!("vgae_{size}_train_bn_running_after"));
+            for named in tensors.iter().filter(|named| running.contains_key(&named.name)) {
+                assert_close(&named.name, &named.tensor, &running[&named.name], TOLERANCE);
             }
-            if let Some(gradients) =
-                (size == "student").then(|| parity_tensors("vgae_student_train_eps0_grads")).flatten()
-            {
+            if size == "student" {
+                let gradients = parity_tensors("vgae_student_train_eps0_grads");
                 vgae::task_loss(&output, &batch).unwrap().total.backward();
                 check_gradients(&name, &tensors, &gradients);
             }
@@ -196,13 +188,13 @@ fn distillation_equals_the_reference() {
 }
 
 /// One step of a student that learns from `teacher`: losses, gradients, and weights after clipping and Adam.
-fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
+fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) {
     let name = format!("kd_vgae_student_from_{teacher}_{mode}");
     let projection_name = teacher.replace("teacher", "projection_student_to_teacher");
-    let noise = parity_tensors("eps")?;
-    let projection_state = parity_tensors(&projection_name)?;
-    let (teacher_model, _) = model(teacher, kernel)?;
-    let (student, mut tensors) = model("student", kernel)?;
+    let noise = parity_tensors("eps");
+    let projection_state = parity_tensors(&projection_name);
+    let (teacher_model, _) = model(teacher, kernel);
+    let (student, mut tensors) = model("student", kernel);
 
     let latent = config(teacher).latent;
     let mut fresh = FreshParameters::new(0, Device::Cpu);
@@ -249,7 +241,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
     }
 
     kd.total.backward();
-    let gradients = parity_tensors(&format!("{name}_grads"))?;
+    let gradients = parity_tensors(&format!("{name}_grads"));
     check_gradients(&name, trainable.tensors(), &gradients);
     let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel };
     let mut adam = Adam::new(&trainable, options).unwrap();
@@ -260,7 +252,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
         .collect();
     let norm = adam.step(&mut trainable, LEARNING_RATE).unwrap();
     assert_scalar(&format!("{name}.grad_norm"), value(&norm), &scalars["grad_norm"], TOLERANCE);
-    let after = parity_tensors(&format!("{name}_after_step"))?;
+    let after = parity_tensors(&format!("{name}_after_step"));
     for named in trainable.tensors() {
         // Adam's first step divides a gradient by its own size, so where that is rounding alone (see check_gradients)
         // the step is too, up to the learning rate; weight decay keeps it well below.
@@ -272,7 +264,6 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) -> Option<()> {
             assert_step(&what, &named.tensor, expected, &slopes[&named.name]);
         }
     }
-    Some(())
 }
 
 /// What Adam takes for the gradient of a parameter: clipped to a norm of 1, with the weight decay of 1e-4.
@@ -299,10 +290,10 @@ fn assert_step(what: &str, found: &Tensor, expected: &Tensor, slope: &Tensor) {
 
 #[test]
 fn given_tensors_make_the_same_model() {
-    let state = parity_tensors("vgae_student_state").unwrap();
+    let state = parity_tensors("vgae_student_state");
     let mut given = GivenTensors::new(state);
     let model = Vgae::new(Scope::root(&mut given), &config("student"), AttentionKernel::Auto).unwrap();
     given.check_all_used(|_| false).unwrap();
-    let reference = parity_tensors("vgae_student_eval_eps0").unwrap();
+    let reference = parity_tensors("vgae_student_eval_eps0");
     check_outputs("given", &model.forward(&parity_batch("batch"), Mode::Evaluation).unwrap(), &reference);
 }

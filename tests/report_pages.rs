@@ -131,7 +131,7 @@ fn figures_are_written_as_files() {
     }
     assert_eq!(vectors, charts(&fs::read_to_string(place.path(NORMAL).join("report.html")).unwrap()).len());
     if said.contains(" 0 PNG") {
-        println!("skipped: pictures: the system has no font");
+        println!("skipped: pictures: the system has no font (scripts/test --all installs one)");
     }
 }
 

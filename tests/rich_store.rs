@@ -4,7 +4,8 @@ mod graph_support;
 
 use std::fs;
 
-use graph_support::{shared, write_dataset};
+use graph_support::real_data::candata;
+use graph_support::write_dataset;
 use kdgat::can::Dataset;
 use kdgat::graph::{
     BuildOptions, EDGE_FEATURES, FeatureSet, RICH_NODE_FEATURES, Split, Store, StoreError, Vocabulary, open_or_build,
@@ -96,9 +97,9 @@ fn a_changed_scaling_is_damage() {
 
 /// Both datasets with both sets.
 #[test]
-fn shared_datasets_build_with_both_sets() {
+fn real_datasets_build_with_both_sets() {
     for name in ["hcrl_sa", "set_04"] {
-        let Some(path) = shared(&format!("candata/{name}")) else { return };
+        let Some(path) = candata(name) else { continue };
         let dataset = Dataset::open(&path).unwrap();
         let stores = tempfile::tempdir().unwrap();
         let [window, rich] = [FeatureSet::Window, FeatureSet::Rich].map(|features| {

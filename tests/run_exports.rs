@@ -84,8 +84,8 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     // What was exported is a model that this program reads, too.
     place.run(&["evaluate", "exported/model.safetensors", "--resamples", "0", "--output", "again"]);
 
-    // The environment that `scripts/bench step` compares with has it, too.
-    let Some(python) = python_with("torch", "peer", "pip install torch, or scripts/bench step") else { return };
+    // The environment of benches/peer has it.
+    let Some(python) = python_with("torch", "peer", "scripts/test --all installs it") else { return };
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_student.py");
     let output = Command::new(python)
         .arg(reader)
@@ -241,7 +241,7 @@ for row in found: print(row[1])
 #[test]
 fn an_id_of_the_next_window_is_none_of_this_one() {
     let onnx = python_with("onnxruntime, onnx, safetensors", "onnx", "scripts/test --all installs it");
-    let torch = python_with("torch", "peer", "pip install torch, or scripts/bench step");
+    let torch = python_with("torch", "peer", "scripts/test --all installs it");
     for features in ["window", "rich"] {
         let place = Workplace::new();
         for (list, folder) in [("true", "listed"), ("false", "alone")] {

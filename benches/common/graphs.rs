@@ -5,13 +5,59 @@ use std::sync::Arc;
 
 use kdgat::can::{Dataset, SimulationOptions, simulate};
 use kdgat::distill::StoreShape;
-use kdgat::graph::batch::EdgeListFile;
-use kdgat::graph::{AssembleOptions, Batch, BuildOptions, Store, assemble, open_or_build};
+use kdgat::graph::edge_list::{self, EdgeListFile};
+use kdgat::graph::{AssembleOptions, Batch, BuildOptions, Split, Store, assemble, open_or_build};
 
 use super::Error;
 
 /// Rows of the vocabulary of a file of graphs, as the program that kdgat is compared with takes them.
 const FILE_VOCABULARY: i64 = 40;
+
+/// Graphs that the step is measured with, as [`write_graphs`] makes them.
+const STEP_GRAPHS: usize = 6000;
+/// One in so many of them has an attack.
+const ATTACK_EVERY: usize = 14;
+
+/// Writes the graphs that kdgat and the Python program are measured with: drives of the simulated car, every 14th graph one with
+/// an attack. The same file each time.
+pub fn write_graphs(path: &Path) -> Result<(), Error> {
+    let (store, _folder) = simulated(&SimulationOptions { attack_free_drives: 12, ..SimulationOptions::default() })?;
+    let training = |attack| {
+        let mut graphs: Vec<u64> =
+            [Split::Train, Split::Validation].iter().flat_map(|&split| store.select(split, Some(attack))).collect();
+        graphs.sort_unstable();
+        graphs
+    };
+    let (mut benign, mut attacks) = (training(false).into_iter(), training(true).into_iter());
+    let next = |graph| if graph % ATTACK_EVERY == ATTACK_EVERY - 1 { attacks.next() } else { benign.next() };
+    let graphs: Option<Vec<u64>> = (0..STEP_GRAPHS).map(next).collect();
+    let graphs = graphs.ok_or_else(|| format!("the simulated car has too few graphs for {STEP_GRAPHS}"))?;
+    let (nodes, edges) = graphs
+        .iter()
+        .map(|&graph| store.graph(graph))
+        .fold((0, 0), |(nodes, edges), view| (nodes + view.num_nodes(), edges + view.sources.len()));
+    let mean = |count: usize| count as f64 / STEP_GRAPHS as f64;
+    eprintln!(
+        "{STEP_GRAPHS} graphs of the simulated car, on average {:.1} nodes and {:.1} edges: {}",
+        mean(nodes),
+        mean(edges),
+        path.display()
+    );
+    if store.vocabulary().len() as i64 > FILE_VOCABULARY {
+        let found = store.vocabulary().len();
+        return Err(format!("the simulated car has {found} IDs, the Python program knows {FILE_VOCABULARY}").into());
+    }
+    Ok(edge_list::write(&store, &graphs, path)?)
+}
+
+/// A store of simulated traffic, and the folder that holds it.
+fn simulated(options: &SimulationOptions) -> Result<(Store, tempfile::TempDir), Error> {
+    let folder = tempfile::tempdir()?;
+    let root = folder.path().join("sim");
+    simulate(options, &root)?;
+    let store = open_or_build(&Dataset::open(&root)?, &BuildOptions::default(), &folder.path().join("stores"), &())?;
+    Ok((store, folder))
+}
 
 /// Where graphs come from.
 pub enum Graphs {
@@ -27,11 +73,7 @@ impl Graphs {
         if let Some(path) = file {
             return Ok(Self::File(Box::new(EdgeListFile::open(path)?)));
         }
-        let folder = tempfile::tempdir()?;
-        let root = folder.path().join("sim");
-        simulate(&SimulationOptions::default(), &root)?;
-        let store =
-            open_or_build(&Dataset::open(&root)?, &BuildOptions::default(), &folder.path().join("stores"), &())?;
+        let (store, folder) = simulated(&SimulationOptions::default())?;
         Ok(Self::Simulated(Box::new(store), folder))
     }
 

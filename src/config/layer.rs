@@ -13,9 +13,9 @@ use super::table::{Field, variable};
 use super::text::{Node, Table};
 use crate::torch::TEST_CUDA_LIBRARY;
 
-/// Variables with the prefix `KDGAT_` that are no fields: what is logged, where tests find reference data, and what tests load
-/// in place of libtorch_cuda.
-pub const OTHER_VARIABLES: &[&str] = &["KDGAT_LOG", "KDGAT_SHARED", TEST_CUDA_LIBRARY];
+/// Variables with the prefix `KDGAT_` that are no fields: what is logged, where tests find real data, and what tests load in place of
+/// libtorch_cuda.
+pub const OTHER_VARIABLES: &[&str] = &["KDGAT_LOG", "KDGAT_CANDATA", "KDGAT_SHARED", TEST_CUDA_LIBRARY];
 
 /// A value for a field, and where it was written.
 pub struct Assignment {

@@ -1,16 +1,18 @@
 //! Graphs given as plain arrays (node features, `edge_index`, pointers), as PyTorch programs store them.
 //!
-//! Not the way data is trained on, but the way to compare with reference values: the first column of `x` is the
-//! vocabulary index, the others are the continuous features.
+//! Not the way data is trained on, but the way to compare with reference values and with other programs: the first column of
+//! `x` is the vocabulary index, the others are the continuous features.
 
 use std::collections::HashMap;
 use std::path::Path;
 
+use safetensors::tensor::{Dtype, TensorView};
 use tch::{Kind, Tensor};
 
 use super::assemble::{Assembler, Shape};
 use super::columns::Columns;
-use super::{Batch, EDGE_FEATURES, FeatureSet, StoreError};
+use super::{Batch, EDGE_FEATURES, FeatureSet, Store, StoreError};
+use crate::files;
 
 /// Arrays of several graphs side by side.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +123,46 @@ impl EdgeListFile {
     pub fn batch(&self, graphs: &[usize], vocabulary_size: i64) -> Result<Batch, StoreError> {
         batch_of(&self.columns, graphs, vocabulary_size, self.has_edge_attributes)
     }
+}
+
+/// Writes graphs of a store as a file that [`EdgeListFile`] and PyTorch programs read: `x`, `edge_index` (which counts within a
+/// graph), `node_ptr`, `edge_ptr`, `y`. The same graphs give the same bytes.
+///
+/// # Errors
+/// [`StoreError::EdgeList`] when the file cannot be written; a position that the store does not have.
+pub fn write(store: &Store, graphs: &[u64], path: &Path) -> Result<(), StoreError> {
+    let vocabulary = store.vocabulary();
+    let (mut x, mut sources, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut node_pointers, mut edge_pointers, mut labels) = (vec![0i64], vec![0i64], Vec::new());
+    let width = store.features().node_features();
+    for &graph in graphs {
+        let view = store.try_graph(graph)?;
+        for (&can_id, features) in view.can_ids.iter().zip(view.node_features.chunks_exact(width)) {
+            x.push(vocabulary.index_of(can_id) as f32);
+            x.extend_from_slice(features);
+        }
+        sources.extend(view.sources.iter().map(|&node| i32::from(node)));
+        targets.extend(view.targets.iter().map(|&node| i32::from(node)));
+        node_pointers.push(node_pointers[node_pointers.len() - 1] + view.can_ids.len() as i64);
+        edge_pointers.push(sources.len() as i64);
+        labels.push(i32::from(view.attack));
+    }
+    let both: Vec<i32> = [sources, targets].concat();
+    let tensors: [(&str, Dtype, Vec<usize>, &[u8]); 5] = [
+        ("x", Dtype::F32, vec![x.len() / (1 + width), 1 + width], bytemuck::cast_slice(&x)),
+        ("edge_index", Dtype::I32, vec![2, both.len() / 2], bytemuck::cast_slice(&both)),
+        ("node_ptr", Dtype::I64, vec![node_pointers.len()], bytemuck::cast_slice(&node_pointers)),
+        ("edge_ptr", Dtype::I64, vec![edge_pointers.len()], bytemuck::cast_slice(&edge_pointers)),
+        ("y", Dtype::I32, vec![labels.len()], bytemuck::cast_slice(&labels)),
+    ];
+    let failed = |detail: String| StoreError::EdgeList { origin: path.display().to_string(), detail };
+    let views: Result<Vec<_>, _> = tensors
+        .into_iter()
+        .map(|(name, dtype, shape, bytes)| Ok((name, TensorView::new(dtype, shape, bytes)?)))
+        .collect();
+    let file = views.and_then(|views| safetensors::serialize(views, None));
+    let file = file.map_err(|error| failed(error.to_string()))?;
+    files::write_atomically(path, &file).map_err(|error| failed(format!("cannot be written: {error}")))
 }
 
 fn batch_of(

@@ -1,21 +1,8 @@
 //! What several test files need.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kdgat::can::{Frame, LogReader, ReadReport, open_log};
-
-/// A folder of the optional shared test data, or `None` (and a line that says so) where it is not there.
-#[allow(dead_code)]
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("KDGAT_SHARED").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"));
-    let path = root.join(name);
-    if !path.exists() {
-        eprintln!("skipped: no {} (set KDGAT_SHARED to the folder that holds {name})", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 /// All frames of a log, read in blocks of `limit`, and what was counted.
 #[allow(dead_code)] // not every test file reads logs

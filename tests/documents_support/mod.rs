@@ -25,11 +25,6 @@ struct Example {
 /// Words after a number that depends on the machine.
 const UNITS: &[&str] = &["%", "s", "ms", "graphs/s", "frames/s", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"];
 
-/// The folder beside the repository that holds data which is not part of it.
-pub fn shared() -> PathBuf {
-    std::env::var_os("KDGAT_SHARED").map_or_else(|| repository().join("../shared"), PathBuf::from)
-}
-
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

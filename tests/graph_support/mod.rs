@@ -1,6 +1,9 @@
 //! Frames, datasets and graphs for the tests of module `graph`.
 #![allow(dead_code)] // each test file uses its own part
 
+#[path = "../support/real_data.rs"]
+pub mod real_data;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +14,6 @@ use kdgat::graph::{
     AssembleOptions, BuildOptions, Columns, EDGE_FEATURES, Event, NODE_FEATURES, Progress, Store, open_or_build,
 };
 use proptest::prelude::*;
-
-/// A file of material that the project does not hold; `None`, and a line that says so, when it is not there.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("KDGAT_SHARED").map(PathBuf::from);
-    let path = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared")).join(path);
-    if !path.exists() {
-        println!("skipped: {} is not there", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 /// Random numbers for traffic that looks the same on every run.
 pub struct Draw(pub u64);

@@ -15,45 +15,27 @@ use tch::{Kind, Tensor};
 /// IDs of the vocabulary that the reference values were computed with.
 pub const PARITY_VOCABULARY: i64 = 40;
 
-/// The folder beside the repository that holds data which is not part of it.
-pub fn shared() -> PathBuf {
-    match std::env::var_os("KDGAT_SHARED") {
-        Some(path) => path.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
-    }
-}
-
-/// A file of reference values, where the repository or the folder beside it has it.
-pub fn find_parity_file(name: &str) -> Option<PathBuf> {
-    let inside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(name);
-    let beside = shared().join("parity").join(name);
-    [inside, beside].into_iter().find(|path| path.exists())
-}
-
-/// As [`find_parity_file`]; that neither has it is said on the terminal.
-pub fn parity_file(name: &str) -> Option<PathBuf> {
-    let found = find_parity_file(name);
-    if found.is_none() {
-        eprintln!("skipped: {name} is neither in tests/data/parity nor in ../shared/parity");
-    }
-    found
+/// A file of reference values. They are part of the repository: without one the test fails.
+pub fn parity_file(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(name);
+    assert!(path.is_file(), "{} is missing; `git checkout -- tests/data` brings it back", path.display());
+    path
 }
 
 /// The tensors of a reference file.
-pub fn parity_tensors(name: &str) -> Option<BTreeMap<String, Tensor>> {
-    let path = parity_file(&format!("{name}.safetensors"))?;
-    Some(Tensor::read_safetensors(path).unwrap().into_iter().collect())
+pub fn parity_tensors(name: &str) -> BTreeMap<String, Tensor> {
+    let path = parity_file(&format!("{name}.safetensors"));
+    Tensor::read_safetensors(path).unwrap().into_iter().collect()
 }
 
 /// The reference scalars.
 pub fn parity_scalars() -> Value {
-    let path = parity_file("parity.json").expect("parity.json is part of the repository");
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    serde_json::from_slice(&std::fs::read(parity_file("parity.json")).unwrap()).unwrap()
 }
 
 /// A reference batch.
 pub fn parity_batch(name: &str) -> Batch {
-    let path = parity_file(&format!("{name}.safetensors")).expect("the batches are part of the repository");
+    let path = parity_file(&format!("{name}.safetensors"));
     let file = EdgeListFile::open(&path).unwrap();
     let graphs: Vec<usize> = (0..file.num_graphs()).collect();
     file.batch(&graphs, PARITY_VOCABULARY).unwrap()
