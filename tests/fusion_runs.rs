@@ -7,8 +7,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use kdgat::fusion::agent::{AgentDescription, LearnedOn};
+use kdgat::graph::{Split, Store};
+use kdgat::train::checkpoint;
 use serde_json::Value;
-use support::cli::{Workplace, copy_folder, loss_columns, said};
+use support::cli::{Workplace, copy_folder, loss_columns, only_store, said};
 
 const VGAE: &[&str] = &["--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
 const GAT: &[&str] = &["--hidden", "8", "--layers", "2", "--heads", "2", "--embedding", "2"];
@@ -132,7 +135,18 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
     let workplace = with_models();
     for kind in ["dqn", "bandit"] {
         let command = |folder: &'static str| {
-            let settings = &["--use-kd", "false", "--hidden", "32,32", "--max-epochs", "25", "--resamples", "0"];
+            let settings = &[
+                "--use-kd",
+                "false",
+                "--hidden",
+                "32,32",
+                "--max-epochs",
+                "150",
+                "--patience",
+                "150",
+                "--resamples",
+                "0",
+            ];
             [&["fusion", "--preset", "dqn,student", "--fusion", kind, "--run-dir", folder], &settings[..]].concat()
         };
         workplace.success(&command("whole"));
@@ -161,6 +175,123 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
             std::fs::remove_dir_all(folder).unwrap();
         }
     }
+}
+
+/// Multiplies the states of these graphs by two, and mends the checksum.
+fn double_states(path: &Path, graphs: &[u64], num_graphs: u64) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let (row, trailer) = (64, 8);
+    assert!(num_graphs <= 4096, "more than one chunk");
+    let head = bytes.len() - trailer - row * num_graphs as usize;
+    for &graph in graphs {
+        for value in bytes[head + row * graph as usize..][..row].chunks_exact_mut(4) {
+            let doubled = 2.0 * f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+            value.copy_from_slice(&doubled.to_le_bytes());
+        }
+    }
+    let end = bytes.len() - trailer;
+    let checksum = crc32fast::hash(&bytes[head..end]);
+    bytes[end..end + 4].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn the_graphs_that_the_models_were_trained_on_change_nothing() {
+    let workplace = with_models();
+    let said = teacher(&workplace, &["--run-dir", "as-they-are"]);
+    let folder = workplace.path().join("stores/fusion");
+    let states = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let good = std::fs::read(&states).unwrap();
+    let store = Store::open(&only_store(&workplace.path().join("stores"))).unwrap();
+    let [learned_on, held_out] = store.validation_halves();
+    let counts =
+        format!("trained on {} validation graphs of small, selected on {} others", learned_on.len(), held_out.len());
+    assert!(said.contains(&counts), "{said}");
+    let of_split = store.select(Split::Validation, None);
+    assert!(learned_on.iter().chain(&held_out).all(|graph| of_split.contains(graph)));
+    assert!(learned_on.len().abs_diff(held_out.len()) * 5 < of_split.len(), "{counts}");
+
+    let run_with_doubled = |graphs: &[u64], run: &str| {
+        std::fs::write(&states, &good).unwrap();
+        double_states(&states, graphs, store.num_graphs());
+        let said = teacher(&workplace, &["--run-dir", run]);
+        assert!(said.contains("found in stores/fusion/small-"), "{said}");
+        workplace.path().join(run)
+    };
+    let expected = workplace.path().join("as-they-are");
+    let digest = |run: &Path| json(&run.join("summary.json"))["weights_digest"].clone();
+    let results = |run: &Path| {
+        let report = json(&run.join("fusion.json"));
+        let models = report["evaluation"]["models"].as_array().unwrap();
+        (report["best_fixed_weight"].clone(), models.iter().map(|model| model["results"].clone()).collect::<Vec<_>>())
+    };
+    let learned = |run: &Path| {
+        let mut log = csv::Reader::from_path(run.join("metrics.csv")).unwrap();
+        let column = log.headers().unwrap().iter().position(|name| name == "train_loss").unwrap();
+        log.records().map(|row| row.unwrap()[column].to_owned()).collect::<Vec<_>>()
+    };
+
+    let trained = run_with_doubled(&store.select(Split::Train, None), "training");
+    assert_eq!((digest(&trained), results(&trained)), (digest(&expected), results(&expected)));
+    // What the agent learns is of the one half of the validation graphs, what is selected of the other.
+    let first = run_with_doubled(&learned_on, "first-half");
+    assert_ne!(learned(&first), learned(&expected));
+    let second = run_with_doubled(&held_out, "second-half");
+    assert_eq!(learned(&second), learned(&expected));
+    assert_ne!(results(&second), results(&expected));
+}
+
+#[test]
+fn models_of_another_store_are_named() {
+    let workplace = with_models();
+    let warning = "was trained on another store";
+    assert!(!teacher(&workplace, &[]).contains(warning));
+    // With longer validation stretches some of the models' training graphs are validation graphs.
+    let said = teacher(&workplace, &["--validation-fraction", "0.4"]);
+    for model in ["vgae_student_autoencoder/1", "gat_student_normal/1"] {
+        assert!(said.contains(&format!("warning: {model} {warning}")), "{said}");
+    }
+}
+
+#[test]
+fn agents_of_older_versions_are_named() {
+    let workplace = with_models();
+    teacher(&workplace, &["--run-dir", "old"]);
+    let run = workplace.path().join("old");
+
+    // A run of before is not resumed.
+    let path = run.join("config.json");
+    let mut config = json(&path);
+    let inputs = config["inputs"].as_object_mut().unwrap();
+    assert_eq!(inputs.remove("learned_on"), Some("validation".into()));
+    inputs.insert("identity".to_owned(), "another".into());
+    std::fs::write(&path, config.to_string()).unwrap();
+    std::fs::remove_file(run.join("summary.json")).unwrap();
+    let models =
+        ["--fusion-vgae", "runs/small/vgae_student_autoencoder/1", "--fusion-gat", "runs/small/gat_student_normal/1"];
+    let resumed = [&["fusion", "--preset", "dqn,teacher", "--run-dir", "old", "--resume"], &models[..], AGENT].concat();
+    let said = workplace.refused(&resumed);
+    assert!(
+        said.contains("old: this agent was trained by an older kdgat, on graphs that its models were trained on too"),
+        "{said}"
+    );
+    assert!(said.contains("start a new run without --resume"), "{said}");
+
+    // As a teacher it is used, with a warning.
+    let best = run.join("best.safetensors");
+    let student = ["fusion", "--preset", "dqn,student", "--hidden", "8", "--max-epochs", "1", "--teacher-path", "old"];
+    let student = [&student[..], &["--resamples", "0"]].concat();
+    let warning = "this agent was trained by an older kdgat";
+    let said = workplace.success(&student);
+    assert!(!said.contains(warning), "{said}");
+    let (tensors, description): (_, AgentDescription) = checkpoint::read(&best).unwrap();
+    let mut before = serde_json::to_value(&description).unwrap();
+    before.as_object_mut().unwrap().remove("learned_on").unwrap();
+    let before: AgentDescription = serde_json::from_value(before).unwrap();
+    assert_eq!(before, AgentDescription { learned_on: LearnedOn::Training, ..description });
+    checkpoint::write(&best, &tensors, &before).unwrap();
+    let said = workplace.success(&student);
+    assert!(said.contains(warning) && said.contains("kdgat fusion --preset dqn,teacher"), "{said}");
 }
 
 #[test]
@@ -200,7 +331,7 @@ fn settings_change_what_is_learned() {
         &[],
         &["--fusion-gamma", "0.5"],
         &["--fusion-gamma", "0.5", "--target-update-steps", "1"],
-        &["--replay-capacity", "100"],
+        &["--replay-capacity", "20"],
         &["--epsilon-start", "0.5"],
         &["--epsilon-end", "0.5"],
         &["--epsilon-epochs", "1"],

@@ -30,6 +30,17 @@ pub struct FusedModel {
     pub digest: String,
 }
 
+/// Graphs whose states an agent learned from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LearnedOn {
+    /// Those that its two models were trained on: agents written before the field existed.
+    #[default]
+    Training,
+    /// The first halves of the validation stretches, which neither model was trained on.
+    Validation,
+}
+
 /// Everything about an agent but its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentDescription {
@@ -44,6 +55,8 @@ pub struct AgentDescription {
     pub dataset: DatasetIdentity,
     /// Frames in a window of its graphs.
     pub window: usize,
+    #[serde(default)]
+    pub learned_on: LearnedOn,
     pub size: String,
     /// Epoch that the weights are from, and its validation loss (regret).
     pub epoch: u64,

@@ -1,4 +1,5 @@
-//! The VGAE's error as a number between 0 and 1: how far up it is among the errors of the benign training graphs.
+//! The VGAE's error as a number between 0 and 1: how far up it is among the errors of the benign graphs that the
+//! agent is trained on, which the VGAE was not.
 //!
 //! Between two of their errors the share is linear. Above the largest error e_max it goes on as 1 − e_max / (e·(n + 1)), so that
 //! larger errors never tie; below the smallest it falls linearly to 0.
@@ -23,11 +24,12 @@ pub struct AnomalyScale {
 }
 
 impl AnomalyScale {
-    /// From the errors of benign training graphs.
+    /// From the errors of the benign graphs that the agent is trained on.
     pub fn of(mut errors: Vec<f64>) -> Result<Self, FusionError> {
         errors.retain(|error| error.is_finite());
         if errors.is_empty() {
-            let text = "there is no attack-free training graph, whose errors the anomaly is measured by";
+            let text = "no validation graph to train the agent on is attack-free, and the anomaly is measured by their errors; raise \
+                        --validation-fraction, or put logs into train_01_attack_free/";
             return Err(FusionError::Input(text.into()));
         }
         errors.sort_unstable_by(f64::total_cmp);

@@ -31,20 +31,13 @@ pub struct FixedWeight {
     pub validation_brier: f64,
 }
 
-/// The weight with the largest area under the precision–recall curve of the validation graphs; of equal ones, that of the
+/// The weight with the largest area under the precision–recall curve of the held-out validation graphs; of equal ones, that of the
 /// lowest Brier score.
 ///
 /// # Errors
 /// If the validation graphs have one label only.
 pub fn best_fixed_weight(validation: &Observations) -> Result<FixedWeight, FusionError> {
-    let attacks = validation.attack.iter().filter(|attack| **attack).count();
-    if attacks == 0 || attacks == validation.len() {
-        return Err(FusionError::Input(format!(
-            "{attacks} of {} validation graphs have an attack; fusion needs graphs with and without: raise \
-             --validation-fraction, or put logs into train_01_attack_free/ and train_02_with_attacks/",
-            validation.len()
-        )));
-    }
+    validation.check_labels("held-out validation graphs")?;
     let judged = |action: usize| {
         let scores = validation.fused_by(weight(action));
         let error = |(score, attack): (&f64, &bool)| (score - f64::from(u8::from(*attack))).powi(2);

@@ -3,7 +3,7 @@
 //! ```text
 //! for epoch:                     from the checkpoint on, if there is one
 //!     act on every training graph, learn
-//!     act greedily on every validation graph
+//!     act greedily on every held-out graph
 //!     a row of metrics.csv; the best weights; a checkpoint
 //!     stop when the regret no longer falls
 //! ```
@@ -73,7 +73,7 @@ impl Content for AgentPosition {
     const KIND: Kind = Kind::RunState;
 }
 
-/// Means over the validation graphs, acting greedily.
+/// Means over the held-out validation graphs, acting greedily.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Validated {
     /// Of all actions' values against their rewards.

@@ -2,7 +2,7 @@
 //!
 //! Both frozen models turn a graph into a [state](states) of 15 values, computed once and [kept](state_file). An action is a
 //! weight a of [`WEIGHTS`]; the fused score is a·P(attack) + (1−a)·anomaly, with the anomaly on the
-//! [scale of benign training graphs](anomaly), and a [reward](reward) says how good that was. The agent is a
+//! [scale of benign graphs](anomaly), and a [reward](reward) says how good that was. The agent is a
 //! [double deep Q-network](dqn) or [Neural-LinUCB](linucb); [`fit`](mod@fit) trains it, [`agent`] keeps it, and
 //! [`baselines`] are what it has to beat.
 

@@ -1,4 +1,4 @@
-//! States on the scale of the training graphs: standardised, and cut off far outside.
+//! States on the scale of the graphs that the agent is trained on: standardised, and cut off far outside.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ const LIMIT: f64 = 10.0;
 /// Values of a state.
 pub const VALUES: usize = STATE.len();
 
-/// Mean and standard deviation of each value over the training graphs.
+/// Mean and standard deviation of each value over the graphs that the agent is trained on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StateScaling {
     mean: Vec<f64>,
@@ -21,7 +21,9 @@ impl StateScaling {
     /// Of these graphs, in two passes.
     pub fn of(states: &StateFile, graphs: &[u64]) -> Result<Self, FusionError> {
         if graphs.is_empty() {
-            return Err(FusionError::Input("there is no training graph to learn the fusion from".into()));
+            return Err(FusionError::Input(
+                "there is no validation graph to train the agent on; raise --validation-fraction".into(),
+            ));
         }
         let sums = |value: &dyn Fn(f64, usize) -> f64| {
             let mut sums = [0.0; VALUES];

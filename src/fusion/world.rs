@@ -45,6 +45,22 @@ impl Observations {
         })
     }
 
+    /// Checks that there are graphs with and without an attack.
+    ///
+    /// # Errors
+    /// Counts them and says what to do; `what` names these graphs.
+    pub fn check_labels(&self, what: &str) -> Result<(), FusionError> {
+        let attacks = self.attack.iter().filter(|attack| **attack).count();
+        if attacks > 0 && attacks < self.len() {
+            return Ok(());
+        }
+        Err(FusionError::Input(format!(
+            "{attacks} of {} {what} have an attack; fusion needs graphs with and without: raise --validation-fraction, or put \
+             logs into train_01_attack_free/ and train_02_with_attacks/",
+            self.len()
+        )))
+    }
+
     /// Graphs.
     pub fn len(&self) -> usize {
         self.graphs.len()
@@ -69,7 +85,9 @@ impl Observations {
 /// Everything that learning reads.
 #[derive(Debug)]
 pub struct World {
+    /// Validation graphs of the fused models that the agent and its baselines are trained on.
     pub training: Observations,
+    /// The other validation graphs, held out: they select the epoch, the fixed weight and the thresholds.
     pub validation: Observations,
     pub states: Arc<StateFile>,
     pub scaling: StateScaling,

@@ -69,6 +69,24 @@ impl FileSplit {
         split
     }
 
+    /// Cuts each validation stretch in two blocks of time that share no frame: the stretches of the first blocks, and those of
+    /// the second. A stretch that is too short for two belongs to the second.
+    pub fn validation_halves(&self, window: usize, stride: usize) -> [Vec<Range<u64>>; 2] {
+        let dropped = (window / stride) as u64;
+        let [mut first, mut second] = [Vec::new(), Vec::new()];
+        for stretch in &self.validation {
+            let length = (stretch.end - stretch.start).saturating_sub(dropped) / 2;
+            if length == 0 {
+                second.push(stretch.clone());
+                continue;
+            }
+            let end = stretch.start + length;
+            first.push(stretch.start..end);
+            second.push(end + dropped..stretch.end);
+        }
+        [first, second]
+    }
+
     /// What graph `position` of the file is for; `None` for those between.
     pub fn of(&self, position: u64) -> Option<Split> {
         let within = |stretches: &[Range<u64>]| {
@@ -119,6 +137,27 @@ mod tests {
     fn without_validation_everything_trains() {
         assert_split(&FileSplit::new(10, 100, 50, 0.0), &[(0, 10)], &[]);
         assert_split(&FileSplit::new(0, 100, 100, 0.2), &[], &[]);
+    }
+
+    #[test]
+    fn halves_of_the_validation_stretches_share_no_frame() {
+        let ends = |parts: &[Range<u64>]| parts.iter().map(|part| (part.start, part.end)).collect::<Vec<_>>();
+        let halves = |graphs, window, stride| {
+            FileSplit::new(graphs, window, stride, 0.2).validation_halves(window, stride).map(|half| ends(&half))
+        };
+        assert_eq!(
+            halves(1000, 100, 100),
+            [
+                vec![(200, 224), (450, 474), (700, 724), (950, 974)],
+                vec![(225, 250), (475, 500), (725, 750), (975, 1000)]
+            ]
+        );
+        // Half a window apart: two windows lie between the halves.
+        assert_eq!(halves(50, 100, 50), [vec![(40, 44)], vec![(46, 50)]]);
+        assert_eq!(halves(50, 100, 101), [vec![(40, 45)], vec![(45, 50)]]);
+        // Too short for two.
+        assert_eq!(halves(10, 100, 100), [vec![], vec![(8, 10)]]);
+        assert_eq!(halves(0, 100, 100), [vec![], vec![]]);
     }
 
     #[test]

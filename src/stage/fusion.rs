@@ -13,7 +13,7 @@ use super::setup::{self, Data};
 use super::{StageError, going_on, training};
 use crate::config::{self, Config, FusionKind, Stage};
 use crate::evaluate::judge::TestFile;
-use crate::fusion::agent::{self, Agent, AgentDescription};
+use crate::fusion::agent::{self, Agent, AgentDescription, LearnedOn};
 use crate::fusion::bandit_learner::{BanditLearner, BanditOptions};
 use crate::fusion::baselines;
 use crate::fusion::dqn::DqnOptions;
@@ -23,7 +23,6 @@ use crate::fusion::learner::Learner;
 use crate::fusion::report::FusionReport;
 use crate::fusion::states::difficulty;
 use crate::fusion::{ACTIONS, AnomalyScale, FusionError, Observations, Reward, STATE, StateScaling, World};
-use crate::graph::Split;
 use crate::nn::QNetworkConfig;
 use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, Ending, LAST};
@@ -87,6 +86,7 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
         gat: pair.gat.fused(),
         dataset: data.dataset.clone(),
         window: config.data.window,
+        learned_on: LearnedOn::Validation,
         size: config.model.size.clone(),
         epoch: 0,
         val_loss: None,
@@ -121,14 +121,24 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     Ok(FusionOutcome { run: path, report: Some(report) })
 }
 
-/// Graphs with their states, rewards and scales.
+/// Graphs with their states, rewards and scales. The fused models have fitted their training graphs: on those their errors are
+/// too small and their probabilities too sure. So the agent learns from one half of the validation graphs and is selected on
+/// the other.
 fn world(config: &Config, data: &Data, pair: &Pair) -> Result<(World, AnomalyScale), StageError> {
     let store = &data.store;
     let states = Arc::new(pair.states(config, data)?);
-    let benign = store.select(Split::Train, Some(false));
-    let anomaly = AnomalyScale::of(benign.iter().map(|&graph| difficulty(states.row(graph))).collect())?;
-    let observations = |split| Observations::new(store, &states, &anomaly, store.select(split, None));
-    let (training, validation) = (observations(Split::Train)?, observations(Split::Validation)?);
+    let [training, held_out] = store.validation_halves();
+    let mut errors = Vec::new();
+    for &graph in &training {
+        if !store.try_graph(graph)?.attack {
+            errors.push(difficulty(states.row(graph)));
+        }
+    }
+    let anomaly = AnomalyScale::of(errors)?;
+    let observations = |graphs| Observations::new(store, &states, &anomaly, graphs);
+    let (training, validation) = (observations(training)?, observations(held_out)?);
+    training.check_labels("validation graphs to train the agent on")?;
+    validation.check_labels("held-out validation graphs")?;
     let scaling = StateScaling::of(&states, &training.graphs)?;
     let settings = &config.fusion;
     let reward = Reward {
@@ -157,6 +167,13 @@ fn teacher(config: &Config, data: &Data, world: &World) -> Result<Option<QTeache
         return Err(StageError::Input(text));
     }
     let states = fusion_models::teacher_pair(config, data, &agent.description)?.states(config, data)?;
+    if agent.description.learned_on == LearnedOn::Training {
+        eprintln!(
+            "warning: {}: this agent was trained by an older kdgat, on graphs that its models were trained on too; train it \
+             again with `kdgat fusion --preset dqn,teacher`",
+            path.display()
+        );
+    }
     let values = agent.values(&states, &world.training.graphs)?;
     Ok(Some(QTeacher { values, digest: agent.digest }))
 }
@@ -213,6 +230,7 @@ fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) ->
     let training = &config.training;
     let content = json!({
         "data": data.dataset.digest,
+        "learned_on": LearnedOn::Validation,
         "models": [pair.vgae.digest, pair.gat.digest],
         "teacher": teacher,
         "kd_alpha": config.distillation.kd_alpha,
@@ -239,6 +257,13 @@ fn check(
     if inputs["identity"] == identity {
         return Ok(());
     }
+    if inputs["learned_on"] != json!(LearnedOn::Validation) {
+        return Err(StageError::Input(format!(
+            "{}: this agent was trained by an older kdgat, on graphs that its models were trained on too; start a new run without \
+             --resume",
+            directory.path().display()
+        )));
+    }
     let digests = [
         ("the data", &inputs["dataset"]["digest"], Some(data.dataset.digest.as_str())),
         ("the VGAE", &inputs["vgae"]["digest"], Some(pair.vgae.digest.as_str())),
@@ -254,6 +279,7 @@ fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Ma
     inputs.insert("teacher_digest".into(), json!(teacher));
     inputs.insert("vgae".into(), json!(pair.vgae.fused()));
     inputs.insert("gat".into(), json!(pair.gat.fused()));
+    inputs.insert("learned_on".into(), json!(LearnedOn::Validation));
     inputs.insert("identity".into(), json!(identity));
     inputs
 }
@@ -269,14 +295,14 @@ fn describe(
     let short = |digest: &str| digest.get(..12).unwrap_or(digest).to_owned();
     let teacher = teacher.map_or(String::new(), |digest| format!("; teacher {}", short(digest)));
     format!(
-        "{} {}: {parameters} parameters, fuses {} and {}, {} training and {} validation graphs of {}{teacher}",
+        "{} {}: {parameters} parameters, fuses {} and {}, trained on {} validation graphs of {}, selected on {} others{teacher}",
         config.fusion.fusion,
         config.model.size,
         pair.vgae.name,
         pair.gat.name,
         world.training.len(),
-        world.validation.len(),
         data.dataset.name,
+        world.validation.len(),
     )
 }
 

@@ -115,6 +115,14 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
         )));
     }
     warn_of_other(&model, &data.store);
+    let trained_digest = &model.description.dataset.digest;
+    if !trained_digest.is_empty() && *trained_digest != data.dataset.digest {
+        eprintln!(
+            "warning: {} was trained on another store (digest {trained_digest}, this one has {}): validation graphs that fusion is \
+             trained and selected on may be its training graphs; name models of this store with --fusion-vgae and --fusion-gat",
+            model.name, data.dataset.digest
+        );
+    }
     Ok(FoundModel {
         name: model.name.clone(),
         parameters: model.num_parameters(),

@@ -175,6 +175,21 @@ impl Store {
         self.select_where(attack, |file| file.folder == folder, split)
     }
 
+    /// Positions of the validation graphs, ascending, in two parts that share no frame: the first and the second half of each
+    /// validation stretch.
+    pub fn validation_halves(&self) -> [Vec<u64>; 2] {
+        let BuildOptions { window, stride, .. } = self.manifest.options;
+        let mut halves = [Vec::new(), Vec::new()];
+        for file in self.manifest.files.iter().filter(|file| file.role != Role::Test) {
+            for (half, stretches) in halves.iter_mut().zip(file.split.validation_halves(window, stride)) {
+                half.extend(
+                    stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end),
+                );
+            }
+        }
+        halves
+    }
+
     fn select_where(&self, attack: Option<bool>, keep: impl Fn(&FileEntry) -> bool, split: Split) -> Vec<u64> {
         let mut selected = Vec::new();
         let mut labels = LabelCursor { store: self, shard: 0 };

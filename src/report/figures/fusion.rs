@@ -51,7 +51,7 @@ fn regret(run: &Run) -> Result<Drawn, ReportError> {
         run,
         "regret",
         title,
-        "Mean over the validation graphs; lower is better, zero is a perfect choice.",
+        "Mean over the held-out validation graphs; lower is better, zero is a perfect choice.",
         &chart,
     )
 }
