@@ -55,8 +55,10 @@ fn the_architecture_tells_no_less_than_runs_take() {
 fn hints_whose_targets_do_not_fit_are_refused_before_the_first_epoch() {
     let workplace = Workplace::new();
     workplace.success(&[&["autoencoder", "--preset", "vgae,teacher"], COMMON].concat());
-    let student = ["autoencoder", "--preset", "vgae,student", "--teacher-cache", "off", "--kd-hint-weight", "1"];
-    let limited = |limit, more: &[&str]| [&student[..], COMMON, &["--memory-limit", limit], more].concat();
+    fn limited<'a>(limit: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let student = ["autoencoder", "--preset", "vgae,student", "--teacher-cache", "off", "--kd-hint-weight", "1"];
+        [&student[..], COMMON, &["--memory-limit", limit], more].concat()
+    }
     let said = workplace.refused(&limited("8MB", &[]));
     assert!(said.contains("--teacher-burst") && said.contains("--batch-size"), "{said}");
     assert!(said.contains("however few graphs go through the model"), "{said}");

@@ -426,7 +426,7 @@ mod tests {
             component(TEACHER_ACTIVATIONS, Moment::Visit),
             component("activations", Moment::Step),
         ];
-        let budget = MemoryBudget { method: Method::Static, components, visits_overlap: false };
+        let budget = MemoryBudget { method: Method::Static, components };
         let shape = |nodes| Shape { graphs: 16.0, nodes, edges: 0.0 };
         let whole = WholeBatches { burst: 4, mean: shape(100.0), largest: shape(120.0) };
         let (together, budget) = (budget.with_whole_batches(&whole, false), budget.with_whole_batches(&whole, true));
