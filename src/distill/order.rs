@@ -40,6 +40,9 @@ pub trait Streams {
 
     /// Lets what is queued on `stream` from now on start only after `event`.
     fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), Self::Error>;
+
+    /// Lets the host wait for `stream`, where no event could be recorded that others would wait for.
+    fn finish(&mut self, stream: Stream) -> Result<(), Self::Error>;
 }
 
 /// A piece of device memory, as the order knows it.
@@ -129,7 +132,14 @@ impl<E: Clone, R: Rules> Order<E, R> {
         }
         let result = work(streams);
         // Noted even when the work failed half-way: what it has queued may still be running.
-        let event = streams.record(stream)?;
+        let event = match streams.record(stream) {
+            Ok(event) => event,
+            // Nobody could wait for the work: it has to be over before its memory is let go.
+            Err(error) => {
+                streams.finish(stream)?;
+                return Err(error);
+            }
+        };
         self.after(stream, reads, writes, &event);
         result
     }

@@ -1,8 +1,8 @@
-//! Running out of memory as an error, however tch reports it.
+//! Errors of libtorch as errors, however tch reports them.
 //!
 //! tch's fallible methods return errors, but not all: one that takes a number (such as `f_add_scalar`) panics
 //! while it drops that number, because libtorch's error still stands there unread. Code that has to survive running
-//! out of memory therefore goes through [`recover`].
+//! out of memory, or an error of a GPU, therefore goes through [`recover`].
 
 use std::any::Any;
 use std::cell::Cell;
@@ -19,8 +19,8 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `body`; a panic that says that memory ran out becomes an error, for which
-/// [`is_out_of_memory`] is true. Other panics go on.
+/// Runs `body`; a panic of tch over an error of libtorch becomes that error, and so does any that says that memory ran out: for
+/// those [`is_out_of_memory`] is true. Other panics go on.
 ///
 /// After either, the thread is as it was: whether it records gradients (which tch's `no_grad` forgets to put back on a
 /// panic), and without an error of libtorch that nobody has read.
@@ -36,7 +36,7 @@ pub fn recover<T, E: From<TchError>>(body: impl FnOnce() -> Result<T, E>) -> Res
     }
     match outcome {
         Ok(result) => result,
-        Err(payload) => match out_of_memory(payload.as_ref()) {
+        Err(payload) => match libtorch_error(payload.as_ref()) {
             Some(error) => Err(error.into()),
             None => resume_unwind(payload),
         },
@@ -67,8 +67,14 @@ fn drain_error() {
     }
 }
 
-fn out_of_memory(payload: &(dyn Any + Send)) -> Option<TchError> {
-    Some(TchError::Torch(ffi::panic_message(payload))).filter(is_out_of_memory)
+fn libtorch_error(payload: &(dyn Any + Send)) -> Option<TchError> {
+    let text = ffi::panic_message(payload);
+    let told = text.split_once("on an `Err` value: Torch(\"").map(|(_, told)| {
+        // Escaped, as an error is in the message of `unwrap`; libtorch appends where in its own code it was.
+        let end = told.find("\\nException raised from").unwrap_or(told.len());
+        TchError::Torch(told[..end].trim_end_matches("\")").to_owned())
+    });
+    told.or_else(|| Some(TchError::Torch(text)).filter(is_out_of_memory))
 }
 
 /// Keeps panics that will be caught from being printed as if the program had failed.
@@ -77,7 +83,7 @@ fn silence_expected_panics() {
     ONCE.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let expected = DEPTH.get() > 0 && out_of_memory(info.payload()).is_some();
+            let expected = DEPTH.get() > 0 && libtorch_error(info.payload()).is_some();
             if !expected {
                 print(info);
             }
@@ -88,6 +94,20 @@ fn silence_expected_panics() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_tch_panics_over_is_that_error() {
+        let refused = "CUDA error: an illegal memory access was encountered";
+        for text in [refused.to_owned(), format!("{refused}\nException raised from launch at file.cu:5")] {
+            let body = || -> Result<(), TchError> {
+                let failed: Result<(), _> = Err(TchError::Torch(text.clone()));
+                failed.unwrap();
+                Ok(())
+            };
+            let error = recover(body).unwrap_err();
+            assert!(matches!(&error, TchError::Torch(told) if told == refused), "{error:?}");
+        }
+    }
 
     #[test]
     fn only_running_out_of_memory_is_caught() {

@@ -120,6 +120,10 @@ impl Streams for Simulated {
         Ok(*self.clocks.entry(stream).or_default())
     }
 
+    fn finish(&mut self, _stream: Stream) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     fn wait(&mut self, stream: Stream, event: &u64) -> Result<(), Self::Error> {
         let stream = self.physical(stream);
         let clock = self.clocks.entry(stream).or_default();

@@ -114,6 +114,14 @@ impl<A: Accelerator> Streams for Carrier<A> {
         Ok(self.accelerator.record(stream)?)
     }
 
+    fn finish(&mut self, stream: Stream) -> Result<(), TeacherError> {
+        // The teacher's stream is the student's, to whose pool all memory goes back.
+        if stream == Stream::Copy {
+            self.accelerator.finish_copies()?;
+        }
+        Ok(())
+    }
+
     fn wait(&mut self, stream: Stream, event: &A::Event) -> Result<(), TeacherError> {
         if stream != Stream::Teacher || self.accelerator.is_host() {
             return Ok(self.accelerator.wait(stream, event)?);
