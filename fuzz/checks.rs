@@ -127,7 +127,7 @@ pub fn weights(bytes: &[u8]) {
     }
 }
 
-/// What `torch.save` writes, with this pickle and two storages.
+/// An archive as `torch.save` writes it, with this pickle and two storages.
 fn archive_with(pickle: &[u8]) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = FileOptions::default().compression_method(CompressionMethod::Stored);

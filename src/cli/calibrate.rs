@@ -116,7 +116,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was made from what, and how sure it is.
+/// Describes the calibration: its threshold, its source, and a warning where there was little traffic.
 fn report(model: &str, calibration: &Calibration, seconds: f64, rate: f64, path: &Path) -> String {
     let Calibration { threshold, method, windows, .. } = calibration;
     let mut text = format!(
@@ -184,7 +184,7 @@ fn expect_once(logs: &[PathBuf]) -> Result<(), UsageError> {
     }
 }
 
-/// Where the calibration belongs.
+/// The file that the calibration is written to.
 fn target(args: &CalibrateArgs, model: &TrainedModel) -> Result<PathBuf> {
     if let Some(output) = &args.output {
         return Ok(output.clone());

@@ -11,7 +11,7 @@ use crate::config::{self, Field, Reads, Stage, reads};
 /// Commands that read at most so many fields show all of them with `-h`.
 const FEW: usize = 20;
 
-/// Which fields a command reads.
+/// The fields that a command reads.
 enum Listed {
     Training(Stage),
     Reading(&'static [Reads]),

@@ -47,14 +47,14 @@ impl Settings {
         Ok(loaded)
     }
 
-    /// As [`Settings::load_reading`], for a command on runs: their dataset is the default.
+    /// Merges the settings like [`Settings::load_reading`], for a command on runs: their dataset is the default.
     pub fn load_reading_of(&self, reads: &Reads, runs: &[PathBuf]) -> Result<Loaded> {
         let loaded = self.merge_of(runs)?;
         config::check_reads(&loaded, reads)?;
         Ok(loaded)
     }
 
-    /// As [`Settings::load_for`], for the training of a fusion: the dataset of the models that are named is the default.
+    /// Merges the settings like [`Settings::load_for`], for the training of a fusion: the dataset of the named models is the default.
     pub fn load_for_fusion(&self) -> Result<Loaded> {
         let models = self.merge()?.config.fusion;
         let named: Vec<PathBuf> = [models.fusion_vgae, models.fusion_gat].into_iter().flatten().collect();

@@ -59,7 +59,7 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
     Ok(Row::Frame(frame(payload), kind))
 }
 
-/// Whether a row is what `candump` prints without `-L` or `-t`: a row of this format without its time.
+/// Tells a row that `candump` prints without `-L` or `-t`: one of this format without its time.
 pub fn lacks_times(row: &[u8]) -> bool {
     let timed = [b"(0) ", row].concat();
     parse(row).is_err() && matches!(parse(&timed), Ok(Row::Frame(..) | Row::ErrorFrame))

@@ -66,7 +66,7 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     Some(CanError::NothingRead { path: path.to_path_buf(), problem, advice })
 }
 
-/// Where the first of these rows is.
+/// The place of the first of these rows.
 fn place_of(rejections: &Rejections) -> Option<&Place> {
     rejections.first.first()
 }

@@ -39,7 +39,7 @@ pub fn bind_weights(plan: &mut Plan) -> Result<()> {
     })
 }
 
-/// What was looked at: tasks share most of it.
+/// Contents that were read already: tasks share most of them.
 #[derive(Default)]
 struct Contents {
     /// Names of datasets by path; `None`: it is not there.
