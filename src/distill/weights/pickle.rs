@@ -428,7 +428,7 @@ mod tests {
     fn no_depth_of_nesting_takes_the_stack() {
         // (((…))): each a tuple of the one before; and [[[…]]], each put into the one that is there already.
         let depth = MOST_VALUES / 5;
-        let tuples = [b")".repeat(1), b"\x85".repeat(depth), b".".to_vec()].concat();
+        let tuples = [b")".to_vec(), b"\x85".repeat(depth), b".".to_vec()].concat();
         let lists = [b"]".repeat(depth), b"a".repeat(depth - 1), b".".to_vec()].concat();
         // x = []; x.append(x)
         let cycle = b"]q\x01h\x01a.".to_vec();

@@ -126,8 +126,7 @@ fn expect_proportionate(tensors: &Stored, file_bytes: u64) -> Result<(), TchErro
     let mut sum = 0u64;
     for (name, stored) in tensors {
         let width = kind_of(&stored.storage_kind)?.elt_size_in_bytes() as u64;
-        let sizes = stored.size.iter().map(|&size| u64::try_from(size).ok());
-        let bytes = sizes.fold(Some(width), |product, size| product?.checked_mul(size?));
+        let bytes = stored.size.iter().try_fold(width, |product, &size| product.checked_mul(u64::try_from(size).ok()?));
         let total = bytes.and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= most);
         sum = total.ok_or_else(|| {
             TchError::FileFormat(format!(
