@@ -359,7 +359,8 @@ fn calibrations_are_named_and_used_when_asked_for() {
     let made = |arguments: &[&str]| -> Value {
         let output = calibrate(&[&["--least-seconds", "0.5"], arguments].concat());
         assert!(output.status.success(), "{}", stderr(&output));
-        let path = stdout(&output).lines().next().unwrap().rsplit(": ").next().unwrap().to_owned();
+        let said = stdout(&output);
+        let path = said.lines().find_map(|line| line.strip_prefix("written: ")).unwrap();
         serde_json::from_slice(&std::fs::read(bench.path().join(path)).unwrap()).unwrap()
     };
 

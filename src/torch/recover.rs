@@ -99,9 +99,9 @@ mod tests {
     fn an_error_that_tch_panics_over_is_that_error() {
         let refused = "CUDA error: an illegal memory access was encountered";
         for text in [refused.to_owned(), format!("{refused}\nException raised from launch at file.cu:5")] {
+            let fails = || -> Result<(), TchError> { Err(TchError::Torch(text.clone())) };
             let body = || -> Result<(), TchError> {
-                let failed: Result<(), _> = Err(TchError::Torch(text.clone()));
-                failed.unwrap();
+                fails().unwrap();
                 Ok(())
             };
             let error = recover(body).unwrap_err();
