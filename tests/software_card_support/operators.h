@@ -345,6 +345,17 @@ void each_pair(const c10::IValue& first, const c10::IValue& second, Body body) {
 
 // What the new tensors of a call look like, by its Meta kernel. Nothing where that does not tell.
 inline std::optional<Stack> shapes(const Call& call) {
+  // Frequent ones that have no Meta kernel.
+  const auto& name = call.op.schema().name();
+  if (name == "aten::relu") {
+    return Stack{without_values(call.arguments[0].toTensor())};
+  }
+  if (name == "aten::index_select" && call.arguments[0].toTensor().dim() > 0) {
+    const auto& values = call.arguments[0].toTensor();
+    auto sizes = values.sizes().vec();
+    sizes[c10::maybe_wrap_dim(call.arguments[1].toInt(), values.dim())] = call.arguments[2].toTensor().numel();
+    return Stack{at::empty(sizes, values.options().device(at::kMeta).requires_grad(false))};
+  }
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return std::nullopt;
   }
