@@ -143,7 +143,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let start = Instant::now();
     let said = workplace.success(&pipeline(&["--output", "whole"]));
     assert!(said.contains(" 0 to do") && !said.contains("started "), "{said}");
-    assert!(start.elapsed() < whole_time, "doing nothing takes as long as doing all");
+    assert!(start.elapsed() < whole_time.min(Duration::from_secs(10)));
 
     // A setting of one step: what follows from it is done again, what does not is kept.
     let said = workplace.success(&pipeline(&["--output", "whole", "--set", "gat-student.lr=0.002"]));
