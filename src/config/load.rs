@@ -46,7 +46,7 @@ impl Loaded {
         self.origins.get(field).unwrap_or(&Origin::Default)
     }
 
-    /// Whether the user has set this field in any way.
+    /// Tells whether the user has set this field in any way.
     pub fn is_given(&self, field: &str) -> bool {
         !matches!(self.origin(field), Origin::Default | Origin::Run { .. })
     }

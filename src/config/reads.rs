@@ -84,7 +84,7 @@ pub const PLAN: Reads =
     Reads { command: "memory plan", sections: &["data", "model", "training", "distillation", "memory"], fields: &[] };
 
 impl Reads {
-    /// Whether the command reads this field.
+    /// Tells whether the command reads this field.
     pub fn includes(&self, field: &Field) -> bool {
         self.sections.contains(&field.section) || self.fields.contains(&field.name)
     }

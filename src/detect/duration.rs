@@ -1,4 +1,4 @@
-//! How long traffic lasts, and where so many seconds of it end.
+//! The duration of traffic, and the place where so many seconds of it end.
 
 use crate::can::Frame;
 
@@ -24,7 +24,7 @@ impl Duration {
         self.seconds
     }
 
-    /// Whether the limit is reached.
+    /// Tells whether the limit is reached.
     pub fn is_full(&self) -> bool {
         self.limit.is_some_and(|limit| self.seconds >= limit)
     }

@@ -29,7 +29,7 @@ impl Cuda {
         Ok(Self { device, student, teacher: student, copy: device::Stream::from_pool(device, false)? })
     }
 
-    /// As [`Self::new`], with a stream of its own for the teacher: for tests that each rule of order is needed.
+    /// Drives the device like [`Self::new`], with a stream of its own for the teacher: for tests that each rule of order is needed.
     pub fn with_own_stream(device: Device) -> Result<Self, AcceleratorError> {
         Ok(Self { teacher: device::Stream::from_pool(device, false)?, ..Self::new(device)? })
     }
