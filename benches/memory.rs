@@ -15,8 +15,8 @@ use kdgat::distill::Residency;
 use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batches};
 use kdgat::memory::Meter;
 use kdgat::memory::budget::{MemoryBudget, Shape, WorstBatches};
-use kdgat::memory::estimate::{Circumstances, estimate};
 use kdgat::memory::probe::Probe;
+use kdgat::memory_plan::estimate::{Circumstances, estimate};
 use kdgat::torch::allocator::Phase;
 use tch::Device;
 

@@ -8,44 +8,28 @@
 #[cfg(test)]
 extern crate self as kdgat;
 
-/// As the standard library's, without its panic where nobody reads standard error any more (`2> >(head)`): that is no reason
-/// to lose a training. Said before the modules, so that it is theirs.
-macro_rules! eprintln {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
-    }};
-}
+// Shadows `eprintln!` and `eprint!`. Must precede all modules.
+#[macro_use]
+extern crate kdgat_base;
 
-/// As [`eprintln!`], without the end of the line.
-macro_rules! eprint {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = write!(std::io::stderr(), $($words)*);
-    }};
-}
+pub use kdgat_base::{files, random, shell};
+pub use kdgat_can as can;
+pub use kdgat_distill as distill;
+pub use kdgat_graph as graph;
+pub use kdgat_nn as nn;
+pub use kdgat_torch as torch;
+pub use kdgat_train as train;
+pub use kdgat_train::{interrupt, memory, notices, terminal};
 
-pub mod can;
 pub mod cli;
 pub mod config;
 pub mod curriculum;
 pub mod detect;
-pub mod distill;
 pub mod doctor;
 pub mod evaluate;
-pub mod files;
 pub mod fusion;
-pub mod graph;
-pub mod interrupt;
-pub mod memory;
-pub mod nn;
-pub mod notices;
+pub mod memory_plan;
 pub mod onnx;
-pub mod random;
 pub mod report;
-pub mod shell;
 pub mod stage;
 pub mod sweep;
-pub mod terminal;
-pub mod torch;
-pub mod train;

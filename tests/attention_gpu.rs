@@ -1,5 +1,5 @@
 //! Fused graph attention on a GPU against composed attention there and fused attention on the CPU. (Without a GPU the same
-//! kernels are tested with emulated warps, in `src/nn/attention/gpu/tests.rs`.)
+//! kernels are tested with emulated warps, in `crates/kdgat-nn/src/attention/gpu/tests.rs`.)
 
 mod attention_common;
 

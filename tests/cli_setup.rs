@@ -1,9 +1,10 @@
 //! `scripts/setup` and `scripts/kdgat` on machines that lack something, played by a PATH of stand-ins.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -67,8 +68,7 @@ impl Machine {
 
     fn install(&self, name: &str, body: &str) {
         let path = self.path("bin").join(name);
-        fs::write(&path, format!("#!/usr/bin/env bash\n{body}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_executable(&path, &format!("#!/usr/bin/env bash\n{body}\n"));
     }
 
     fn without(self, tool: &str) -> Machine {
@@ -78,14 +78,14 @@ impl Machine {
 
     fn clone_repository(&self, name: &str) {
         let clone = self.path(name);
-        for folder in ["scripts", "src", "presets"] {
+        for folder in ["scripts", "src", "crates", "presets"] {
             fs::create_dir_all(clone.join(folder)).unwrap();
         }
         for script in ["setup", "kdgat"] {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
-            fs::copy(source, clone.join("scripts").join(script)).unwrap();
+            write_executable(&clone.join("scripts").join(script), &fs::read_to_string(source).unwrap());
         }
-        for file in ["build.rs", "Cargo.toml", "Cargo.lock", "src/main.rs"] {
+        for file in ["Cargo.toml", "Cargo.lock", "src/main.rs"] {
             fs::write(clone.join(file), "").unwrap();
         }
     }
@@ -113,6 +113,19 @@ impl Machine {
     fn cargo_config(&self) -> String {
         fs::read_to_string(self.path("clone/.cargo/config.toml")).unwrap_or_default()
     }
+}
+
+/// Writes an executable file in a process of its own. If this process wrote it, a child that another test forks meanwhile
+/// would inherit the open file for a moment, and executing it would fail with "Text file busy".
+fn write_executable(path: &Path, text: &str) {
+    let mut shell = Command::new("sh")
+        .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success(), "cannot write {}", path.display());
 }
 
 fn stderr(output: &Output) -> String {
@@ -286,8 +299,7 @@ fn gpu_check(folder: &Path, has_gpu: bool, arguments: &[&str]) -> Output {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_executable(&path, text);
     };
     write("python/torch/__init__.py", "");
     write(

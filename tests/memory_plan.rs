@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use kdgat::memory::plan;
+use kdgat::memory_plan::plan;
 use support::cli::Workplace;
 
 #[test]

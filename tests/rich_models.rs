@@ -4,7 +4,7 @@ mod stage_support;
 
 use kdgat::graph::{FeatureSet, NodeScaling};
 use kdgat::memory::budget::Shape;
-use kdgat::memory::estimate::{Circumstances, estimate, weight_bytes};
+use kdgat::memory_plan::estimate::{Circumstances, estimate, weight_bytes};
 use kdgat::nn::node_input::InputConfig;
 use kdgat::nn::{Architecture, IdHash, VgaeConfig};
 use stage_support::{Workplace, dataset};

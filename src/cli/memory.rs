@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::output;
 use super::settings::Settings;
 use crate::config::reads;
-use crate::memory::plan;
+use crate::memory_plan::plan;
 use crate::stage::{PlannedSize, plan_memory};
 
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
+use kdgat_base::nearest::nearest;
 
 use super::error::Problem;
 use super::fields::SECTIONS;
@@ -197,17 +198,4 @@ fn unknown_field(name: &str, origin: Origin) -> Problem {
 /// The field whose name is most like `name`.
 pub fn nearest_field(name: &str) -> &'static str {
     nearest(&name.replace('-', "_"), names())
-}
-
-/// The one of `known` that is most like `name`, whatever the case; the first of equals.
-pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
-    let name = name.to_lowercase();
-    let mut best = ("", -1.0);
-    for candidate in known {
-        let likeness = strsim::normalized_damerau_levenshtein(&name, &candidate.to_lowercase());
-        if likeness > best.1 {
-            best = (candidate, likeness);
-        }
-    }
-    best.0
 }

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use super::error::{ConfigError, Problem};
-use super::layer::{Layer, nearest};
+use kdgat_base::nearest::nearest;
+
+use super::layer::Layer;
 use super::origin::Origin;
 use super::text::{Entry, Node, Table, parse_toml};
 

@@ -8,6 +8,7 @@ use crate::graph::StoreError;
 use crate::nn::ModelError;
 use crate::torch::device::DeviceError;
 use crate::train::checkpoint::CheckpointError;
+use crate::train::objective::ObjectiveError;
 
 /// Why graphs could not be scored, or scores not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -55,5 +56,26 @@ impl CurriculumError {
 impl From<tch::TchError> for CurriculumError {
     fn from(error: tch::TchError) -> Self {
         ModelError::from(error).into()
+    }
+}
+
+impl From<CurriculumError> for ObjectiveError {
+    fn from(error: CurriculumError) -> Self {
+        let is_input = error.is_input();
+        Self::new(error, is_input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::fit::FitError;
+
+    #[test]
+    fn a_failed_epoch_tells_whether_the_scoring_model_caused_it() {
+        let no_vgae = CurriculumError::NoVgae { path: "model".into(), found: "gat" };
+        assert!(FitError::Objective(no_vgae.into()).is_input());
+        let interrupted = CurriculumError::Interrupted { done: 1, total: 2 };
+        assert!(!FitError::Objective(interrupted.into()).is_input());
     }
 }

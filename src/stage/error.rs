@@ -10,6 +10,7 @@ use crate::nn::ModelError;
 use crate::onnx::OnnxError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::fit::FitError;
+use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunError;
 
 /// An error of a stage, of whatever module it comes from.
@@ -71,5 +72,12 @@ impl StageError {
             Self::Torch(_) | Self::Model(ModelError::Torch(_)) | Self::Onnx(OnnxError::Torch(_)) => false,
             _ => true,
         }
+    }
+}
+
+impl From<StageError> for ObjectiveError {
+    fn from(error: StageError) -> Self {
+        let is_input = error.is_input();
+        Self::new(error, is_input)
     }
 }

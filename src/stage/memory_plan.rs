@@ -11,7 +11,7 @@ use crate::config::{self, Config, Convolution, DeviceChoice, ModelKind, Sources,
 use crate::graph::{EdgeScaling, FeatureSet, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{gpu_limit, host_limit};
-use crate::memory::plan::{Question, recommend};
+use crate::memory_plan::plan::{Question, recommend};
 use crate::nn::{Architecture, GatConfig, InputConfig, VgaeConfig};
 use crate::torch::device;
 

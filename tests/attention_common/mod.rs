@@ -1,8 +1,8 @@
 //! Graphs for the attention tests, and comparisons of tensors.
 #![allow(dead_code)]
 
-use kdgat::graph::Adjacency;
-use kdgat::torch::philox::philox;
+use kdgat_graph::Adjacency;
+use kdgat_torch::philox::philox;
 use tch::{Kind, Tensor};
 
 /// The adjacency of `(source, target)` pairs, with exactly one self-loop a node.

@@ -1,0 +1,161 @@
+//! One log, read once: counts, a digest of its frames, and a sample of its benign traffic.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::EmptyPayloads;
+use crate::formats::{Format, open_log};
+use crate::frame::Frame;
+use crate::report::ReadReport;
+
+/// Frames of a stretch of benign traffic that is looked for in other logs.
+pub const STRETCH_FRAMES: usize = 20;
+/// One of so many stretches is kept, chosen by its content: the same ones in every log.
+const STRETCH_SAMPLE: u64 = 32;
+/// Frames read at a time.
+const BLOCK_FRAMES: usize = 16_384;
+
+/// Frames of an ID, by label.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    pub benign: u64,
+    pub attack: u64,
+}
+
+/// What one log holds.
+#[derive(Debug, Default)]
+pub struct Scan {
+    pub error: Option<String>,
+    pub label_notice: Option<String>,
+    pub format: Option<Format>,
+    pub report: ReadReport,
+    pub ids: HashMap<u32, Counts>,
+    /// Smallest and largest timestamp.
+    pub times: Option<(f64, f64)>,
+    pub empty: EmptyPayloads,
+    /// blake3 of all frames, however the file writes or compresses them; `None` if it was not read to its end or has none.
+    pub digest: Option<Vec<u8>>,
+    /// Fingerprints of a sample of the stretches of benign frames.
+    pub stretches: Vec<u64>,
+}
+
+impl Scan {
+    /// Reads the log at `path`.
+    pub fn of(path: &Path, format: Option<Format>) -> Self {
+        let mut scan = Self::default();
+        let mut log = match open_log(path, format) {
+            Ok(log) => log,
+            Err(error) => return Self { error: Some(error.to_string()), ..scan },
+        };
+        scan.format = Some(log.format());
+        scan.label_notice = log.label_notice().map(str::to_owned);
+        let mut frames = Vec::with_capacity(BLOCK_FRAMES);
+        let mut digest = blake3::Hasher::new();
+        let mut bytes = Vec::new();
+        let mut stretch = Stretch::default();
+        loop {
+            match log.read_block(BLOCK_FRAMES, &mut frames) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    scan.error = Some(error.to_string());
+                    break;
+                }
+            }
+            bytes.clear();
+            for frame in &frames {
+                scan.add(frame, &mut stretch);
+                append_bytes(frame, &mut bytes);
+            }
+            digest.update(&bytes);
+        }
+        scan.report = log.report().clone();
+        if scan.error.is_none() && scan.report.frames > 0 {
+            scan.digest = Some(digest.finalize().as_bytes().to_vec());
+        }
+        scan
+    }
+
+    fn add(&mut self, frame: &Frame, stretch: &mut Stretch) {
+        let counts = self.ids.entry(frame.can_id).or_default();
+        let empty = u64::from(frame.payload_length == 0);
+        if frame.attack {
+            counts.attack += 1;
+            self.empty.attack_frames += empty;
+            stretch.end();
+        } else {
+            counts.benign += 1;
+            self.empty.benign_frames += empty;
+            let fingerprint = stretch.add(frame);
+            self.stretches.extend(fingerprint.filter(|fingerprint| fingerprint % STRETCH_SAMPLE == 0));
+        }
+        let time = frame.timestamp;
+        self.times = Some(self.times.map_or((time, time), |(first, last)| (first.min(time), last.max(time))));
+    }
+}
+
+/// Times count from the first frame on elsewhere; here a copy is a copy, times included.
+fn append_bytes(frame: &Frame, bytes: &mut Vec<u8>) {
+    bytes.extend(frame.timestamp.to_bits().to_le_bytes());
+    bytes.extend(frame.can_id.to_le_bytes());
+    bytes.extend(frame.payload);
+    bytes.extend([frame.payload_length, u8::from(frame.attack)]);
+}
+
+/// Fingerprint of the last frames' IDs and payloads, without their times: a polynomial that rolls on.
+#[derive(Default)]
+struct Stretch {
+    last: [u64; STRETCH_FRAMES],
+    /// Benign frames since the last attack frame.
+    count: usize,
+    sum: u64,
+}
+
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15 | 1;
+
+impl Stretch {
+    fn end(&mut self) {
+        (self.count, self.sum) = (0, 0);
+    }
+
+    fn add(&mut self, frame: &Frame) -> Option<u64> {
+        let value = mix(u64::from_le_bytes(frame.payload) ^ mix(u64::from(frame.can_id) + 1));
+        let place = self.count % STRETCH_FRAMES;
+        if self.count >= STRETCH_FRAMES {
+            self.sum =
+                self.sum.wrapping_sub(self.last[place].wrapping_mul(BASE.wrapping_pow(STRETCH_FRAMES as u32 - 1)));
+        }
+        self.last[place] = value;
+        self.sum = self.sum.wrapping_mul(BASE).wrapping_add(value);
+        self.count += 1;
+        (self.count >= STRETCH_FRAMES).then(|| mix(self.sum))
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(can_id: u32) -> Frame {
+        Frame { timestamp: 0.0, can_id, payload: [1; 8], payload_length: 8, attack: false }
+    }
+
+    #[test]
+    fn a_stretch_has_the_same_fingerprint_wherever_it_is() {
+        let traffic: Vec<Frame> = (0..60).map(|step| frame(step * step % 37)).collect();
+        let after = |begin: usize| {
+            let mut stretch = Stretch::default();
+            traffic[begin..50].iter().map(|frame| stretch.add(frame)).last().unwrap()
+        };
+        assert!(after(0).is_some());
+        assert!((1..=30).all(|begin| after(begin) == after(0)));
+        assert_eq!(after(31), None, "19 frames are no stretch");
+    }
+}

@@ -1,0 +1,272 @@
+//! CSV of the can-train-and-test collection: `timestamp,arbitration_id,data_field,attack`.
+//!
+//! With a header, its names (in any case) say where the columns are; other columns are passed over, and
+//! without a label column every frame is attack-free. Without a header the four columns come in that order.
+
+use super::fields::{self, CLASSIC_BYTES, Fields};
+use super::{LineFormat, Row};
+use crate::frame::Frame;
+use crate::report::{FrameKind, RejectReason};
+
+pub(super) const TIMESTAMP_NAMES: [&str; 2] = ["timestamp", "time"];
+pub(super) const ID_NAMES: [&str; 4] = ["arbitration_id", "can_id", "id", "arbitration id"];
+pub(super) const DATA_NAMES: [&str; 3] = ["data_field", "data", "payload"];
+pub(super) const LABEL_NAMES: [&str; 2] = ["attack", "label"];
+
+/// Reads rows of this format.
+#[derive(Default)]
+pub struct CanTrainAndTest {
+    columns: Columns,
+    /// The first line, which may be a header, has been seen.
+    begun: bool,
+}
+
+#[derive(Default)]
+enum Columns {
+    /// `timestamp,arbitration_id,data_field,attack`, the order nearly every file has.
+    #[default]
+    Standard,
+    Located(Located),
+    /// A header that lacks a column: no row can be read.
+    Lacking,
+}
+
+#[derive(Clone, Copy)]
+struct Located {
+    count: usize,
+    timestamp: usize,
+    id: usize,
+    data: usize,
+    label: Option<usize>,
+}
+
+const STANDARD: Located = Located { count: 4, timestamp: 0, id: 1, data: 2, label: Some(3) };
+
+impl LineFormat for CanTrainAndTest {
+    const LINES_STAND_ALONE: bool = true;
+
+    fn is_own_header(line: &[u8]) -> bool {
+        matches!(header(&Fields::split(line, b',')), Some(Columns::Standard))
+    }
+
+    #[inline]
+    fn parse_line(&mut self, line: &[u8]) -> Row {
+        match (&self.columns, parse_standard(line)) {
+            (Columns::Standard, Some(frame)) => {
+                self.begun = true;
+                Row::Frame(frame, FrameKind::Data)
+            }
+            _ => self.parse_unusual(line),
+        }
+    }
+}
+
+/// A row just as the collection writes it; `None` for whatever is not, to be looked at more closely.
+#[inline]
+fn parse_standard(line: &[u8]) -> Option<Frame> {
+    let (timestamp, rest) = fields::leading_decimal(line)?;
+    let (can_id, rest) = fields::leading_hex(rest.strip_prefix(b",")?)?;
+    let [b',', digits @ .., b',', label] = rest else { return None };
+    let attack = match label {
+        b'0' => false,
+        b'1' => true,
+        _ => return None,
+    };
+    if can_id > fields::MAX_CAN_ID {
+        return None;
+    }
+    let (payload, payload_length) = fields::packed_payload(digits, CLASSIC_BYTES).ok()?;
+    Some(Frame { timestamp, can_id, payload, payload_length, attack })
+}
+
+impl CanTrainAndTest {
+    /// The first line, rows in another order of columns, with blanks or quotes, and rows that are wrong.
+    #[cold]
+    fn parse_unusual(&mut self, line: &[u8]) -> Row {
+        let fields = Fields::split(line, b',');
+        if !std::mem::replace(&mut self.begun, true)
+            && let Some(columns) = header(&fields)
+        {
+            self.columns = columns;
+            return match self.columns {
+                Columns::Lacking => Row::Rejected(RejectReason::HeaderLacksColumn),
+                _ => Row::Skipped,
+            };
+        }
+        let located = match &self.columns {
+            Columns::Standard => &STANDARD,
+            Columns::Located(located) => located,
+            Columns::Lacking => return Row::Rejected(RejectReason::HeaderLacksColumn),
+        };
+        match parse_located(&fields, located) {
+            Ok(frame) => Row::Frame(frame, FrameKind::Data),
+            Err(reason) => Row::Rejected(fields::diagnose(line, reason)),
+        }
+    }
+}
+
+/// The columns of a header, `None` if the line names none of them.
+fn header(fields: &Fields) -> Option<Columns> {
+    let names: Vec<String> = fields.get().iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    let find = |known: &[&str]| names.iter().position(|name| known.contains(&name.as_str()));
+    let [timestamp, id, data, label] =
+        [&TIMESTAMP_NAMES[..], &ID_NAMES[..], &DATA_NAMES[..], &LABEL_NAMES[..]].map(find);
+    match (timestamp, id, data) {
+        (Some(0), Some(1), Some(2)) if label == Some(3) && fields.count == 4 => Some(Columns::Standard),
+        (Some(timestamp), Some(id), Some(data)) => {
+            Some(Columns::Located(Located { count: fields.count, timestamp, id, data, label }))
+        }
+        (None, None, None) => None,
+        _ => Some(Columns::Lacking),
+    }
+}
+
+/// The columns that a header lacks, for people; `None` if it lacks none, or if the line is no header.
+pub(super) fn lacking_columns(line: &[u8]) -> Option<String> {
+    let fields = Fields::split(line, b',');
+    if !matches!(header(&fields)?, Columns::Lacking) {
+        return None;
+    }
+    let is_there = |known: &&[&str]| {
+        let is_known = |name: &&[u8]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        fields.get().iter().any(is_known)
+    };
+    let needed: [&[&str]; 3] = [&TIMESTAMP_NAMES, &ID_NAMES, &DATA_NAMES];
+    let lacking = needed.into_iter().filter(|known| !is_there(known));
+    let describe = |known: &[&str]| format!("{} (or {})", known[0], known[1..].join(", "));
+    Some(lacking.map(describe).collect::<Vec<_>>().join(" and "))
+}
+
+/// What a header without a label column says that has columns of other names: one of them may be it. `None` for any other line.
+pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
+    let fields = Fields::split(line, b',');
+    let Columns::Located(Located { label: None, .. }) = header(&fields)? else { return None };
+    let names = fields.get().iter().map(|name| String::from_utf8_lossy(name).into_owned());
+    let known = [&TIMESTAMP_NAMES[..], &ID_NAMES, &DATA_NAMES].concat();
+    let unknown: Vec<String> = names.filter(|name| !known.contains(&name.to_lowercase().as_str())).collect();
+    (!unknown.is_empty()).then(|| {
+        format!(
+            "its header has no column {} and other columns ({}): all its frames count as attack-free; if one of them has the \
+             labels, call it {}",
+            LABEL_NAMES.join(" or "),
+            unknown.join(", "),
+            LABEL_NAMES[0]
+        )
+    })
+}
+
+fn parse_located(fields: &Fields, located: &Located) -> Result<Frame, RejectReason> {
+    if fields.count != located.count {
+        return Err(RejectReason::FieldCount);
+    }
+    let fields = fields.get();
+    let timestamp = fields::timestamp(fields[located.timestamp])?;
+    let can_id = fields::can_id(fields[located.id])?;
+    let (payload, payload_length) = payload(fields[located.data])?;
+    let attack = located.label.map_or(Ok(false), |column| label(fields[column]))?;
+    Ok(Frame { timestamp, can_id, payload, payload_length, attack })
+}
+
+fn payload(text: &[u8]) -> Result<fields::Payload, RejectReason> {
+    let digits = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")).unwrap_or(text);
+    if digits.contains(&b' ') {
+        return fields::listed_payload(fields::words(digits), 16, CLASSIC_BYTES);
+    }
+    fields::packed_payload(digits, CLASSIC_BYTES)
+}
+
+/// 0 or 1, also as other programs write them.
+pub(super) fn label(text: &[u8]) -> Result<bool, RejectReason> {
+    match text {
+        b"0" | b"0.0" => Ok(false),
+        b"1" | b"1.0" => Ok(true),
+        _ if text.eq_ignore_ascii_case(b"false") => Ok(false),
+        _ if text.eq_ignore_ascii_case(b"true") => Ok(true),
+        _ => Err(RejectReason::BadLabel),
+    }
+}
+
+/// The header that [`write_row`] goes with.
+pub const HEADER: &str = "timestamp,arbitration_id,data_field,attack\n";
+
+/// Appends a frame as a row of this format. Reading it back gives the same frame.
+pub fn write_row(frame: &Frame, rows: &mut Vec<u8>) {
+    use std::io::Write;
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    // Writing to a vector cannot fail. `{:?}` is the shortest text that reads back as the same number.
+    let _ = write!(rows, "{:?},{:03X},", frame.timestamp, frame.can_id);
+    for byte in frame.payload.iter().take(usize::from(frame.payload_length)) {
+        rows.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    rows.extend([b',', b'0' + u8::from(frame.attack), b'\n']);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::tests::{frame, rows_of};
+    use proptest::prelude::*;
+
+    #[test]
+    fn standard_rows_with_and_without_header() {
+        let row = "1513920189.391211,12A,10F0707400001080,0";
+        let expected = frame(1513920189.391211, 0x12A, &[0x10, 0xF0, 0x70, 0x74, 0, 0, 0x10, 0x80], false);
+        assert_eq!(rows_of::<CanTrainAndTest>(&[row]), [Row::Frame(expected, FrameKind::Data)]);
+        let with_header = rows_of::<CanTrainAndTest>(&["Timestamp,Arbitration_ID,Data_Field,Attack", row]);
+        assert_eq!(with_header, [Row::Skipped, Row::Frame(expected, FrameKind::Data)]);
+    }
+
+    #[test]
+    fn a_header_says_where_the_columns_are() {
+        let rows = rows_of::<CanTrainAndTest>(&["attack,DATA,extra,Time,ID", "1,\"01 ff\",x, 5.0 ,0x1F334455"]);
+        assert_eq!(rows[1], Row::Frame(frame(5.0, 0x1F33_4455, &[1, 255], true), FrameKind::Data));
+        let unlabelled = rows_of::<CanTrainAndTest>(&["timestamp,id,data", "1,7FF,"]);
+        assert_eq!(unlabelled[1], Row::Frame(frame(1.0, 0x7FF, &[], false), FrameKind::Data));
+    }
+
+    #[test]
+    fn a_header_without_an_id_reads_no_row() {
+        let rows = rows_of::<CanTrainAndTest>(&["timestamp,data_field,attack", "1.0,00,0"]);
+        assert_eq!(rows, [Row::Rejected(RejectReason::HeaderLacksColumn); 2]);
+        let lacking = |header: &str| lacking_columns(header.as_bytes());
+        assert_eq!(lacking("timestamp,data_field,attack").unwrap(), "arbitration_id (or can_id, id, arbitration id)");
+        assert_eq!(lacking("Payload").unwrap().matches("(or ").count(), 2);
+        assert_eq!(lacking("1.0,123,00,0"), None);
+        assert_eq!(lacking("id,data,time"), None);
+    }
+
+    #[test]
+    fn wrong_rows_name_their_reason() {
+        for (row, reason) in [
+            ("1,2,00,0,5,6,7", RejectReason::FieldCount),
+            ("1.0,123,00", RejectReason::FieldCount),
+            ("x,123,00,0", RejectReason::TimestampNotANumber),
+            ("nan,123,00,0", RejectReason::TimestampNotFinite),
+            ("-inf,123,00,0", RejectReason::TimestampNotFinite),
+            ("1.0,12G,00,0", RejectReason::IdNotHex),
+            ("1.0,,00,0", RejectReason::IdNotHex),
+            ("1.0,20000000,00,0", RejectReason::IdTooLarge),
+            ("1.0,123456789,00,0", RejectReason::IdTooLarge),
+            ("1.0,123,0,0", RejectReason::OddDigits),
+            ("1.0,123,0g,0", RejectReason::DataNotHex),
+            ("1.0,123,001122334455667788,0", RejectReason::TooManyBytes),
+            ("1.0,123,00,2", RejectReason::BadLabel),
+            ("1.0,123,00,", RejectReason::BadLabel),
+            ("1.0,1\x0023,00,0", RejectReason::NulByte),
+        ] {
+            assert_eq!(rows_of::<CanTrainAndTest>(&["1,1,,0", row])[1], Row::Rejected(reason), "{row:?}");
+        }
+        let mut format = CanTrainAndTest::default();
+        assert_eq!(format.parse_line(b"1.0,123,\xFF\xFE,0"), Row::Rejected(RejectReason::InvalidUtf8));
+    }
+
+    proptest! {
+        /// The short way and the careful way read the same frame, whenever the short way reads one.
+        #[test]
+        fn both_ways_agree(line in "[0-9]{1,12}\\.?[0-9]{0,9},[0-9a-fA-F]{1,9},([0-9A-Fa-f]{2}){0,9},[012]") {
+            let careful = parse_located(&Fields::split(line.as_bytes(), b','), &STANDARD).ok();
+            let quick = parse_standard(line.as_bytes());
+            prop_assert!(quick.is_none() || quick == careful, "{quick:?} {careful:?}");
+        }
+    }
+}

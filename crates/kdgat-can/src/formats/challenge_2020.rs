@@ -1,0 +1,105 @@
+//! HCRL Car Hacking: Attack & Defense Challenge 2020: `Timestamp,Arbitration_ID,DLC,Data,Class,SubClass`.
+//!
+//! `Data` are bytes between blanks. `Class` is `Normal` or `Attack`; the contest's unlabelled files lack it, and
+//! every frame of theirs is attack-free here. `SubClass` (the attack's kind) is passed over.
+
+use super::fields::{self, CLASSIC_BYTES, Fields};
+use super::{LineFormat, Row};
+use crate::frame::Frame;
+use crate::report::{FrameKind, RejectReason};
+
+/// Names of the columns, in their order.
+const COLUMNS: [&str; 6] = ["timestamp", "arbitration_id", "dlc", "data", "class", "subclass"];
+
+/// Reads rows of this format.
+pub struct Challenge2020 {
+    /// Columns that a row has: all six, or the first four.
+    columns: usize,
+}
+
+impl Default for Challenge2020 {
+    fn default() -> Self {
+        Self { columns: COLUMNS.len() }
+    }
+}
+
+impl LineFormat for Challenge2020 {
+    fn is_own_header(line: &[u8]) -> bool {
+        header(&Fields::split(line, b',')).is_some()
+    }
+
+    fn parse_line(&mut self, line: &[u8]) -> Row {
+        let fields = Fields::split(line, b',');
+        if let Some(columns) = header(&fields) {
+            self.columns = columns;
+            return Row::Skipped;
+        }
+        match parse(&fields, self.columns) {
+            Ok(frame) => Row::Frame(frame, FrameKind::Data),
+            Err(reason) => Row::Rejected(fields::diagnose(line, reason)),
+        }
+    }
+}
+
+/// Columns that a header names, `None` for a row.
+fn header(fields: &Fields) -> Option<usize> {
+    let names = fields.get();
+    let known = names.len() == fields.count && names.len() <= COLUMNS.len() && names.len() >= 4;
+    let same = names.iter().zip(COLUMNS).all(|(name, column)| name.eq_ignore_ascii_case(column.as_bytes()));
+    (known && same).then_some(fields.count)
+}
+
+fn parse(fields: &Fields, columns: usize) -> Result<Frame, RejectReason> {
+    if fields.count != columns {
+        return Err(RejectReason::FieldCount);
+    }
+    let [timestamp, id, length, data, classes @ ..] = fields.get() else { return Err(RejectReason::FieldCount) };
+    let timestamp = fields::timestamp(timestamp)?;
+    let can_id = fields::can_id(id)?;
+    let length = fields::small_number(length).ok_or(RejectReason::LengthMismatch)?;
+    let (payload, payload_length) = fields::listed_payload(fields::words(data), 16, CLASSIC_BYTES)?;
+    if usize::from(payload_length) != length {
+        return Err(RejectReason::LengthMismatch);
+    }
+    let attack = match classes.first() {
+        None => false,
+        Some(class) if class.eq_ignore_ascii_case(b"normal") => false,
+        Some(class) if class.eq_ignore_ascii_case(b"attack") => true,
+        Some(_) => return Err(RejectReason::BadLabel),
+    };
+    Ok(Frame { timestamp, can_id, payload, payload_length, attack })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::tests::{frame, rows_of};
+
+    #[test]
+    fn rows_with_and_without_class() {
+        let rows = rows_of::<Challenge2020>(&[
+            "Timestamp,Arbitration_ID,DLC,Data,Class,SubClass",
+            "1597707827.144119,153,3,20 A1 10,Normal,Normal",
+            "1597707828.5,000,0,,Attack,Flooding",
+        ]);
+        let normal = frame(1597707827.144119, 0x153, &[0x20, 0xA1, 0x10], false);
+        let attack = frame(1597707828.5, 0, &[], true);
+        let frames = [normal, attack].map(|frame| Row::Frame(frame, FrameKind::Data));
+        assert_eq!(rows, [&[Row::Skipped], &frames[..]].concat());
+        let unlabelled = rows_of::<Challenge2020>(&["Timestamp,Arbitration_ID,DLC,Data", "1.0,2B0,1,FF"]);
+        assert_eq!(unlabelled[1], Row::Frame(frame(1.0, 0x2B0, &[255], false), FrameKind::Data));
+    }
+
+    #[test]
+    fn wrong_rows_name_their_reason() {
+        for (row, reason) in [
+            ("1.0,123,1,00", RejectReason::FieldCount),
+            ("1.0,123,2,00,Normal,Normal", RejectReason::LengthMismatch),
+            ("1.0,123,x,00,Normal,Normal", RejectReason::LengthMismatch),
+            ("1.0,123,1,000,Normal,Normal", RejectReason::DataNotHex),
+            ("1.0,123,1,00,Odd,Normal", RejectReason::BadLabel),
+        ] {
+            assert_eq!(rows_of::<Challenge2020>(&[row]), [Row::Rejected(reason)], "{row:?}");
+        }
+    }
+}

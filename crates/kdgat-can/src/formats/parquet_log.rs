@@ -1,0 +1,198 @@
+//! Parquet: a row a frame, columns named as in the can-train-and-test CSV, in any order; others are not read.
+//!
+//! Timestamps are numbers of seconds, or timestamps in milliseconds, microseconds or nanoseconds. IDs are numbers or
+//! hexadecimal text, payloads are bytes or hexadecimal text, labels are booleans, numbers or text; without a label column every
+//! frame is attack-free.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parquet::basic::{LogicalType, TimeUnit};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::reader::RowIter;
+use parquet::record::{Field, Row as ParquetRow};
+use parquet::schema::types::Type;
+
+use super::FrameSource;
+use super::can_train_and_test::{DATA_NAMES, ID_NAMES, LABEL_NAMES, TIMESTAMP_NAMES};
+use super::fields::{self, FD_BYTES, MAX_CAN_ID};
+use crate::error::CanError;
+use crate::frame::{Frame, PAYLOAD_BYTES};
+use crate::report::{FrameKind, Place, ReadReport, RejectReason};
+
+/// A Parquet file of frames.
+pub struct ParquetLog {
+    path: PathBuf,
+    rows: RowIter<'static>,
+    /// Columns of a row that is read: timestamp, ID, payload, and label if there is one.
+    columns: [Option<usize>; 4],
+    /// Of a timestamp that is a plain number.
+    units_a_second: f64,
+    number: u64,
+    last_timestamp: f64,
+}
+
+impl ParquetLog {
+    /// Reads the file's schema.
+    pub fn open(path: &Path) -> Result<Self, CanError> {
+        let file = File::open(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => CanError::MissingFile { path: path.to_path_buf() },
+            _ => CanError::Open { path: path.to_path_buf(), source },
+        })?;
+        let opened = guarded(|| {
+            let reader = SerializedFileReader::new(file)?;
+            let schema = reader.metadata().file_metadata().schema().clone();
+            Ok((reader, schema))
+        });
+        let bad = |problem: String| CanError::Parquet { path: path.to_path_buf(), problem };
+        let (reader, schema) = opened.map_err(bad)?;
+        let names: Vec<String> = schema.get_fields().iter().map(|field| field.name().to_lowercase()).collect();
+        let find = |known: &[&str]| names.iter().position(|name| known.contains(&name.as_str()));
+        let found = [&TIMESTAMP_NAMES[..], &ID_NAMES[..], &DATA_NAMES[..], &LABEL_NAMES[..]].map(find);
+        for (column, name) in found.iter().zip(["timestamp", "id", "data_field"]) {
+            if column.is_none() {
+                return Err(bad(format!("it has no column {name} (columns: {})", names.join(", "))));
+            }
+        }
+        let mut kept: Vec<usize> = found.iter().flatten().copied().collect();
+        kept.sort_unstable();
+        let columns = found.map(|column| kept.iter().position(|&kept| Some(kept) == column));
+        let units_a_second = found[0].map_or(1.0, |column| units_a_second(&schema.get_fields()[column]));
+        let rows = guarded(|| {
+            let fields = kept.iter().map(|&column| Arc::clone(&schema.get_fields()[column])).collect();
+            let projection = Type::group_type_builder(schema.name()).with_fields(fields).build()?;
+            RowIter::from_file_into(Box::new(reader)).project(Some(projection))
+        });
+        let rows = rows.map_err(bad)?;
+        let (path, last_timestamp) = (path.to_path_buf(), f64::NEG_INFINITY);
+        Ok(Self { path, rows, columns, units_a_second, number: 0, last_timestamp })
+    }
+
+    fn parse(&self, row: &ParquetRow) -> Result<Frame, RejectReason> {
+        let cells: Vec<&Field> = row.get_column_iter().map(|(_, field)| field).collect();
+        let cell = |column: usize| self.columns[column].and_then(|position| cells.get(position)).copied();
+        let missing = RejectReason::FieldCount;
+        let timestamp = timestamp(cell(0).ok_or(missing)?, self.units_a_second)?;
+        let can_id = can_id(cell(1).ok_or(missing)?)?;
+        let (payload, payload_length) = payload(cell(2).ok_or(missing)?)?;
+        let attack = cell(3).map_or(Ok(false), label)?;
+        Ok(Frame { timestamp, can_id, payload, payload_length, attack })
+    }
+}
+
+impl FrameSource for ParquetLog {
+    fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
+        while frames.len() < limit {
+            let next = guarded(|| self.rows.next().transpose());
+            let next = next.map_err(|problem| CanError::Parquet { path: self.path.clone(), problem });
+            let Some(row) = next? else { break };
+            self.number += 1;
+            let place = || Place::new(&self.path, self.number, row.to_string().as_bytes());
+            match self.parse(&row) {
+                Err(reason) => report.reject(reason, place),
+                Ok(frame) => {
+                    let is_long = usize::from(frame.payload_length) > PAYLOAD_BYTES;
+                    report.accept(&frame, if is_long { FrameKind::FlexibleDataRate } else { FrameKind::Data });
+                    if frame.timestamp < self.last_timestamp {
+                        report.backward(self.last_timestamp - frame.timestamp, place);
+                    }
+                    self.last_timestamp = frame.timestamp;
+                    frames.push(frame);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_time(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Damaged files make the reader of the format panic now and then: that is an error like any other.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("it is damaged".to_string()),
+    }
+}
+
+/// What a whole number in a column of timestamps counts.
+fn units_a_second(column: &Type) -> f64 {
+    match column.get_basic_info().logical_type_ref() {
+        Some(LogicalType::Timestamp(time)) if time.unit == TimeUnit::NANOS => 1e9,
+        _ => 1.0,
+    }
+}
+
+fn timestamp(field: &Field, units_a_second: f64) -> Result<f64, RejectReason> {
+    let seconds = match field {
+        Field::Double(value) => *value,
+        Field::Float(value) => f64::from(*value),
+        Field::Int(value) => f64::from(*value),
+        Field::Long(value) => *value as f64 / units_a_second,
+        Field::TimestampMillis(value) => *value as f64 / 1e3,
+        Field::TimestampMicros(value) => *value as f64 / 1e6,
+        Field::Str(text) => fields::timestamp(text.trim().as_bytes())?,
+        _ => return Err(RejectReason::TimestampNotANumber),
+    };
+    if seconds.is_finite() { Ok(seconds) } else { Err(RejectReason::TimestampNotFinite) }
+}
+
+/// A whole number of any width; `None` for anything else, and for negative ones.
+fn whole_number(field: &Field) -> Option<u64> {
+    match field {
+        Field::Byte(value) => u64::try_from(*value).ok(),
+        Field::Short(value) => u64::try_from(*value).ok(),
+        Field::Int(value) => u64::try_from(*value).ok(),
+        Field::Long(value) => u64::try_from(*value).ok(),
+        Field::UByte(value) => Some(u64::from(*value)),
+        Field::UShort(value) => Some(u64::from(*value)),
+        Field::UInt(value) => Some(u64::from(*value)),
+        Field::ULong(value) => Some(*value),
+        _ => None,
+    }
+}
+
+fn can_id(field: &Field) -> Result<u32, RejectReason> {
+    match field {
+        Field::Str(text) => fields::can_id(text.trim().as_bytes()),
+        Field::Bytes(bytes) => fields::can_id(bytes.data().trim_ascii()),
+        _ => {
+            let id = whole_number(field).ok_or(RejectReason::IdNotHex)?;
+            u32::try_from(id).ok().filter(|&id| id <= MAX_CAN_ID).ok_or(RejectReason::IdTooLarge)
+        }
+    }
+}
+
+fn payload(field: &Field) -> Result<fields::Payload, RejectReason> {
+    match field {
+        Field::Null => Ok(([0; PAYLOAD_BYTES], 0)),
+        Field::Str(text) if text.contains(' ') => fields::listed_payload(fields::words(text.as_bytes()), 16, FD_BYTES),
+        Field::Str(text) => fields::packed_payload(text.as_bytes(), FD_BYTES),
+        Field::Bytes(bytes) if bytes.len() <= FD_BYTES => {
+            let mut payload = [0; PAYLOAD_BYTES];
+            payload.iter_mut().zip(bytes.data()).for_each(|(target, &byte)| *target = byte);
+            Ok((payload, bytes.len() as u8))
+        }
+        Field::Bytes(_) => Err(RejectReason::TooManyBytes),
+        _ => Err(RejectReason::DataNotHex),
+    }
+}
+
+fn label(field: &Field) -> Result<bool, RejectReason> {
+    match field {
+        Field::Bool(value) => Ok(*value),
+        Field::Double(value) if *value == 0.0 || *value == 1.0 => Ok(*value == 1.0),
+        Field::Float(value) if *value == 0.0 || *value == 1.0 => Ok(*value == 1.0),
+        Field::Str(text) => super::can_train_and_test::label(text.trim().as_bytes()),
+        _ => match whole_number(field) {
+            Some(value @ (0 | 1)) => Ok(value == 1),
+            _ => Err(RejectReason::BadLabel),
+        },
+    }
+}

@@ -1,0 +1,133 @@
+//! A stretch of a large log, read by itself: so that several threads read one log.
+//!
+//! A piece holds the lines that begin within a range of bytes. What depends on the lines before it (the numbers of its
+//! lines, a step back in time at its first frame) is added when the piece before is known: [`Piece::follow`].
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use super::input::Input;
+use super::lines::Lines;
+use super::text_log::TextLog;
+use super::{Format, FrameSource, InjectionLabels, LineFormat, NoText, begins_like_parquet, recognise};
+use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
+use crate::error::CanError;
+use crate::frame::Frame;
+use crate::report::{Place, ReadReport};
+
+/// What was found in a stretch of a log.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Piece {
+    /// Counts of the piece. Until [`Piece::follow`] places are counted from its first line.
+    pub report: ReadReport,
+    /// Lines of the piece, blank ones too.
+    pub lines: u64,
+    /// Timestamp of its first frame, and where that is.
+    first: Option<(f64, Place)>,
+    /// Timestamp of its last frame.
+    pub last_timestamp: Option<f64>,
+    /// Time spent on reading from the disk.
+    pub read_time: Duration,
+}
+
+impl Piece {
+    /// Puts the piece behind `lines` other lines of its log, the last frame of which has `last_timestamp`.
+    pub fn follow(&mut self, lines: u64, last_timestamp: Option<f64>) {
+        let places = self.report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
+        places.chain(&mut self.report.first_backward).for_each(|place| place.line += lines);
+        if let Some((timestamp, mut place)) = self.first.take()
+            && let Some(last) = last_timestamp.filter(|&last| timestamp < last)
+        {
+            place.line += lines;
+            let report = &mut self.report;
+            report.backward_timestamps += 1;
+            let step_seconds = (last - timestamp).min(f64::MAX);
+            report.largest_backward_step_seconds = report.largest_backward_step_seconds.max(step_seconds);
+            report.first_backward = Some(place);
+        }
+    }
+}
+
+/// The format of a log that can be read in pieces: uncompressed, lines that stand alone, labels in the rows. `None` for
+/// any other log.
+///
+/// # Errors
+/// When the log cannot be opened, or is in no known format.
+pub fn format_of_pieces(path: &Path, format: Option<Format>) -> Result<Option<Format>, CanError> {
+    if format == Some(Format::Parquet) || begins_like_parquet(path) {
+        return Ok(None);
+    }
+    let input = Input::open(path)?;
+    if !input.is_plain_file() {
+        return Ok(None);
+    }
+    let format = match format {
+        Some(format) => format,
+        None => recognise(&Lines::new(input)?)?,
+    };
+    if !with_line_format!(format, lines_stand_alone()) {
+        return Ok(None);
+    }
+    let labelled_elsewhere =
+        matches!(format, Format::Candump | Format::CandumpAscii) && InjectionLabels::of(path)?.0.is_some();
+    Ok((!labelled_elsewhere).then_some(format))
+}
+
+fn lines_stand_alone<F: LineFormat>() -> bool {
+    F::LINES_STAND_ALONE
+}
+
+/// Clears `frames` and fills it with the frames of the lines that begin within `range`, of a log of `log_bytes` bytes.
+///
+/// # Errors
+/// When the log cannot be read, or has not that size any more.
+pub fn read_piece(
+    path: &Path,
+    format: Format,
+    range: Range<u64>,
+    log_bytes: u64,
+    frames: &mut Vec<Frame>,
+) -> Result<Piece, CanError> {
+    frames.clear();
+    let mut piece = with_line_format!(format, read(path, range, log_bytes, frames))?;
+    piece.last_timestamp = frames.last().map(|frame| frame.timestamp);
+    Ok(piece)
+}
+
+fn read<F: LineFormat>(
+    path: &Path,
+    range: Range<u64>,
+    log_bytes: u64,
+    frames: &mut Vec<Frame>,
+) -> Result<Piece, CanError> {
+    let mut format = F::default();
+    see_first_line(&mut format, path, 0..range.start, log_bytes)?;
+    let mut log = TextLog::new(Lines::within(path, range, log_bytes)?, format);
+    let mut piece = Piece::default();
+    log.read(usize::MAX, frames, &mut piece.report)?;
+    piece.first = log.take_first();
+    (piece.lines, piece.read_time) = (log.lines().count(), log.lines().read_time());
+    Ok(piece)
+}
+
+/// Shows the format the line that it would have seen first, if that is before the piece: a header says where the columns
+/// are.
+fn see_first_line(
+    format: &mut impl LineFormat,
+    path: &Path,
+    before: Range<u64>,
+    log_bytes: u64,
+) -> Result<(), CanError> {
+    if before.is_empty() {
+        return Ok(());
+    }
+    let mut lines = Lines::within(path, before, log_bytes)?;
+    while let Some(line) = lines.next_line()? {
+        if !line.too_long && !line.bytes.trim_ascii().is_empty() {
+            format.parse_line(line.bytes);
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! Frames from a stream that is still being written, such as `candump -L can0 |`: given out as soon as their line is whole.
+//!
+//! A log file is read in large blocks, and its format is found by looking at many lines. Here nobody waits for more than
+//! the next line: lines are held until one is a frame in some format, or an error frame, and that decides. Where none comes,
+//! headers and comments decide as in a file. Lines that are nothing in any format are counted and passed over, however many
+//! there are.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+
+use super::recognise::{best_format, settled_format};
+use super::unreadable::unknown_format;
+use super::{Format, LineFormat, MAX_LINE_BYTES, Row, candump_ascii};
+use crate::error::CanError;
+use crate::frame::Frame;
+use crate::report::{Place, ReadReport, RejectReason};
+
+/// Bytes asked for at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Lines held while the format is not known: what a header or a first few comments take.
+const LINES_HELD: usize = 64;
+
+/// Reads one line in a format that was chosen while running.
+type Parser = Box<dyn FnMut(&[u8]) -> Row + Send>;
+
+/// Frames of a stream, as they come.
+pub struct StreamReader<R> {
+    input: R,
+    origin: PathBuf,
+    /// Bytes read and not given out yet: the beginning of a line.
+    rest: Vec<u8>,
+    block: Vec<u8>,
+    /// The line at hand was longer than any row, and its end has not come yet.
+    skipping: bool,
+    parser: Option<(Format, Parser)>,
+    held: Vec<Vec<u8>>,
+    line_number: u64,
+    last_timestamp: f64,
+    report: ReadReport,
+}
+
+impl<R: Read> StreamReader<R> {
+    /// The frames of `input`, which messages call `origin`; its format is recognised unless one is forced.
+    pub fn new(input: R, origin: &Path, format: Option<Format>) -> Self {
+        Self {
+            input,
+            origin: origin.to_path_buf(),
+            rest: Vec::new(),
+            block: vec![0; READ_BYTES],
+            skipping: false,
+            parser: format.map(|format| (format, parser(format))),
+            held: Vec::new(),
+            line_number: 0,
+            last_timestamp: f64::NEG_INFINITY,
+            report: ReadReport::default(),
+        }
+    }
+
+    /// Clears `frames`, waits for more of the stream as long as the input does, and fills in the frames of the lines
+    /// that are whole now: perhaps none. `false` at the end.
+    ///
+    /// # Errors
+    /// When the stream cannot be read on, or ended without a line that a known format reads.
+    pub fn read_available(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
+        frames.clear();
+        let count = loop {
+            match self.input.read(&mut self.block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(source) => return Err(CanError::Read { path: self.origin.clone(), source }),
+                Ok(count) => break count,
+            }
+        };
+        if count == 0 {
+            self.finish(frames)?;
+            return Ok(false);
+        }
+        let block = std::mem::take(&mut self.block);
+        let mut bytes = &block[..count];
+        while let Some(length) = memchr(b'\n', bytes) {
+            self.end_line(&bytes[..length], frames);
+            bytes = &bytes[length + 1..];
+        }
+        self.keep(bytes, frames);
+        self.block = block;
+        // Waiting for other lines would be in vain: a bus never ends.
+        match self.held.iter().find(|line| candump_ascii::lacks_times(line)) {
+            Some(line) if self.parser.is_none() => Err(unknown_format(&self.origin, line)),
+            _ => Ok(true),
+        }
+    }
+
+    /// What was seen so far. Lines that are held for recognition are not in it yet.
+    pub fn report(&self) -> &ReadReport {
+        &self.report
+    }
+
+    /// The format, once it is known.
+    pub fn format(&self) -> Option<Format> {
+        self.parser.as_ref().map(|(format, _)| *format)
+    }
+
+    /// The last bytes of a line have come.
+    fn end_line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
+        if self.skipping {
+            self.skipping = false;
+            return;
+        }
+        if self.rest.is_empty() {
+            return self.line(bytes, frames);
+        }
+        let mut line = std::mem::take(&mut self.rest);
+        line.extend_from_slice(bytes);
+        self.line(&line, frames);
+        line.clear();
+        self.rest = line;
+    }
+
+    /// The beginning of a line: kept until its end comes, unless it is longer than any row.
+    fn keep(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
+        if self.skipping {
+            return;
+        }
+        self.rest.extend_from_slice(bytes);
+        if self.rest.len() > MAX_LINE_BYTES {
+            let line = std::mem::take(&mut self.rest);
+            self.line(&line, frames);
+            self.skipping = true;
+        }
+    }
+
+    fn finish(&mut self, frames: &mut Vec<Frame>) -> Result<(), CanError> {
+        let line = std::mem::take(&mut self.rest);
+        if !line.is_empty() {
+            self.line(&line, frames);
+        }
+        if self.line_number == 0 && self.held.is_empty() {
+            return Err(CanError::EmptyStream { path: self.origin.clone() });
+        }
+        if self.parser.is_none()
+            && let Some(format) = best_format(&self.head())
+        {
+            self.decide(Some(format), frames);
+        }
+        if self.parser.is_some() {
+            return Ok(());
+        }
+        // Lines that were given up are in the report.
+        let given_up = self.report.rejected.values().flat_map(|found| &found.first).min_by_key(|place| place.line);
+        let first = given_up.map(|place| place.text.as_bytes()).or(self.held.first().map(Vec::as_slice));
+        Err(unknown_format(&self.origin, first.unwrap_or_default()))
+    }
+
+    fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
+        let is_first = self.line_number == 0 && self.held.is_empty();
+        // A byte order mark, as some editors write.
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").filter(|_| is_first).unwrap_or(bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        if self.parser.is_some() {
+            return self.parse(bytes, frames);
+        }
+        self.held.push(bytes[..bytes.len().min(MAX_LINE_BYTES + 1)].to_vec());
+        match settled_format(&self.head()) {
+            None if self.held.len() < LINES_HELD => {}
+            None => self.decide(best_format(&self.head()), frames),
+            format => self.decide(format, frames),
+        }
+    }
+
+    /// The lines that are held.
+    fn head(&self) -> Vec<&[u8]> {
+        self.held.iter().map(Vec::as_slice).collect()
+    }
+
+    /// The format of the lines that are held, or that they are of none.
+    fn decide(&mut self, format: Option<Format>, frames: &mut Vec<Frame>) {
+        self.parser = format.map(|format| (format, parser(format)));
+        for line in std::mem::take(&mut self.held) {
+            match self.parser.is_some() {
+                true => self.parse(&line, frames),
+                false => self.reject(RejectReason::NotARow, &line),
+            }
+        }
+    }
+
+    fn parse(&mut self, line: &[u8], frames: &mut Vec<Frame>) {
+        let row = match &mut self.parser {
+            _ if line.len() > MAX_LINE_BYTES => Row::Rejected(RejectReason::LineTooLong),
+            _ if line.trim_ascii().is_empty() => {
+                self.line_number += 1;
+                return;
+            }
+            Some((_, parser)) => parser(line),
+            None => Row::Rejected(RejectReason::NotARow),
+        };
+        match row {
+            Row::Rejected(reason) => return self.reject(reason, line),
+            Row::ErrorFrame => {
+                self.report.rows += 1;
+                self.report.error_frames += 1;
+            }
+            Row::Skipped => self.report.skipped_lines += 1,
+            Row::Frame(frame, kind) => {
+                self.report.accept(&frame, kind);
+                if frame.timestamp < self.last_timestamp {
+                    let (number, origin) = (self.line_number + 1, &self.origin);
+                    let step_seconds = self.last_timestamp - frame.timestamp;
+                    self.report.backward(step_seconds, || Place::new(origin, number, line));
+                }
+                self.last_timestamp = frame.timestamp;
+                frames.push(frame);
+            }
+        }
+        self.line_number += 1;
+    }
+
+    fn reject(&mut self, reason: RejectReason, line: &[u8]) {
+        self.line_number += 1;
+        let (number, origin) = (self.line_number, &self.origin);
+        self.report.reject(reason, || Place::new(origin, number, line));
+    }
+}
+
+fn parser(format: Format) -> Parser {
+    use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
+    match format {
+        Format::CanTrainAndTest => boxed::<can_train_and_test::CanTrainAndTest>(),
+        Format::Candump => boxed::<candump::Candump>(),
+        Format::CandumpAscii => boxed::<candump_ascii::CandumpAscii>(),
+        Format::CarHacking => boxed::<car_hacking::CarHacking>(),
+        Format::Challenge2020 => boxed::<challenge_2020::Challenge2020>(),
+        Format::Asc => boxed::<asc::Asc>(),
+        Format::Parquet => boxed::<super::NoText>(),
+    }
+}
+
+fn boxed<F: LineFormat + 'static>() -> Parser {
+    let mut format = F::default();
+    Box::new(move |line| format.parse_line(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives out a few bytes at a time, as a pipe does.
+    struct Drip<'a>(&'a [u8], usize);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn read_all(text: &[u8], step: usize) -> (Vec<u32>, ReadReport, Option<Format>) {
+        let mut reader = StreamReader::new(Drip(text, step), Path::new("standard input"), None);
+        let (mut frames, mut ids) = (Vec::new(), Vec::new());
+        while reader.read_available(&mut frames).unwrap() {
+            ids.extend(frames.iter().map(|frame| frame.can_id));
+        }
+        ids.extend(frames.iter().map(|frame| frame.can_id));
+        (ids, reader.report().clone(), reader.format())
+    }
+
+    #[test]
+    fn frames_come_out_however_the_bytes_come_in() {
+        let text = b"interface can0 is up\n(1.0) can0 111#00\n\nxyz\n(1.1) can0 222#11\r\n(1.05) can0 333#";
+        for step in [1, 7, 1000] {
+            let (ids, report, format) = read_all(text, step);
+            assert_eq!((ids, format), (vec![0x111, 0x222, 0x333], Some(Format::Candump)), "{step} bytes at a time");
+            assert_eq!((report.frames, report.rejected_rows(), report.backward_timestamps), (3, 2, 1));
+            let places: Vec<u64> = report.rejected.values().flat_map(|r| r.first.iter().map(|p| p.line)).collect();
+            assert!(places.contains(&1) && places.contains(&4), "{places:?}");
+        }
+    }
+
+    /// A bus that never ends, as `candump can0` prints it.
+    struct Bus;
+
+    impl Read for Bus {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let line = b"  can0  123   [2]  00 11\n";
+            buffer[..line.len()].copy_from_slice(line);
+            Ok(line.len())
+        }
+    }
+
+    #[test]
+    fn a_bus_without_times_is_refused_at_its_first_line() {
+        let mut reader = StreamReader::new(Bus, Path::new("standard input"), None);
+        let error = reader.read_available(&mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
+    }
+
+    #[test]
+    fn a_header_decides_the_columns() {
+        let text = b"timestamp,arbitration_id,data_field,attack\n1.0,7DF,0011,1\n";
+        let (ids, report, format) = read_all(text, 3);
+        assert_eq!((ids, format, report.attack_frames), (vec![0x7DF], Some(Format::CanTrainAndTest), 1));
+    }
+
+    #[test]
+    fn headers_and_error_frames_alone_are_a_format() {
+        let header = b"timestamp,arbitration_id,data_field,attack\n";
+        let (_, report, format) = read_all(header, 7);
+        assert_eq!((report.skipped_lines, format), (1, Some(Format::CanTrainAndTest)));
+        let errors = b"(1.0) can0 20000004#0000000000000000\n(1.1) can0 20000004#0000000000000000";
+        let (_, report, format) = read_all(errors, 7);
+        assert_eq!((report.error_frames, report.rejected_rows(), format), (2, 0, Some(Format::Candump)));
+        let (_, report, format) = read_all(b"date Mon Jan 1\nbase hex  timestamps absolute\n// nothing", 7);
+        assert_eq!((report.skipped_lines, format), (3, Some(Format::Asc)));
+    }
+
+    #[test]
+    fn a_lot_of_garbage_is_passed_over_in_little_memory() {
+        let mut text = b"garbage\n".repeat(200);
+        text.extend(std::iter::repeat_n(b'x', 3 * MAX_LINE_BYTES));
+        text.extend_from_slice(b"\n(1.0) can0 111#00\n");
+        text.extend(std::iter::repeat_n(b'x', 3 * MAX_LINE_BYTES));
+        text.extend_from_slice(b"\n(1.1) can0 222#00\n");
+        let (ids, report, _) = read_all(&text, 4096);
+        assert_eq!((ids, report.rejected_rows()), (vec![0x111, 0x222], 202));
+    }
+
+    #[test]
+    fn a_stream_of_no_format_says_how_it_begins() {
+        let mut reader = StreamReader::new(&b"hello\nworld\n"[..], Path::new("standard input"), None);
+        let mut frames = Vec::new();
+        assert!(reader.read_available(&mut frames).unwrap());
+        let error = reader.read_available(&mut frames).unwrap_err().to_string();
+        assert!(error.contains("hello") && error.contains("standard input"), "{error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What is said of a log of which nothing could be read.
+
+use std::path::Path;
+
+use super::{Format, can_train_and_test, candump_ascii};
+use crate::error::CanError;
+use crate::report::{Place, ReadReport, RejectReason, Rejections};
+
+/// Characters of a line that are quoted.
+const TEXT_KEPT: usize = 80;
+
+/// Names of the formats that this program reads.
+pub fn known_formats() -> String {
+    let is_read = |format: &Format| *format != Format::Parquet || cfg!(feature = "parquet");
+    Format::ALL.into_iter().filter(is_read).map(Format::name).collect::<Vec<_>>().join(", ")
+}
+
+/// A log that begins with `first_line` is in no known format.
+pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
+    let head = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
+    // A header of known names says more than that no format fits.
+    let lacking = can_train_and_test::lacking_columns(first_line);
+    let reason = match lacking {
+        Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
+        None if candump_ascii::lacks_times(first_line) => {
+            ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
+        }
+        None => String::new(),
+    };
+    CanError::UnknownFormat {
+        path: path.to_path_buf(),
+        first_line: String::from_utf8_lossy(head).chars().take(TEXT_KEPT).collect(),
+        reason,
+        known: known_formats(),
+    }
+}
+
+/// The error of a log that has come to its end, if it has rows and not one of them could be read. `format` is what it was
+/// read as, `forced` whether that was asked for.
+pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, forced: bool) -> Option<CanError> {
+    if report.rows == 0 || report.rejected_rows() < report.rows {
+        return None;
+    }
+    let (_, most) = report.rejected.iter().max_by_key(|(_, rejections)| rejections.count)?;
+    let reasons: Vec<String> =
+        report.rejected.iter().map(|(reason, found)| format!("{} {reason}", found.count)).collect();
+    let header = report.rejected.get(&RejectReason::HeaderLacksColumn).and_then(|found| found.first.first());
+    // Of a long header the last names are not known here.
+    let header = header.filter(|header| header.text.chars().count() < TEXT_KEPT);
+    let lacking = header.and_then(|header| can_train_and_test::lacking_columns(header.text.as_bytes()));
+    let advice = match lacking {
+        Some(columns) => format!("the header needs a column {columns}"),
+        None if place_of(most).is_some_and(|place| candump_ascii::lacks_times(place.text.as_bytes())) => {
+            "candump wrote these rows without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
+        }
+        None if forced => {
+            let known = known_formats();
+            format!("drop --format to have the format recognised, or give the log's own; known formats: {known}")
+        }
+        None => format!("mend the log, or force its format with --format; known formats: {}", known_formats()),
+    };
+    let format = format.map_or("a known format", Format::name);
+    let place = place_of(most);
+    let first = place.map_or(String::new(), |place| format!(", the first at line {}: {:?}", place.line, place.text));
+    let problem = format!("{} rows could be read as {format}: {}{first}", report.rows, reasons.join(", "));
+    Some(CanError::NothingRead { path: path.to_path_buf(), problem, advice })
+}
+
+/// The place of the first of these rows.
+fn place_of(rejections: &Rejections) -> Option<&Place> {
+    rejections.first.first()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_told_what_it_lacks() {
+        let error = unknown_format(Path::new("a.csv"), b"timestamp,arbitration_id,foo").to_string();
+        assert!(error.contains("lacks a column data_field (or data, payload)"), "{error}");
+        let error = unknown_format(Path::new("a.csv"), b"hello").to_string();
+        assert!(!error.contains("lacks") && error.contains("\"hello\""), "{error}");
+        assert_eq!(error.contains("parquet"), cfg!(feature = "parquet"), "{error}");
+    }
+
+    #[test]
+    fn candump_without_times_is_told_the_option_that_writes_them() {
+        let row = b"  vcan0  044   [5]  2A 36 6C 2B BA";
+        let error = unknown_format(Path::new("a.log"), row).to_string();
+        assert!(error.contains("without times: record with `candump -L can0`"), "{error}");
+        let mut report = ReadReport::default();
+        report.reject(RejectReason::NotARow, || Place::new(Path::new("a.log"), 1, row));
+        let error = nothing_read(Path::new("a.log"), &report, Some(Format::Candump), true).unwrap().to_string();
+        assert!(error.contains("candump -L"), "{error}");
+    }
+
+    #[test]
+    fn only_a_log_without_any_row_that_was_read_is_an_error() {
+        let path = Path::new("a.log");
+        let mut report = ReadReport::default();
+        assert!(nothing_read(path, &report, None, false).is_none(), "a header alone");
+        report.reject(RejectReason::NotARow, || Place::new(path, 1, b"(1.0) can0 111#00"));
+        let error = nothing_read(path, &report, Some(Format::CandumpAscii), true).unwrap().to_string();
+        assert!(error.contains("candump-ascii") && error.contains("drop --format"), "{error}");
+        assert!(error.contains("the first at line 1: \"(1.0) can0 111#00\""), "{error}");
+        report.error_frames += 1;
+        report.rows += 1;
+        assert!(nothing_read(path, &report, Some(Format::Candump), false).is_none(), "an error frame was read");
+    }
+}

@@ -1,0 +1,309 @@
+//! One drive: messages are released, wait for the bus, and win it by priority; an attacker may take part.
+//!
+//! Time is in whole nanoseconds from the drive's beginning. A message has one mailbox: if the bus was too busy
+//! to take a frame before the next of the same ID is released, the older one is lost, as in a real controller.
+
+use std::collections::VecDeque;
+
+use super::attack::{AttackKind, Episode, Injection, Intensity, Verdict};
+use super::bus::{Message, Sending};
+use super::messages::MESSAGES;
+use super::random::{Purpose, Stream};
+use super::vehicle::{State, Vehicle};
+use super::wire::{BIT_NANOSECONDS, frame_bits};
+use crate::frame::{Frame, PAYLOAD_BYTES};
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLISECOND;
+/// Frames in one burst of a sporadic message, and the time between them.
+const BURST_FRAMES: u64 = 3;
+const BURST_GAP: u64 = 30 * MILLISECOND;
+
+/// What a drive is to be.
+#[derive(Debug, Clone)]
+pub struct DrivePlan {
+    /// Seed of the car: clocks of its control units.
+    pub seed: u64,
+    /// Which drive of that car.
+    pub number: u64,
+    /// Seconds of the log's clock at the drive's beginning.
+    pub begins_at_seconds: u64,
+    /// Frames to record.
+    pub frames: u64,
+    /// Kinds and intensities of the attacks, in turn; none in an attack-free drive.
+    pub attacks: Vec<(AttackKind, Intensity)>,
+}
+
+/// A recorded drive.
+pub struct Drive {
+    pub frames: Vec<Frame>,
+    /// Attacks within it.
+    pub episodes: Vec<Episode>,
+}
+
+/// Simulates a drive. The same plan gives the same drive.
+pub fn simulate_drive(plan: &DrivePlan) -> Drive {
+    Simulation::new(plan).run(plan)
+}
+
+/// A frame that waits for the bus.
+#[derive(Clone, Copy)]
+struct Waiting {
+    payload: [u8; PAYLOAD_BYTES],
+    index: u64,
+    attack: bool,
+}
+
+struct Simulation {
+    drive: Stream,
+    schedule: Vec<Schedule>,
+    mailboxes: Vec<Option<Waiting>>,
+    vehicle: Vehicle,
+    attacker: Attacker,
+    /// Suppressed frames whose place on the bus has not been taken yet.
+    missing: u64,
+    frames: Vec<Frame>,
+    began_nanoseconds: Vec<u64>,
+}
+
+struct Attacker {
+    random: Stream,
+    attacks: Vec<(AttackKind, Intensity)>,
+    /// Past, present and the next episode; the last one is the one that counts.
+    episodes: Vec<Episode>,
+    begun: bool,
+    /// The car when the episode began.
+    frozen: Option<State>,
+    planned: VecDeque<Injection>,
+}
+
+impl Simulation {
+    fn new(plan: &DrivePlan) -> Simulation {
+        let car = Stream::new(plan.seed);
+        let drive = car.child(plan.number);
+        let attacker = Attacker {
+            random: drive.purpose(Purpose::AttackSchedule),
+            attacks: plan.attacks.clone(),
+            episodes: vec![],
+            begun: false,
+            frozen: None,
+            planned: VecDeque::new(),
+        };
+        Simulation {
+            drive,
+            schedule: MESSAGES.iter().map(|message| Schedule::new(message, car, drive)).collect(),
+            mailboxes: vec![None; MESSAGES.len()],
+            vehicle: Vehicle::new(drive),
+            attacker,
+            missing: 0,
+            frames: Vec::with_capacity(plan.frames as usize),
+            began_nanoseconds: Vec::with_capacity(plan.frames as usize),
+        }
+    }
+
+    fn run(mut self, plan: &DrivePlan) -> Drive {
+        let mut now = 0;
+        while (self.frames.len() as u64) < plan.frames {
+            self.attacker.advance(now, &mut self.vehicle, &self.frames, &self.began_nanoseconds);
+            self.release_until(now);
+            now = match self.arbitrate(now) {
+                Some((can_id, waiting, length)) => self.send(now, plan, can_id, waiting, length),
+                None => self.next_event(now),
+            };
+        }
+        let end = now;
+        let mut episodes = self.attacker.episodes;
+        episodes.retain(|episode| episode.start_nanoseconds < end);
+        Drive { frames: self.frames, episodes }
+    }
+
+    /// Puts every frame that its sender has ready by now into its mailbox.
+    fn release_until(&mut self, now: u64) {
+        while let Some((number, at)) = self.earliest_release().filter(|(_, at)| *at <= now) {
+            let (message, index) = (&MESSAGES[number], self.schedule[number].index);
+            self.schedule[number].advance();
+            let noise = self.drive.purpose(Purpose::Noise).child(number as u64);
+            let state = self.vehicle.at(at);
+            let payload = message.encode(state, index, noise);
+            let verdict = self.attacker.judge(message, index, at, state, noise);
+            match verdict {
+                Verdict::Send => self.mailboxes[number] = Some(Waiting { payload, index, attack: false }),
+                Verdict::Replace(payload) => self.mailboxes[number] = Some(Waiting { payload, index, attack: true }),
+                Verdict::Suppress => self.missing += 1,
+            }
+        }
+    }
+
+    /// The waiting frame with the lowest ID; of equals, the sender's own goes before the attacker's.
+    fn arbitrate(&mut self, now: u64) -> Option<(u32, Waiting, u8)> {
+        let own = self.mailboxes.iter().position(Option::is_some);
+        let injected = self.attacker.planned.front().filter(|injection| injection.due_nanoseconds <= now).copied();
+        match (own, injected) {
+            (Some(number), injected) if injected.is_none_or(|other| MESSAGES[number].can_id <= other.can_id) => {
+                let message = &MESSAGES[number];
+                self.mailboxes[number].take().map(|waiting| (message.can_id, waiting, message.length))
+            }
+            (_, Some(injection)) => {
+                self.attacker.planned.pop_front();
+                let waiting = Waiting { payload: injection.payload, index: 0, attack: true };
+                Some((injection.can_id, waiting, injection.length))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends a frame and returns when the bus is free again.
+    fn send(&mut self, now: u64, plan: &DrivePlan, can_id: u32, waiting: Waiting, length: u8) -> u64 {
+        let Waiting { payload, index, attack } = waiting;
+        let free = now + u64::from(frame_bits(can_id, &payload, length)) * BIT_NANOSECONDS;
+        let microseconds = plan.begins_at_seconds * 1_000_000 + free / 1_000;
+        // A suppressed frame leaves no frame to label: the one that comes in its place tells of it.
+        let stands_for_missing = !attack && self.missing > 0;
+        self.missing -= u64::from(stands_for_missing);
+        self.frames.push(Frame {
+            timestamp: microseconds as f64 / 1e6,
+            can_id,
+            payload: masked(payload, length),
+            payload_length: length,
+            attack: attack || stands_for_missing,
+        });
+        self.began_nanoseconds.push(now);
+        if !attack && let Some(number) = MESSAGES.iter().position(|message| message.can_id == can_id) {
+            let noise = self.drive.purpose(Purpose::AttackFrames).child(number as u64);
+            let state = self.vehicle.at(now);
+            self.attacker.follow(&MESSAGES[number], index, free, state, noise);
+        }
+        free
+    }
+
+    /// The bus is idle: when something happens next.
+    fn next_event(&self, now: u64) -> u64 {
+        let release = self.earliest_release().map(|(_, at)| at);
+        let injection = self.attacker.planned.front().map(|injection| injection.due_nanoseconds);
+        release.into_iter().chain(injection).min().unwrap_or(now).max(now + 1)
+    }
+
+    fn earliest_release(&self) -> Option<(usize, u64)> {
+        let releases =
+            self.schedule.iter().enumerate().map(|(number, schedule)| (number, schedule.release_nanoseconds));
+        releases.min_by_key(|(_, at)| *at)
+    }
+}
+
+impl Attacker {
+    /// Begins and ends episodes.
+    fn advance(&mut self, now: u64, vehicle: &mut Vehicle, history: &[Frame], began_nanoseconds: &[u64]) {
+        if self.attacks.is_empty() {
+            return;
+        }
+        match self.episodes.last() {
+            Some(episode) if now < episode.start_nanoseconds => {}
+            Some(episode) if now < episode.end_nanoseconds => {
+                if !self.begun {
+                    self.begun = true;
+                    self.frozen = Some(*vehicle.at(episode.start_nanoseconds));
+                    let random = self.random.child(self.episodes.len() as u64);
+                    self.planned = episode.prepared(random, history, began_nanoseconds).into();
+                }
+            }
+            last => {
+                // What was not sent in time is dropped, and the next episode is planned.
+                let after = last.map_or(2 * SECOND, |episode| episode.end_nanoseconds);
+                let number = self.episodes.len() as u64;
+                let random = self.random.child(u64::MAX - number);
+                let start = after + (random.between(0, 1.5, 3.5) * SECOND as f64) as u64;
+                let end = start + (random.between(1, 1.0, 2.5) * SECOND as f64) as u64;
+                let (kind, intensity) = self.attacks[number as usize % self.attacks.len()];
+                self.episodes.push(Episode::new(kind, intensity, (start, end), random.child(2)));
+                self.planned.clear();
+                self.begun = false;
+            }
+        }
+    }
+
+    fn judge(&self, message: &Message, index: u64, at: u64, state: &State, noise: Stream) -> Verdict {
+        match (self.episodes.last(), &self.frozen) {
+            (Some(episode), Some(frozen)) if self.begun => episode.judge(message, index, at, state, frozen, noise),
+            _ => Verdict::Send,
+        }
+    }
+
+    /// Plans what is to follow a frame that was sent.
+    fn follow(&mut self, message: &Message, index: u64, sent: u64, state: &State, noise: Stream) {
+        let Some(episode) = self.episodes.last().filter(|_| self.begun) else { return };
+        for injection in episode.follow_up(message, index, sent, state, noise) {
+            let place = self.planned.partition_point(|other| other.due_nanoseconds <= injection.due_nanoseconds);
+            self.planned.insert(place, injection);
+        }
+    }
+}
+
+/// When the frames of one message are handed to the bus.
+struct Schedule {
+    sending: Sending,
+    random: Stream,
+    phase_nanoseconds: u64,
+    period_nanoseconds: u64,
+    /// Beginning of the current burst of a sporadic message.
+    burst_nanoseconds: u64,
+    index: u64,
+    release_nanoseconds: u64,
+}
+
+impl Schedule {
+    fn new(message: &Message, car: Stream, drive: Stream) -> Schedule {
+        // A control unit's clock is a little fast or slow, at most 0.01 %, in all drives of a car.
+        let drift = car.purpose(Purpose::ClockDrift).between(message.sender as u64, -1e-4, 1e-4);
+        let id = u64::from(message.can_id);
+        let (period_nanoseconds, random) = match message.sending {
+            Sending::Periodic { milliseconds } => {
+                ((f64::from(milliseconds) * 1e6 * (1.0 + drift)) as u64, drive.purpose(Purpose::Jitter).child(id))
+            }
+            Sending::Sporadic { cause, .. } => (0, drive.purpose(Purpose::Event).child(u64::from(cause))),
+        };
+        let phase = drive.purpose(Purpose::Phase).below(id, period_nanoseconds as usize + 1) as u64;
+        let mut schedule = Schedule {
+            sending: message.sending,
+            random,
+            phase_nanoseconds: phase,
+            period_nanoseconds,
+            burst_nanoseconds: 0,
+            index: 0,
+            release_nanoseconds: 0,
+        };
+        schedule.plan();
+        schedule
+    }
+
+    fn advance(&mut self) {
+        self.index += 1;
+        self.plan();
+    }
+
+    fn plan(&mut self) {
+        self.release_nanoseconds = match self.sending {
+            Sending::Periodic { .. } => self.phase_nanoseconds + self.index * self.period_nanoseconds + self.jitter(),
+            Sending::Sporadic { seconds, delay_milliseconds, .. } => {
+                if self.index.is_multiple_of(BURST_FRAMES) {
+                    let wait = self.random.between(self.index, 0.3, 1.7) * f64::from(seconds);
+                    self.burst_nanoseconds += (wait * SECOND as f64) as u64;
+                }
+                let delay = u64::from(delay_milliseconds) * MILLISECOND;
+                self.burst_nanoseconds + self.index % BURST_FRAMES * BURST_GAP + delay
+            }
+        };
+    }
+
+    /// Up to 2 % of the period late; one frame in a hundred up to a quarter.
+    fn jitter(&self) -> u64 {
+        let random = self.random.child(self.index);
+        let share = if random.uniform(0) < 0.01 { 0.25 } else { 0.02 };
+        (random.uniform(1) * share * self.period_nanoseconds as f64) as u64
+    }
+}
+
+/// A payload with zeros where the frame has no bytes.
+fn masked(mut payload: [u8; PAYLOAD_BYTES], length: u8) -> [u8; PAYLOAD_BYTES] {
+    payload[usize::from(length)..].fill(0);
+    payload
+}

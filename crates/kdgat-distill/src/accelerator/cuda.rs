@@ -1,0 +1,124 @@
+//! A GPU: copies on a stream of their own out of page-locked memory, everything ordered by events.
+//!
+//! Weights are allocated from the pool of the *student's* stream. The caching allocator keeps a pool for each stream,
+//! so memory of the copy stream's own pool would never be the student's to use between visits.
+
+use std::sync::Arc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
+use crate::order::Stream;
+use crate::targets::Targets;
+use kdgat_torch::device::{self, DeviceError, Event, PinnedBlock, StreamGuard};
+
+/// A CUDA device.
+#[derive(Debug)]
+pub struct Cuda {
+    device: Device,
+    student: device::Stream,
+    teacher: device::Stream,
+    copy: device::Stream,
+}
+
+impl Cuda {
+    /// Called on the student's thread, whose current stream is taken for the student's. The teacher computes on the same one,
+    /// between the student's steps.
+    pub fn new(device: Device) -> Result<Self, AcceleratorError> {
+        let student = device::Stream::current(device)?;
+        Ok(Self { device, student, teacher: student, copy: device::Stream::from_pool(device, false)? })
+    }
+
+    /// Drives the device like [`Self::new`], with a stream of its own for the teacher: for tests that each rule of order is needed.
+    pub fn with_own_stream(device: Device) -> Result<Self, AcceleratorError> {
+        Ok(Self { teacher: device::Stream::from_pool(device, false)?, ..Self::new(device)? })
+    }
+
+    /// The stream that `stream` stands for.
+    pub fn stream(&self, stream: Stream) -> &device::Stream {
+        match stream {
+            Stream::Student => &self.student,
+            Stream::Teacher => &self.teacher,
+            Stream::Copy => &self.copy,
+        }
+    }
+}
+
+impl Accelerator for Cuda {
+    type Event = Arc<Event>;
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
+        let (block, not_page_locked) = match PinnedBlock::new(bytes, self.device) {
+            Err(DeviceError::PinningRefused { reason, .. }) => (PinnedBlock::ordinary(bytes)?, Some(reason)),
+            outcome => (outcome?, None),
+        };
+        Ok(HostBlock { tensor: block.tensor(0, &[bytes as i64], Kind::Uint8)?, not_page_locked })
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {
+        let _students_pool = StreamGuard::enter(&self.student)?;
+        Ok(Tensor::f_empty([bytes as i64], (Kind::Uint8, self.device))?)
+    }
+
+    fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
+        let _copies = StreamGuard::enter(&self.copy)?;
+        Ok(device::copy(to, from, true)?)
+    }
+
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        Ok(self.copy.synchronize()?)
+    }
+
+    fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
+        Ok(StreamGuard::enter(&self.teacher)?)
+    }
+
+    fn record(&mut self, stream: Stream) -> Result<Arc<Event>, AcceleratorError> {
+        let mut event = Event::new(self.device, true)?;
+        event.record(self.stream(stream))?;
+        Ok(Arc::new(event))
+    }
+
+    fn wait(&mut self, stream: Stream, event: &Arc<Event>) -> Result<(), AcceleratorError> {
+        Ok(event.wait(self.stream(stream))?)
+    }
+
+    fn elapsed_ms(&self, from: &Arc<Event>, to: &Arc<Event>) -> Option<f64> {
+        if !to.is_done().ok()? {
+            return None;
+        }
+        Some(to.elapsed(from).ok()?.as_secs_f64() * 1e3)
+    }
+
+    fn student_takes(events: &[Arc<Event>], targets: &Targets) -> Result<(), AcceleratorError> {
+        for (_, tensor) in &targets.tensors {
+            let stream = device::Stream::current(tensor.device())?;
+            for event in events {
+                event.wait(&stream)?;
+            }
+            device::record_stream(tensor, &stream)?;
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryState {
+        let Ok(memory) = device::device_memory(self.device) else { return MemoryState::default() };
+        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        // What torch's allocator caches is free for the teacher, too.
+        let free_without_tensors = memory.usable_bytes();
+        MemoryState {
+            free_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.allocated))),
+            free_at_peak_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.peak_allocated))),
+            allocated_bytes: Some(bytes(memory.allocated)),
+            peak_bytes: Some(bytes(memory.peak_allocated)),
+        }
+    }
+}

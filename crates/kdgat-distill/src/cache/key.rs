@@ -1,0 +1,132 @@
+//! What a cache of targets belongs to: content, never names or shapes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::targets::TargetLayout;
+
+/// How values are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Exactly as the teacher gave them.
+    F32,
+    /// Rounded to half precision; live targets are rounded too, so that a loss does not depend on what is cached.
+    F16,
+}
+
+impl Precision {
+    /// The name as users type it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
+/// The graphs whose targets are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreShape {
+    /// Digest of the store of graphs.
+    pub dataset_digest: String,
+    /// Nodes of every graph of the store: the size of its record.
+    pub node_counts: Vec<u32>,
+    /// The graphs that will be asked for, if not all: what a complete cache has to hold.
+    pub used: Option<Vec<u64>>,
+}
+
+/// Everything that targets depend on. Two caches with one key hold the same values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheKey {
+    /// Digest of the teacher's weights.
+    pub teacher_weights: String,
+    /// The teacher's architecture, as JSON with sorted keys.
+    pub architecture: String,
+    /// Digest of the store of graphs.
+    pub dataset: String,
+    /// Features that the teacher reads, in words.
+    pub features: String,
+    /// Targets, in words.
+    pub targets: String,
+    /// Precision of the values.
+    pub precision: Precision,
+    /// Digest of the graphs' node counts: where each record lies.
+    pub node_counts: String,
+}
+
+impl CacheKey {
+    /// The key of a teacher's targets for the graphs of `shape`.
+    pub fn new(
+        teacher_weights: &str,
+        architecture: &str,
+        features: &str,
+        targets: &TargetLayout,
+        precision: Precision,
+        shape: &StoreShape,
+    ) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for count in &shape.node_counts {
+            hasher.update(&count.to_le_bytes());
+        }
+        Self {
+            teacher_weights: teacher_weights.to_string(),
+            architecture: architecture.to_string(),
+            dataset: shape.dataset_digest.clone(),
+            features: features.to_string(),
+            targets: targets.describe(),
+            precision,
+            node_counts: hasher.finalize().to_hex().to_string(),
+        }
+    }
+
+    /// What differs between a cache that was found (`self`) and the one that is needed: name, found, needed.
+    pub fn differences(&self, needed: &Self) -> Vec<(&'static str, String, String)> {
+        let precision = (self.precision.as_str().to_string(), needed.precision.as_str().to_string());
+        let pairs = [
+            ("teacher's weights", self.teacher_weights.clone(), needed.teacher_weights.clone()),
+            ("teacher's architecture", self.architecture.clone(), needed.architecture.clone()),
+            ("dataset", self.dataset.clone(), needed.dataset.clone()),
+            ("features", self.features.clone(), needed.features.clone()),
+            ("targets", self.targets.clone(), needed.targets.clone()),
+            ("precision", precision.0, precision.1),
+            ("node counts", self.node_counts.clone(), needed.node_counts.clone()),
+        ];
+        pairs.into_iter().filter(|(_, found, needed)| found != needed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> CacheKey {
+        let shape = StoreShape { dataset_digest: "d".to_string(), node_counts: vec![3, 4], used: None };
+        CacheKey::new("w", "{}", "10 continuous", &TargetLayout::vgae(4, 10), Precision::F32, &shape)
+    }
+
+    #[test]
+    fn every_part_is_named_when_it_differs() {
+        assert!(key().differences(&key()).is_empty());
+        let changed = [
+            ("teacher's weights", CacheKey { teacher_weights: "x".to_string(), ..key() }),
+            ("teacher's architecture", CacheKey { architecture: "x".to_string(), ..key() }),
+            ("dataset", CacheKey { dataset: "x".to_string(), ..key() }),
+            ("features", CacheKey { features: "x".to_string(), ..key() }),
+            ("targets", CacheKey { targets: "x".to_string(), ..key() }),
+            ("precision", CacheKey { precision: Precision::F16, ..key() }),
+            ("node counts", CacheKey { node_counts: "x".to_string(), ..key() }),
+        ];
+        for (name, other) in changed {
+            let differences = other.differences(&key());
+            assert_eq!(differences.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), [name]);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The models of [`kdgat_nn`] as frozen teachers: built around weights wherever they lie at the moment.
+//!
+//! A teacher has the vocabulary that it was trained with. If the student's is another, nodes are looked up in the
+//! teacher's by their CAN ID; an ID that the teacher does not know is its UNKNOWN.
+
+mod gat;
+mod loaded;
+mod vgae;
+mod weight_file;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::model::{FrozenModel, ModelError, WeightViews};
+use super::registry::{Registered, RegistryError, TeacherConfig};
+use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
+use kdgat_graph::edge_list::{EdgeList, from_edge_list};
+use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
+use kdgat_nn::attention::AttentionKernel;
+use kdgat_nn::parameters::{Init, Role, TensorSource};
+use kdgat_nn::{Architecture, Conv, InputConfig};
+use kdgat_torch::device::Uploader;
+
+pub use gat::FrozenGat;
+pub use loaded::LoadedModel;
+pub use vgae::FrozenVgae;
+pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
+
+/// What a student wants of its teacher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// What it will itself give: logits, or latent and reconstruction.
+    Outputs,
+    /// A hidden layer, too.
+    OutputsAndHints,
+}
+
+/// Where a teacher finds the index of a node's ID.
+#[derive(Debug, Clone)]
+pub enum TeacherVocabulary {
+    /// The student's indices are the teacher's too.
+    Shared,
+    /// Indices are looked up by CAN ID.
+    Own(Arc<Vocabulary>),
+    /// The teacher hashes CAN IDs.
+    Hashed,
+}
+
+impl TeacherVocabulary {
+    /// Of a teacher of this architecture. Shared if both list the same IDs.
+    pub fn new(architecture: &Architecture, teacher: Vocabulary, student: &Vocabulary) -> Self {
+        if architecture.hashes_ids() {
+            return Self::Hashed;
+        }
+        if teacher.ids() == student.ids() { Self::Shared } else { Self::Own(Arc::new(teacher)) }
+    }
+}
+
+/// The teacher's index of each node.
+#[derive(Debug)]
+struct NodeIndices {
+    vocabulary: TeacherVocabulary,
+    /// Brings looked-up indices to a GPU without waiting for what is queued there; made at first use, on the teacher's thread.
+    uploader: Mutex<Option<Uploader>>,
+}
+
+impl NodeIndices {
+    fn new(vocabulary: TeacherVocabulary) -> Self {
+        Self { vocabulary, uploader: Mutex::new(None) }
+    }
+
+    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID that it hashes. The student's random UNKNOWNs are
+    /// not the teacher's.
+    fn of(&self, batch: &Batch) -> Result<Tensor, TchError> {
+        match &self.vocabulary {
+            TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
+            TeacherVocabulary::Own(vocabulary) => self.looked_up(batch, &|id| vocabulary.index_of(id)),
+            TeacherVocabulary::Hashed => self.looked_up(batch, &|id| id),
+        }
+    }
+
+    fn looked_up(&self, batch: &Batch, index: &dyn Fn(u32) -> u32) -> Result<Tensor, TchError> {
+        let indices: Vec<i64> = batch.can_ids.iter().map(|&id| i64::from(index(id))).collect();
+        let indices = Tensor::f_from_slice(&indices)?;
+        let device = batch.id_index.device();
+        let mut uploader = self.uploader.lock();
+        let uploader = match &mut *uploader {
+            Some(uploader) if uploader.device() == device => uploader,
+            other => other.insert(Uploader::new(device)?),
+        };
+        Ok(uploader.upload(&[&indices])?.remove(0))
+    }
+}
+
+/// Weights by name, as the source that a model's layers take their tensors from.
+struct Views<'a>(&'a WeightViews);
+
+impl TensorSource for Views<'_> {
+    fn tensor(&mut self, name: &str, shape: &[i64], _: Kind, _: Init, _: Role) -> Result<Tensor, kdgat_nn::ModelError> {
+        let expected = || shape.to_vec();
+        let missing = |_| kdgat_nn::ModelError::MissingTensor { name: name.to_owned(), expected: expected() };
+        let tensor = self.0.get(name).map_err(missing)?;
+        if tensor.size() != shape {
+            let (name, found) = (name.to_owned(), tensor.size());
+            return Err(kdgat_nn::ModelError::TensorShape { name, found, expected: expected() });
+        }
+        Ok(tensor)
+    }
+}
+
+/// Names of the tensors that IDs are embedded with.
+fn input_tensors(input: &InputConfig) -> Vec<String> {
+    input.tensor_names().iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Names of the tensors of an attention layer at `path`.
+fn conv_tensors(path: &str, edge_features: bool) -> Vec<String> {
+    Conv::tensor_names(edge_features).iter().map(|name| format!("{path}.{name}")).collect()
+}
+
+/// Names of the tensors of a batch norm at `path`.
+fn norm_tensors(path: &str) -> Vec<String> {
+    let names = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"];
+    names.iter().map(|name| format!("{path}.{name}")).collect()
+}
+
+fn linear_tensors(path: &str) -> Vec<String> {
+    vec![format!("{path}.weight"), format!("{path}.bias")]
+}
+
+/// The tensor that the layer before left at `position`.
+fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, kdgat_nn::ModelError> {
+    let missing = || kdgat_nn::ModelError::Architecture {
+        field: "layer",
+        found: format!("{} tensors of the layer before", state.len()),
+        expected: "layers run in order, each with the state of the one before",
+    };
+    state.get(position).map(Tensor::shallow_clone).ok_or_else(missing)
+}
+
+/// The teacher of this architecture.
+pub fn model(
+    architecture: Architecture,
+    vocabulary: TeacherVocabulary,
+    kernel: AttentionKernel,
+    asked: Asked,
+) -> Box<dyn FrozenModel> {
+    match architecture {
+        Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
+        Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
+    }
+}
+
+/// The architecture that a teacher's `config.json` describes. What can be counted need not be written there.
+///
+/// # Errors
+/// Names a field that no model can be built from: nothing is computed from it before.
+pub fn architecture(config: &TeacherConfig) -> Result<Architecture, kdgat_nn::ModelError> {
+    let mut fields = config.architecture.clone();
+    fields.entry("vocabulary_size").or_insert_with(|| (config.vocabulary.len() + 1).into());
+    fields.entry("dropout").or_insert_with(|| 0.0.into());
+    let architecture = Architecture::from_json(&config.model, &fields.into())?;
+    check_architecture(&architecture, config.vocabulary.len())?;
+    Ok(architecture)
+}
+
+/// As [`architecture`]; errors name the file.
+///
+/// # Errors
+/// Names the `config.json` and the field.
+pub fn registered_architecture(teacher: &Registered) -> Result<Architecture, RegistryError> {
+    architecture(&teacher.config).map_err(|error| teacher.invalid_config(error.to_string()))
+}
+
+/// Checks that a model can be built, and that it has a row for each of `ids` CAN IDs.
+fn check_architecture(architecture: &Architecture, ids: usize) -> Result<(), kdgat_nn::ModelError> {
+    architecture.check()?;
+    if architecture.vocabulary_size() != ids as i64 + 1 {
+        return Err(kdgat_nn::ModelError::Architecture {
+            field: "vocabulary_size",
+            found: format!("{}, but the vocabulary has {ids} IDs", architecture.vocabulary_size()),
+            expected: "must be the number of these and one more, for unknown IDs",
+        });
+    }
+    Ok(())
+}
+
+/// Checks that a teacher's weights fit its architecture, and that it answers twice the same, bit by bit.
+///
+/// # Errors
+/// Names the tensor that does not fit, or the target that differs.
+pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherError> {
+    let architecture = architecture(config).map_err(ModelError::from)?;
+    let features = architecture.input().features();
+    let batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
+    let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
+    let model = model(architecture, vocabulary, AttentionKernel::Auto, Asked::Outputs);
+    let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
+    running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
+    let (first, second) = (running.targets()?, running.targets()?);
+    for ((name, first), (_, second)) in first.tensors.iter().zip(&second.tensors) {
+        if first != second {
+            let reason = format!("its target '{name}' differs between two runs on the same graph");
+            return Err(ModelError::Other(reason).into());
+        }
+    }
+    Ok(())
+}
+
+/// A graph of three nodes in a ring.
+fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, String> {
+    let last = (vocabulary_size - 1).max(0) as u32;
+    let list = EdgeList {
+        id_index: &[0, last.min(1), last],
+        continuous: &vec![0.5; 3 * features.node_features()],
+        sources: &[0, 1, 2],
+        targets: &[1, 2, 0],
+        edge_attributes: Some(&[0.5; 3 * EDGE_FEATURES]),
+        node_pointers: &[0, 3],
+        labels: &[0],
+        vocabulary_size,
+    };
+    from_edge_list(&list).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(model: &str, architecture: Value) -> TeacherConfig {
+        let text =
+            json!({ "format_version": 1, "model": model, "architecture": architecture, "vocabulary": [1, 2, 3] });
+        serde_json::from_value(text).unwrap()
+    }
+
+    /// Every field that sizes are computed from is checked before any is.
+    #[test]
+    fn fields_that_no_model_can_have_are_named() {
+        let vgae = json!({ "hidden": [8, 4], "latent": 4, "heads": 1, "embedding": 2 });
+        let gat = json!({ "hidden": 8, "layers": 2, "heads": 2, "embedding": 2, "fc_layers": 2 });
+        for (model, sound, fields) in [
+            ("vgae", &vgae, ["latent", "heads", "embedding", "vocabulary_size", "hidden"].as_slice()),
+            ("gat", &gat, &["hidden", "layers", "heads", "embedding", "fc_layers", "vocabulary_size"]),
+        ] {
+            architecture(&config(model, sound.clone())).unwrap();
+            for &field in fields {
+                for number in [0, -1, i64::MIN, i64::MAX, 1 << 32] {
+                    let value = if sound[field].is_array() { json!([8, number]) } else { json!(number) };
+                    refused(model, sound, field, value);
+                }
+            }
+            for dropout in [-0.1, 1.0, 1e300] {
+                refused(model, sound, "dropout", json!(dropout));
+            }
+            refused(model, sound, "vocabulary_size", json!(3));
+            let scaling = json!({ "mean": vec![0.0; EDGE_FEATURES], "deviation": vec![0.0; EDGE_FEATURES] });
+            refused(model, sound, "edge_scaling", scaling);
+            refused(model, sound, "probes", json!({ "id_hash": { "probes": 0, "buckets": 8 } }));
+            refused(model, sound, "buckets", json!({ "id_hash": { "probes": 1, "buckets": -8 } }));
+            refused(model, sound, "node_scaling", json!({ "node_scaling": { "mean": [1.0], "deviation": [0.0] } }));
+        }
+        refused("vgae", &vgae, "hidden", json!([]));
+        refused("vgae", &vgae, "hidden", json!(vec![4; 2000]));
+        // Each in its range, and together too many.
+        let mut large = gat.clone();
+        (large["layers"], large["heads"]) = (json!(1024), json!(1024));
+        refused("gat", &large, "hidden", json!(1_000_000));
+    }
+
+    fn refused(model: &str, sound: &Value, field: &str, value: Value) {
+        let mut changed = sound.clone();
+        let is_input = value.get("id_hash").or(value.get("node_scaling")).is_some();
+        changed[if is_input { "input" } else { field }] = value;
+        let error = architecture(&config(model, changed)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{field} = ")), "{model}.{field}: {error}");
+    }
+}

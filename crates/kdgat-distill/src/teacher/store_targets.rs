@@ -1,0 +1,78 @@
+//! Opens the cache that the options ask for, says what it will take, and decides between memory and disk.
+
+use std::path::Path;
+
+use crate::cache::{CacheError, CacheKey, RecordLayout, StoreShape, TargetCache, free_disk_bytes};
+use crate::planner::format_bytes;
+use crate::targets::TargetLayout;
+
+use super::{CacheMode, CacheOptions, TeacherError};
+
+/// The cache, if there is to be one, and lines for the user.
+pub(super) fn open(
+    options: &CacheOptions,
+    targets: TargetLayout,
+    teacher_digest: &str,
+    shape: &StoreShape,
+) -> Result<(Option<TargetCache>, Vec<String>), TeacherError> {
+    if options.mode == CacheMode::Off {
+        return Ok((None, Vec::new()));
+    }
+    let precision = options.precision;
+    let key = CacheKey::new(teacher_digest, &options.architecture, &options.features, &targets, precision, shape);
+    let layout = RecordLayout::new(targets, precision, &shape.node_counts);
+    let used = shape.used.as_deref();
+    let bytes = layout.total_bytes(used)?;
+    let graphs = used.map_or(layout.graphs(), |used| used.len() as u64);
+    let size = format!("targets of {graphs} graphs take {} in {}", format_bytes(bytes), precision.as_str());
+    let budget = format_bytes(options.ram_budget_bytes);
+    let fits = bytes <= options.ram_budget_bytes;
+    match (options.mode, &options.path) {
+        (CacheMode::Ram, _) | (CacheMode::Auto, _) if fits => {
+            let mut cache = TargetCache::in_memory(layout.clone(), used)?;
+            let mut lines = vec![format!("teacher cache: {size}; kept in memory ({budget} allowed)")];
+            // What was computed ahead of time, or by another run.
+            if let (CacheMode::Auto, Some(path)) = (options.mode, options.path.as_ref().filter(|path| path.exists())) {
+                let read = cache.read_from(&mut TargetCache::open(path, &key, layout, used)?)?;
+                lines.push(format!("teacher cache: {read} of {graphs} graphs read from {}", path.display()));
+            }
+            Ok((Some(cache), lines))
+        }
+        (CacheMode::Ram, _) => Err(TeacherError::CacheTooLarge { size, budget }),
+        (CacheMode::Auto, None) => {
+            let line = format!("teacher cache: none: {size}, memory allows {budget}, and no file was named for them");
+            Ok((None, vec![line]))
+        }
+        (_, None) => Err(TeacherError::NoCachePath),
+        (_, Some(path)) => on_disk(path, &key, layout, used, &size),
+    }
+}
+
+fn on_disk(
+    path: &Path,
+    key: &CacheKey,
+    layout: RecordLayout,
+    used: Option<&[u64]>,
+    size: &str,
+) -> Result<(Option<TargetCache>, Vec<String>), TeacherError> {
+    let bytes = layout.total_bytes(used)?;
+    if let Some(folder) = path.parent() {
+        let error = |source| CacheError::Io { path: folder.to_owned(), action: "make the folder of", source };
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
+    let free = free_disk_bytes(path.parent().unwrap_or(Path::new(".")));
+    let place = path.display();
+    let free_text = free.map_or("an unknown amount".to_string(), format_bytes);
+    // What is filled already takes no more room.
+    if !path.exists() && free.is_some_and(|free| free < bytes) {
+        tracing::warn!("{size}, but the disk of {place} has {free_text} free: targets are computed in every epoch");
+        return Ok((None, vec![format!("teacher cache: none: {size}, and the disk of {place} has {free_text} free")]));
+    }
+    let cache = TargetCache::open(path, key, layout, used)?;
+    let summary = cache.summary();
+    let line = format!(
+        "teacher cache: {size}; in {place} ({free_text} free), {} of {} graphs are there already",
+        summary.filled_graphs, summary.used_graphs
+    );
+    Ok((Some(cache), vec![line]))
+}

@@ -1,0 +1,183 @@
+//! The teacher's thread: takes bursts, answers batch by batch, and ends with a summary or with the error that it met.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
+
+use crate::accelerator::{Accelerator, AcceleratorError};
+use crate::cache::{Precision, TargetCache};
+use crate::shuttle::{Ready, Shuttle};
+use crate::targets::Targets;
+use kdgat_graph::Batch;
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::parallel::end_idle_threads;
+
+use super::answers::{Answers, Listener};
+use super::policy::Policy;
+use super::report::Shared;
+use super::{Summary, TeacherError};
+
+/// What the training loop asks for.
+pub(super) enum Request {
+    Burst(Vec<Batch>),
+    /// A batch whose cached targets turned out to be damaged; its answer overtakes those of batches submitted later.
+    Again(Batch),
+}
+
+/// The targets of one batch, and what the student's thread has to do before it reads them.
+pub(super) struct Reply {
+    targets: Targets,
+    before_use: BeforeUse,
+    /// The answer to [`Request::Again`].
+    again: bool,
+}
+
+type BeforeUse = Box<dyn FnOnce(&Targets) -> Result<(), AcceleratorError> + Send>;
+
+impl Reply {
+    pub fn new<A: Accelerator>(Ready { targets, events }: Ready<A::Event>, again: bool) -> Self {
+        Self { targets, before_use: Box::new(move |targets| A::student_takes(&events, targets)), again }
+    }
+
+    pub fn is_again(&self) -> bool {
+        self.again
+    }
+
+    /// Called on the student's thread.
+    pub fn take(self) -> Result<Targets, TeacherError> {
+        (self.before_use)(&self.targets)?;
+        Ok(self.targets)
+    }
+}
+
+/// The one channel from the thread. Its last message is the error that ended the thread, so whoever waits for an answer hears
+/// that error and never a closed channel alone.
+pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
+
+/// The cache, which the student's thread reads by itself once all targets are there.
+pub(super) type SharedCache = Arc<Mutex<TargetCache>>;
+
+/// What the thread owns.
+pub(super) struct Worker<A: Accelerator> {
+    pub shuttle: Shuttle<A>,
+    pub policy: Policy,
+    pub cache: Option<SharedCache>,
+    /// Of targets, kept or not.
+    pub precision: Precision,
+    pub gate_passed: bool,
+    /// The last burst needed the teacher.
+    pub needed: bool,
+    pub replies: Replies,
+    pub shared: Arc<Shared>,
+}
+
+/// The thread: nothing that happens in it may go unreported.
+pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request>) -> Option<Summary> {
+    let replies = worker.replies.clone();
+    // The worker is dropped inside, so that memory is free again before anyone hears of an error.
+    let outcome = catch_unwind(AssertUnwindSafe(move || {
+        let _no_grad = tch::no_grad_guard();
+        worker.run(&requests)
+    }));
+    let error = match outcome {
+        Ok(Ok(summary)) => return Some(summary),
+        Ok(Err(error)) => error,
+        Err(panic) => TeacherError::Panicked { message: message_of(panic.as_ref()) },
+    };
+    // Nobody listens any more when the training loop is shutting down.
+    let _ = replies.send(Err(error));
+    None
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string());
+    // libtorch appends where in its own code it was, on dozens of lines.
+    let end = text.find("Exception raised from").unwrap_or(text.len());
+    text[..end].trim_end_matches("\\n").trim_end().to_string()
+}
+
+impl<A: Accelerator> Worker<A> {
+    fn run(mut self, requests: &Receiver<Request>) -> Result<Summary, TeacherError> {
+        let _current_stream = self.shuttle.accelerator().enter_thread()?;
+        let _phase = allocator::enter_phase(Phase::Teacher);
+        self.shuttle.start_clock()?;
+        if self.shared.are_all_kept() {
+            // Targets of an earlier run: nobody needs the weights, unless a record is damaged.
+            self.shuttle.park()?;
+        }
+        for request in requests {
+            match request {
+                Request::Burst(batches) => self.answer(batches, false)?,
+                Request::Again(batch) => self.answer(vec![batch], true)?,
+            }
+        }
+        self.shuttle.let_go()?;
+        self.note_timings();
+        if let Some(cache) = &self.cache {
+            let cache = cache.lock();
+            cache.sync();
+            self.shared.note_cache(cache.summary());
+        }
+        Ok(self.shared.summary())
+    }
+
+    fn answer(&mut self, batches: Vec<Batch>, again: bool) -> Result<(), TeacherError> {
+        let Self { shuttle, policy, cache, precision, gate_passed, shared, replies, .. } = self;
+        let mut cache = cache.as_ref().map(|cache| cache.lock());
+        let kind = policy.kind();
+        let to = Listener { replies, again };
+        let (mut answers, live) =
+            Answers::look_up(batches, (cache.as_deref_mut(), *precision), *gate_passed, to, shared)?;
+        self.needed = !live.is_empty();
+        if self.needed {
+            shared.note_visit(kind.residency().as_str());
+            policy.before_visit(shuttle.accelerator().memory());
+            let visit =
+                shuttle.visit(kind, live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready));
+            if let Err(error) = visit {
+                // What was answered before stays good.
+                answers.release()?;
+                return Err(error);
+            }
+            *gate_passed = true;
+        }
+        answers.send_cached(shuttle.accelerator())?;
+        answers.release()?;
+        answers.keep()?;
+        drop(cache);
+        if self.needed && self.shuttle.accelerator().is_host() {
+            // The student's loops have the cores to themselves again.
+            end_idle_threads();
+        }
+        self.after_burst()
+    }
+
+    /// Lets go of weights that are not needed any more, and takes stock.
+    fn after_burst(&mut self) -> Result<(), TeacherError> {
+        let cache = self.cache.as_ref().map(|cache| cache.lock().summary());
+        if cache.as_ref().is_some_and(|cache| cache.filled_graphs == cache.used_graphs) {
+            self.shuttle.park()?;
+        }
+        if let Some(cache) = cache {
+            self.shared.note_cache(cache);
+        }
+        self.note_timings();
+        Ok(())
+    }
+
+    fn note_timings(&mut self) {
+        let mut spans = self.shared.are_spans_recorded().then(Vec::new);
+        let timings = self.shuttle.take_timings(spans.as_mut());
+        self.shared.note_spans(spans.unwrap_or_default());
+        self.shared.note_timings(timings, self.shuttle.device_bytes(), self.shuttle.peak_device_bytes());
+        if self.needed {
+            let memory = self.shuttle.accelerator().memory();
+            let lines = self.policy.after_visit(timings, &self.shared.take_steps(), memory);
+            self.shared.note_lines(lines);
+        }
+    }
+}

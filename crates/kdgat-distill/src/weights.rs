@@ -1,0 +1,306 @@
+//! Named weights in host memory, and the digest of their content.
+
+mod pickle;
+mod safetensors_file;
+mod torch_file;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use kdgat_base::files::Partial;
+
+/// A model's weights by name, in host memory, with the digest of their content.
+///
+/// The digest covers names, kinds, shapes and bytes, in ascending order of names: it is the same whichever file
+/// format the weights came from, and differs after one more step of training.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: BTreeMap<String, Tensor>,
+    digest: String,
+    source: Option<PathBuf>,
+    /// The source, open: the same bytes, whatever another process puts in its place meanwhile.
+    file: Option<File>,
+}
+
+impl Weights {
+    /// Copies what is elsewhere into host memory and computes the digest.
+    pub fn from_tensors(tensors: impl IntoIterator<Item = (String, Tensor)>) -> Result<Self, WeightsError> {
+        let mut host = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let tensor = host_tensor(&name, &tensor)?;
+            if host.insert(name.clone(), tensor).is_some() {
+                return Err(WeightsError::Twice { name });
+            }
+        }
+        let mut digest = Digest::default();
+        for (name, tensor) in &host {
+            digest.add(name, tensor)?;
+        }
+        Ok(Self { tensors: host, digest: digest.finish(), source: None, file: None })
+    }
+
+    /// Reads a file of weights: safetensors, or what PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`) saved.
+    ///
+    /// Of a checkpoint only the model's state dict is read, without the prefix `model.`; no code in it is run.
+    pub fn read(path: &Path) -> Result<Self, WeightsError> {
+        let file = WeightFile::open(path)?;
+        let mut tensors = BTreeMap::new();
+        let digest = file.for_each(&mut |name, tensor| {
+            tensors.insert(name.to_owned(), tensor);
+            Ok(())
+        })?;
+        Ok(Self { tensors, digest, source: Some(path.to_path_buf()), file: Some(file.file) })
+    }
+
+    /// Writes a safetensors file: beside its place first, synced, then renamed.
+    pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
+        let unwritable = |source| WeightsError::Unwritable { path: path.to_path_buf(), source };
+        let tensors: Vec<(&str, &Tensor)> = self.iter().collect();
+        let written = Partial::beside(path).map_err(TchError::from).and_then(|partial| {
+            Tensor::write_safetensors(&tensors, partial.path())?;
+            Ok(partial.persist(path)?)
+        });
+        written.map_err(unwritable)
+    }
+
+    /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.
+    pub fn with_source(mut self, path: &Path) -> Self {
+        self.source = Some(path.to_path_buf());
+        // Where it cannot be opened any more, they stay in memory until they are packed.
+        self.file = File::open(path).ok();
+        self
+    }
+
+    /// Gives the tensors up for the open file that has them. Without one, gives the weights back.
+    pub(super) fn into_file(mut self) -> Result<WeightFile, Self> {
+        match (&self.source, self.file.take()) {
+            (Some(path), Some(file)) => Ok(WeightFile { path: path.clone(), file }),
+            _ => Err(self),
+        }
+    }
+
+    /// The file that they can be read from again.
+    pub fn source(&self) -> Option<&Path> {
+        self.source.as_deref()
+    }
+
+    /// BLAKE3 of the content, in hexadecimal.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Ascending by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// The weight of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.values().map(|tensor| tensor_bytes(tensor) as u64).sum()
+    }
+
+    pub(super) fn into_tensors(self) -> BTreeMap<String, Tensor> {
+        self.tensors
+    }
+}
+
+/// A file of weights that is open.
+#[derive(Debug)]
+pub(super) struct WeightFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl WeightFile {
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let unreadable =
+            |source: std::io::Error| WeightsError::Unreadable { path: path.to_path_buf(), source: source.into() };
+        Ok(Self { path: path.to_path_buf(), file: File::open(path).map_err(unreadable)? })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives each tensor to `take`, ascending by name, and returns the digest of all. The file's tensors are never in memory
+    /// together, unless `take` keeps them.
+    pub fn for_each(
+        &self,
+        take: &mut dyn FnMut(&str, Tensor) -> Result<(), WeightsError>,
+    ) -> Result<String, WeightsError> {
+        let mut digest = Digest::default();
+        let mut refused = None;
+        let mut each = |name: &str, tensor: Tensor| {
+            let taken = host_tensor(name, &tensor).and_then(|tensor| {
+                digest.add(name, &tensor)?;
+                take(name, tensor)
+            });
+            taken.map_err(|error| {
+                refused = Some(error);
+                TchError::FileFormat("a tensor was refused".to_owned())
+            })
+        };
+        let mut file = self.file.try_clone().map_err(|source| self.unreadable(source.into()))?;
+        let extension = self.path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        let read = match extension.as_str() {
+            "safetensors" => safetensors_file::for_each(&mut file, &mut each),
+            "pt" | "pth" | "bin" | "ckpt" => torch_file::for_each(file, &mut each),
+            _ => return Err(WeightsError::UnknownFormat { path: self.path.clone() }),
+        };
+        match (read, refused) {
+            (_, Some(error)) => Err(error),
+            (Err(source), None) => Err(self.unreadable(source)),
+            (Ok(()), None) => Ok(digest.finish()),
+        }
+    }
+
+    fn unreadable(&self, source: TchError) -> WeightsError {
+        WeightsError::Unreadable { path: self.path.clone(), source }
+    }
+}
+
+/// Bytes of a tensor's elements.
+pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
+}
+
+/// The elements of a tensor as they lie in memory, row by row.
+pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
+    let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
+    let mut bytes = vec![0; tensor_bytes(&tensor)];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
+/// The tensor in host memory, row by row.
+fn host_tensor(name: &str, tensor: &Tensor) -> Result<Tensor, WeightsError> {
+    if !tensor.defined() || tensor.is_sparse() {
+        return Err(WeightsError::Unusable { name: name.to_owned(), found: format!("{tensor:?}") });
+    }
+    Ok(tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?)
+}
+
+/// The digest of tensors that are added ascending by name.
+#[derive(Default)]
+struct Digest(blake3::Hasher);
+
+impl Digest {
+    fn add(&mut self, name: &str, tensor: &Tensor) -> Result<(), TchError> {
+        // The name is length-prefixed and the shape counted, so that no two sets of weights hash the same text.
+        self.0.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        self.0.update(kind_name(tensor.kind()).as_bytes());
+        self.0.update(&(tensor.dim() as u64).to_le_bytes());
+        for size in tensor.size() {
+            self.0.update(&size.to_le_bytes());
+        }
+        self.0.update(&bytes_of(tensor)?);
+        Ok(())
+    }
+
+    fn finish(&self) -> String {
+        self.0.finalize().to_hex().to_string()
+    }
+}
+
+/// Names of fixed width, independent of how a crate prints them.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Float => "f32 ",
+        Kind::Double => "f64 ",
+        Kind::Half => "f16 ",
+        Kind::BFloat16 => "bf16",
+        Kind::Int64 => "i64 ",
+        Kind::Int => "i32 ",
+        Kind::Int16 => "i16 ",
+        Kind::Int8 => "i8  ",
+        Kind::Uint8 => "u8  ",
+        Kind::Bool => "bool",
+        _ => "else",
+    }
+}
+
+/// Why there are no weights.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The file is missing or not what it should be.
+    #[error("cannot read weights from {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What libtorch or the format's reader said.
+        source: TchError,
+    },
+    /// A file that could not be written.
+    #[error("cannot write weights to {}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: TchError,
+    },
+    /// A file whose name does not say how to read it.
+    #[error(
+        "cannot tell the format of {} by its name; expected .safetensors, .pt, .pth, .bin or .ckpt",
+        path.display()
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A tensor that is undefined or sparse.
+    #[error("weight '{name}' is {found}; expected a dense tensor")]
+    Unusable {
+        /// Name of the tensor.
+        name: String,
+        /// What it is.
+        found: String,
+    },
+    /// Two tensors of one name.
+    #[error("weight '{name}' occurs twice")]
+    Twice {
+        /// Name of the tensors.
+        name: String,
+    },
+    /// libtorch failed, for instance for want of memory.
+    #[error("cannot copy the weights to host memory")]
+    Torch(#[from] TchError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(scale: f64) -> Weights {
+        let tensors = [
+            ("b".to_string(), Tensor::from(3i64)),
+            ("a".to_string(), Tensor::ones([2, 3], (Kind::Float, Device::Cpu)) * scale),
+        ];
+        Weights::from_tensors(tensors).unwrap()
+    }
+
+    #[test]
+    fn digest_is_of_content_not_of_order_or_layout() {
+        let transposed = Tensor::ones([3, 2], (Kind::Float, Device::Cpu)).transpose(0, 1);
+        let other_order =
+            Weights::from_tensors([("a".to_string(), transposed), ("b".to_string(), Tensor::from(3i64))]).unwrap();
+        assert_eq!(weights(1.0).digest(), other_order.digest());
+        assert_ne!(weights(1.0).digest(), weights(1.0 + 1e-6).digest());
+        let renamed = [("a2".to_string(), Tensor::from(1f32))];
+        let named = [("a".to_string(), Tensor::from(1f32))];
+        assert_ne!(Weights::from_tensors(renamed).unwrap().digest(), Weights::from_tensors(named).unwrap().digest());
+    }
+
+    #[test]
+    fn missing_file_is_named() {
+        let error = Weights::read(Path::new("no/such/weights.safetensors")).unwrap_err();
+        assert!(error.to_string().contains("no/such/weights.safetensors"), "{error}");
+    }
+}

@@ -1,0 +1,411 @@
+//! Batches from graphs: one pass over the mapped columns, and one copy into each tensor. Node features, most of the bytes,
+//! are not copied where the graphs lie side by side, as in validation, scoring and evaluation: their tensor lies over the file.
+//!
+//! The rows of a graph in the store are sorted by target already, so a batch's rows are those of its graphs, shifted;
+//! the transpose comes from counting the edges of each source. Nothing is sorted and nothing is hashed.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use tch::{Kind, Tensor};
+
+use super::{Adjacency, Batch, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary};
+use kdgat_base::random::{self, Purpose};
+
+/// How graphs become a batch.
+#[derive(Debug, Clone)]
+pub struct AssembleOptions {
+    /// The vocabulary of the model that reads the batch.
+    pub vocabulary: Arc<Vocabulary>,
+    /// Replace some IDs of the model's input by UNKNOWN; only while training.
+    pub unknown_drop: Option<UnknownDrop>,
+    /// Whether the model uses edge features.
+    pub edge_attributes: bool,
+    /// Whether the model reads CAN IDs as they are, which it hashes, instead of indices of the vocabulary.
+    pub hashed_ids: bool,
+}
+
+impl AssembleOptions {
+    /// For a model with this vocabulary that answers: it reads its indices, and no edge features.
+    pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
+        Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false }
+    }
+}
+
+/// Which inputs become UNKNOWN, or, of a model that hashes IDs, any other ID, which is what an unknown one looks like to
+/// it: a pure function of seed, epoch, the graph's place in the store, and the node.
+#[derive(Debug, Clone, Copy)]
+pub struct UnknownDrop {
+    /// Share of the nodes, 0 to 1.
+    pub probability: f64,
+    pub seed: u64,
+    pub epoch: u64,
+}
+
+/// Puts the graphs with these positions in the store side by side, in this order.
+///
+/// # Errors
+/// A position past the end, a damaged shard, or no memory for the tensors.
+pub fn assemble(store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
+    Assembler::default().assemble(store, graphs, options)
+}
+
+/// Keeps the memory of one batch for the next.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    can_ids: Vec<u32>,
+    id_index: Vec<i64>,
+    id_input: Vec<i64>,
+    continuous: Vec<f32>,
+    row_pointers: Vec<i32>,
+    sources: Vec<i32>,
+    targets: Vec<i32>,
+    column_pointers: Vec<i32>,
+    transposed: Vec<i32>,
+    edge_attributes: Vec<f32>,
+    successors: Vec<i64>,
+    node_pointers: Vec<i64>,
+    graph_of_node: Vec<i64>,
+    labels: Vec<i64>,
+    /// Whether the data has a self-loop, for each node of the graph at hand.
+    data_self_loop: Vec<bool>,
+    /// Next free place of each source of the graph at hand.
+    next_place: Vec<i32>,
+}
+
+/// Bits of the longest CAN IDs.
+const ID_BITS: u32 = 29;
+
+/// Widths of a batch's tensors.
+pub(super) struct Shape {
+    vocabulary_size: i64,
+    node_features: usize,
+    edge_attributes: bool,
+    /// Whether the node features are collected; else they come as a tensor.
+    copies_node_features: bool,
+}
+
+impl Shape {
+    pub(super) fn new(vocabulary_size: i64, features: FeatureSet, edge_attributes: bool) -> Self {
+        Self { vocabulary_size, node_features: features.node_features(), edge_attributes, copies_node_features: true }
+    }
+}
+
+/// Vocabulary row of a CAN ID, or what is wrong with it.
+type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
+
+impl Assembler {
+    /// As [`assemble`].
+    ///
+    /// # Errors
+    /// As [`assemble`].
+    pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
+        let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
+        let in_place = store.node_features_in_place(graphs)?;
+        let batch = self.assemble_with(&views, graphs, in_place, store.features(), options);
+        batch.map_err(|error| match error {
+            // A store holds only graphs that fit a batch.
+            StoreError::Graph { graph, detail } => store.damaged(graph, &detail),
+            other => other,
+        })
+    }
+
+    /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…
+    ///
+    /// # Errors
+    /// Columns that contradict each other, or no memory for the tensors.
+    pub fn assemble_columns(&mut self, columns: &Columns, options: &AssembleOptions) -> Result<Batch, StoreError> {
+        let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
+        let graphs: Vec<u64> = (0..views.len() as u64).collect();
+        let options = AssembleOptions { unknown_drop: None, ..options.clone() };
+        self.assemble_with(&views, &graphs, None, columns.features, &options)
+    }
+
+    fn assemble_with(
+        &mut self,
+        views: &[GraphView<'_>],
+        graphs: &[u64],
+        node_features: Option<Tensor>,
+        features: FeatureSet,
+        options: &AssembleOptions,
+    ) -> Result<Batch, StoreError> {
+        let vocabulary = &options.vocabulary;
+        let mut shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
+        shape.copies_node_features = node_features.is_none();
+        self.fill(views, graphs, &shape, &|id| Ok(vocabulary.index_of(id)))?;
+        let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
+        self.id_input.clear();
+        if options.hashed_ids {
+            self.id_input.extend(self.can_ids.iter().map(|&id| i64::from(id)));
+        } else if dropped.is_some() {
+            self.id_input.extend_from_slice(&self.id_index);
+        }
+        if let Some(drop) = &dropped {
+            self.drop_ids(graphs, drop, options.hashed_ids);
+        }
+        self.tensors(graphs.to_vec(), node_features, &shape)
+    }
+
+    /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
+    pub(super) fn assemble_views(
+        &mut self,
+        views: &[GraphView<'_>],
+        shape: &Shape,
+        row_of: RowOf<'_>,
+    ) -> Result<Batch, StoreError> {
+        let graphs: Vec<u64> = (0..views.len() as u64).collect();
+        self.fill(views, &graphs, shape, row_of)?;
+        self.id_input.clear();
+        self.tensors(graphs, None, shape)
+    }
+
+    fn fill(
+        &mut self,
+        views: &[GraphView<'_>],
+        graphs: &[u64],
+        shape: &Shape,
+        row_of: RowOf<'_>,
+    ) -> Result<(), StoreError> {
+        let edge_attributes = shape.edge_attributes;
+        self.reserve(views, shape)?;
+        for (view, &graph) in views.iter().zip(graphs) {
+            let error = |detail| StoreError::Graph { graph, detail };
+            if let Some(detail) = view.inconsistency() {
+                return Err(error(detail));
+            }
+            let first_node = self.can_ids.len();
+            self.append_nodes(view, shape, row_of).map_err(error)?;
+            self.append_rows(view, first_node, edge_attributes);
+            self.append_columns(view, first_node);
+            self.append_successors(view, first_node, shape.vocabulary_size);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, views: &[GraphView<'_>], shape: &Shape) -> Result<(), StoreError> {
+        let nodes: usize = views.iter().map(GraphView::num_nodes).sum();
+        let edges: usize = views.iter().map(GraphView::num_edges).sum();
+        if nodes + edges > i32::MAX as usize {
+            let value = format!("{} ({nodes} nodes, {edges} edges)", views.len());
+            return Err(StoreError::Parameter { name: "batch_size", value, expected: "small enough for 2^31 edges" });
+        }
+        emptied(&mut self.can_ids, nodes);
+        emptied(&mut self.id_index, nodes);
+        emptied(&mut self.continuous, if shape.copies_node_features { nodes * shape.node_features } else { 0 });
+        emptied(&mut self.row_pointers, nodes + 1).push(0);
+        emptied(&mut self.sources, edges + nodes);
+        emptied(&mut self.targets, edges + nodes);
+        emptied(&mut self.column_pointers, nodes + 1).push(0);
+        emptied(&mut self.transposed, edges + nodes);
+        let attributes = if shape.edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 };
+        emptied(&mut self.edge_attributes, attributes);
+        emptied(&mut self.successors, edges + 1);
+        emptied(&mut self.node_pointers, views.len() + 1).push(0);
+        emptied(&mut self.graph_of_node, nodes);
+        emptied(&mut self.labels, views.len());
+        Ok(())
+    }
+
+    fn append_nodes(&mut self, view: &GraphView<'_>, shape: &Shape, row_of: RowOf<'_>) -> Result<(), String> {
+        let graph = self.labels.len() as i64;
+        for &id in view.can_ids {
+            self.id_index.push(i64::from(row_of(id)?));
+        }
+        self.can_ids.extend_from_slice(view.can_ids);
+        if shape.copies_node_features {
+            self.continuous.extend_from_slice(view.node_features);
+        }
+        self.graph_of_node.resize(self.can_ids.len(), graph);
+        self.node_pointers.push(self.can_ids.len() as i64);
+        self.labels.push(view.attack.into());
+        Ok(())
+    }
+
+    /// Edges by target: a row's sources below the target, the self-loop, those above.
+    fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, edge_attributes: bool) {
+        let base = first_node as i32;
+        let nodes = view.num_nodes();
+        let begin = self.sources.len();
+        self.sources.resize(begin + view.num_edges() + nodes, 0);
+        self.targets.resize(begin + view.num_edges() + nodes, 0);
+        self.data_self_loop.clear();
+        let mut row_begin = begin;
+        for target in 0..nodes {
+            let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
+            let data = &view.sources[row.clone()];
+            let sources = &mut self.sources[row_begin..row_begin + data.len() + 1];
+            // Without branches: rows are short and their order is unpredictable. A self-loop of the data is written
+            // where the one self-loop belongs, and those above it close up.
+            let (mut below, mut others) = (0, 0);
+            for &source in data {
+                let source = source as usize;
+                sources[others + usize::from(source > target)] = base + source as i32;
+                below += usize::from(source < target);
+                others += usize::from(source != target);
+            }
+            sources[below] = base + target as i32;
+            let has_loop = others < data.len();
+            self.data_self_loop.push(has_loop);
+            self.targets[row_begin..row_begin + others + 1].fill(base + target as i32);
+            row_begin += others + 1;
+            self.row_pointers.push(row_begin as i32);
+
+            if edge_attributes {
+                let features = &view.edge_features[row.start * EDGE_FEATURES..row.end * EDGE_FEATURES];
+                let (before, rest) = features.split_at(below * EDGE_FEATURES);
+                let after = &rest[usize::from(has_loop) * EDGE_FEATURES..];
+                self.edge_attributes.extend_from_slice(before);
+                self.edge_attributes.extend_from_slice(&mean_of_rows(before, after));
+                self.edge_attributes.extend_from_slice(after);
+            }
+        }
+        self.sources.truncate(row_begin);
+        self.targets.truncate(row_begin);
+    }
+
+    /// Edges by source: count, sum up, place.
+    fn append_columns(&mut self, view: &GraphView<'_>, first_node: usize) {
+        let nodes = view.num_nodes();
+        let first_edge = self.row_pointers[first_node];
+        let edges = first_edge as usize..self.sources.len();
+        emptied(&mut self.next_place, nodes).resize(nodes, 0);
+        for &source in &self.sources[edges.clone()] {
+            self.next_place[source as usize - first_node] += 1;
+        }
+        let mut end = first_edge;
+        for place in &mut self.next_place {
+            let count = std::mem::replace(place, end);
+            end += count;
+            self.column_pointers.push(end);
+        }
+        self.transposed.resize(edges.end, 0);
+        for (edge, &source) in edges.clone().zip(&self.sources[edges]) {
+            let place = &mut self.next_place[source as usize - first_node];
+            self.transposed[*place as usize] = edge as i32;
+            *place += 1;
+        }
+    }
+
+    /// The vocabulary rows that follow each node in the data. Known IDs come ascending already, as the nodes do;
+    /// several unknown ones fall together, so the few rows that are not strictly ascending are put in order.
+    fn append_successors(&mut self, view: &GraphView<'_>, first_node: usize, vocabulary_size: i64) {
+        let mut end = self.successors.len();
+        // One place more than there are edges: a self-loop that the data does not have is written and passed over.
+        self.successors.resize(end + view.num_edges() + 1, 0);
+        for (source, &has_loop) in self.data_self_loop.iter().enumerate() {
+            let node = first_node + source;
+            let begin = end;
+            let row = node as i64 * vocabulary_size;
+            let mut last = row - 1;
+            let mut ascending = true;
+            let column = self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize;
+            for &edge in &self.transposed[column] {
+                let target = self.targets[edge as usize] as usize;
+                let is_data = target != node || has_loop;
+                let successor = row + self.id_index[target];
+                self.successors[end] = successor;
+                end += usize::from(is_data);
+                ascending &= !is_data || successor > last;
+                last = if is_data { successor } else { last };
+            }
+            if !ascending {
+                end = begin + sort_distinct(&mut self.successors[begin..end]);
+            }
+        }
+        self.successors.truncate(end);
+    }
+
+    fn drop_ids(&mut self, graphs: &[u64], drop: &UnknownDrop, hashed: bool) {
+        for (position, &graph) in graphs.iter().enumerate() {
+            let key = random::bits(drop.seed, Purpose::UnknownDrop, drop.epoch, graph);
+            let nodes = self.node_pointers[position] as usize..self.node_pointers[position + 1] as usize;
+            for (node, input) in self.id_input[nodes].iter_mut().enumerate() {
+                let bits = random::mix(key ^ node as u64);
+                if random::to_unit(bits) < drop.probability {
+                    let any_id = (random::mix(bits) >> (64 - ID_BITS)) as i64;
+                    *input = if hashed { any_id } else { i64::from(Vocabulary::UNKNOWN) };
+                }
+            }
+        }
+    }
+
+    /// The tensors of what was filled in; the input is as the indices where there is no other.
+    fn tensors(&self, graphs: Vec<u64>, node_features: Option<Tensor>, shape: &Shape) -> Result<Batch, StoreError> {
+        let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
+        let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
+        let id_input = match self.id_input.is_empty() {
+            false => tensor("id_input", &self.id_input, &[nodes], Kind::Int64)?,
+            true => id_index.shallow_clone(),
+        };
+        let edge_attributes = match shape.edge_attributes {
+            true => {
+                Some(tensor("edge_attributes", &self.edge_attributes, &[edges, EDGE_FEATURES as i64], Kind::Float)?)
+            }
+            false => None,
+        };
+        let adjacency = Adjacency {
+            row_pointers: tensor("row_pointers", &self.row_pointers, &[nodes + 1], Kind::Int)?,
+            sources: tensor("sources", &self.sources, &[edges], Kind::Int)?,
+            targets: tensor("targets", &self.targets, &[edges], Kind::Int)?,
+            column_pointers: tensor("column_pointers", &self.column_pointers, &[nodes + 1], Kind::Int)?,
+            transposed: tensor("transposed", &self.transposed, &[edges], Kind::Int)?,
+            components: Arc::default(),
+        };
+        let continuous = match node_features {
+            Some(tensor) => tensor,
+            None => tensor("continuous", &self.continuous, &[nodes, shape.node_features as i64], Kind::Float)?,
+        };
+        let num_graphs = self.labels.len() as i64;
+        Ok(Batch {
+            graph_index: Arc::new(graphs),
+            can_ids: Arc::new(self.can_ids.clone()),
+            id_index,
+            id_input,
+            continuous,
+            adjacency,
+            edge_attributes,
+            successors: tensor("successors", &self.successors, &[self.successors.len() as i64], Kind::Int64)?,
+            vocabulary_size: shape.vocabulary_size,
+            node_pointers: tensor("node_pointers", &self.node_pointers, &[num_graphs + 1], Kind::Int64)?,
+            graph_of_node: tensor("graph_of_node", &self.graph_of_node, &[nodes], Kind::Int64)?,
+            labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,
+            real: None,
+        })
+    }
+}
+
+fn emptied<T>(buffer: &mut Vec<T>, capacity: usize) -> &mut Vec<T> {
+    buffer.clear();
+    buffer.reserve(capacity);
+    buffer
+}
+
+/// Sorts the values and moves the distinct ones to the front; how many there are.
+fn sort_distinct(values: &mut [i64]) -> usize {
+    values.sort_unstable();
+    let mut kept = 0;
+    for position in 0..values.len() {
+        if kept == 0 || values[kept - 1] != values[position] {
+            values[kept] = values[position];
+            kept += 1;
+        }
+    }
+    kept
+}
+
+fn mean_of_rows(before: &[f32], after: &[f32]) -> [f32; EDGE_FEATURES] {
+    let mut mean = [0.0f32; EDGE_FEATURES];
+    let rows = (before.len() + after.len()) / EDGE_FEATURES;
+    for row in before.chunks_exact(EDGE_FEATURES).chain(after.chunks_exact(EDGE_FEATURES)) {
+        mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+    if rows > 0 {
+        mean.iter_mut().for_each(|sum| *sum /= rows as f32);
+    }
+    mean
+}
+
+fn tensor<T: Pod>(name: &'static str, values: &[T], size: &[i64], kind: Kind) -> Result<Tensor, StoreError> {
+    Tensor::f_from_data_size(bytemuck::cast_slice(values), size, kind)
+        .map_err(|source| StoreError::Tensor { tensor: name, source })
+}

@@ -1,0 +1,182 @@
+//! A batch: several graphs side by side, as one disconnected graph of tensors.
+
+use std::sync::{Arc, OnceLock};
+
+use tch::{Device, TchError, Tensor};
+
+use kdgat_torch::device::{DeviceError, Uploader};
+
+pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
+use super::padding::Real;
+
+/// Edges as attention reads them: by target, with exactly one self-loop a node.
+///
+/// Self-loops of the data are replaced by that one, as in PyTorch Geometric's `GATConv`. Edges of one
+/// target lie together, sources ascending; the transpose lists them by source for the backward pass.
+#[derive(Debug)]
+pub struct Adjacency {
+    /// `[num_nodes + 1]`, i32: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
+    pub row_pointers: Tensor,
+    /// `[num_edges]`, i32: source of each edge, in order of target.
+    pub sources: Tensor,
+    /// `[num_edges]`, i32: target of each edge, in order of target.
+    pub targets: Tensor,
+    /// `[num_nodes + 1]`, i32: edges of source `j` are `column_pointers[j]..column_pointers[j + 1]` of `transposed`.
+    pub column_pointers: Tensor,
+    /// `[num_edges]`, i32: for each edge in order of source, its position in order of target.
+    pub transposed: Tensor,
+    /// First nodes of runs of nodes that no edge leaves, worked out by whoever wants them first.
+    pub components: Arc<OnceLock<Vec<u32>>>,
+}
+
+impl Adjacency {
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
+    }
+
+    /// The same edges on `device`.
+    ///
+    /// # Errors
+    /// When the device's memory runs out, or there is no such device.
+    pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_to_device(device))
+    }
+
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
+            row_pointers: tensor(&self.row_pointers)?,
+            sources: tensor(&self.sources)?,
+            targets: tensor(&self.targets)?,
+            column_pointers: tensor(&self.column_pointers)?,
+            transposed: tensor(&self.transposed)?,
+            components: Arc::clone(&self.components),
+        })
+    }
+
+    /// Edges, self-loops included.
+    pub fn num_edges(&self) -> i64 {
+        self.sources.size()[0]
+    }
+}
+
+/// Several graphs as tensors. All index tensors are local to the batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Where each graph lies in its store: what caches are addressed by.
+    pub graph_index: Arc<Vec<u64>>,
+    /// CAN ID of each node, so that a teacher with another vocabulary can look up its own index.
+    pub can_ids: Arc<Vec<u32>>,
+    /// `[num_nodes]`, i64: vocabulary index of each node's ID, the target of the ID classifier.
+    pub id_index: Tensor,
+    /// `[num_nodes]`, i64: as `id_index`, but some replaced by UNKNOWN during training (`unknown_drop`): the model's input.
+    /// For a model that hashes IDs: the CAN IDs, some replaced by any other.
+    pub id_input: Tensor,
+    /// `[num_nodes, node features of the set]`, f32, as the store has them.
+    pub continuous: Tensor,
+    /// Edges for attention.
+    pub adjacency: Adjacency,
+    /// `[num_edges, EDGE_FEATURES]`, f32, in the order of `adjacency.sources`; a self-loop has the mean of its
+    /// node's other incoming edges (zeros if there are none). Only for models that use edge features.
+    pub edge_attributes: Option<Tensor>,
+    /// `[num_pairs]`, i64: `node * vocabulary_size + id_index[successor]` of every edge of the data (self-loops
+    /// included), each pair once, ascending: the ones of the multi-hot successor target.
+    pub successors: Tensor,
+    /// Rows of the vocabulary that `id_index` and `successors` refer to, UNKNOWN included.
+    pub vocabulary_size: i64,
+    /// `[num_graphs + 1]`, i64: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
+    pub node_pointers: Tensor,
+    /// `[num_nodes]`, i64: the graph that each node belongs to.
+    pub graph_of_node: Tensor,
+    /// `[num_graphs]`, i64: 1 where any frame of the window is an attack frame.
+    pub labels: Tensor,
+    /// Of a [filled-up](Batch::padded) batch, which of its nodes and graphs are real.
+    pub real: Option<Real>,
+}
+
+impl Batch {
+    /// Graphs in the batch.
+    pub fn num_graphs(&self) -> usize {
+        // One pointer is more than there are graphs.
+        (self.node_pointers.size()[0] - 1).max(0) as usize
+    }
+
+    /// Nodes in the batch.
+    pub fn num_nodes(&self) -> i64 {
+        self.id_index.size()[0]
+    }
+
+    /// Whether each node is the ID of a frame of its window: one that only the last edge leads to sends none.
+    ///
+    /// # Errors
+    /// Of libtorch.
+    pub fn sending_nodes(&self) -> Result<Vec<bool>, TchError> {
+        let mut sends = vec![false; self.can_ids.len()];
+        for pair in Vec::<i64>::try_from(&self.successors)? {
+            sends[(pair / self.vocabulary_size) as usize] = true;
+        }
+        Ok(sends)
+    }
+
+    /// Another handle to the same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
+    }
+
+    /// The same batch on `device`, tensor by tensor; the host waits for each. [`Self::upload`] copies all of them at once.
+    ///
+    /// # Errors
+    /// When the device's memory runs out, or there is no such device.
+    pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_to_device(device))
+    }
+
+    /// The same batch on the uploader's device, by one asynchronous copy.
+    ///
+    /// # Errors
+    /// When memory runs out: the same call may be repeated once some is free.
+    pub fn upload(&self, uploader: &mut Uploader) -> Result<Self, DeviceError> {
+        let mut tensors = Vec::new();
+        infallible(self.try_map(&mut |tensor| {
+            tensors.push(tensor.shallow_clone());
+            Ok(tensor.shallow_clone())
+        }));
+        let uploaded = uploader.upload(&tensors.iter().collect::<Vec<_>>())?;
+        let mut uploaded = uploaded.into_iter();
+        self.try_map(&mut |_| uploaded.next().ok_or_else(|| TchError::Shape("a tensor was not uploaded".into()).into()))
+    }
+
+    /// The same batch in tensors of its own.
+    ///
+    /// # Errors
+    /// When memory runs out.
+    pub fn copied(&self) -> Result<Self, TchError> {
+        self.try_map(&mut |tensor| tensor.f_detach_copy())
+    }
+
+    /// Applies `tensor` to every tensor of the batch, in one fixed order.
+    fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
+            graph_index: Arc::clone(&self.graph_index),
+            can_ids: Arc::clone(&self.can_ids),
+            id_index: tensor(&self.id_index)?,
+            id_input: tensor(&self.id_input)?,
+            continuous: tensor(&self.continuous)?,
+            adjacency: self.adjacency.try_map(tensor)?,
+            edge_attributes: self.edge_attributes.as_ref().map(&mut *tensor).transpose()?,
+            successors: tensor(&self.successors)?,
+            vocabulary_size: self.vocabulary_size,
+            node_pointers: tensor(&self.node_pointers)?,
+            graph_of_node: tensor(&self.graph_of_node)?,
+            labels: tensor(&self.labels)?,
+            real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
+        })
+    }
+}
+
+fn infallible<T>(result: Result<T, std::convert::Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
+    }
+}

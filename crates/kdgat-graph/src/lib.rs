@@ -1,0 +1,46 @@
+//! Windows of frames as graphs: features, vocabulary, the mapped store, and batches.
+//!
+//! Frames flow through [`window`] and [`features`] into [`columns`], which [`store`] writes as shards and maps
+//! again; [`assemble`] puts graphs of a store side by side as a [`Batch`], and [`loader`] does so ahead of time.
+
+pub mod assemble;
+pub mod batch;
+pub mod columns;
+pub mod edge_list;
+pub mod edge_scaling;
+pub mod error;
+pub mod feature_set;
+pub mod features;
+pub mod foreign_ids;
+pub mod loader;
+pub mod moments;
+pub mod node_budget;
+pub mod node_scaling;
+pub mod padding;
+pub mod rich;
+pub mod shuffle;
+pub mod split;
+pub mod store;
+mod sub_batch;
+pub mod vocabulary;
+pub mod window;
+
+pub use assemble::{AssembleOptions, UnknownDrop, assemble};
+pub use batch::{Adjacency, Batch};
+pub use columns::{Columns, GraphView};
+pub use edge_scaling::EdgeScaling;
+pub use error::StoreError;
+pub use feature_set::{FeatureSet, RICH_NODE_FEATURES};
+pub use foreign_ids::{ForeignCounts, ForeignIds};
+pub use loader::{Loader, LoaderOptions, shuffled_batches};
+pub use node_budget::NodeBudget;
+pub use node_scaling::NodeScaling;
+pub use shuffle::Shuffle;
+pub use split::Split;
+pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};
+pub use vocabulary::Vocabulary;
+
+/// Continuous node features of the window set (the ID's vocabulary index is not one of them).
+pub const NODE_FEATURES: usize = 10;
+/// Features of an edge, in any set.
+pub const EDGE_FEATURES: usize = 11;

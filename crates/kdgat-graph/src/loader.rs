@@ -1,0 +1,251 @@
+//! Batches made ahead of time, on threads of their own, and handed out in order.
+//!
+//! Thread `k` of `n` makes batches `k`, `k + n`, `k + 2n`… and keeps a few in its own bounded channel; the training
+//! loop takes from the channels in turn. So the order is fixed, and no more than `prefetch_batches` wait.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::assemble::{AssembleOptions, Assembler};
+use super::shuffle::Shuffle;
+use super::{Batch, Store, StoreError};
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::parallel::compute_alone;
+
+/// How long a thread waits for the memory of a batch.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// And how long while the training loop waits for that very batch and the memory in use stays the same: whatever holds it
+/// waits, too.
+const IDLE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How batches are made ahead of time.
+#[derive(Debug, Clone)]
+pub struct LoaderOptions {
+    /// How graphs become a batch; the epoch of `unknown_drop` is set to that of [`Loader::epoch`].
+    pub assemble: AssembleOptions,
+    /// Threads (at least one).
+    pub workers: usize,
+    /// Batches that may wait, over all threads (at least one a thread).
+    pub prefetch_batches: usize,
+}
+
+/// The graphs in a random order, cut into batches of `batch_graphs` (the last one may be smaller).
+///
+/// A pure function: the same arguments give the same batches on every machine.
+pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
+    Shuffle::FULL.batches(graphs, batch_graphs, seed, epoch)
+}
+
+/// Makes batches of one store.
+#[derive(Debug, Clone)]
+pub struct Loader {
+    store: Arc<Store>,
+    options: LoaderOptions,
+}
+
+impl Loader {
+    /// A loader over `store`; threads start with each epoch and end with it.
+    pub fn start(store: Arc<Store>, options: LoaderOptions) -> Self {
+        Self { store, options }
+    }
+
+    /// The store that batches are made of.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Starts making the given batches (positions in the store) in the background.
+    ///
+    /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
+    pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
+        let workers = self.options.workers.clamp(1, batches.len().max(1));
+        let waiting = (self.options.prefetch_batches / workers).max(1);
+        let mut assemble = self.options.assemble.clone();
+        if let Some(drop) = &mut assemble.unknown_drop {
+            drop.epoch = epoch;
+        }
+        let work = Arc::new(Work { store: Arc::clone(&self.store), batches, assemble });
+        let mut epoch = EpochBatches {
+            remaining: work.batches.len(),
+            next: 0,
+            channels: Vec::new(),
+            awaited: Vec::new(),
+            threads: Vec::new(),
+        };
+        for worker in 0..workers {
+            // One batch more than the channel holds lies finished in the thread that waits to hand it over.
+            let (sender, receiver) = bounded(waiting - 1);
+            let (work, awaited) = (Arc::clone(&work), Arc::new(AtomicBool::new(false)));
+            epoch.awaited.push(Arc::clone(&awaited));
+            let run = move || work.run(worker, workers, &sender, &awaited);
+            match std::thread::Builder::new().name(format!("kdgat-loader-{worker}")).spawn(run) {
+                Ok(thread) => {
+                    epoch.threads.push(thread);
+                    epoch.channels.push(receiver);
+                }
+                Err(source) => epoch.channels.push(only_error(&self.store, source)),
+            }
+        }
+        epoch
+    }
+}
+
+/// The channel of a thread that could not be started.
+fn only_error(store: &Store, source: std::io::Error) -> Receiver<Result<Batch, StoreError>> {
+    let (sender, receiver) = bounded(1);
+    let path = store.path().to_path_buf();
+    // There is room for one, and the receiver is alive.
+    let _ = sender.send(Err(StoreError::Io { action: "start a loader thread for", path, source }));
+    receiver
+}
+
+struct Work {
+    store: Arc<Store>,
+    batches: Vec<Vec<u64>>,
+    assemble: AssembleOptions,
+}
+
+impl Work {
+    fn run(&self, worker: usize, workers: usize, sender: &Sender<Result<Batch, StoreError>>, awaited: &AtomicBool) {
+        let _phase = allocator::enter_phase(Phase::Data);
+        compute_alone();
+        let mut assembler = Assembler::default();
+        let share = self.batches.iter().skip(worker).step_by(workers);
+        hand_over(worker, share, sender, |graphs| {
+            patiently(awaited, || assembler.assemble(&self.store, graphs, &self.assemble))
+        });
+    }
+}
+
+/// Makes a batch again when memory ran out: the training loop will free some when its step is done, unless it waits for
+/// this batch (`awaited`).
+fn patiently<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let out_of_memory =
+        |error: &StoreError| matches!(error, StoreError::Tensor { source, .. } if allocator::is_out_of_memory(source));
+    let start = Instant::now();
+    let (mut in_use, mut idle_since) = (allocator::stats().current, start);
+    loop {
+        match make() {
+            Err(error) if out_of_memory(&error) && start.elapsed() < PATIENCE => {
+                let now_in_use = allocator::stats().current;
+                if now_in_use != in_use || !awaited.load(Ordering::Acquire) {
+                    (in_use, idle_since) = (now_in_use, Instant::now());
+                } else if idle_since.elapsed() >= IDLE_PATIENCE {
+                    return Err(error);
+                }
+                allocator::release_cached();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Makes batches until the last one, an error, a panic, or a consumer that has gone and needs no more.
+fn hand_over<'a>(
+    worker: usize,
+    share: impl Iterator<Item = &'a Vec<u64>>,
+    sender: &Sender<Result<Batch, StoreError>>,
+    mut make: impl FnMut(&[u64]) -> Result<Batch, StoreError>,
+) {
+    for graphs in share {
+        let result = catch_unwind(AssertUnwindSafe(|| make(graphs)))
+            .unwrap_or_else(|payload| Err(StoreError::panic(format!("loader thread {worker}"), payload.as_ref())));
+        let failed = result.is_err();
+        if sender.send(result).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// The batches of an epoch, in order.
+#[derive(Debug)]
+pub struct EpochBatches {
+    remaining: usize,
+    next: usize,
+    channels: Vec<Receiver<Result<Batch, StoreError>>>,
+    /// For each thread, whether its next batch is waited for.
+    awaited: Vec<Arc<AtomicBool>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Iterator for EpochBatches {
+    type Item = Result<Batch, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.remaining == 0 {
+            return None;
+        }
+        let worker = self.next % self.channels.len();
+        self.next += 1;
+        self.remaining -= 1;
+        if let Some(awaited) = self.awaited.get(worker) {
+            awaited.store(true, Ordering::Release);
+        }
+        let received = self.channels[worker].recv();
+        if let Some(awaited) = self.awaited.get(worker) {
+            awaited.store(false, Ordering::Release);
+        }
+        let result = received.unwrap_or_else(|_| {
+            let thread = format!("loader thread {worker}");
+            Err(StoreError::Panic { thread, message: "it ended before its last batch".to_string() })
+        });
+        if result.is_err() {
+            self.remaining = 0;
+        }
+        Some(result)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl ExactSizeIterator for EpochBatches {}
+
+impl Drop for EpochBatches {
+    fn drop(&mut self) {
+        // Without their receivers the threads' next hand-over fails, and they end.
+        self.channels.clear();
+        for thread in self.threads.drain(..) {
+            // A panic outside of assembling was reported by `next` as a missing batch.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> StoreError {
+        let source = tch::TchError::Torch("kdgat: host memory limit of 1 bytes: it would be exceeded".to_owned());
+        assert!(allocator::is_out_of_memory(&source));
+        StoreError::Tensor { tensor: "x", source }
+    }
+
+    #[test]
+    fn a_batch_that_is_waited_for_is_soon_given_up_and_another_is_not() {
+        let start = Instant::now();
+        patiently(&AtomicBool::new(true), || Err::<(), _>(refused())).unwrap_err();
+        // Other tests allocate meanwhile, so that it can take longer than alone.
+        assert!((IDLE_PATIENCE..PATIENCE + IDLE_PATIENCE).contains(&start.elapsed()));
+        let start = Instant::now();
+        let later = || if start.elapsed() > IDLE_PATIENCE + IDLE_PATIENCE / 4 { Ok(7) } else { Err(refused()) };
+        assert_eq!(patiently(&AtomicBool::new(false), later).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_consumer_with_its_message() {
+        let (sender, receiver) = bounded(8);
+        hand_over(3, [vec![1], vec![2]].iter(), &sender, |graphs| panic!("no graph {}", graphs[0]));
+        drop(sender);
+        let messages: Vec<String> = receiver.iter().map(|result| result.unwrap_err().to_string()).collect();
+        assert_eq!(messages, ["loader thread 3 stopped with a panic: no graph 1; please report it"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! The order of an epoch's graphs: any order, or one that reads a mapped store in large pieces.
+//!
+//! A store that fits into memory is read as fast in any order. One that does not is read from the disk page by page, a
+//! random graph at a time; then it pays to shuffle blocks of graphs that lie together, and the graphs within a buffer of
+//! several blocks: the disk reads whole blocks, and a batch still has graphs of many.
+
+use kdgat_base::random::{self, Purpose};
+
+/// How an epoch's graphs are shuffled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shuffle {
+    /// Graphs that lie together and stay together until the buffer; 0 for any order of all graphs.
+    pub block_graphs: usize,
+    /// Graphs of several blocks that are mixed, at least.
+    pub buffer_graphs: usize,
+}
+
+impl Shuffle {
+    /// Any order of all graphs.
+    pub const FULL: Self = Self { block_graphs: 0, buffer_graphs: 0 };
+
+    /// The graphs in the order of an epoch, cut into batches of `batch_graphs` (the last one may be smaller).
+    ///
+    /// A pure function: the same arguments give the same batches on every machine.
+    pub fn batches(self, graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
+        let order = match self.block_graphs {
+            0 => {
+                let mut order = graphs.to_vec();
+                random::shuffle(&mut order, seed, Purpose::Shuffle, epoch);
+                order
+            }
+            block => self.in_blocks(graphs, block, seed, epoch),
+        };
+        order.chunks(batch_graphs.max(1)).map(<[u64]>::to_vec).collect()
+    }
+
+    fn in_blocks(self, graphs: &[u64], block: usize, seed: u64, epoch: u64) -> Vec<u64> {
+        let mut sorted = graphs.to_vec();
+        sorted.sort_unstable();
+        let mut blocks: Vec<&[u64]> = sorted.chunks(block).collect();
+        random::shuffle(&mut blocks, seed, Purpose::Shuffle, epoch);
+        let mut order = blocks.concat();
+        for (number, buffer) in order.chunks_mut(self.buffer_graphs.max(block)).enumerate() {
+            // Another seed for each buffer, so that buffers of the same size are not shuffled alike.
+            let seed = random::bits(seed, Purpose::Shuffle, epoch, number as u64);
+            random::shuffle(buffer, seed, Purpose::Shuffle, epoch);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    proptest! {
+        #[test]
+        fn every_graph_comes_once_and_blocks_stay_within_a_buffer(
+            count in 0usize..3000,
+            block_graphs in 0usize..200,
+            buffer_graphs in 0usize..1000,
+            batch in 1usize..300,
+            seed in any::<u64>(),
+            epoch in 0u64..5,
+        ) {
+            let graphs: Vec<u64> = (0..count as u64).map(|graph| 3 * graph + 7).collect();
+            let shuffle = Shuffle { block_graphs, buffer_graphs };
+            let batches = shuffle.batches(&graphs, batch, seed, epoch);
+            prop_assert_eq!(&batches, &shuffle.batches(&graphs, batch, seed, epoch), "not the same twice");
+            prop_assert!(batches.iter().rev().skip(1).all(|graphs| graphs.len() == batch));
+            let mut order = batches.concat();
+            if let Some(spread) = block_graphs.checked_sub(1) {
+                // A buffer holds blocks whole, but for those at its ends.
+                for buffer in order.chunks(buffer_graphs.max(block_graphs)) {
+                    let blocks: HashSet<u64> = buffer.iter().map(|graph| (graph - 7) / 3 / block_graphs as u64).collect();
+                    prop_assert!(blocks.len() <= buffer.len().div_ceil(spread + 1) + 2, "{} blocks", blocks.len());
+                }
+            }
+            order.sort_unstable();
+            prop_assert_eq!(order, graphs);
+        }
+    }
+
+    /// A batch of a block shuffle is nearly as mixed as one of any order: a stretch of labels spreads over batches.
+    #[test]
+    fn batches_are_well_mixed() {
+        let graphs: Vec<u64> = (0..100_000).collect();
+        let is_attack = |graph: u64| (20_000..30_000).contains(&graph);
+        let deviation = |shuffle: Shuffle| {
+            let batches = shuffle.batches(&graphs, 512, 1, 0);
+            let share = |batch: &Vec<u64>| batch.iter().filter(|&&graph| is_attack(graph)).count() as f64 / 512.0;
+            let squares: f64 = batches.iter().map(|batch| (share(batch) - 0.1).powi(2)).sum();
+            (squares / batches.len() as f64).sqrt()
+        };
+        let full = deviation(Shuffle::FULL);
+        let blocks = deviation(Shuffle { block_graphs: 64, buffer_graphs: 16_384 });
+        let unmixed = deviation(Shuffle { block_graphs: 64, buffer_graphs: 64 });
+        assert!(full < 0.015 && blocks < 2.5 * full && unmixed > 5.0 * full, "{full} {blocks} {unmixed}");
+    }
+}

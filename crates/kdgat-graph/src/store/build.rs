@@ -1,0 +1,283 @@
+//! Opens the store of a dataset, and builds it first when there is none that fits.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::Store;
+use super::duplicates::{Graphs, Survey};
+use super::id_set::IdSet;
+use super::ingest::ingest;
+use super::journal::{JOURNAL, UnitRecord};
+use super::manifest::{FileEntry, Manifest, ShardEntry, SourceState, Totals};
+use super::options::BuildOptions;
+use super::parallel::in_parallel;
+use super::place::{Place, State, UnfinishedFolder, sync_folder};
+use super::plan::{Plan, PlannedLog};
+use super::progress::{Event, Progress};
+use super::sources::digest_of;
+use crate::split::FileSplit;
+use crate::{StoreError, Vocabulary};
+use kdgat_can::dataset::too_short;
+use kdgat_can::{Dataset, ReadReport, Role};
+
+/// Opens the store of `dataset` under `stores_dir`, building it when it is missing, when a log or an option changed, or
+/// when it has another format version. A build that was killed goes on where it was.
+///
+/// # Errors
+/// A log that cannot be read or has too many unreadable rows, a disk that is full or read-only, a damaged store.
+pub fn open_or_build(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    dataset.warn_of_passed_over();
+    let store = opened_or_built(dataset, options, stores_dir, progress)?;
+    warn_of_short_logs(&store);
+    Ok(store)
+}
+
+/// Logs too short for a window are not in the store: who looks for their folder's results should know why there are none.
+pub(super) fn warn_of_short_logs(store: &Store) {
+    let manifest = store.manifest();
+    let logs = manifest.files.iter().map(|file| (file.folder.as_str(), file.name.as_str(), file.graphs == 0));
+    too_short(logs, manifest.options.window).iter().for_each(|text| tracing::warn!("{text}"));
+}
+
+fn opened_or_built(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    let place = Place::new(stores_dir, plan.store_name());
+    // Whatever else is found may be another process that is just putting a store in its place: look again with the lock.
+    if let Ok(State::Fits(store)) = place.state(dataset, &plan) {
+        return Ok(*store);
+    }
+    let _lock = place.lock(progress)?;
+    match place.state(dataset, &plan)? {
+        // Another process built it while this one waited.
+        State::Fits(store) => return Ok(*store),
+        State::Missing => {}
+        State::Unfit(reason) => progress.report(&Event::Rebuilding { reason: &reason }),
+    }
+    place.remove_leftovers()?;
+    let building = UnfinishedFolder::new(place.building());
+    let units = plan.units(dataset)?;
+    let everything: Vec<usize> = (0..units.len()).collect();
+    let records = ingest(dataset, &plan, &units, &everything, &building.path, progress)?;
+    finish(&plan, records, &place, building, progress)
+}
+
+/// The store of `dataset` under `stores_dir`, if it is there and was made from the logs as they are now.
+///
+/// # Errors
+/// A log that has vanished, or a damaged store.
+pub fn find(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Result<Option<Store>, StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    Ok(match Place::new(stores_dir, plan.store_name()).state(dataset, &plan)? {
+        State::Fits(store) => Some(*store),
+        State::Missing | State::Unfit(_) => None,
+    })
+}
+
+/// Digest of the logs of `dataset`, by content, and of what they are for: what its store is made from, however it is cut.
+/// Found in the manifest of the store, if there is one and it fits; else all logs are read.
+///
+/// # Errors
+/// A log that cannot be read.
+pub fn sources_digest(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<String, StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    let known = match Place::new(stores_dir, plan.store_name()).state(dataset, &plan) {
+        Ok(State::Fits(store)) => store.manifest().files.iter().map(|entry| entry.source.blake3.clone()).collect(),
+        // Whoever needs the store says what is wrong with it.
+        Ok(State::Missing | State::Unfit(_)) | Err(_) => Vec::new(),
+    };
+    let digests = match known.len() == plan.logs.len() && known.iter().all(|digest| !digest.is_empty()) {
+        true => known,
+        false => digests_of(dataset, &plan, options.threads, progress)?,
+    };
+    let logs = plan.logs.iter().zip(digests);
+    let logs = logs.map(|(log, digest)| json!([log.folder, log.name, log.role, digest, log.labels_blake3]));
+    let logs: Vec<Value> = logs.collect();
+    Ok(blake3::hash(json!([dataset.name, logs]).to_string().as_bytes()).to_hex().to_string())
+}
+
+fn digests_of(
+    dataset: &Dataset,
+    plan: &Plan,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<String>, StoreError> {
+    let bytes = plan.logs.iter().map(|log| log.bytes).sum();
+    progress.report(&Event::Hashing { files: plan.logs.len(), bytes });
+    let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = if threads == 0 { cores() } else { threads };
+    in_parallel(plan.logs.len(), threads, |log, (): &mut ()| digest_of(&dataset.files[log].path))
+}
+
+/// The plan of a build that can be.
+pub(super) fn checked_plan(dataset: &Dataset, options: &BuildOptions) -> Result<Plan, StoreError> {
+    options.check()?;
+    if dataset.files.is_empty() {
+        return Err(StoreError::NoFiles { name: dataset.name.clone() });
+    }
+    Plan::new(dataset, options)
+}
+
+/// The folder in which the store of `dataset` lies, built or not.
+///
+/// # Errors
+/// When a log has vanished.
+pub fn store_folder(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Result<PathBuf, StoreError> {
+    Ok(stores_dir.join(Plan::new(dataset, options)?.store_name()))
+}
+
+/// Makes a store of the shards of all units, which lie in `building`, and puts it in its place.
+pub(super) fn finish(
+    plan: &Plan,
+    records: Vec<UnitRecord>,
+    place: &Place,
+    building: UnfinishedFolder,
+    progress: &dyn Progress,
+) -> Result<Store, StoreError> {
+    let shards = positioned(records.iter().flat_map(|record| record.shards.clone()).collect());
+    let outcomes = outcomes_of(plan, records);
+    let totals = totals_of(&outcomes, &shards);
+    if totals.graphs == 0 {
+        let longest = outcomes.iter().map(|outcome| outcome.report.frames).max().unwrap_or(0);
+        let (name, window) = (plan.dataset.clone(), plan.options.window);
+        return Err(StoreError::NoGraphs { name, longest, window });
+    }
+    progress.report(&Event::Checking { graphs: totals.graphs });
+    let files = file_entries(plan, outcomes);
+    let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
+    let Survey { ids, duplicates, scaling } = graphs.survey()?;
+    progress.report(&Event::Checked { duplicates: &duplicates });
+    let mut manifest = Manifest {
+        format_version: plan.format_version,
+        dataset: plan.dataset.clone(),
+        features: plan.features,
+        options: plan.options.clone(),
+        digest: String::new(),
+        totals,
+        vocabulary: Vocabulary::from_ids(ids.iter()),
+        duplicates,
+        scaling,
+        files,
+        shards: renamed(shards, &building.path)?,
+    };
+    manifest.digest = manifest.computed_digest();
+    manifest.write(&building.path)?;
+    let journal = building.path.join(JOURNAL);
+    if journal.exists() {
+        fs::remove_file(&journal).map_err(StoreError::io("remove", &journal))?;
+    }
+    sync_folder(&building.path)?;
+    place.replace_with(building)?;
+    let store = Store::open(&place.folder)?;
+    let bytes = manifest.shards.iter().map(|shard| shard.bytes).sum();
+    progress.report(&Event::Finished { folder: &place.folder, graphs: store.num_graphs(), bytes });
+    Ok(store)
+}
+
+/// Gives the shards their positions.
+fn positioned(mut shards: Vec<ShardEntry>) -> Vec<ShardEntry> {
+    let mut first_graph = 0;
+    for shard in &mut shards {
+        shard.first_graph = first_graph;
+        first_graph += shard.graphs;
+    }
+    shards
+}
+
+/// Gives the shards their final names.
+fn renamed(mut shards: Vec<ShardEntry>, folder: &Path) -> Result<Vec<ShardEntry>, StoreError> {
+    for (number, shard) in shards.iter_mut().enumerate() {
+        let name = format!("shard-{number:05}.safetensors");
+        let path = folder.join(&shard.name);
+        fs::rename(&path, folder.join(&name)).map_err(StoreError::io("rename", &path))?;
+        shard.name = name;
+    }
+    Ok(shards)
+}
+
+/// What was found in a log.
+#[derive(Default)]
+struct Outcome {
+    source: Option<SourceState>,
+    report: ReadReport,
+    ids: IdSet,
+    graphs: u64,
+    attack_graphs: u64,
+}
+
+/// What units found, put together by log.
+fn outcomes_of(plan: &Plan, records: Vec<UnitRecord>) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> = plan.logs.iter().map(|_| Outcome::default()).collect();
+    for found in records.into_iter().flat_map(|record| record.logs) {
+        let outcome = &mut outcomes[found.log];
+        outcome.report.merge(&found.report());
+        outcome.graphs += found.graphs;
+        outcome.attack_graphs += found.attack_graphs;
+        outcome.ids.extend(found.ids);
+        outcome.source = outcome.source.take().or(found.source);
+    }
+    outcomes
+}
+
+fn totals_of(outcomes: &[Outcome], shards: &[ShardEntry]) -> Totals {
+    let mut ids = HashSet::new();
+    outcomes.iter().for_each(|outcome| ids.extend(outcome.ids.iter()));
+    let mut totals = Totals { files: outcomes.len() as u64, ids: ids.len() as u64, ..Totals::default() };
+    for outcome in outcomes {
+        totals.rows += outcome.report.rows;
+        totals.rejected_rows += outcome.report.rejected_rows();
+        totals.frames += outcome.report.frames;
+        totals.attack_frames += outcome.report.attack_frames;
+        totals.graphs += outcome.graphs;
+        totals.attack_graphs += outcome.attack_graphs;
+    }
+    totals.nodes = shards.iter().map(|shard| shard.nodes).sum();
+    totals.edges = shards.iter().map(|shard| shard.edges).sum();
+    totals
+}
+
+fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
+    let options = &plan.options;
+    let mut first_graph = 0;
+    let entry = |(log, outcome): (&PlannedLog, Outcome)| {
+        let split = match log.role {
+            Role::Test => FileSplit::default(),
+            Role::TrainAttackFree | Role::TrainWithAttacks => {
+                FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction)
+            }
+        };
+        let unread = || log.source(String::new());
+        let entry = FileEntry {
+            folder: log.folder.clone(),
+            name: log.name.clone(),
+            role: log.role,
+            source: outcome.source.unwrap_or_else(unread),
+            report: outcome.report,
+            ids: outcome.ids.len(),
+            first_graph,
+            graphs: outcome.graphs,
+            attack_graphs: outcome.attack_graphs,
+            split,
+        };
+        first_graph += outcome.graphs;
+        entry
+    };
+    plan.logs.iter().zip(outcomes).map(entry).collect()
+}

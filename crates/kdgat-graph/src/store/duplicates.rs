@@ -1,0 +1,337 @@
+//! Graphs of training that are, feature by feature, graphs of validation or tests: they are left out of training.
+//!
+//! Copies of a log in two folders, or replayed traffic, would else let a model learn what it is tested on. Two graphs are
+//! the same when nodes, edges and all features are; labels and times do not count. Found by a 64-bit fingerprint, then
+//! compared in full.
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::id_set::IdSet;
+use super::manifest::{FileEntry, ShardEntry, StoreScaling};
+use super::options::BuildOptions;
+use super::parallel::in_parallel;
+use super::shard::Shard;
+use crate::moments::Moments;
+use crate::{EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
+use kdgat_can::Role;
+
+/// Graphs that are in two splits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Duplicates {
+    /// Training graphs that are also in validation.
+    pub train_in_validation: u64,
+    /// Training graphs that are also in a test.
+    pub train_in_test: u64,
+    /// Validation graphs that are also in a test. They stay: a threshold or an epoch chosen on them is a little too good.
+    pub validation_in_test: u64,
+    /// Positions in the store of the training graphs that are left out, ascending.
+    pub dropped: Vec<Range<u64>>,
+}
+
+impl Duplicates {
+    /// Whether a training graph is left out.
+    pub fn drops(&self, graph: u64) -> bool {
+        let next = self.dropped.partition_point(|range| range.end <= graph);
+        self.dropped.get(next).is_some_and(|range| range.contains(&graph))
+    }
+
+    /// Training graphs that are left out.
+    pub fn num_dropped(&self) -> u64 {
+        self.dropped.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn drop_graph(&mut self, graph: u64) {
+        match self.dropped.last_mut() {
+            Some(last) if last.end == graph => last.end += 1,
+            _ => self.dropped.push(graph..graph + 1),
+        }
+    }
+}
+
+/// Where the graphs of a store that is being built are, and what they are for.
+pub struct Graphs<'a> {
+    pub folder: &'a Path,
+    pub files: &'a [FileEntry],
+    pub shards: &'a [ShardEntry],
+    pub options: &'a BuildOptions,
+}
+
+/// What a look at all graphs gives.
+pub struct Survey {
+    /// IDs that sent attack-free frames in training windows.
+    pub ids: IdSet,
+    pub duplicates: Duplicates,
+    /// Of the features of benign training graphs, where they are standardised.
+    pub scaling: Option<StoreScaling>,
+}
+
+/// What the training windows of a shard hold that a model takes from its training data.
+struct Trained {
+    ids: IdSet,
+    /// Moments of node and edge features of benign windows.
+    moments: Option<[Moments; 2]>,
+}
+
+impl Trained {
+    fn new(features: FeatureSet) -> Self {
+        let moments = || [Moments::new(features.node_features()), Moments::new(EDGE_FEATURES)];
+        Self { ids: IdSet::default(), moments: (features == FeatureSet::Rich).then(moments) }
+    }
+
+    fn add(&mut self, view: &GraphView<'_>) {
+        let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
+        self.ids.extend(attack_free.map(|(&id, _)| id));
+        if let Some([nodes, edges]) = self.moments.as_mut().filter(|_| !view.attack) {
+            nodes.add_rows(view.node_features);
+            edges.add_rows(view.edge_features);
+        }
+    }
+
+    /// Adds another shard. In the order of the shards the sums are the same, whoever built them.
+    fn merge(&mut self, other: &Self) {
+        self.ids.extend(other.ids.iter());
+        if let (Some(own), Some(others)) = (&mut self.moments, &other.moments) {
+            own.iter_mut().zip(others).for_each(|(own, other)| own.merge(other));
+        }
+    }
+
+    fn scaling(&self) -> Option<StoreScaling> {
+        let [nodes, edges] = self.moments.as_ref()?;
+        Some(StoreScaling { nodes: NodeScaling::from_moments(nodes), edges: EdgeScaling::from_moments(edges) })
+    }
+}
+
+impl Graphs<'_> {
+    /// Compares every shard with its checksum, finds the duplicates, and collects the IDs of what is trained on.
+    pub fn survey(&self) -> Result<Survey, StoreError> {
+        let mut fingerprints = Vec::new();
+        let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
+            let shard = self.open(index)?;
+            shard.verify(&self.shards[index])?;
+            let mut fingerprints = Vec::with_capacity(self.shards[index].graphs as usize);
+            let trained = self.trained(index, &shard, |_, view| {
+                fingerprints.push(fingerprint(view));
+                true
+            })?;
+            Ok((trained, fingerprints))
+        })?;
+        let mut trained = Trained::new(self.options.features);
+        for (part, more) in parts {
+            trained.merge(&part);
+            fingerprints.extend(more);
+        }
+        let mut duplicates = self.duplicates(&fingerprints)?;
+        if self.options.keep_duplicates {
+            duplicates.dropped.clear();
+        }
+        if !duplicates.dropped.is_empty() {
+            // What is left out must not decide the vocabulary or the scaling either.
+            let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
+                let shard = self.open(index)?;
+                self.trained(index, &shard, |graph, _| !duplicates.drops(graph))
+            })?;
+            trained = Trained::new(self.options.features);
+            parts.iter().for_each(|part| trained.merge(part));
+        }
+        let scaling = trained.scaling();
+        Ok(Survey { ids: trained.ids, duplicates, scaling })
+    }
+
+    fn open(&self, index: usize) -> Result<Shard, StoreError> {
+        Shard::open(self.folder, &self.shards[index], self.options.features)
+    }
+
+    /// What the training windows of a shard hold that `keep` keeps; it is asked for every graph.
+    fn trained(
+        &self,
+        index: usize,
+        shard: &Shard,
+        mut keep: impl FnMut(u64, &GraphView<'_>) -> bool,
+    ) -> Result<Trained, StoreError> {
+        let mut trained = Trained::new(self.options.features);
+        for position in 0..self.shards[index].graphs {
+            let view = shard.graph(position as usize)?;
+            let graph = self.shards[index].first_graph + position;
+            if keep(graph, &view) && self.split_of(&view, graph) == Some(Split::Train) {
+                trained.add(&view);
+            }
+        }
+        Ok(trained)
+    }
+
+    fn split_of(&self, view: &GraphView<'_>, graph: u64) -> Option<Split> {
+        split_in(&self.files[view.file as usize], graph)
+    }
+
+    fn duplicates(&self, fingerprints: &[u64]) -> Result<Duplicates, StoreError> {
+        let mut shards = OpenShards { graphs: self, open: Vec::new() };
+        let held_out = self.held_out(fingerprints, &mut shards)?;
+        let mut duplicates = Duplicates::default();
+        for (graph, split) in self.splits().filter(|(_, split)| *split != Split::Test) {
+            let fingerprint = fingerprints[graph as usize];
+            let first = held_out.partition_point(|known| known.fingerprint < fingerprint);
+            let alike = held_out[first..].iter().take_while(|known| known.fingerprint == fingerprint);
+            let Some(&HeldOut { in_validation, in_test, .. }) = shards.equal_to(graph, alike)? else { continue };
+            match split {
+                Split::Train => {
+                    duplicates.train_in_validation += u64::from(in_validation);
+                    duplicates.train_in_test += u64::from(in_test);
+                    if in_validation || in_test {
+                        duplicates.drop_graph(graph);
+                    }
+                }
+                _ => duplicates.validation_in_test += u64::from(in_test),
+            }
+        }
+        Ok(duplicates)
+    }
+
+    /// Graphs that nothing else may repeat, by fingerprint; of equal ones only the first, so that traffic that hardly changes
+    /// is compared with few.
+    fn held_out(&self, fingerprints: &[u64], shards: &mut OpenShards) -> Result<Vec<HeldOut>, StoreError> {
+        let held_out = |(graph, split)| HeldOut {
+            fingerprint: fingerprints[graph as usize],
+            graph,
+            in_validation: split == Split::Validation,
+            in_test: split == Split::Test,
+        };
+        let mut all: Vec<HeldOut> = self.splits().filter(|(_, split)| *split != Split::Train).map(held_out).collect();
+        all.sort_unstable_by_key(|known| (known.fingerprint, known.graph));
+        // Kept are `..kept`, those with the fingerprint at hand `first..kept`.
+        let (mut first, mut kept) = (0, 0);
+        for position in 0..all.len() {
+            let next = all[position];
+            if all[first].fingerprint != next.fingerprint {
+                first = kept;
+            }
+            let mut equal = None;
+            for (position, known) in (first..).zip(&all[first..kept]) {
+                if shards.are_equal(next.graph, known.graph)? {
+                    equal = Some(position);
+                    break;
+                }
+            }
+            match equal {
+                Some(equal) => {
+                    all[equal].in_validation |= next.in_validation;
+                    all[equal].in_test |= next.in_test;
+                }
+                None => {
+                    all[kept] = next;
+                    kept += 1;
+                }
+            }
+        }
+        all.truncate(kept);
+        Ok(all)
+    }
+
+    /// Every graph that is in a split.
+    fn splits(&self) -> impl Iterator<Item = (u64, Split)> {
+        let graphs = |file: &'_ FileEntry| file.first_graph..file.first_graph + file.graphs;
+        self.files.iter().flat_map(move |file| graphs(file).filter_map(|graph| Some((graph, split_in(file, graph)?))))
+    }
+}
+
+fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
+    match file.role {
+        Role::Test => Some(Split::Test),
+        _ => file.split.of(graph - file.first_graph),
+    }
+}
+
+/// A graph of validation or a test, and where it and its equals are.
+#[derive(Clone, Copy)]
+struct HeldOut {
+    fingerprint: u64,
+    graph: u64,
+    in_validation: bool,
+    in_test: bool,
+}
+
+/// Shards that were looked into so far.
+struct OpenShards<'a> {
+    graphs: &'a Graphs<'a>,
+    open: Vec<(usize, Shard)>,
+}
+
+/// Shards kept open; a comparison needs two.
+const SHARDS_OPEN: usize = 16;
+
+impl OpenShards<'_> {
+    /// The one of `known` that is equal to a graph.
+    fn equal_to<'a>(
+        &mut self,
+        graph: u64,
+        known: impl Iterator<Item = &'a HeldOut>,
+    ) -> Result<Option<&'a HeldOut>, StoreError> {
+        for other in known {
+            if self.are_equal(graph, other.graph)? {
+                return Ok(Some(other));
+            }
+        }
+        Ok(None)
+    }
+
+    fn are_equal(&mut self, one: u64, other: u64) -> Result<bool, StoreError> {
+        let (one, other) = (self.find(one)?, self.find(other)?);
+        let view = |(shard, index): (usize, usize)| {
+            let found = self.open.iter().find(|(number, _)| *number == shard);
+            found.map(|(_, shard)| shard.graph(index)).transpose()
+        };
+        Ok(matches!((view(one)?, view(other)?), (Some(one), Some(other)) if same_graph(&one, &other)))
+    }
+
+    /// Shard and position in it of a graph; the shard is open then.
+    fn find(&mut self, graph: u64) -> Result<(usize, usize), StoreError> {
+        let entries = self.graphs.shards;
+        let number = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
+        if !self.open.iter().any(|(open, _)| *open == number) {
+            if self.open.len() >= SHARDS_OPEN {
+                self.open.remove(0);
+            }
+            self.open.push((number, self.graphs.open(number)?));
+        }
+        Ok((number, (graph - entries[number].first_graph) as usize))
+    }
+}
+
+fn same_graph(one: &GraphView<'_>, other: &GraphView<'_>) -> bool {
+    one.can_ids == other.can_ids
+        && one.sources == other.sources
+        && one.targets == other.targets
+        && one.node_features == other.node_features
+        && one.edge_features == other.edge_features
+}
+
+/// Equal for equal graphs; for others almost never.
+fn fingerprint(view: &GraphView<'_>) -> u64 {
+    let parts: [&[u8]; 5] = [
+        bytemuck::cast_slice(view.can_ids),
+        bytemuck::cast_slice(view.sources),
+        bytemuck::cast_slice(view.targets),
+        bytemuck::cast_slice(view.node_features),
+        bytemuck::cast_slice(view.edge_features),
+    ];
+    parts.iter().fold(0, |state, bytes| hash(bytes, state))
+}
+
+/// Folded multiplication of 16 bytes at a time (as in wyhash, Wang Yi 2019).
+fn hash(bytes: &[u8], state: u64) -> u64 {
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a ^ 0xa076_1d64_78bd_642f) * u128::from(b ^ 0xe703_7ed1_a0b4_28db);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let mut state = fold(state ^ bytes.len() as u64, 0x8ebc_6af0_9c88_c6e3);
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    let half = |block: &[u8; 16], at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
+    for block in blocks {
+        state = fold(half(block, 0) ^ state, half(block, 8));
+    }
+    let mut last = [0; 16];
+    last[..rest.len()].copy_from_slice(rest);
+    fold(half(&last, 0) ^ state, half(&last, 8))
+}

@@ -1,0 +1,129 @@
+//! A store whose parts others build: which of them are there, and the merge once all are.
+//!
+//! Whoever gathers holds the store's lock from the first look until the store has its name: others that need the store
+//! wait, and two who gather the same parts never meet. The lock ends with the process; the parts, and what is noted of the
+//! work in [`Gathering::folder`], stay for the next one.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use super::build::checked_plan;
+use super::options::BuildOptions;
+use super::part::{Share, is_complete, merge_into, part_place};
+use super::place::{Place, State};
+use super::plan::Plan;
+use super::progress::{Event, Progress};
+use crate::StoreError;
+use kdgat_can::Dataset;
+
+/// What there is of a store that is built in parts.
+pub enum Gathered {
+    /// The store, whole.
+    Ready(Box<Store>),
+    /// Parts have to be built.
+    Parts(Box<Gathering>),
+}
+
+/// The right to put a store together from its parts.
+pub struct Gathering {
+    plan: Plan,
+    place: Place,
+    stores_dir: PathBuf,
+    parts: usize,
+    _lock: File,
+}
+
+/// Looks for the store of `dataset` under `stores_dir`, after any other process that builds it has ended. What is left of
+/// parts that have become the store already is removed.
+///
+/// # Errors
+/// As [`open_or_build`](super::open_or_build).
+pub fn gather(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    parts: usize,
+    stores_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Gathered, StoreError> {
+    dataset.warn_of_passed_over();
+    let plan = checked_plan(dataset, options)?;
+    let place = Place::new(stores_dir, plan.store_name());
+    let lock = place.lock(progress)?;
+    let state = place.state(dataset, &plan)?;
+    let gathering = Gathering { plan, place, stores_dir: stores_dir.to_path_buf(), parts, _lock: lock };
+    match state {
+        State::Fits(store) => {
+            if gathering.folder().exists() {
+                gathering.clear()?;
+            }
+            return Ok(Gathered::Ready(store));
+        }
+        State::Missing => {}
+        State::Unfit(reason) => progress.report(&Event::Rebuilding { reason: &reason }),
+    }
+    Ok(Gathered::Parts(Box::new(gathering)))
+}
+
+/// The folder for notes on the work on `parts` parts, and the store's name; nothing is made.
+///
+/// # Errors
+/// When a log has vanished.
+pub fn notes_of(
+    dataset: &Dataset,
+    options: &BuildOptions,
+    parts: usize,
+    stores_dir: &Path,
+) -> Result<(PathBuf, String), StoreError> {
+    let plan = checked_plan(dataset, options)?;
+    Ok((notes(&Place::new(stores_dir, plan.store_name()), parts), plan.store_name()))
+}
+
+fn notes(place: &Place, parts: usize) -> PathBuf {
+    place.notes(&format!("{parts}-parts"))
+}
+
+impl Gathering {
+    /// The store's name.
+    pub fn name(&self) -> String {
+        self.plan.store_name()
+    }
+
+    /// A folder for notes on the work. It goes when the store is there.
+    pub fn folder(&self) -> PathBuf {
+        notes(&self.place, self.parts)
+    }
+
+    /// Whether a part is there, whole, and of the logs as they are now.
+    pub fn has(&self, share: Share) -> bool {
+        is_complete(&part_place(&self.plan, share, &self.stores_dir).folder, &self.plan, share)
+    }
+
+    /// Makes the store of its parts, all of which have to be there, and removes them.
+    ///
+    /// # Errors
+    /// As [`merge`](super::merge).
+    pub fn merge(self, progress: &dyn Progress) -> Result<Store, StoreError> {
+        let folders: Vec<PathBuf> = self.places().map(|place| place.folder).collect();
+        let store = merge_into(&folders, &self.plan, &self.place, progress)?;
+        self.clear()?;
+        Ok(store)
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> {
+        let share = |part| Share { part, parts: self.parts };
+        (1..=self.parts).map(move |part| part_place(&self.plan, share(part), &self.stores_dir))
+    }
+
+    /// The notes last: as long as they are there, so may parts be.
+    fn clear(&self) -> Result<(), StoreError> {
+        for place in self.places() {
+            place.remove()?;
+        }
+        let folder = self.folder();
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StoreError::io("remove", &folder)(error)),
+            _ => Ok(()),
+        }
+    }
+}

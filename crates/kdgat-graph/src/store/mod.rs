@@ -1,0 +1,230 @@
+//! A dataset's graphs on disk: a folder of mapped shards and a manifest. `docs/store.md` describes the files.
+//!
+//! Opening maps the shards and reads only where in them the graphs lie; graphs are read in place, whatever the size of
+//! the store.
+
+pub mod build;
+mod chain;
+pub mod duplicates;
+pub mod gather;
+pub mod id_set;
+mod ingest;
+mod journal;
+pub mod manifest;
+pub mod options;
+mod parallel;
+pub mod part;
+mod place;
+mod plan;
+pub mod progress;
+pub mod shard;
+mod sources;
+
+pub use build::open_or_build;
+pub use gather::{Gathered, Gathering, gather};
+pub use options::BuildOptions;
+pub use part::{Share, build_part, merge};
+pub use progress::{Event, Progress, StageTimes};
+
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use kdgat_can::Role;
+use manifest::{FileEntry, Manifest};
+use shard::Shard;
+
+use super::{FeatureSet, GraphView, Split, StoreError, Vocabulary};
+
+/// A mapped store.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    manifest: Manifest,
+    shards: Vec<Shard>,
+}
+
+impl Store {
+    /// Maps the store in `folder` and checks its manifest, and the size, header and pointers of each shard: no graph of an
+    /// open store leaves its shard.
+    ///
+    /// The contents of the shards are compared with their checksums by [`Store::verify`], not here.
+    ///
+    /// # Errors
+    /// No store, one of another version, or a damaged one; each error says what to do.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        let manifest = Manifest::read(folder)?;
+        let shards = manifest
+            .shards
+            .iter()
+            .map(|entry| Shard::open(folder, entry, manifest.features))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { path: folder.to_path_buf(), manifest, shards })
+    }
+
+    /// Reads every byte and compares it with the checksums.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] names the first shard that differs.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        self.shards.iter().zip(&self.manifest.shards).try_for_each(|(shard, entry)| shard.verify(entry))
+    }
+
+    /// The store's folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes all of the store that has been read out of this process's memory, where mapped files count like any other
+    /// memory; what is read next comes back. For whoever reads once through a store of any size.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release_pages(&self) -> Result<(), StoreError> {
+        self.shards.iter().try_for_each(Shard::release_pages)
+    }
+
+    /// Graphs of all files.
+    pub fn num_graphs(&self) -> u64 {
+        self.manifest.totals.graphs
+    }
+
+    /// Equal for stores with the same graphs, splits and vocabulary, and for no others.
+    pub fn digest(&self) -> &str {
+        &self.manifest.digest
+    }
+
+    /// Sources, parameters, counts and checksums.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Which features its nodes and edges have.
+    pub fn features(&self) -> FeatureSet {
+        self.manifest.features
+    }
+
+    /// The IDs of the attack-free frames that are trained on.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.manifest.vocabulary
+    }
+
+    /// Graph `graph` of the store, read in place.
+    ///
+    /// # Errors
+    /// No such graph, or a damaged shard.
+    pub fn try_graph(&self, graph: u64) -> Result<GraphView<'_>, StoreError> {
+        if graph >= self.num_graphs() {
+            let (store, num_graphs) = (self.path.clone(), self.num_graphs());
+            return Err(StoreError::NoSuchGraph { store, graph, num_graphs });
+        }
+        let entries = &self.manifest.shards;
+        let shard = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
+        self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
+    }
+
+    /// The log that a graph of the store is from, by the manifest.
+    ///
+    /// # Panics
+    /// Where there is no such graph.
+    pub fn log_of(&self, graph: u64) -> &FileEntry {
+        // The first log begins at graph 0 and a log without graphs where the next one does: the manifest was checked.
+        &self.manifest.files[self.manifest.files.partition_point(|file| file.first_graph <= graph) - 1]
+    }
+
+    /// What is wrong with a graph, as damage of the shard that holds it.
+    pub(crate) fn damaged(&self, graph: u64, detail: &str) -> StoreError {
+        let shard = self.manifest.shards.partition_point(|entry| entry.first_graph <= graph).saturating_sub(1);
+        let path = self.shards.get(shard).map_or(self.path.as_path(), Shard::path).to_path_buf();
+        StoreError::Damaged { shard: path, detail: format!("graph {graph}: {detail}") }
+    }
+
+    /// Features of the nodes of `graphs`, `[num_nodes, node_features]`, as a tensor over the mapped file, where they lie
+    /// side by side in one shard; it is for reading only.
+    ///
+    /// # Errors
+    /// As [`Store::try_graph`].
+    pub fn node_features_in_place(&self, graphs: &[u64]) -> Result<Option<Tensor>, StoreError> {
+        let (Some(&first), Some(&last)) = (graphs.first(), graphs.last()) else { return Ok(None) };
+        let entries = &self.manifest.shards;
+        let shard = entries.partition_point(|entry| entry.first_graph <= first).saturating_sub(1);
+        let Some(entry) = entries.get(shard) else { return Ok(None) };
+        let ascending = graphs.iter().zip(first..).all(|(&graph, expected)| graph == expected);
+        if !ascending || last >= entry.first_graph + entry.graphs {
+            return Ok(None);
+        }
+        let places = (first - entry.first_graph) as usize..(last - entry.first_graph) as usize + 1;
+        self.shards[shard].node_features(places).map(Some)
+    }
+
+    /// As [`Store::try_graph`].
+    ///
+    /// # Panics
+    /// Where there is no such graph. What makes a shard's graphs unreadable was found when the store was opened.
+    pub fn graph(&self, graph: u64) -> GraphView<'_> {
+        self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Positions of the graphs of a split, ascending, without those that were dropped from training as duplicates; `attack` keeps those with that label only.
+    pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
+        self.select_where(attack, |_| true, split)
+    }
+
+    /// As [`Store::select`], of one folder of the dataset (such as `test_01_known_vehicle_known_attack`).
+    pub fn select_folder(&self, folder: &str, split: Split, attack: Option<bool>) -> Vec<u64> {
+        self.select_where(attack, |file| file.folder == folder, split)
+    }
+
+    /// Positions of the validation graphs, ascending, in two parts that share no frame: the first and the second half of each
+    /// validation stretch.
+    pub fn validation_halves(&self) -> [Vec<u64>; 2] {
+        let BuildOptions { window, stride, .. } = self.manifest.options;
+        let mut halves = [Vec::new(), Vec::new()];
+        for file in self.manifest.files.iter().filter(|file| file.role != Role::Test) {
+            for (half, stretches) in halves.iter_mut().zip(file.split.validation_halves(window, stride)) {
+                half.extend(
+                    stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end),
+                );
+            }
+        }
+        halves
+    }
+
+    fn select_where(&self, attack: Option<bool>, keep: impl Fn(&FileEntry) -> bool, split: Split) -> Vec<u64> {
+        let mut selected = Vec::new();
+        let mut labels = LabelCursor { store: self, shard: 0 };
+        for file in self.manifest.files.iter().filter(|&file| keep(file)) {
+            let whole_file = 0..file.graphs;
+            let stretches = match (file.role, split) {
+                (Role::Test, Split::Test) => std::slice::from_ref(&whole_file),
+                (Role::Test, _) | (_, Split::Test) => &[],
+                (_, split) => file.split.stretches(split),
+            };
+            for graph in stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end) {
+                if split == Split::Train && self.manifest.duplicates.drops(graph) {
+                    continue;
+                }
+                if attack.is_none_or(|attack| labels.attack(graph) == attack) {
+                    selected.push(graph);
+                }
+            }
+        }
+        selected
+    }
+}
+
+/// Labels of ascending graphs.
+struct LabelCursor<'a> {
+    store: &'a Store,
+    shard: usize,
+}
+
+impl LabelCursor<'_> {
+    fn attack(&mut self, graph: u64) -> bool {
+        let entries = &self.store.manifest.shards;
+        while graph >= entries[self.shard].first_graph + entries[self.shard].graphs {
+            self.shard += 1;
+        }
+        self.store.shards[self.shard].labels()[(graph - entries[self.shard].first_graph) as usize] != 0
+    }
+}

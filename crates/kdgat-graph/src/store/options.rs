@@ -1,0 +1,120 @@
+//! How a dataset becomes a store.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::features::LONGEST_WINDOW;
+use crate::{FeatureSet, StoreError};
+use kdgat_can::Format;
+
+/// What decides the content of a store, and how fast it is built.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BuildOptions {
+    /// Frames in a window.
+    pub window: usize,
+    /// Frames between the starts of two windows.
+    pub stride: usize,
+    /// Share of each training file's windows that is for validation.
+    pub validation_fraction: f64,
+    /// Share of a file's rows that may be unreadable.
+    pub max_reject_share: f64,
+    /// Read every log in this format, instead of recognising it.
+    pub format: Option<Format>,
+    /// Size at which a shard is complete. Each thread holds one in memory while building.
+    pub shard_bytes: u64,
+    /// Logs of twice this size are read in pieces of about this size, if their format allows it.
+    pub piece_bytes: u64,
+    /// Train on graphs that are also in validation or a test.
+    pub keep_duplicates: bool,
+    /// Features of nodes and edges. Part of a store's key, beside the options.
+    #[serde(skip_serializing_if = "FeatureSet::is_window")]
+    pub features: FeatureSet,
+    /// Threads to build with, 0 for one a core. The store is the same for any number.
+    #[serde(skip)]
+    pub threads: usize,
+    /// Memory that the build may take: fewer threads work when it is little. The store is the same for any.
+    #[serde(skip)]
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Memory that a thread of the build takes at most: the frames of a piece, and the graphs of a shard.
+const THREAD_BYTES: u64 = 64 << 20;
+const DEFAULT_PIECE_BYTES: u64 = 8 << 20;
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self {
+            window: 100,
+            stride: 100,
+            validation_fraction: 0.2,
+            max_reject_share: 0.01,
+            format: None,
+            shard_bytes: 16 << 20,
+            piece_bytes: DEFAULT_PIECE_BYTES,
+            keep_duplicates: false,
+            features: FeatureSet::Window,
+            threads: 0,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
+impl BuildOptions {
+    /// Checks each value.
+    ///
+    /// # Errors
+    /// [`StoreError::Parameter`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        let parameter = |name, value: String, expected| Err(StoreError::Parameter { name, value, expected });
+        if !(2..=LONGEST_WINDOW).contains(&self.window) {
+            return parameter("window", self.window.to_string(), "2 to 65534 frames");
+        }
+        if self.stride == 0 {
+            return parameter("stride", "0".to_string(), "at least 1 frame");
+        }
+        if !(0.0..1.0).contains(&self.validation_fraction) {
+            return parameter("validation_fraction", self.validation_fraction.to_string(), "at least 0 and below 1");
+        }
+        if !(0.0..=1.0).contains(&self.max_reject_share) {
+            return parameter("max_reject_share", self.max_reject_share.to_string(), "0 to 1");
+        }
+        if self.shard_bytes == 0 {
+            return parameter("shard_bytes", "0".to_string(), "at least 1 byte");
+        }
+        if self.piece_bytes == 0 {
+            return parameter("piece_bytes", "0".to_string(), "at least 1 byte");
+        }
+        Ok(())
+    }
+
+    /// The values that decide the content, in whole numbers: what is read back compares equal to what was written.
+    pub(super) fn canonical(&self) -> serde_json::Value {
+        let billionths = |share: f64| (share * 1e9).round() as u64;
+        let mut canonical = json!({
+            "window": self.window,
+            "stride": self.stride,
+            "validation_fraction": billionths(self.validation_fraction),
+            "max_reject_share": billionths(self.max_reject_share),
+            "format": self.format,
+            "shard_bytes": self.shard_bytes,
+        });
+        // Came later: stores of its default keep their digests.
+        if self.piece_bytes != DEFAULT_PIECE_BYTES {
+            canonical["piece_bytes"] = json!(self.piece_bytes);
+        }
+        if self.keep_duplicates {
+            canonical["keep_duplicates"] = json!(true);
+        }
+        canonical
+    }
+
+    pub(super) fn num_threads(&self) -> usize {
+        let wanted = match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+            threads => threads,
+        };
+        let affordable = self.memory_limit_bytes.map_or(usize::MAX, |limit| (limit / THREAD_BYTES) as usize);
+        wanted.min(affordable).max(1)
+    }
+}

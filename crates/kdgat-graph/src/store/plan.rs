@@ -1,0 +1,158 @@
+//! What a store is made of, and into which units of work its build is cut.
+//!
+//! A unit is a few small logs, one large log, or a stretch of a very large one. Units depend on the logs alone, not on
+//! threads or machines; each has shards of its own. So the shards are the same however many threads and machines
+//! work, and what a killed build has finished stays finished.
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::manifest::{FORMAT_VERSION, SourceState};
+use super::options::BuildOptions;
+use super::sources::file_state;
+use crate::{FeatureSet, StoreError};
+use kdgat_can::formats::metadata_digest;
+use kdgat_can::{Dataset, Format, Role, format_of_pieces};
+
+/// Logs that are smaller than this together share shards.
+const UNIT_BYTES: u64 = 1 << 20;
+
+/// What a store is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub format_version: u64,
+    pub features: FeatureSet,
+    pub dataset: String,
+    pub options: BuildOptions,
+    pub logs: Vec<PlannedLog>,
+}
+
+/// A log as it was when the build began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedLog {
+    pub folder: String,
+    pub name: String,
+    pub role: Role,
+    pub bytes: u64,
+    pub modified_nanoseconds: u64,
+    /// blake3 of the file beside it that says which of its frames are attack frames, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels_blake3: Option<String>,
+}
+
+impl PlannedLog {
+    /// What it was, with the checksum of its bytes.
+    pub fn source(&self, blake3: String) -> SourceState {
+        let Self { bytes, modified_nanoseconds, .. } = *self;
+        SourceState { bytes, modified_nanoseconds, blake3, labels_blake3: self.labels_blake3.clone() }
+    }
+}
+
+/// One piece of work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Whole logs, by position in the plan.
+    Logs(Range<usize>),
+    /// The checksum of a log that is read in pieces.
+    Checksum { log: usize },
+    /// The lines of a log that begin within a range of bytes.
+    Piece { log: usize, number: usize, format: Format, bytes: Range<u64> },
+}
+
+impl Unit {
+    /// Positions of the logs that this is about.
+    pub fn logs(&self) -> Range<usize> {
+        match self {
+            Self::Logs(logs) => logs.clone(),
+            Self::Checksum { log } | Self::Piece { log, .. } => *log..*log + 1,
+        }
+    }
+}
+
+impl Plan {
+    /// Looks at the sizes and times of the logs, and at labels beside them.
+    pub fn new(dataset: &Dataset, options: &BuildOptions) -> Result<Self, StoreError> {
+        let mut logs = Vec::with_capacity(dataset.files.len());
+        for file in &dataset.files {
+            let (bytes, modified_nanoseconds) = file_state(&file.path)?;
+            let (folder, name) = (file.folder.clone(), name_of(&file.path));
+            let labels_blake3 = metadata_digest(&file.path)?;
+            logs.push(PlannedLog { folder, name, role: file.role, bytes, modified_nanoseconds, labels_blake3 });
+        }
+        let (format_version, features) = (FORMAT_VERSION, options.features);
+        Ok(Self { format_version, features, dataset: dataset.name.clone(), options: options.clone(), logs })
+    }
+
+    /// Name of the store's folder. It holds a key of options, and of names, roles and sizes of the logs.
+    pub fn store_name(&self) -> String {
+        let logs = self.logs.iter().map(|log| json!([log.folder, log.name, log.role, log.bytes]));
+        let parts = json!([self.features, self.options.canonical(), logs.collect::<Vec<_>>()]);
+        let key = blake3::hash(parts.to_string().as_bytes()).to_hex();
+        format!("{}-{}", self.dataset, &key[..12])
+    }
+
+    /// Equal for plans that give the same store, byte for byte.
+    pub fn identity(&self) -> String {
+        let log = |log: &PlannedLog| match &log.labels_blake3 {
+            // Came later: plans without such labels keep their identity.
+            None => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
+            Some(labels) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels]),
+        };
+        let (version, features, options) = (self.format_version, self.features, self.options.canonical());
+        let parts = json!([version, features, self.dataset, options, self.logs.iter().map(log).collect::<Vec<_>>()]);
+        blake3::hash(parts.to_string().as_bytes()).to_hex().to_string()
+    }
+
+    /// The units, in order of the logs. Looks into large logs, whether they can be read in pieces.
+    pub fn units(&self, dataset: &Dataset) -> Result<Vec<Unit>, StoreError> {
+        let mut units = Vec::new();
+        let (mut begin, mut bytes) = (0, 0);
+        for (log, planned) in self.logs.iter().enumerate() {
+            let pieces = planned.bytes / self.options.piece_bytes;
+            let format = match pieces {
+                0 | 1 => None,
+                _ => format_of_pieces(&dataset.files[log].path, self.options.format)?,
+            };
+            if let Some(format) = format {
+                if begin < log {
+                    units.push(Unit::Logs(begin..log));
+                }
+                units.push(Unit::Checksum { log });
+                let cut = |piece: u64| (u128::from(planned.bytes) * u128::from(piece) / u128::from(pieces)) as u64;
+                units.extend((0..pieces).map(|piece| Unit::Piece {
+                    log,
+                    number: piece as usize,
+                    format,
+                    bytes: cut(piece)..cut(piece + 1),
+                }));
+                (begin, bytes) = (log + 1, 0);
+                continue;
+            }
+            bytes += planned.bytes;
+            if bytes >= UNIT_BYTES || log + 1 == self.logs.len() {
+                units.push(Unit::Logs(begin..log + 1));
+                (begin, bytes) = (log + 1, 0);
+            }
+        }
+        Ok(units)
+    }
+
+    /// Which of `parts` parts a unit belongs to, from 0: by where the middle of its logs lies among all bytes. All of a log
+    /// is in one part.
+    pub fn part_of(&self, unit: &Unit, parts: usize) -> usize {
+        let bytes = |logs: &[PlannedLog]| logs.iter().map(|log| u128::from(log.bytes)).sum::<u128>();
+        let logs = unit.logs();
+        let twice_the_middle = 2 * bytes(&self.logs[..logs.start]) + bytes(&self.logs[logs]);
+        let twice_all = 2 * bytes(&self.logs).max(1);
+        ((twice_the_middle * parts as u128 / twice_all) as usize).min(parts - 1)
+    }
+}
+
+/// A path's last part.
+pub fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

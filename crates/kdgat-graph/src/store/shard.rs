@@ -1,0 +1,363 @@
+//! One file of graphs: a safetensors file whose tensors are the columns, mapped and read in place.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use memmap2::Mmap;
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
+use tch::Tensor;
+
+use super::manifest::ShardEntry;
+use crate::columns::Columns;
+use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
+use kdgat_torch::mapped;
+
+#[cfg(target_endian = "big")]
+compile_error!("shards are little-endian and read in place");
+
+/// The smallest page that a system maps.
+const PAGE_BYTES: usize = 4096;
+
+/// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
+type Layout = [(&'static str, Dtype, usize); COLUMNS];
+const COLUMNS: usize = 13;
+/// Which of them say where a graph's nodes and edges lie.
+const NODE_POINTERS: usize = 0;
+const EDGE_POINTERS: usize = 1;
+
+const fn layout(features: FeatureSet) -> Layout {
+    [
+        ("node_ptr", Dtype::U64, 1),
+        ("edge_ptr", Dtype::U64, 1),
+        ("first_frame", Dtype::U64, 1),
+        ("start_time", Dtype::F64, 1),
+        ("file", Dtype::U32, 1),
+        ("can_id", Dtype::U32, 1),
+        ("node_features", Dtype::F32, features.node_features()),
+        ("edge_features", Dtype::F32, EDGE_FEATURES),
+        ("edge_source", Dtype::U16, 1),
+        ("edge_target", Dtype::U16, 1),
+        ("row_ptr", Dtype::U16, 1),
+        ("label", Dtype::U8, 1),
+        ("attack_free", Dtype::U8, 1),
+    ]
+}
+
+/// Writes the graphs as a new file. Its position in the store is not known yet, and its bytes may not be on the disk yet:
+/// that is for `sync_all` of the returned file.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn write(path: &Path, columns: &Columns) -> Result<(ShardEntry, File), StoreError> {
+    let failed = || StoreError::io("write", path);
+    let file = File::create_new(path).map_err(StoreError::io("create", path))?;
+    let inner = BufWriter::with_capacity(1 << 20, file);
+    let mut output = HashingWriter { inner, hash: blake3::Hasher::new(), bytes: 0 };
+    write_columns(&mut output, columns).map_err(failed())?;
+    let file = output.inner.into_inner().map_err(|error| failed()(error.into_error()))?;
+    let entry = ShardEntry {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        first_graph: 0,
+        graphs: columns.num_graphs() as u64,
+        nodes: columns.can_ids.len() as u64,
+        edges: columns.sources.len() as u64,
+        bytes: output.bytes,
+        blake3: output.hash.finalize().to_hex().to_string(),
+    };
+    Ok((entry, file))
+}
+
+fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
+    let contents = contents(columns);
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_string(), serde_json::json!({"format": "kdgat graph store"}));
+    let mut begin = 0;
+    for ((name, dtype, width), bytes) in layout(columns.features).iter().zip(&contents) {
+        let rows = bytes.len() / (dtype.bitsize() / 8 * width);
+        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
+        let end = begin + bytes.len();
+        let entry = serde_json::json!({"dtype": dtype.to_string(), "shape": shape, "data_offsets": [begin, end]});
+        header.insert((*name).to_string(), entry);
+        begin = end;
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    output.write_all(&(header.len() as u64).to_le_bytes())?;
+    output.write_all(&header)?;
+    contents.iter().try_for_each(|bytes| output.write_all(bytes))
+}
+
+/// The columns as bytes, in the order of [`layout`].
+fn contents(columns: &Columns) -> [&[u8]; COLUMNS] {
+    [
+        bytemuck::cast_slice(&columns.node_pointers),
+        bytemuck::cast_slice(&columns.edge_pointers),
+        bytemuck::cast_slice(&columns.first_frames),
+        bytemuck::cast_slice(&columns.start_times),
+        bytemuck::cast_slice(&columns.files),
+        bytemuck::cast_slice(&columns.can_ids),
+        bytemuck::cast_slice(&columns.node_features),
+        bytemuck::cast_slice(&columns.edge_features),
+        bytemuck::cast_slice(&columns.sources),
+        bytemuck::cast_slice(&columns.targets),
+        bytemuck::cast_slice(&columns.row_pointers),
+        &columns.labels,
+        &columns.attack_free,
+    ]
+}
+
+struct HashingWriter<W> {
+    inner: W,
+    hash: blake3::Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> Write for HashingWriter<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(buffer)?;
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// A mapped shard.
+#[derive(Debug)]
+pub struct Shard {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    graphs: usize,
+    nodes: usize,
+    edges: usize,
+    /// Where each column of [`layout`] begins in the file.
+    offsets: [usize; COLUMNS],
+    /// Features of a node.
+    node_features: usize,
+}
+
+impl Shard {
+    /// Maps the file and checks its size, header, shapes, and where each graph's nodes and edges lie; not its contents.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when anything is not as in the manifest.
+    pub fn open(folder: &Path, entry: &ShardEntry, features: FeatureSet) -> Result<Self, StoreError> {
+        let path = folder.join(&entry.name);
+        let damaged = |detail: String| StoreError::Damaged { shard: folder.join(&entry.name), detail };
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => damaged("the file is missing".to_string()),
+            _ => StoreError::io("open", &path)(error),
+        })?;
+        let bytes = file.metadata().map_err(StoreError::io("read the size of", &path))?.len();
+        if bytes != entry.bytes {
+            return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", entry.bytes)));
+        }
+        let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
+        let header = read_header(&file, bytes).map_err(StoreError::io("read", &path))?;
+        let layout = layout(features);
+        let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout, [graphs, nodes, edges]));
+        let offsets = offsets.map_err(damaged)?;
+        for (column, last) in [(NODE_POINTERS, nodes), (EDGE_POINTERS, edges)] {
+            let checked = check_pointers(&file, offsets[column], graphs + 1, last as u64);
+            let checked = checked.map_err(StoreError::io("read", &path))?;
+            checked.map_err(|detail| damaged(format!("{} {detail}", layout[column].0)))?;
+        }
+        // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
+        let map = mapped::map(&file).map_err(StoreError::io("map", &path))?;
+        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, node_features: features.node_features() })
+    }
+
+    /// The shard's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Compares every byte with the manifest's checksum.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn verify(&self, entry: &ShardEntry) -> Result<(), StoreError> {
+        let found = blake3::hash(&self.map[..]).to_hex();
+        match found.as_str() == entry.blake3 {
+            true => Ok(()),
+            false => Err(self.damaged(format!("its checksum is {found}, the manifest says {}", entry.blake3))),
+        }
+    }
+
+    /// Graph `index` of the shard.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when its pointers leave the shard.
+    pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
+        let nodes = self.span(NODE_POINTERS, index, self.nodes)?;
+        let edges = self.span(EDGE_POINTERS, index, self.edges)?;
+        let width = self.node_features;
+        Ok(GraphView {
+            first_frame: self.column::<u64>(2, index..index + 1)[0],
+            start_time: self.column::<f64>(3, index..index + 1)[0],
+            file: self.column::<u32>(4, index..index + 1)[0],
+            can_ids: self.column(5, nodes.clone()),
+            node_features: self.column(6, nodes.start * width..nodes.end * width),
+            edge_features: self.column(7, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
+            sources: self.column(8, edges.clone()),
+            targets: self.column(9, edges),
+            row_pointers: self.column(10, nodes.start + index..nodes.end + index + 1),
+            attack: self.column::<u8>(11, index..index + 1)[0] != 0,
+            attack_free: self.column(12, nodes),
+        })
+    }
+
+    /// Features of the nodes of these graphs, `[num_nodes, node_features]`, as a tensor over the file: for reading only.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when pointers leave the shard, [`StoreError::Tensor`].
+    pub fn node_features(&self, graphs: Range<usize>) -> Result<Tensor, StoreError> {
+        let span = |graph| self.span(NODE_POINTERS, graph, self.nodes);
+        let (first, last) = (span(graphs.start)?, span(graphs.end - 1)?);
+        if last.end < first.start {
+            return Err(self.damaged(format!("node_ptr of graphs {graphs:?} descends")));
+        }
+        let size = [(last.end - first.start) as i64, self.node_features as i64];
+        let row_bytes = self.node_features * size_of::<f32>();
+        let bytes = self.offsets[6] + first.start * row_bytes..self.offsets[6] + last.end * row_bytes;
+        // Whoever reads the tensor shall not wait for the disk: that is for the thread that puts batches together.
+        self.map[bytes.clone()].iter().step_by(PAGE_BYTES).for_each(|byte| _ = std::hint::black_box(*byte));
+        mapped::tensor_over::<f32>(&self.map, bytes, &size)
+            .map_err(|source| StoreError::Tensor { tensor: "continuous", source })
+    }
+
+    /// `[graphs]`: 1 where any frame of the window is an attack frame.
+    pub fn labels(&self) -> &[u8] {
+        self.column(11, 0..self.graphs)
+    }
+
+    /// Takes the file's pages out of this process's memory; they are mapped again where they are read next.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release_pages(&self) -> Result<(), StoreError> {
+        mapped::release_pages(&self.map).map_err(StoreError::io("release the pages of", &self.path))
+    }
+
+    fn span(&self, column: usize, index: usize, length: usize) -> Result<Range<usize>, StoreError> {
+        let ends: &[u64] = self.column(column, index..index + 2);
+        let (begin, end) = (ends[0] as usize, ends[1] as usize);
+        match begin <= end && end <= length {
+            true => Ok(begin..end),
+            false => {
+                let name = if column == NODE_POINTERS { "node_ptr" } else { "edge_ptr" };
+                Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
+            }
+        }
+    }
+
+    /// Values of a column; the caller stays within its length, which `open` has checked.
+    fn column<T: Pod>(&self, column: usize, values: Range<usize>) -> &[T] {
+        let size = size_of::<T>();
+        let begin = self.offsets[column];
+        bytemuck::cast_slice(&self.map[begin + values.start * size..begin + values.end * size])
+    }
+
+    fn damaged(&self, detail: String) -> StoreError {
+        StoreError::Damaged { shard: self.path.clone(), detail }
+    }
+}
+
+/// Headers are a few hundred bytes; a longer one is no header.
+const LONGEST_HEADER_BYTES: u64 = 1 << 20;
+
+/// The header's text, or what is wrong with its length. Read, not mapped: touching a mapped page brings its neighbours
+/// into memory, and a store has many shards.
+fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, String>> {
+    let mut length = [0; 8];
+    if file_bytes < 8 {
+        return Ok(Err(format!("its {file_bytes} bytes are no header")));
+    }
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER_BYTES.min(file_bytes - 8) {
+        return Ok(Err(format!("its header cannot have {length} bytes")));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    Ok(Ok(header))
+}
+
+/// Bytes of pointers that are read at a time.
+const POINTER_BLOCK_BYTES: usize = 1 << 16;
+
+/// What is wrong with `count` pointers that should ascend from 0 to `last`: then every graph lies within the shard, and who
+/// reads one needs no other check. It costs 16 bytes of reading a graph, where a graph has some thousands. Read, not mapped,
+/// as the header is.
+fn check_pointers(mut file: &File, offset: usize, count: usize, last: u64) -> io::Result<Result<(), String>> {
+    file.seek(SeekFrom::Start(offset as u64))?;
+    let mut block = vec![0; POINTER_BLOCK_BYTES.min(count * size_of::<u64>())];
+    let (mut index, mut previous) = (0, 0);
+    while index < count {
+        let bytes = block.len().min((count - index) * size_of::<u64>());
+        let block = &mut block[..bytes];
+        file.read_exact(block)?;
+        for pointer in block.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned::<u64>) {
+            if pointer < previous || pointer > last || (index == 0 && pointer != 0) {
+                return Ok(Err(format!("does not ascend from 0 to {last}: [{index}] is {pointer} after {previous}")));
+            }
+            (index, previous) = (index + 1, pointer);
+        }
+    }
+    Ok(if previous == last { Ok(()) } else { Err(format!("ends at {previous}, expected {last}")) })
+}
+
+fn column_offsets(
+    header: &[u8],
+    file_bytes: u64,
+    layout: &Layout,
+    [graphs, nodes, edges]: [usize; 3],
+) -> Result<[usize; COLUMNS], String> {
+    let mut entries: HashMap<String, serde_json::Value> =
+        serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
+    let lengths = [
+        graphs + 1,
+        graphs + 1,
+        graphs,
+        graphs,
+        graphs,
+        nodes,
+        nodes,
+        edges,
+        edges,
+        edges,
+        nodes + graphs,
+        graphs,
+        nodes,
+    ];
+    let data = 8 + header.len();
+    let mut offsets = [0; COLUMNS];
+    for (position, ((name, dtype, width), rows)) in layout.iter().zip(lengths).enumerate() {
+        let info = entries.remove(*name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let info: TensorInfo =
+            serde_json::from_value(info).map_err(|error| format!("{name} in its header: {error}"))?;
+        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
+        if info.dtype != *dtype || info.shape != shape {
+            return Err(format!("{name} is {} {:?}, expected {dtype} {shape:?}", info.dtype, info.shape));
+        }
+        let (begin, end) = info.data_offsets;
+        let size = rows * width * (dtype.bitsize() / 8);
+        if begin.checked_add(size) != Some(end) || end as u64 > file_bytes - data as u64 {
+            return Err(format!("{name} lies at {begin}..{end}, expected {size} bytes within the file"));
+        }
+        if !(data + begin).is_multiple_of(dtype.bitsize() / 8) {
+            return Err(format!("{name} begins at byte {}, which is not aligned", data + begin));
+        }
+        offsets[position] = data + begin;
+    }
+    Ok(offsets)
+}

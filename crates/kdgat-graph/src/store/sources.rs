@@ -1,0 +1,58 @@
+//! Logs as sources of a store: their state, their checksum, how many of their rows may be bad.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use crate::StoreError;
+use kdgat_can::ReadReport;
+
+/// Places named for each reason when too many rows of a file are rejected.
+const PLACES_NAMED: usize = 2;
+
+/// Size in bytes and time of the last change, in nanoseconds since 1970.
+pub fn file_state(path: &Path) -> Result<(u64, u64), StoreError> {
+    let metadata = fs::metadata(path).map_err(StoreError::io("read the size of", path))?;
+    let modified = metadata.modified().map_err(StoreError::io("read the time of", path))?;
+    // A file from before 1970 has time 0; its content decides then.
+    let since_epoch = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((metadata.len(), since_epoch.as_nanos() as u64))
+}
+
+/// blake3 of a file's bytes.
+pub fn digest_of(path: &Path) -> Result<String, StoreError> {
+    let mut hash = blake3::Hasher::new();
+    let file = File::open(path).map_err(StoreError::io("open", path))?;
+    hash.update_reader(file).map_err(StoreError::io("read", path))?;
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+/// Refuses a log of which more than the allowed share of rows cannot be read.
+pub fn check_rejects(path: &Path, report: &ReadReport, allowed: f64) -> Result<(), StoreError> {
+    if report.reject_share() <= allowed {
+        return Ok(());
+    }
+    let reasons = report.rejected.iter().map(|(reason, rejections)| {
+        let places: Vec<String> = rejections
+            .first
+            .iter()
+            .take(PLACES_NAMED)
+            .map(|place| format!("line {}: {:?}", place.line, place.text))
+            .collect();
+        format!("{} × {reason} ({})", rejections.count, places.join(", "))
+    });
+    Err(StoreError::Rejected {
+        path: path.to_path_buf(),
+        rejected: report.rejected_rows(),
+        rows: report.rows,
+        allowed,
+        places: reasons.collect::<Vec<_>>().join("; "),
+    })
+}
+
+/// Where a dataset lies is no part of its store: places name the file only.
+pub fn with_short_names(mut report: ReadReport, name: &str) -> ReadReport {
+    let rejected = report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
+    rejected.chain(&mut report.first_backward).for_each(|place| place.file = PathBuf::from(name));
+    report
+}

@@ -1,0 +1,128 @@
+//! Part of a batch's graphs as a batch of their own: what the teacher computes when the cache has the rest.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tch::{Kind, TchError, Tensor};
+
+use crate::{Adjacency, Batch};
+
+impl Batch {
+    /// The graphs at `positions`, in that order, as a batch. It equals the batch that would be assembled from them
+    /// alone. Node and edge numbers are read on the host, so on a GPU this waits.
+    pub fn select_graphs(&self, positions: &[usize]) -> Result<Batch, TchError> {
+        let node_pointers = integers(&self.node_pointers)?;
+        let nodes = Runs::new(positions.iter().map(|&graph| node_pointers[graph]..node_pointers[graph + 1]));
+        let rows = integers(&self.adjacency.row_pointers)?;
+        let edges = Runs::new(nodes.ranges.iter().map(|nodes| rows[nodes.start as usize]..rows[nodes.end as usize]));
+        let successors = self.successor_runs(&nodes)?;
+        let take = |tensor: &Tensor, runs: &Runs| tensor.f_index_select(0, &runs.index(tensor)?);
+        let edge_attributes = self.edge_attributes.as_ref().map(|tensor| take(tensor, &edges)).transpose()?;
+        Ok(Batch {
+            graph_index: Arc::new(positions.iter().map(|&graph| self.graph_index[graph]).collect()),
+            can_ids: Arc::new(nodes.ranges.iter().flat_map(|nodes| &self.can_ids[as_usize(nodes)]).copied().collect()),
+            id_index: take(&self.id_index, &nodes)?,
+            id_input: take(&self.id_input, &nodes)?,
+            continuous: take(&self.continuous, &nodes)?,
+            adjacency: select_adjacency(&self.adjacency, &nodes, &edges)?,
+            edge_attributes,
+            successors: take(&self.successors, &successors)?
+                .f_sub(&(nodes.shift_by_run(&successors, &self.successors)? * self.vocabulary_size))?,
+            vocabulary_size: self.vocabulary_size,
+            node_pointers: nodes.pointers(&self.node_pointers)?,
+            graph_of_node: nodes.number_of_run(&self.graph_of_node)?,
+            labels: self.labels.f_index_select(
+                0,
+                &Tensor::f_from_slice(&positions.iter().map(|&graph| graph as i64).collect::<Vec<_>>())?
+                    .f_to_device(self.labels.device())?,
+            )?,
+            real: None,
+        })
+    }
+
+    /// Pairs are ascending by node, so those of a run of nodes lie together.
+    fn successor_runs(&self, nodes: &Runs) -> Result<Runs, TchError> {
+        let pairs = integers(&self.successors)?;
+        let first = |node: i64| pairs.partition_point(|pair| *pair < node * self.vocabulary_size) as i64;
+        Ok(Runs::new(nodes.ranges.iter().map(|nodes| first(nodes.start)..first(nodes.end))))
+    }
+}
+
+fn select_adjacency(adjacency: &Adjacency, nodes: &Runs, edges: &Runs) -> Result<Adjacency, TchError> {
+    let take = |tensor: &Tensor| tensor.f_index_select(0, &edges.index(tensor)?);
+    let moved = |tensor: &Tensor| take(tensor)?.f_sub(&nodes.shift_by_run(edges, tensor)?);
+    Ok(Adjacency {
+        row_pointers: counts_to_pointers(&adjacency.row_pointers, nodes)?,
+        sources: moved(&adjacency.sources)?,
+        targets: moved(&adjacency.targets)?,
+        column_pointers: counts_to_pointers(&adjacency.column_pointers, nodes)?,
+        // A graph's edges by source fill the same places as its edges by target.
+        transposed: take(&adjacency.transposed)?.f_sub(&edges.shift_by_run(edges, &adjacency.transposed)?)?,
+        components: Arc::default(),
+    })
+}
+
+/// Pointers of the selected nodes: the counts between the old ones, summed anew.
+fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchError> {
+    let old = integers(pointers)?;
+    let mut new = vec![0i64];
+    for node in nodes.ranges.iter().cloned().flatten() {
+        new.push(new[new.len() - 1] + old[node as usize + 1] - old[node as usize]);
+    }
+    like(&new, pointers)
+}
+
+/// Runs of consecutive elements that are taken one after the other.
+struct Runs {
+    ranges: Vec<Range<i64>>,
+    /// Where each run begins among the elements that are taken, and their number.
+    starts: Vec<i64>,
+}
+
+impl Runs {
+    fn new(ranges: impl Iterator<Item = Range<i64>>) -> Self {
+        let ranges: Vec<_> = ranges.collect();
+        let mut starts = vec![0];
+        for range in &ranges {
+            starts.push(starts[starts.len() - 1] + range.end - range.start);
+        }
+        Self { ranges, starts }
+    }
+
+    fn index(&self, of: &Tensor) -> Result<Tensor, TchError> {
+        let index: Vec<i64> = self.ranges.iter().cloned().flatten().collect();
+        Tensor::f_from_slice(&index)?.f_to_device(of.device())
+    }
+
+    fn pointers(&self, of: &Tensor) -> Result<Tensor, TchError> {
+        like(&self.starts, of)
+    }
+
+    fn number_of_run(&self, of: &Tensor) -> Result<Tensor, TchError> {
+        self.spread(self, |run| run as i64, of)
+    }
+
+    /// For each element of `elements` (whose runs belong to ours one by one): by how much our run moved forward.
+    fn shift_by_run(&self, elements: &Runs, of: &Tensor) -> Result<Tensor, TchError> {
+        self.spread(elements, |run| self.ranges[run].start - self.starts[run], of)
+    }
+
+    fn spread(&self, elements: &Runs, value: impl Fn(usize) -> i64, of: &Tensor) -> Result<Tensor, TchError> {
+        let each = elements.ranges.iter().enumerate();
+        let values: Vec<i64> =
+            each.flat_map(|(run, range)| std::iter::repeat_n(value(run), as_usize(range).len())).collect();
+        like(&values, of)
+    }
+}
+
+fn as_usize(range: &Range<i64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+fn like(values: &[i64], tensor: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_from_slice(values)?.f_to_kind(tensor.f_kind()?)?.f_to_device(tensor.device())
+}
+
+fn integers(tensor: &Tensor) -> Result<Vec<i64>, TchError> {
+    Vec::try_from(tensor.f_to_kind(Kind::Int64)?)
+}

@@ -1,0 +1,175 @@
+//! The backward kernels of one layer in their order, over all blocks and threads, as [`super::passes`] does the
+//! forward ones.
+
+use tch::{Device, TchError, Tensor};
+
+use super::element::{Element, Real};
+use super::kernels::{ColumnGradients, Projection, RowGradients};
+use super::passes::{Layer, buffer};
+use super::softmax::SavedWeights;
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_torch::simd::dispatch;
+use kdgat_torch::view;
+
+/// What a backward reads.
+pub(super) struct Backward<'a, T: Element> {
+    pub(super) layer: Layer<'a, T>,
+    /// Of the output, `[nodes, heads * channels]`.
+    pub(super) gradient: &'a [T],
+    pub(super) weights: SavedWeights<'a, T::Real>,
+    /// The source and target vectors that scores were projected with; `None` where scores were given.
+    pub(super) attention: Option<[&'a [T::Real]; 2]>,
+}
+
+/// What a backward fills.
+pub(super) struct Gradients<'a, T: Element> {
+    /// `[nodes, heads * channels]`.
+    pub(super) values: &'a mut [T],
+    /// `[nodes, heads]`.
+    pub(super) source_scores: &'a mut [T::Real],
+    /// `[nodes, heads]`.
+    pub(super) target_scores: &'a mut [T::Real],
+    /// `[2, heads * channels]`, of the source and the target attention vectors: zero where scores were given.
+    pub(super) attention: &'a mut [T::Real],
+    /// `[heads * channels]`.
+    pub(super) bias: &'a mut [T::Real],
+}
+
+impl<T: Element> Backward<'_, T> {
+    pub(super) fn run(&self, gradients: Gradients<'_, T>) -> Result<(), TchError> {
+        let Layer { partition, shape, .. } = &self.layer;
+        let (blocks, row) = (partition.num_blocks(), shape.row());
+        let mut raw = buffer::<T::Real>(self.layer.edges.num_edges() * shape.heads)?;
+        let raw = view::write::<T::Real>("gradients of scores", &mut raw)?;
+        let mut attention_sums = zeros::<T::Real>(blocks * 2 * row)?;
+        let attention_sums = view::write::<T::Real>("sums by block", &mut attention_sums)?;
+        let mut bias_sums = zeros::<T::Real>(blocks * row)?;
+        let bias_sums = view::write::<T::Real>("sums by block", &mut bias_sums)?;
+        self.run_kernels(
+            raw,
+            attention_sums,
+            bias_sums,
+            &mut [gradients.source_scores, gradients.target_scores],
+            gradients.values,
+        );
+        sum_blocks(attention_sums, gradients.attention);
+        sum_blocks(bias_sums, gradients.bias);
+        Ok(())
+    }
+
+    fn run_kernels(
+        &self,
+        raw: &mut [T::Real],
+        attention_sums: &mut [T::Real],
+        bias_sums: &mut [T::Real],
+        [source_scores, target_scores]: &mut [&mut [T::Real]; 2],
+        values: &mut [T],
+    ) {
+        let Layer { partition, shape, .. } = &self.layer;
+        let (blocks, row, heads) = (partition.num_blocks(), shape.row(), shape.heads);
+        let bias_parts = Parts::new(bias_sums, (0..=blocks).map(|block| block * row));
+        let attention_parts = Parts::new(attention_sums, (0..=blocks).map(|block| block * 2 * row));
+        let source_parts = Parts::new(source_scores, self.layer.node_bounds(heads));
+        let value_parts = Parts::new(values, self.layer.node_bounds(row));
+        if partition.closed {
+            let raw_parts = Parts::new(raw, self.layer.edge_bounds());
+            let target_parts = Parts::new(target_scores, self.layer.node_bounds(heads));
+            parallel_for(blocks, partition.grain, |range| {
+                for block in range {
+                    let (raw, target) = (raw_parts.take(block), target_parts.take(block));
+                    self.rows(block, raw, target, bias_parts.take(block));
+                    let first_edge = self.layer.edges_of(&partition.nodes(block)).start;
+                    let sums = attention_parts.take(block);
+                    self.columns(
+                        block,
+                        first_edge,
+                        raw,
+                        target,
+                        source_parts.take(block),
+                        sums,
+                        value_parts.take(block),
+                    );
+                }
+            });
+            return;
+        }
+        let raw_parts = Parts::new(raw, self.layer.edge_bounds());
+        let target_parts = Parts::new(target_scores, self.layer.node_bounds(heads));
+        parallel_for(blocks, partition.grain, |range| {
+            for block in range {
+                self.rows(block, raw_parts.take(block), target_parts.take(block), bias_parts.take(block));
+            }
+        });
+        drop((raw_parts, target_parts));
+        parallel_for(blocks, partition.grain, |range| {
+            for block in range {
+                let nodes = partition.nodes(block);
+                let target = &target_scores[nodes.start * heads..nodes.end * heads];
+                let sums = attention_parts.take(block);
+                self.columns(block, 0, raw, target, source_parts.take(block), sums, value_parts.take(block));
+            }
+        });
+    }
+
+    fn rows(&self, block: usize, raw: &mut [T::Real], target: &mut [T::Real], bias: &mut [T::Real]) {
+        dispatch(RowGradients {
+            nodes: self.layer.partition.nodes(block),
+            shape: self.layer.shape,
+            edges: self.layer.edges,
+            negative_slope: self.layer.negative_slope,
+            values: self.layer.values,
+            gradient: self.gradient,
+            weights: self.weights,
+            raw_gradients: raw,
+            target_gradients: target,
+            bias_gradient: bias,
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn columns(
+        &self,
+        block: usize,
+        first_edge: usize,
+        raw: &[T::Real],
+        target: &[T::Real],
+        source: &mut [T::Real],
+        attention_sums: &mut [T::Real],
+        values: &mut [T],
+    ) {
+        let (source_gradient, target_gradient) = attention_sums.split_at_mut(self.layer.shape.row());
+        dispatch(ColumnGradients {
+            nodes: self.layer.partition.nodes(block),
+            shape: self.layer.shape,
+            edges: self.layer.edges,
+            values: self.layer.values,
+            gradient: self.gradient,
+            weights: self.weights,
+            first_edge,
+            raw_gradients: raw,
+            target_gradients: target,
+            source_gradients: source,
+            projection: self.attention.map(|[attention_source, attention_target]| Projection {
+                attention_source,
+                attention_target,
+                source_gradient,
+                target_gradient,
+            }),
+            value_gradients: values,
+        });
+    }
+}
+
+/// Adds up the blocks' rows in their order, whatever the number of threads.
+pub(super) fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
+    sums.fill(R::ZERO);
+    for row in by_block.chunks_exact(sums.len().max(1)) {
+        for (sum, &value) in sums.iter_mut().zip(row) {
+            *sum += value;
+        }
+    }
+}
+
+pub(super) fn zeros<T: Element>(length: usize) -> Result<Tensor, TchError> {
+    Tensor::f_zeros([length as i64], (T::KIND, Device::Cpu))
+}

@@ -1,0 +1,82 @@
+//! Graph attention from torch's own operations, in the order of PyTorch Geometric's `GATConv`.
+//!
+//! The reference that the fused kernels are tested against, and what runs where they do not.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::{Attended, AttentionOptions};
+use crate::segments;
+use kdgat_graph::Adjacency;
+
+/// Attention with given scores: values `[nodes, heads, channels]`, scores `[nodes, heads]`.
+pub(super) fn attend(
+    values: &Tensor,
+    source_scores: &Tensor,
+    target_scores: &Tensor,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, TchError> {
+    let (sources, targets) = (adjacency.sources.f_to_kind(Kind::Int64)?, adjacency.targets.f_to_kind(Kind::Int64)?);
+    let raw = source_scores.f_index_select(0, &sources)?.f_add(&target_scores.f_index_select(0, &targets)?)?;
+    let logits = leaky_relu(&raw, options.negative_slope)?;
+    weighted_sums(values, &logits, [&sources, &targets], adjacency, options)
+}
+
+/// GATv2's attention: values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, the attention vector
+/// `[1, heads, channels]`.
+pub(super) fn attend_pairs(
+    source: &Tensor,
+    target: &Tensor,
+    edge_term: Option<&Tensor>,
+    attention: &Tensor,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, TchError> {
+    let (sources, targets) = (adjacency.sources.f_to_kind(Kind::Int64)?, adjacency.targets.f_to_kind(Kind::Int64)?);
+    let kind = attention.f_kind()?;
+    let wide = |tensor: &Tensor| tensor.f_to_kind(kind);
+    let mut sums = wide(target)?.f_index_select(0, &targets)?.f_add(&wide(source)?.f_index_select(0, &sources)?)?;
+    if let Some(edge_term) = edge_term {
+        sums = sums.f_add(&wide(edge_term)?)?;
+    }
+    let activated = leaky_relu(&sums, options.negative_slope)?;
+    let logits = activated.f_mul(attention)?.f_sum_dim_intlist(-1_i64, false, kind)?;
+    weighted_sums(source, &logits, [&sources, &targets], adjacency, options)
+}
+
+/// Softmax over each target's edges, dropout, and sums of source values. Logits are `[edges, heads]`.
+fn weighted_sums(
+    values: &Tensor,
+    logits: &Tensor,
+    [sources, targets]: [&Tensor; 2],
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, TchError> {
+    let kind = values.f_kind()?;
+    let mut weights = softmax(logits, targets, adjacency)?;
+    if let Some(dropout) = options.dropout {
+        let factors = dropout.factors(logits.size()[0], logits.size()[1])?;
+        weights = weights.f_mul(&factors.f_to_kind(weights.f_kind()?)?.f_to_device(weights.device())?)?;
+    }
+    let messages = values.f_to_kind(weights.f_kind()?)?.f_index_select(0, sources)?.f_mul(&weights.f_unsqueeze(-1)?)?;
+    let output = segments::sums(&messages, &adjacency.row_pointers, targets)?.f_to_kind(kind)?;
+    let weights = if options.return_weights { Some(weights.f_detach()?) } else { None };
+    Ok(Attended { output, weights })
+}
+
+/// torch's own `leaky_relu` takes no slope in `tch`.
+pub(super) fn leaky_relu(input: &Tensor, negative_slope: f64) -> Result<Tensor, TchError> {
+    input.f_where_self(&input.f_gt(0.0)?, &input.f_mul_scalar(negative_slope)?)
+}
+
+/// As PyTorch Geometric: the largest logit subtracted without a gradient, 1e-16 added to the divisor.
+fn softmax(logits: &Tensor, targets: &Tensor, adjacency: &Adjacency) -> Result<Tensor, TchError> {
+    let (nodes, heads) = (adjacency.row_pointers.numel() as i64 - 1, logits.size()[1]);
+    let index = targets.f_unsqueeze(-1)?.f_expand_as(logits)?;
+    let options = (logits.f_kind()?, logits.device());
+    let lowest = Tensor::f_full([nodes, heads], f64::NEG_INFINITY, options)?;
+    let largest = lowest.f_internal_scatter_reduce(0, &index, &logits.f_detach()?, "amax", true)?;
+    let exponentials = logits.f_sub(&largest.f_index_select(0, targets)?)?.f_exp()?;
+    let sums = segments::sums(&exponentials, &adjacency.row_pointers, targets)?;
+    exponentials.f_div(&sums.f_add_scalar(1e-16)?.f_index_select(0, targets)?)
+}

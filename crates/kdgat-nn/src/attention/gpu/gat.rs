@@ -1,0 +1,122 @@
+//! GAT on a GPU.
+
+use std::ffi::CStr;
+
+use tch::{TchError, Tensor};
+
+use super::super::num_nodes;
+use super::layer::{Attention, Layer, SavedWeights, Scores, array};
+use super::program::NODES_OF_PART;
+use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::cuda_program::Argument;
+
+/// Inputs: values `[nodes, heads * channels]`, two score or attention tensors of the computing type, and optionally a bias.
+pub(in crate::attention) struct GpuGat {
+    pub(in crate::attention) layer: Layer,
+    /// Whether the second and third input are attention vectors (`[heads * channels]`) or scores (`[nodes, heads]`).
+    pub(in crate::attention) projected: bool,
+}
+
+impl Function for GpuGat {
+    const NAME: &'static CStr = c"fused graph attention on a GPU";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let [values, source, target] = [inputs[0], inputs[1], inputs[2]];
+        let projected = self.projected.then(|| self.project_scores(values, source, target)).transpose()?;
+        let scores = projected.as_ref().map_or([source, target], |scores| scores.each_ref());
+        let Attention { output, signed, applied } =
+            self.layer.attend(values, Scores::OfNodes(scores), inputs.get(3).copied(), recorded)?;
+        let mut saved = Vec::new();
+        if let Some(signed) = signed {
+            saved.extend([values.shallow_clone(), signed]);
+            if self.projected {
+                saved.extend([source.shallow_clone(), target.shallow_clone()]);
+            }
+        }
+        Ok(self.layer.finish(output, applied, saved))
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let Some(gradient) = &gradients[0] else {
+            return Ok(needed.iter().map(|_| None).collect());
+        };
+        let (values, signed) = (&saved[0], &saved[1]);
+        let gradient = gradient.f_to_kind(values.f_kind()?)?.f_contiguous()?;
+        let applied = self.layer.options.dropout.and_then(|_| saved.last());
+        let vectors = self.projected.then(|| [&saved[2], &saved[3]]);
+        let weights = SavedWeights { signed, applied };
+        let [source_scores, target_scores, value_gradient] = self.gradients(values, &gradient, weights, vectors)?;
+        let [source, target] = match self.projected {
+            true => self.vector_gradients(values, &source_scores, &target_scores)?,
+            false => [source_scores, target_scores],
+        };
+        let bias = match needed.get(3) {
+            Some(true) => Some(gradient.f_sum_dim_intlist(0_i64, false, signed.f_kind()?)?),
+            _ => None,
+        };
+        let results = [Some(value_gradient), Some(source), Some(target), bias].into_iter().zip(needed);
+        Ok(results.map(|(result, &needed)| result.filter(|_| needed)).collect())
+    }
+}
+
+impl GpuGat {
+    /// Scores by source and by target, `[nodes, heads]` each.
+    fn project_scores(&self, values: &Tensor, source: &Tensor, target: &Tensor) -> Result<[Tensor; 2], TchError> {
+        let scores = [self.layer.per_node(values)?, self.layer.per_node(values)?];
+        let arrays = [values, source, target, &scores[0], &scores[1]];
+        self.layer.launch("project_scores", &arrays.map(Argument::Array))?;
+        Ok(scores)
+    }
+
+    /// Gradients of the scores by source and by target, `[nodes, heads]`, and of the values; `vectors` are the attention
+    /// vectors if scores were projected.
+    fn gradients(
+        &self,
+        values: &Tensor,
+        gradient: &Tensor,
+        weights: SavedWeights<'_>,
+        vectors: Option<[&Tensor; 2]>,
+    ) -> Result<[Tensor; 3], TchError> {
+        let negative_slope = self.layer.options.negative_slope;
+        let [raw, target] = self.layer.score_gradients(values, gradient, weights, negative_slope)?;
+        let (source, value_gradient) = (self.layer.per_node(values)?, values.f_empty_like()?);
+        let adjacency = &self.layer.adjacency;
+        self.layer.launch(
+            "attend_backward_sources",
+            &[
+                Argument::Array(&adjacency.column_pointers),
+                Argument::Array(&adjacency.transposed),
+                Argument::Array(&adjacency.targets),
+                Argument::Array(gradient),
+                Argument::Array(weights.signed),
+                array(weights.applied),
+                Argument::Array(&raw),
+                Argument::Array(&target),
+                array(vectors.map(|[source, _]| source)),
+                array(vectors.map(|[_, target]| target)),
+                Argument::Array(&source),
+                Argument::Array(&value_gradient),
+            ],
+        )?;
+        Ok([source, target, value_gradient])
+    }
+
+    /// Gradients of the two attention vectors, `[heads * channels]` each. Not by a matrix product of torch's, which may be
+    /// told to round to 19 bits.
+    fn vector_gradients(&self, values: &Tensor, source: &Tensor, target: &Tensor) -> Result<[Tensor; 2], TchError> {
+        let nodes = u64::try_from(num_nodes(&self.layer.adjacency)).unwrap_or(0);
+        let count = nodes.div_ceil(NODES_OF_PART);
+        let real = source.f_kind()?;
+        let parts = Tensor::f_empty([count as i64, 2, self.layer.shape.row() as i64], (real, values.device()))?;
+        let warps = count * self.layer.shape.heads as u64;
+        let arrays = [values, source, target, &parts].map(Argument::Array);
+        self.layer.launch_warps("add_up_vector_gradients", warps, &arrays)?;
+        let gradients = parts.f_sum_dim_intlist(0_i64, false, real)?;
+        Ok([gradients.f_get(0)?, gradients.f_get(1)?])
+    }
+}

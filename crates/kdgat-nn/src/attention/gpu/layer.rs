@@ -1,0 +1,202 @@
+//! What GAT and GATv2 share on a GPU: scores to weighted sums, and back to the scores.
+
+use std::sync::Arc;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::super::kernels::Shape;
+use super::super::{AttentionError, AttentionOptions, computing_kind, expect, num_nodes};
+use super::program::program;
+use kdgat_graph::Adjacency;
+use kdgat_torch::autograd::Forward;
+use kdgat_torch::cuda_program::{Argument, Program};
+
+/// Threads of a warp, which does one node and head.
+const WARP: u64 = 32;
+/// Of a leaky ReLU that changes nothing: scores of edges have theirs behind them.
+pub(super) const NO_SLOPE: f64 = 1.0;
+
+/// One layer's kernels, edges and options.
+pub(in crate::attention) struct Layer {
+    program: Arc<Program>,
+    pub(super) adjacency: Adjacency,
+    pub(super) shape: Shape,
+    pub(super) options: AttentionOptions,
+}
+
+/// What attention weights are made of.
+#[derive(Clone, Copy)]
+pub(super) enum Scores<'a> {
+    /// By source and by target, `[nodes, heads]`, to be added and passed through the leaky ReLU.
+    OfNodes([&'a Tensor; 2]),
+    /// `[edges, heads]`, as they are.
+    OfEdges(&'a Tensor),
+}
+
+/// What a forward gives and a backward reads.
+pub(super) struct Attention {
+    /// In the shape of the values.
+    pub(super) output: Tensor,
+    /// Weights before dropout, `[edges, heads]`, with the sign of the score: where a backward follows.
+    pub(super) signed: Option<Tensor>,
+    /// Weights after dropout, `[edges, heads]`: where they are asked for, or dropout's backward needs them.
+    pub(super) applied: Option<Tensor>,
+}
+
+/// The weights that a backward reads.
+#[derive(Clone, Copy)]
+pub(super) struct SavedWeights<'a> {
+    pub(super) signed: &'a Tensor,
+    /// With dropout alone.
+    pub(super) applied: Option<&'a Tensor>,
+}
+
+impl Layer {
+    /// The kernels for values of `kind` on `device`, where the edges lie, too.
+    pub(in crate::attention) fn new(
+        device: Device,
+        kind: Kind,
+        adjacency: &Adjacency,
+        shape: Shape,
+        options: &AttentionOptions,
+    ) -> Result<Self, AttentionError> {
+        let (nodes, edges) = (num_nodes(adjacency), adjacency.num_edges());
+        let arrays = [
+            ("row pointers", &adjacency.row_pointers, nodes + 1),
+            ("sources", &adjacency.sources, edges),
+            ("targets", &adjacency.targets, edges),
+            ("column pointers", &adjacency.column_pointers, nodes + 1),
+            ("transposed edges", &adjacency.transposed, edges),
+        ];
+        for (name, array, length) in arrays {
+            expect(name, array, &[length])?;
+            let found = array.f_kind()?;
+            if found != Kind::Int {
+                return Err(TchError::Kind(format!("{name} are of type {found:?}, Int is expected")).into());
+            }
+        }
+        let program = program(device, shape, kind)?;
+        Ok(Self { program, adjacency: adjacency.shallow_clone(), shape, options: options.clone() })
+    }
+
+    /// Scores to weights to weighted sums of the values.
+    pub(super) fn attend(
+        &self,
+        values: &Tensor,
+        scores: Scores<'_>,
+        bias: Option<&Tensor>,
+        recorded: bool,
+    ) -> Result<Attention, TchError> {
+        let ([source, target], of_edges, negative_slope) = match scores {
+            Scores::OfNodes(scores) => (scores.map(Argument::Array), Argument::Absent, self.options.negative_slope),
+            Scores::OfEdges(scores) => ([Argument::Absent; 2], Argument::Array(scores), NO_SLOPE),
+        };
+        let real = computing_kind(values)?;
+        let dropout = self.options.dropout;
+        let output = values.f_empty_like()?;
+        let signed = recorded.then(|| self.per_edge(values)).transpose()?;
+        let keep_applied = self.options.return_weights || recorded && dropout.is_some();
+        let applied = keep_applied.then(|| self.per_edge(values)).transpose()?;
+        self.launch(
+            "attend",
+            &[
+                Argument::Array(&self.adjacency.row_pointers),
+                Argument::Array(&self.adjacency.sources),
+                Argument::Array(values),
+                source,
+                target,
+                of_edges,
+                array(bias),
+                number(real, negative_slope),
+                Argument::Int(i32::from(dropout.is_some())),
+                Argument::UnsignedLong(dropout.map_or(0, |dropout| dropout.seed)),
+                Argument::Unsigned(dropout.map_or(0, |dropout| dropout.threshold())),
+                number(real, self.kept_scale()),
+                Argument::Array(&output),
+                array(signed.as_ref()),
+                array(applied.as_ref()),
+            ],
+        )?;
+        Ok(Attention { output, signed, applied })
+    }
+
+    /// What a forward hands back: the output, the applied weights where they are asked for, and what is saved, if anything is.
+    /// Dropout's weights come last there, so that the others' places do not depend on them.
+    pub(super) fn finish(&self, output: Tensor, applied: Option<Tensor>, mut saved: Vec<Tensor>) -> Forward {
+        if !saved.is_empty() && self.options.dropout.is_some() {
+            saved.extend(applied.as_ref().map(Tensor::shallow_clone));
+        }
+        let weights = applied.filter(|_| self.options.return_weights);
+        Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved }
+    }
+
+    /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target,
+    /// `[nodes, heads]`.
+    pub(super) fn score_gradients(
+        &self,
+        values: &Tensor,
+        gradient: &Tensor,
+        weights: SavedWeights<'_>,
+        negative_slope: f64,
+    ) -> Result<[Tensor; 2], TchError> {
+        let real = computing_kind(values)?;
+        let [of_edges, of_targets] = [self.per_edge(values)?, self.per_node(values)?];
+        self.launch(
+            "attend_backward_targets",
+            &[
+                Argument::Array(&self.adjacency.row_pointers),
+                Argument::Array(&self.adjacency.sources),
+                Argument::Array(values),
+                Argument::Array(gradient),
+                Argument::Array(weights.signed),
+                array(weights.applied),
+                number(real, negative_slope),
+                number(real, self.kept_scale()),
+                Argument::Array(&of_edges),
+                Argument::Array(&of_targets),
+            ],
+        )?;
+        Ok([of_edges, of_targets])
+    }
+
+    /// Runs a kernel with a warp for each node and head.
+    pub(super) fn launch(&self, kernel: &str, arguments: &[Argument<'_>]) -> Result<(), TchError> {
+        let nodes = u64::try_from(num_nodes(&self.adjacency)).unwrap_or(0);
+        self.launch_warps(kernel, nodes * self.shape.heads as u64, arguments)
+    }
+
+    /// Runs a kernel, whose first parameter is the number of nodes.
+    pub(super) fn launch_warps(&self, kernel: &str, warps: u64, arguments: &[Argument<'_>]) -> Result<(), TchError> {
+        let nodes = num_nodes(&self.adjacency);
+        let nodes = i32::try_from(nodes)
+            .map_err(|_| TchError::Shape(format!("attention takes at most 2^31 nodes at once, there are {nodes}")))?;
+        let arguments: Vec<Argument> = std::iter::once(Argument::Int(nodes)).chain(arguments.iter().copied()).collect();
+        Ok(self.program.launch(kernel, warps * WARP, &arguments)?)
+    }
+
+    /// Room for a number of each edge and head.
+    pub(super) fn per_edge(&self, values: &Tensor) -> Result<Tensor, TchError> {
+        let size = [self.adjacency.num_edges(), self.shape.heads as i64];
+        Tensor::f_empty(size, (computing_kind(values)?, values.device()))
+    }
+
+    /// Room for a number of each node and head.
+    pub(super) fn per_node(&self, values: &Tensor) -> Result<Tensor, TchError> {
+        let size = [num_nodes(&self.adjacency), self.shape.heads as i64];
+        Tensor::f_empty(size, (computing_kind(values)?, values.device()))
+    }
+
+    fn kept_scale(&self) -> f64 {
+        self.options.dropout.map_or(1.0, |dropout| dropout.kept_scale())
+    }
+}
+
+/// A tensor, or none.
+pub(super) fn array(tensor: Option<&Tensor>) -> Argument<'_> {
+    tensor.map_or(Argument::Absent, Argument::Array)
+}
+
+/// A number of the computing type.
+pub(super) fn number(real: Kind, value: f64) -> Argument<'static> {
+    if real == Kind::Double { Argument::Double(value) } else { Argument::Float(value as f32) }
+}

@@ -1,0 +1,240 @@
+//! The kernels for a GPU, run on the CPU with emulated warps, against attention composed of torch's operations; and what
+//! NVRTC says of them, where it is installed.
+
+#[path = "../../../../../tests/attention_common/mod.rs"]
+mod attention_common;
+
+use tch::{Device, Kind, Tensor};
+
+use attention_common::{adjacency, batch, normal, relative_difference};
+
+use super::super::kernels::Shape;
+use super::super::{
+    AttentionDropout, AttentionKernel, AttentionOptions, composed, gat_conv, gatv2_attention, num_nodes, run,
+};
+use super::{GpuGat, GpuGatV2, Layer};
+use kdgat_graph::Adjacency;
+use kdgat_torch::cuda_program::{self, ProgramError};
+
+type Named = Vec<(&'static str, Tensor)>;
+
+/// Output, weights and gradients for a fixed random loss, of `layer(values, source, target, bias)`.
+fn results(
+    shape: Shape,
+    nodes: i64,
+    kind: Kind,
+    projected: bool,
+    layer: impl Fn(&[&Tensor]) -> super::super::Attended,
+) -> Named {
+    let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+    let (heads, row) = (shape.heads as i64, shape.row() as i64);
+    // Scores have a variance of one either way.
+    let (scores, scale) = match projected {
+        true => (vec![row], (shape.channels as f64).sqrt()),
+        false => (vec![nodes, heads], 1.0),
+    };
+    let inputs = [
+        normal(&[nodes, row], 1, kind),
+        normal(&scores, 2, real) / scale,
+        normal(&scores, 3, real) / scale,
+        normal(&[row], 4, real),
+    ]
+    .map(|input| input.set_requires_grad(true));
+    let attended = layer(&inputs.each_ref());
+    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
+    let gradients = ["values", "source", "target", "bias"].into_iter().zip(inputs.iter().map(Tensor::grad));
+    [("output", attended.output.detach())]
+        .into_iter()
+        .chain(gradients)
+        .chain(attended.weights.map(|weights| ("weights", weights)))
+        .collect()
+}
+
+fn on_emulated_gpu(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
+    results(shape, num_nodes(graph), kind, projected, |inputs| {
+        run(GpuGat { layer: layer(graph, shape, kind, options), projected }, options.return_weights, inputs).unwrap()
+    })
+}
+
+fn layer(graph: &Adjacency, shape: Shape, kind: Kind, options: &AttentionOptions) -> Layer {
+    Layer::new(Device::Cpu, kind, graph, shape, options).unwrap()
+}
+
+fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, options: &AttentionOptions) -> Named {
+    let (heads, channels) = (shape.heads as i64, shape.channels as i64);
+    results(shape, num_nodes(graph), kind, projected, |inputs| {
+        let [values, source, target, bias] = inputs else { unreachable!("four inputs are made above") };
+        if projected {
+            let [source, target] = [source, target].map(|vector| vector.reshape([1, heads, channels]));
+            let kernel = AttentionKernel::Composed;
+            return gat_conv(kernel, values, &source, &target, Some(*bias), graph, options).unwrap();
+        }
+        let mut attended =
+            composed::attend(&values.reshape([-1, heads, channels]), source, target, graph, options).unwrap();
+        attended.output = (attended.output.reshape([-1, heads * channels]) + *bias).to_kind(kind);
+        attended
+    })
+}
+
+/// As [`results`], of GATv2 on an emulated GPU or of torch's operations.
+fn results_of_v2(
+    graph: &Adjacency,
+    shape: Shape,
+    kind: Kind,
+    options: &AttentionOptions,
+    with_edges: bool,
+    emulated: bool,
+) -> Named {
+    let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+    let (heads, channels, row) = (shape.heads as i64, shape.channels as i64, shape.row() as i64);
+    let nodes = num_nodes(graph);
+    let mut inputs = vec![
+        normal(&[nodes, row], 1, kind),
+        normal(&[nodes, row], 2, kind),
+        normal(&[row], 3, real) / (channels as f64).sqrt(),
+        normal(&[row], 4, real),
+    ];
+    if with_edges {
+        inputs.push(normal(&[graph.num_edges(), row], 6, kind));
+    }
+    let inputs: Vec<Tensor> = inputs.into_iter().map(|input| input.set_requires_grad(true)).collect();
+    let attended = if emulated {
+        let function = GpuGatV2 { layer: layer(graph, shape, kind, options) };
+        run(function, options.return_weights, &inputs.iter().collect::<Vec<_>>()).unwrap()
+    } else {
+        let [source, target, vector, bias, edge_term @ ..] = &inputs[..] else { unreachable!("four are made above") };
+        let vector = vector.reshape([1, heads, channels]);
+        let (kernel, edge_term) = (AttentionKernel::Composed, edge_term.first());
+        gatv2_attention(kernel, source, target, edge_term, &vector, Some(bias), graph, options).unwrap()
+    };
+    (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();
+    let names = ["source", "target", "attention", "bias", "edge terms"];
+    [("output", attended.output.detach())]
+        .into_iter()
+        .chain(names.into_iter().zip(inputs.iter().map(Tensor::grad)))
+        .chain(attended.weights.map(|weights| ("weights", weights)))
+        .collect()
+}
+
+fn assert_named_equal(what: &str, found: &Named, expected: &Named, tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for ((name, found), (_, expected)) in found.iter().zip(expected) {
+        let difference = relative_difference(found, expected);
+        assert!(difference <= tolerance, "{what}: {name} differs by {difference:e}, more than {tolerance:e}");
+    }
+}
+
+/// GAT with projected and with given scores, GATv2 with and without terms of edges.
+fn assert_equal(graph: &Adjacency, shape: (usize, usize), kind: Kind, options: &AttentionOptions, tolerance: f64) {
+    let shape = Shape { heads: shape.0, channels: shape.1 };
+    for with_edges in [true, false] {
+        let [found, expected] =
+            [true, false].map(|emulated| results_of_v2(graph, shape, kind, options, with_edges, emulated));
+        assert_named_equal(&format!("GATv2, {shape:?}, {kind:?}, edges {with_edges}"), &found, &expected, tolerance);
+    }
+    for projected in [true, false] {
+        let found = on_emulated_gpu(graph, shape, kind, projected, options);
+        let expected = of_torch(graph, shape, kind, projected, options);
+        assert_named_equal(&format!("GAT, {shape:?}, {kind:?}, projected {projected}"), &found, &expected, tolerance);
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_for_the_shapes_of_the_models() {
+    let graph = batch(1, 24, 80, 7);
+    for shape in [(1, 80), (4, 24), (1, 256), (3, 33)] {
+        assert_equal(&graph, shape, Kind::Float, &AttentionOptions::default(), 1e-5);
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_for_unusual_graphs() {
+    let hub = (0..300).flat_map(|node| [(3, node), (node, 299)]);
+    let graphs = [
+        ("no node", adjacency(0, [])),
+        ("one node", adjacency(1, [])),
+        ("isolated nodes", adjacency(70, [])),
+        ("a node of degree 300", adjacency(300, hub)),
+        ("degrees around a warp's width", adjacency(40, (31..34).flat_map(|node| (0..node).map(move |to| (node, to))))),
+        ("one cycle", adjacency(100, (0..100).map(|node| (node, (node + 1) % 100)))),
+    ];
+    for (name, graph) in &graphs {
+        println!("{name}");
+        assert_equal(graph, (2, 13), Kind::Float, &AttentionOptions::default(), 1e-5);
+    }
+}
+
+#[test]
+fn kernels_are_composed_attention_with_other_slopes_dropout_and_weights() {
+    let graph = batch(1, 40, 200, 11);
+    for negative_slope in [0.0, 0.2, 0.7] {
+        let dropout = Some(AttentionDropout { probability: 0.3, seed: 0x1234_5678_9abc_def0 });
+        let options = AttentionOptions { negative_slope, dropout, return_weights: true };
+        assert_equal(&graph, (4, 24), Kind::Float, &options, 1e-5);
+    }
+    let options = AttentionOptions { return_weights: true, ..AttentionOptions::default() };
+    assert_equal(&graph, (4, 24), Kind::Float, &options, 1e-5);
+}
+
+#[test]
+fn kernels_are_composed_attention_in_other_types() {
+    let graph = batch(1, 40, 150, 13);
+    let dropout = Some(AttentionDropout { probability: 0.2, seed: 3 });
+    for dropout in [None, dropout] {
+        let options = AttentionOptions { dropout, ..AttentionOptions::default() };
+        assert_equal(&graph, (4, 24), Kind::Double, &options, 1e-13);
+        // Eight bits; the composed one rounds output and gradients in more than one place.
+        assert_equal(&graph, (4, 24), Kind::BFloat16, &options, 2e-2);
+    }
+}
+
+#[test]
+fn results_are_the_same_in_every_run() {
+    let graph = batch(1, 50, 300, 17);
+    let shape = Shape { heads: 4, channels: 24 };
+    let run = || on_emulated_gpu(&graph, shape, Kind::Float, true, &AttentionOptions::default());
+    for ((name, first), (_, second)) in run().iter().zip(&run()) {
+        assert_eq!(first, second, "{name}");
+    }
+}
+
+#[test]
+fn nvrtc_compiles_the_kernels_for_old_and_new_gpus() {
+    match cuda_program::compiler_version() {
+        Err(ProgramError::CompilerMissing) => {
+            return println!("skipped: compiling for a GPU needs NVRTC (scripts/test --all installs it)");
+        }
+        version => println!("NVRTC {:?}", version.unwrap()),
+    }
+    let source = |heads, channels, kind| super::program::source(Shape { heads, channels }, kind);
+    let architectures = cuda_program::architectures().unwrap();
+    println!("it knows {architectures:?}");
+    assert!(architectures.contains(&90), "{architectures:?}");
+    for (heads, channels, kind) in [(1, 80, Kind::Float), (4, 256, Kind::BFloat16), (4, 24, Kind::Double)] {
+        cuda_program::compile_for(&source(heads, channels, kind), 90).unwrap();
+    }
+    for architecture in [architectures[0], architectures[architectures.len() - 1]] {
+        let code = cuda_program::compile_for(&source(4, 24, Kind::Float), architecture).unwrap();
+        assert_eq!(code[..4], *b"\x7fELF", "machine code for {architecture}");
+    }
+    // What comes after the newest is given assembly, which the driver translates.
+    let newer = cuda_program::compile_for(&source(4, 24, Kind::Float), 100_000).unwrap();
+    assert!(String::from_utf8_lossy(&newer).contains(".entry attend("), "assembly");
+    assert_eq!(newer.last(), Some(&0), "a text for C ends with zero");
+    let message = cuda_program::compile_for(&source(4, 24, Kind::Float), 20).unwrap_err().to_string();
+    assert!(
+        message.contains(&format!("knows GPUs of [{}", architectures[0])) && message.contains("not of 20"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_nvrtc_does_not_accept_is_shown() {
+    if cuda_program::compiler_version().is_err() {
+        return println!("skipped: compiling for a GPU needs NVRTC (scripts/test --all installs it)");
+    }
+    let mut source = super::program::source(Shape { heads: 1, channels: 8 }, Kind::Float);
+    source.text = "extern \"C\" __global__ void attend(int nodes) { nodez = 1; }";
+    let message = cuda_program::compile_for(&source, 90).unwrap_err().to_string();
+    assert!(message.contains("\"nodez\" is undefined"), "{message}");
+}

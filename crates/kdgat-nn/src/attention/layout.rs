@@ -1,0 +1,189 @@
+//! Edges as slices, and how nodes are divided among threads.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use tch::TchError;
+
+use kdgat_graph::Adjacency;
+use kdgat_torch::view;
+
+/// The index arrays of an [`Adjacency`] on the CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Edges<'a> {
+    row_pointers: &'a [i32],
+    sources: &'a [i32],
+    targets: &'a [i32],
+    column_pointers: &'a [i32],
+    transposed: &'a [i32],
+    components: &'a OnceLock<Vec<u32>>,
+}
+
+impl<'a> Edges<'a> {
+    pub(super) fn new(adjacency: &'a Adjacency) -> Result<Self, TchError> {
+        Ok(Self {
+            row_pointers: view::read("row_pointers", &adjacency.row_pointers)?,
+            sources: view::read("sources", &adjacency.sources)?,
+            targets: view::read("targets", &adjacency.targets)?,
+            column_pointers: view::read("column_pointers", &adjacency.column_pointers)?,
+            transposed: view::read("transposed", &adjacency.transposed)?,
+            components: &adjacency.components,
+        })
+    }
+
+    pub(super) fn num_nodes(&self) -> usize {
+        self.row_pointers.len().saturating_sub(1)
+    }
+
+    pub(super) fn num_edges(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Edges into `node`.
+    #[inline(always)]
+    pub(super) fn incoming(&self, node: usize) -> Range<usize> {
+        self.row_pointers[node] as usize..self.row_pointers[node + 1] as usize
+    }
+
+    /// Edges into any of `nodes`.
+    #[inline(always)]
+    pub(super) fn incoming_of(&self, nodes: &Range<usize>) -> Range<usize> {
+        self.row_pointers[nodes.start] as usize..self.row_pointers[nodes.end] as usize
+    }
+
+    /// Sources of the edges `edges`.
+    #[inline(always)]
+    pub(super) fn sources(&self, edges: Range<usize>) -> &'a [i32] {
+        &self.sources[edges]
+    }
+
+    /// The edges out of `node`.
+    #[inline(always)]
+    pub(super) fn outgoing(&self, node: usize) -> &'a [i32] {
+        &self.transposed[self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize]
+    }
+
+    /// The edges out of any of `nodes`, by source.
+    #[inline(always)]
+    pub(super) fn outgoing_of(&self, nodes: &Range<usize>) -> &'a [i32] {
+        &self.transposed[self.column_pointers[nodes.start] as usize..self.column_pointers[nodes.end] as usize]
+    }
+
+    /// The target of each edge.
+    #[inline(always)]
+    pub(super) fn targets(&self) -> &'a [i32] {
+        self.targets
+    }
+}
+
+/// Consecutive nodes that are worked on together.
+pub(super) struct Partition {
+    /// Block `i` holds the nodes `bounds[i]..bounds[i + 1]`.
+    pub(super) bounds: Vec<usize>,
+    /// Whether no edge leaves its block: then a block goes through all passes while it lies in a core's cache.
+    /// Otherwise each pass has to be done everywhere before the next begins.
+    pub(super) closed: bool,
+    /// Blocks that are worth a thread of their own.
+    pub(super) grain: usize,
+}
+
+/// Bytes of one array's rows in a block: three or four such arrays and the edges fit a core's cache.
+const BLOCK_BYTES: usize = 192 * 1024;
+const BLOCK_NODES: usize = 512;
+/// Multiplications below which a second thread costs more than it brings.
+const WORTHWHILE: usize = 65_536;
+
+impl Partition {
+    /// Divides the nodes by edges and the length of a row alone, so that sums by block do not depend on threads.
+    pub(super) fn new(edges: &Edges<'_>, row_elements: usize) -> Self {
+        let nodes = edges.num_nodes();
+        let target = (BLOCK_BYTES / (4 * row_elements.max(1))).clamp(16, BLOCK_NODES);
+        let blocks = closed_blocks(edges, target);
+        // One component that is most of the graph would leave the other threads idle.
+        let largest = blocks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        let closed = largest <= (nodes / 16).max(2 * target);
+        let bounds = if closed { blocks } else { (0..nodes).step_by(target).chain([nodes]).collect() };
+        let work = (edges.num_edges() + nodes) * row_elements;
+        let per_block = work / (bounds.len().saturating_sub(1)).max(1);
+        Self { bounds, closed, grain: WORTHWHILE.div_ceil(per_block.max(1)) }
+    }
+
+    pub(super) fn num_blocks(&self) -> usize {
+        self.bounds.len().saturating_sub(1)
+    }
+
+    pub(super) fn nodes(&self, block: usize) -> Range<usize> {
+        self.bounds[block]..self.bounds[block + 1]
+    }
+}
+
+/// Bounds of blocks of at least `target` nodes (but the last) that no edge crosses.
+fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
+    let mut bounds = vec![0];
+    // All layers of a step ask the same of a batch.
+    for &start in edges.components.get_or_init(|| components(edges)) {
+        if start as usize >= bounds[bounds.len() - 1] + target {
+            bounds.push(start as usize);
+        }
+    }
+    if edges.num_nodes() > 0 {
+        bounds.push(edges.num_nodes());
+    }
+    bounds
+}
+
+/// First nodes of runs of nodes that no edge leaves.
+fn components(edges: &Edges<'_>) -> Vec<u32> {
+    // Starts so far; an edge back to an earlier one merges all that lie between.
+    let mut starts: Vec<u32> = Vec::new();
+    let mut reach = 0;
+    for node in 0..edges.num_nodes() {
+        let sources = edges.sources(edges.incoming(node));
+        // Sources ascend.
+        let first = sources.first().map_or(node, |&source| node.min(source as usize));
+        let last = sources.last().map_or(node, |&source| node.max(source as usize));
+        if node >= reach {
+            // Indices of nodes are 32 bits wide.
+            starts.push(node as u32);
+        }
+        while starts.last().is_some_and(|&start| start as usize > first) {
+            starts.pop();
+        }
+        reach = reach.max(last + 1);
+    }
+    starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(rows: &[&[i32]], target: usize) -> Vec<usize> {
+        let mut row_pointers = vec![0];
+        let mut sources = Vec::new();
+        for row in rows {
+            sources.extend_from_slice(row);
+            row_pointers.push(sources.len() as i32);
+        }
+        let edges = Edges {
+            row_pointers: &row_pointers,
+            sources: &sources,
+            targets: &[],
+            column_pointers: &[],
+            transposed: &[],
+            components: &OnceLock::new(),
+        };
+        closed_blocks(&edges, target)
+    }
+
+    #[test]
+    fn blocks_end_where_no_edge_crosses() {
+        assert_eq!(bounds(&[], 1), [0]);
+        assert_eq!(bounds(&[&[0], &[1], &[2]], 1), [0, 1, 2, 3]);
+        assert_eq!(bounds(&[&[0], &[1], &[2]], 2), [0, 2, 3]);
+        // 0 <- 2 holds the first three together, 4 <- 3 the last two.
+        assert_eq!(bounds(&[&[0, 2], &[1], &[2], &[3], &[3, 4]], 1), [0, 3, 5]);
+        // 3 <- 0 merges what was apart before.
+        assert_eq!(bounds(&[&[0], &[1], &[2], &[0, 3], &[4]], 1), [0, 4, 5]);
+    }
+}

@@ -1,0 +1,308 @@
+//! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with
+//! `a_ij = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
+//!
+//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
+//! [`gatv2_attention`] the layer of GATv2. Each comes
+//! [fused](AttentionKernel::Fused) (never an array of edges × channels, forward and backward; on the CPU, and on a GPU) and
+//! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
+
+// Functions on tiles are all called alike, whether they need to know the instructions or not.
+#![allow(clippy::extra_unused_type_parameters)]
+
+mod backward;
+mod composed;
+mod dropout;
+mod element;
+mod fused;
+mod fused_gatv2;
+mod gatv2;
+mod gpu;
+mod kernels;
+mod layout;
+mod passes;
+mod softmax;
+mod tiles;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+pub use dropout::AttentionDropout;
+use kdgat_graph::Adjacency;
+use kdgat_torch::autograd::{self, Function};
+use kdgat_torch::cuda_program::ProgramError;
+use kernels::Shape;
+
+/// Which implementation computes attention, and with it what lies between attention and matrix products
+/// ([`fused`](super::fused), f32 alone).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionKernel {
+    /// Fused on the CPU (f32, f64 or bf16), else composed.
+    #[default]
+    Auto,
+    /// Fused, or an error where it cannot. On a GPU, kernels are compiled when they are first used (which needs NVRTC).
+    Fused,
+    /// Of torch's own operations.
+    Composed,
+}
+
+/// What both implementations take besides tensors.
+#[derive(Clone, Debug)]
+pub struct AttentionOptions {
+    /// Slope of the leaky ReLU for negative scores.
+    pub negative_slope: f64,
+    /// Dropout of attention weights, in training.
+    pub dropout: Option<AttentionDropout>,
+    /// Whether to return the attention weights too.
+    pub return_weights: bool,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        Self { negative_slope: 0.2, dropout: None, return_weights: false }
+    }
+}
+
+/// What attention gives.
+#[derive(Debug)]
+pub struct Attended {
+    /// In the shape of the values.
+    pub output: Tensor,
+    /// `[num_edges, heads]` in the order of the adjacency, as applied (after dropout), without gradient.
+    pub weights: Option<Tensor>,
+}
+
+/// Why attention cannot be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum AttentionError {
+    /// A tensor does not fit the others.
+    #[error("attention: {tensor} has shape {found:?}, {expected:?} is expected; check the model's heads and widths")]
+    Shape { tensor: &'static str, found: Vec<i64>, expected: Vec<i64> },
+    /// The fused kernels were asked for where they do not run.
+    #[error(
+        "fused attention was asked for on {device:?} for {kind:?}; it runs on the CPU and on CUDA devices, for f32, f64 and \
+         bf16; use attention = \"auto\" or \"composed\""
+    )]
+    Unsupported { device: Device, kind: Kind },
+    /// The kernel for a GPU cannot be compiled or loaded.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// An option outside its range.
+    #[error("attention dropout must lie in [0, 1), got {0}")]
+    Dropout(f64),
+    /// libtorch reported an error.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+}
+
+/// The attention layer of `GATConv` after its linear map, heads concatenated.
+///
+/// `values` is `[num_nodes, heads * channels]`, the attention vectors `[1, heads, channels]`, the bias
+/// `[heads * channels]`. Returns `[num_nodes, heads * channels]` in the type of the values.
+pub fn gat_conv(
+    kernel: AttentionKernel,
+    values: &Tensor,
+    attention_source: &Tensor,
+    attention_target: &Tensor,
+    bias: Option<&Tensor>,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match attention_source.size()[..] {
+        [1, heads, channels] => (heads, channels),
+        ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
+    };
+    let row = heads * channels;
+    expect("values", values, &[num_nodes(adjacency), row])?;
+    expect("the target's attention vector", attention_target, &[1, heads, channels])?;
+    if let Some(bias) = bias {
+        expect("the bias", bias, &[row])?;
+    }
+    let real = computing_kind(values)?;
+    let attention_source = attention_source.f_to_kind(real)?;
+    let attention_target = attention_target.f_to_kind(real)?;
+    let bias = bias.map(|bias| bias.f_to_kind(real)).transpose()?;
+    let implementation = Implementation::choose(kernel, values, options)?;
+    if implementation != Implementation::Composed {
+        let vectors = [attention_source.f_reshape([row])?, attention_target.f_reshape([row])?];
+        let values = values.f_contiguous()?;
+        let inputs: Vec<&Tensor> = [&values, &vectors[0], &vectors[1]].into_iter().chain(&bias).collect();
+        return run_fused(implementation, &inputs, adjacency, (heads, channels), options, true);
+    }
+    let by_head = values.f_reshape([-1, heads, channels])?;
+    let wide = by_head.f_to_kind(real)?;
+    let source_scores = wide.f_mul(&attention_source)?.f_sum_dim_intlist(-1_i64, false, real)?;
+    let target_scores = wide.f_mul(&attention_target)?.f_sum_dim_intlist(-1_i64, false, real)?;
+    let mut attended = composed::attend(&by_head, &source_scores, &target_scores, adjacency, options)?;
+    attended.output = attended.output.f_reshape([-1, row])?;
+    if let Some(bias) = &bias {
+        attended.output = attended.output.f_add(bias)?.f_to_kind(values.f_kind()?)?;
+    }
+    Ok(attended)
+}
+
+/// Attention with given scores: values `[num_nodes, heads, channels]`, scores `[num_nodes, heads]`.
+///
+/// Returns `[num_nodes, heads, channels]` in the type of the values.
+pub fn gat_attention(
+    kernel: AttentionKernel,
+    values: &Tensor,
+    score_source: &Tensor,
+    score_target: &Tensor,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match values.size()[..] {
+        [_, heads, channels] => (heads, channels),
+        ref found => return Err(shape("values", found, &[num_nodes(adjacency), -1, -1])),
+    };
+    expect("values", values, &[num_nodes(adjacency), heads, channels])?;
+    expect("the sources' scores", score_source, &[num_nodes(adjacency), heads])?;
+    expect("the targets' scores", score_target, &[num_nodes(adjacency), heads])?;
+    let real = computing_kind(values)?;
+    let score_source = score_source.f_to_kind(real)?;
+    let score_target = score_target.f_to_kind(real)?;
+    let implementation = Implementation::choose(kernel, values, options)?;
+    if implementation != Implementation::Composed {
+        let inputs = [values.f_contiguous()?, score_source.f_contiguous()?, score_target.f_contiguous()?];
+        return run_fused(implementation, &inputs.each_ref(), adjacency, (heads, channels), options, false);
+    }
+    Ok(composed::attend(values, &score_source, &score_target, adjacency, options)?)
+}
+
+/// The attention layer of `GATv2Conv` (Brody et al. 2022) after its linear maps, heads concatenated:
+/// `a_ij = softmax over j of att · leaky_relu(source_j + target_i + edge_ij)`, `out_i = Σ_j a_ij · source_j + bias`.
+///
+/// `source` and `target` are `[num_nodes, heads * channels]`, `edge_term` `[num_edges, heads * channels]` in the order of
+/// the adjacency (the edge features' linear map), `attention` `[1, heads, channels]`, the bias `[heads * channels]`.
+#[allow(clippy::too_many_arguments)]
+pub fn gatv2_attention(
+    kernel: AttentionKernel,
+    source: &Tensor,
+    target: &Tensor,
+    edge_term: Option<&Tensor>,
+    attention: &Tensor,
+    bias: Option<&Tensor>,
+    adjacency: &Adjacency,
+    options: &AttentionOptions,
+) -> Result<Attended, AttentionError> {
+    let (heads, channels) = match attention.size()[..] {
+        [1, heads, channels] => (heads, channels),
+        ref found => return Err(shape("the attention vector", found, &[1, -1, -1])),
+    };
+    let row = heads * channels;
+    expect("source values", source, &[num_nodes(adjacency), row])?;
+    expect("target values", target, &[num_nodes(adjacency), row])?;
+    if let Some(edge_term) = edge_term {
+        expect("edge terms", edge_term, &[adjacency.num_edges(), row])?;
+    }
+    if let Some(bias) = bias {
+        expect("the bias", bias, &[row])?;
+    }
+    let (kind, real) = (source.f_kind()?, computing_kind(source)?);
+    let attention = attention.f_to_kind(real)?;
+    let bias = match bias {
+        Some(bias) => bias.f_to_kind(real)?,
+        None => Tensor::f_zeros([row], (real, source.device()))?,
+    };
+    let implementation = Implementation::choose(kernel, source, options)?;
+    if implementation != Implementation::Composed {
+        let source = source.f_contiguous()?;
+        let target = target.f_to_kind(kind)?.f_contiguous()?;
+        let attention = attention.f_reshape([row])?;
+        let edge_term = edge_term.map(|edge_term| edge_term.f_to_kind(kind)?.f_contiguous()).transpose()?;
+        let inputs: Vec<&Tensor> = [&source, &target, &attention, &bias].into_iter().chain(&edge_term).collect();
+        let shape = Shape { heads: heads as usize, channels: channels as usize };
+        if implementation == Implementation::Gpu {
+            let layer = gpu::Layer::new(source.device(), kind, adjacency, shape, options)?;
+            return Ok(run(gpu::GpuGatV2 { layer }, options.return_weights, &inputs)?);
+        }
+        let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);
+        let function = fused_gatv2::FusedGatV2 { adjacency, shape, options: options.clone() };
+        return Ok(run(function, return_weights, &inputs)?);
+    }
+    let by_head = |tensor: &Tensor| tensor.f_reshape([-1, heads, channels]);
+    let edge_term = edge_term.map(by_head).transpose()?;
+    let mut attended = composed::attend_pairs(
+        &by_head(source)?,
+        &by_head(target)?,
+        edge_term.as_ref(),
+        &attention,
+        adjacency,
+        options,
+    )?;
+    attended.output = attended.output.f_reshape([-1, row])?.f_add(&bias)?.f_to_kind(kind)?;
+    Ok(attended)
+}
+
+/// What computes one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Implementation {
+    /// Fused, on the CPU.
+    Cpu,
+    /// Fused, on a GPU.
+    Gpu,
+    Composed,
+}
+
+impl Implementation {
+    fn choose(kernel: AttentionKernel, values: &Tensor, options: &AttentionOptions) -> Result<Self, AttentionError> {
+        if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
+            return Err(AttentionError::Dropout(dropout.probability));
+        }
+        let (device, kind) = (values.device(), values.f_kind()?);
+        let known = matches!(kind, Kind::Float | Kind::Double | Kind::BFloat16);
+        match (kernel, device) {
+            (AttentionKernel::Composed, _) => Ok(Self::Composed),
+            (AttentionKernel::Auto | AttentionKernel::Fused, Device::Cpu) if known => Ok(Self::Cpu),
+            (AttentionKernel::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
+            (AttentionKernel::Fused, _) => Err(AttentionError::Unsupported { device, kind }),
+            (AttentionKernel::Auto, _) => Ok(Self::Composed),
+        }
+    }
+}
+
+/// Inputs: values, two attention vectors (`projected`) or scores, and a bias where there is one.
+fn run_fused(
+    implementation: Implementation,
+    inputs: &[&Tensor],
+    adjacency: &Adjacency,
+    (heads, channels): (i64, i64),
+    options: &AttentionOptions,
+    projected: bool,
+) -> Result<Attended, AttentionError> {
+    // Sizes of tensors are never negative.
+    let shape = Shape { heads: heads as usize, channels: channels as usize };
+    if implementation == Implementation::Gpu {
+        let layer = gpu::Layer::new(inputs[0].device(), inputs[0].f_kind()?, adjacency, shape, options)?;
+        return Ok(run(gpu::GpuGat { layer, projected }, options.return_weights, inputs)?);
+    }
+    let (adjacency, return_weights) = (adjacency.shallow_clone(), options.return_weights);
+    let function = fused::FusedGat { adjacency, shape, options: options.clone(), projected };
+    Ok(run(function, return_weights, inputs)?)
+}
+
+/// Runs a layer, which gives its weights beside the output if it was asked to.
+fn run<F: Function>(function: F, return_weights: bool, inputs: &[&Tensor]) -> Result<Attended, TchError> {
+    let mut outputs = autograd::apply(function, inputs)?.into_iter();
+    let output = outputs.next().unwrap_or_default();
+    let weights = if return_weights { outputs.next().map(|weights| weights.detach()) } else { None };
+    Ok(Attended { output, weights })
+}
+
+/// Scores, softmax and sums are computed in this type.
+fn computing_kind(values: &Tensor) -> Result<Kind, TchError> {
+    Ok(if values.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float })
+}
+
+fn num_nodes(adjacency: &Adjacency) -> i64 {
+    adjacency.row_pointers.size()[0] - 1
+}
+
+fn expect(tensor: &'static str, value: &Tensor, expected: &[i64]) -> Result<(), AttentionError> {
+    let found = value.size();
+    if found == expected { Ok(()) } else { Err(shape(tensor, &found, expected)) }
+}
+
+fn shape(tensor: &'static str, found: &[i64], expected: &[i64]) -> AttentionError {
+    AttentionError::Shape { tensor, found: found.to_vec(), expected: expected.to_vec() }
+}

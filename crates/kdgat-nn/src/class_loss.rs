@@ -1,0 +1,204 @@
+//! Losses of a classifier against labels.
+
+use tch::{Device, Kind, Reduction, Tensor};
+
+use super::{ModelError, masked};
+use kdgat_graph::padding::Mask;
+
+/// 1 − p of the focal loss is taken for no less than this: below what f32 tells from a sure prediction.
+const SMALLEST_DOUBT: f64 = 1e-12;
+
+/// What a classifier's task loss is.
+#[derive(Debug)]
+pub enum ClassLoss {
+    /// Cross entropy.
+    CrossEntropy,
+    /// Cross entropy in which each class counts by its weight: Σ w·CE / Σ w over the batch.
+    Weighted(ClassWeights),
+    /// (1 − p)^γ · CE, p being the probability of the label: what is easy counts little (Lin et al. 2017).
+    Focal { gamma: f64 },
+}
+
+/// What each class counts.
+#[derive(Debug)]
+pub struct ClassWeights {
+    /// `[classes]`
+    by_class: Tensor,
+    /// Mean over all validation graphs.
+    validation_mean: f64,
+}
+
+impl ClassLoss {
+    /// Weights that make all classes count the same: training graphs / (classes · training graphs of the class). A class
+    /// without training graphs has weight 0.
+    pub fn balanced(
+        training_by_class: &[usize],
+        validation_by_class: &[usize],
+        device: Device,
+    ) -> Result<Self, ModelError> {
+        let (total, classes) = (training_by_class.iter().sum::<usize>() as f32, training_by_class.len() as f32);
+        let weight = |&graphs: &usize| if graphs == 0 { 0.0 } else { total / (classes * graphs as f32) };
+        let weights: Vec<f32> = training_by_class.iter().map(weight).collect();
+        let weighed =
+            weights.iter().zip(validation_by_class).map(|(&weight, &graphs)| f64::from(weight) * graphs as f64);
+        let validation_mean = weighed.sum::<f64>() / validation_by_class.iter().sum::<usize>().max(1) as f64;
+        let by_class = Tensor::f_from_slice(&weights)?.f_to_device(device)?;
+        Ok(Self::Weighted(ClassWeights { by_class, validation_mean }))
+    }
+
+    /// Of a batch of validation graphs: the means of all batches, each times its share of the graphs, add up to the mean
+    /// over all validation graphs, however they are cut into batches.
+    pub fn of_validation(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
+        let Self::Weighted(ClassWeights { by_class, validation_mean }) = self else {
+            return self.of(logits, labels, None);
+        };
+        let sum = cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), Reduction::Sum)?;
+        // Where no validation graph has a weight the sum is 0, too.
+        let graphs = labels.size()[0] as f64;
+        Ok(sum.f_div_scalar(if *validation_mean > 0.0 { graphs * validation_mean } else { 1.0 })?)
+    }
+
+    /// As [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts, each
+    /// times its share of the graphs, add up to the mean of the whole.
+    pub fn of_part(&self, logits: &Tensor, labels: &Tensor, whole: Option<&Tensor>) -> Result<Tensor, ModelError> {
+        let loss = self.of(logits, labels, None)?;
+        match (self, whole) {
+            (Self::Weighted(ClassWeights { by_class, .. }), Some(whole)) if whole.size() != labels.size() => {
+                let mean_weight = |labels: &Tensor| by_class.f_index_select(0, labels)?.f_mean(None);
+                Ok(loss.f_mul(&mean_weight(labels)?)?.f_div(&mean_weight(whole)?)?)
+            }
+            _ => Ok(loss),
+        }
+    }
+
+    /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`. Where the batch is filled up, over its real
+    /// graphs.
+    pub fn of(&self, logits: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+        let logits = &logits.f_to_kind(Kind::Float)?;
+        Ok(match (self, real) {
+            (Self::CrossEntropy, _) => masked::cross_entropy(logits, labels, real)?,
+            (Self::Weighted(ClassWeights { by_class, .. }), None) => {
+                cross_entropy(logits, labels, Some(by_class), Reduction::Mean)?
+            }
+            (Self::Weighted(ClassWeights { by_class, .. }), Some(_)) => {
+                let weighted = cross_entropy(logits, labels, Some(by_class), Reduction::None)?;
+                let weights = by_class.f_index_select(0, labels)?;
+                masked::mean_of_rows(&weighted, real)?.f_div(&masked::mean_of_rows(&weights, real)?)?
+            }
+            (Self::Focal { gamma }, _) => {
+                let surprise = cross_entropy(logits, labels, None, Reduction::None)?;
+                masked::mean_of_rows(&focal(&surprise, *gamma)?, real)?
+            }
+        })
+    }
+}
+
+/// The focal loss of each graph from its cross entropy.
+fn focal(surprise: &Tensor, gamma: f64) -> Result<Tensor, ModelError> {
+    // 1 − exp(−CE) without cancellation where CE is small.
+    let doubt = surprise.f_neg()?.f_expm1()?.f_neg()?;
+    // Where CE is 0 the derivative of doubt^γ is infinite for γ < 1, and its product with CE no number.
+    let doubt = doubt.f_clamp_min(SMALLEST_DOUBT)?;
+    Ok(doubt.f_pow_tensor_scalar(gamma)?.f_mul(surprise)?)
+}
+
+fn cross_entropy(
+    logits: &Tensor,
+    labels: &Tensor,
+    weights: Option<&Tensor>,
+    reduction: Reduction,
+) -> Result<Tensor, ModelError> {
+    let (ignored_label, smoothing) = (-100, 0.0);
+    Ok(logits.f_cross_entropy_loss(labels, weights, reduction, ignored_label, smoothing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [[f32; 2]; 4] = [[2.0, -1.0], [0.3, 0.1], [-3.0, 1.5], [0.0, 4.0]];
+    const LABELS: [i64; 4] = [0, 1, 1, 0];
+
+    /// Probability of each graph's label.
+    fn probabilities() -> Vec<f64> {
+        let softmax = |row: &[f32; 2], label: i64| {
+            let exponentials = row.map(|logit| f64::from(logit).exp());
+            exponentials[label as usize] / exponentials.iter().sum::<f64>()
+        };
+        LOGITS.iter().zip(LABELS).map(|(row, label)| softmax(row, label)).collect()
+    }
+
+    fn assert_loss(loss: &ClassLoss, expected: f64) {
+        let found =
+            loss.of(&Tensor::from_slice2(&LOGITS), &Tensor::from_slice(&LABELS), None).unwrap().double_value(&[]);
+        assert!((found - expected).abs() < 1e-6, "{loss:?}: {found} instead of {expected}");
+    }
+
+    #[test]
+    fn losses_equal_their_formulas() {
+        let probabilities = probabilities();
+        let entropies: Vec<f64> = probabilities.iter().map(|p| -p.ln()).collect();
+        assert_loss(&ClassLoss::CrossEntropy, entropies.iter().sum::<f64>() / 4.0);
+
+        // 30 normal graphs, 10 attacks: weights 40 / (2 · 30) and 40 / (2 · 10).
+        let weights = [2.0 / 3.0, 2.0];
+        let by_label = |index: usize| weights[LABELS[index] as usize];
+        let weighted: f64 = (0..4).map(|index| by_label(index) * entropies[index]).sum();
+        let expected = weighted / (0..4).map(by_label).sum::<f64>();
+        assert_loss(&ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap(), expected);
+
+        for gamma in [0.0, 2.0, 0.5] {
+            let terms = probabilities.iter().zip(&entropies).map(|(p, entropy)| (1.0 - p).powf(gamma) * entropy);
+            assert_loss(&ClassLoss::Focal { gamma }, terms.sum::<f64>() / 4.0);
+        }
+    }
+
+    #[test]
+    fn graphs_that_fill_a_batch_up_count_for_nothing() {
+        let real = Mask::of(3, 4, Device::Cpu).unwrap();
+        let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
+        let weighted = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();
+        for loss in [ClassLoss::CrossEntropy, weighted, ClassLoss::Focal { gamma: 2.0 }] {
+            let expected = loss.of(&logits.narrow(0, 0, 3), &labels.narrow(0, 0, 3), None).unwrap().double_value(&[]);
+            let found = loss.of(&logits, &labels, Some(&real)).unwrap().double_value(&[]);
+            assert!((found - expected).abs() < 1e-6, "{loss:?}: {found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_sure_prediction_has_a_gradient() {
+        for gamma in [0.0, 0.5, 1.0, 2.0] {
+            let logits = Tensor::from_slice2(&[[60.0_f32, -60.0], [0.5, 0.2]]).set_requires_grad(true);
+            let loss = ClassLoss::Focal { gamma }.of(&logits, &Tensor::from_slice(&[0_i64, 1]), None).unwrap();
+            loss.backward();
+            let gradient: Vec<f32> = Vec::try_from(logits.grad().flatten(0, 1)).unwrap();
+            assert!(gradient.iter().all(|value| value.is_finite()), "gamma {gamma}: {gradient:?}");
+            assert!(gradient[..2].iter().all(|value| value.abs() < 1e-6) && gradient[3] < -0.1, "{gradient:?}");
+        }
+    }
+
+    #[test]
+    fn a_class_without_graphs_weighs_nothing() {
+        let loss = ClassLoss::balanced(&[5, 0], &[0, 4], Device::Cpu).unwrap();
+        let ClassLoss::Weighted(weights) = &loss else { panic!() };
+        assert_eq!(Vec::<f32>::try_from(&weights.by_class).unwrap(), [0.5, 0.0]);
+        let logits = Tensor::from_slice2(&LOGITS);
+        assert_eq!(loss.of_validation(&logits, &Tensor::from_slice(&[1_i64; 4])).unwrap().double_value(&[]), 0.0);
+    }
+
+    #[test]
+    fn validation_does_not_depend_on_its_batches() {
+        let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
+        let loss = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();
+        let whole = loss.of(&logits, &labels, None).unwrap().double_value(&[]);
+        for graphs in [1, 2, 3, 4] {
+            let part = |start: i64| {
+                let count = graphs.min(4 - start);
+                let part = loss.of_validation(&logits.narrow(0, start, count), &labels.narrow(0, start, count));
+                part.unwrap().double_value(&[]) * count as f64 / 4.0
+            };
+            let sum: f64 = (0..4).step_by(graphs as usize).map(part).sum();
+            assert!((sum - whole).abs() < 1e-6, "{graphs} a batch: {sum} instead of {whole}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! An attention layer of either kind, and the edges that it reads.
+
+use tch::Tensor;
+
+use super::attention::AttentionKernel;
+use super::parameters::Scope;
+use super::{GatConv, GatV2Conv, ModelError};
+use kdgat_graph::padding::Mask;
+use kdgat_graph::{Adjacency, Batch, EdgeScaling};
+
+/// The edges of a batch as a model's layers read them.
+#[derive(Debug)]
+pub struct EdgeInput<'a> {
+    pub adjacency: &'a Adjacency,
+    /// `[num_edges, EDGE_FEATURES]`, scaled; for GATv2 alone.
+    pub attributes: Option<Tensor>,
+    /// Which nodes are real, where the batch is filled up.
+    pub real_nodes: Option<&'a Mask>,
+}
+
+impl<'a> EdgeInput<'a> {
+    /// For a model whose edge features are scaled like this; without a scaling, edges have no features.
+    ///
+    /// # Errors
+    /// If the model reads edge features that the batch does not carry.
+    pub fn new(batch: &'a Batch, scaling: Option<&EdgeScaling>) -> Result<Self, ModelError> {
+        let attributes = match (scaling, &batch.edge_attributes) {
+            (None, _) => None,
+            (Some(scaling), Some(attributes)) => Some(scaling.apply(attributes)?),
+            (Some(_), None) => return Err(ModelError::NoEdgeFeatures),
+        };
+        let real_nodes = batch.real.as_ref().map(|real| &real.nodes);
+        Ok(Self { adjacency: &batch.adjacency, attributes, real_nodes })
+    }
+}
+
+/// An attention layer: GATv2 where the model reads edge features, else GAT.
+#[derive(Debug)]
+pub enum Conv {
+    Gat(GatConv),
+    GatV2(GatV2Conv),
+}
+
+impl Conv {
+    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    pub fn new(
+        scope: Scope,
+        (input, channels, heads): (i64, i64, i64),
+        edge_features: bool,
+    ) -> Result<Self, ModelError> {
+        Ok(match edge_features {
+            false => Self::Gat(GatConv::new(scope, input, channels, heads)?),
+            true => Self::GatV2(GatV2Conv::new(scope, input, channels, heads)?),
+        })
+    }
+
+    /// A layer of `output` columns: with `heads` heads where they divide it, else with one.
+    pub fn dividing(
+        scope: Scope,
+        (input, output, heads): (i64, i64, i64),
+        edge_features: bool,
+    ) -> Result<Self, ModelError> {
+        let heads = if output % heads == 0 { heads } else { 1 };
+        Self::new(scope, (input, output / heads, heads), edge_features)
+    }
+
+    /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
+    pub fn forward(&self, x: &Tensor, edges: &EdgeInput, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+        match self {
+            Self::Gat(conv) => conv.forward(x, edges.adjacency, kernel),
+            Self::GatV2(conv) => {
+                let attributes = edges.attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+                conv.forward(x, attributes, edges.adjacency, kernel)
+            }
+        }
+    }
+
+    /// The weights that its attention gives to edges, `[num_edges, heads]` in the order of the adjacency.
+    pub fn attention_weights(
+        &self,
+        x: &Tensor,
+        edges: &EdgeInput,
+        kernel: AttentionKernel,
+    ) -> Result<Tensor, ModelError> {
+        let attended = match self {
+            Self::Gat(conv) => conv.attend(x, edges.adjacency, kernel, true)?,
+            Self::GatV2(conv) => {
+                let attributes = edges.attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+                conv.attend(x, attributes, edges.adjacency, kernel, true)?
+            }
+        };
+        // Every implementation gives them when asked; an empty answer has no edges to show.
+        Ok(attended.weights.unwrap_or_else(|| Tensor::zeros([edges.adjacency.num_edges(), 0], (x.kind(), x.device()))))
+    }
+
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        match self {
+            Self::Gat(conv) => Self::Gat(conv.shallow_clone()),
+            Self::GatV2(conv) => Self::GatV2(conv.shallow_clone()),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        match self {
+            Self::Gat(conv) => conv.parameters(),
+            Self::GatV2(conv) => conv.parameters(),
+        }
+    }
+
+    /// Names of a layer's tensors, below its own name.
+    pub fn tensor_names(edge_features: bool) -> &'static [&'static str] {
+        if edge_features { GatV2Conv::TENSORS } else { GatConv::TENSORS }
+    }
+}

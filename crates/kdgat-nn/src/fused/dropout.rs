@@ -1,0 +1,114 @@
+//! Dropout masks as pure functions of a seed and an element's position, drawn by any thread at any time.
+
+use kdgat_torch::simd::Instructions;
+
+/// Elements whose mask is drawn together; a range of elements begins at a multiple of this.
+pub(super) const GROUP: usize = 8 * LANES;
+const LANES: usize = kdgat_torch::philox::LANES;
+
+/// Sets elements to zero with a probability and scales the others, so that the mean stays.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropout {
+    /// An element is dropped when its 16 random bits are below this.
+    threshold: u32,
+    scale: f32,
+    seed: u64,
+}
+
+impl Dropout {
+    /// `probability` is taken to the nearest multiple of 2⁻¹⁶ (0.1 is 0.10001), and the scale from that; `None` for zero.
+    pub fn new(probability: f64, seed: u64) -> Option<Self> {
+        let threshold = (probability * 65_536.0).round().clamp(0.0, 65_535.0);
+        let scale = (1.0 / (1.0 - threshold / 65_536.0)) as f32;
+        (threshold > 0.0).then_some(Self { threshold: threshold as u32, scale, seed })
+    }
+
+    /// What kept elements are multiplied by.
+    pub(super) fn scale(self) -> f32 {
+        self.scale
+    }
+
+    /// Writes the factors (zero, or the scale) of the elements from `first`, a multiple of [`GROUP`].
+    #[inline(always)]
+    pub(super) fn factors<I: Instructions>(self, first: usize, factors: &mut [f32]) {
+        let (groups, rest) = factors.as_chunks_mut::<GROUP>();
+        let mut group = (first / GROUP) as u64;
+        for factors in groups {
+            self.group::<I>(group, factors);
+            group += 1;
+        }
+        if !rest.is_empty() {
+            let mut whole = [0.0; GROUP];
+            self.group::<I>(group, &mut whole);
+            rest.copy_from_slice(&whole[..rest.len()]);
+        }
+    }
+
+    #[inline(always)]
+    fn group<I: Instructions>(self, group: u64, factors: &mut [f32; GROUP]) {
+        let words = I::philox(self.seed, group * LANES as u64);
+        let (halves, _) = factors.as_chunks_mut::<LANES>();
+        for (position, half) in halves.iter_mut().enumerate() {
+            I::choose(&words[position / 2], position % 2 == 1, self.threshold, self.scale, half);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kdgat_torch::simd::{Kernel, dispatch};
+
+    fn factors(probability: f64, seed: u64, first: usize, length: usize) -> Vec<f32> {
+        struct Factors<'a>(Dropout, usize, &'a mut [f32]);
+
+        impl Kernel for Factors<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<I: Instructions>(self) {
+                self.0.factors::<I>(self.1, self.2);
+            }
+        }
+
+        let mut factors = vec![f32::NAN; length];
+        dispatch(Factors(Dropout::new(probability, seed).unwrap(), first, &mut factors));
+        factors
+    }
+
+    #[test]
+    fn masks_have_their_probability_and_keep_the_mean() {
+        for probability in [0.1, 0.5, 0.9] {
+            let factors = factors(probability, 5, 0, 1_000_000);
+            let dropped = factors.iter().filter(|&&factor| factor == 0.0).count() as f64 / 1e6;
+            // Three standard errors, and the rounding of the probability.
+            let allowed = 3.0 * (probability * (1.0 - probability) / 1e6).sqrt() + 1e-5;
+            assert!((dropped - probability).abs() < allowed, "{dropped} dropped instead of {probability}");
+            let mean = factors.iter().map(|&factor| f64::from(factor)).sum::<f64>() / 1e6;
+            assert!((mean - 1.0).abs() < 4.0 * allowed / (1.0 - probability), "mean factor {mean}");
+        }
+    }
+
+    #[test]
+    fn neighbours_rows_and_seeds_are_independent() {
+        let both = |left: &[f32], right: &[f32]| {
+            let pairs = left.iter().zip(right).filter(|(left, right)| **left == 0.0 && **right == 0.0);
+            pairs.count() as f64 / left.len().min(right.len()) as f64
+        };
+        let mask = factors(0.5, 1, 0, 400_000);
+        for distance in [1, 16, 32, 80, 128, 2048] {
+            let share = both(&mask, &mask[distance..]);
+            assert!((share - 0.25).abs() < 0.003, "elements {distance} apart fall together: {share}");
+        }
+        let share = both(&mask, &factors(0.5, 2, 0, 400_000));
+        assert!((share - 0.25).abs() < 0.003, "masks of two seeds fall together: {share}");
+    }
+
+    #[test]
+    fn a_part_has_the_mask_of_the_whole() {
+        let whole = factors(0.3, 9, 0, 5 * GROUP + 17);
+        assert_eq!(whole[2 * GROUP..], factors(0.3, 9, 2 * GROUP, 3 * GROUP + 17));
+        assert_eq!(whole[..40], factors(0.3, 9, 0, 40));
+        assert!(Dropout::new(0.0, 1).is_none());
+    }
+}

@@ -1,0 +1,216 @@
+//! A linear layer of few columns, `x Wᵀ + b`.
+//!
+//! A block's rows are multiplied while they lie in a core's cache; backward, they are read once for the gradients of x, W
+//! and b together. A row of the result depends on that row alone, and every sum is taken in an order that depends on the
+//! shape alone.
+
+use std::ffi::CStr;
+use std::ops::Range;
+
+use tch::{Device, TchError, Tensor};
+
+use super::{Blocks, by_blocks, empty, expect_elements, like, shape};
+use crate::attention::AttentionKernel;
+use kdgat_torch::autocast;
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::parallel::Parts;
+use kdgat_torch::simd::product::{Left, Product, Start};
+use kdgat_torch::simd::rows::Matrix;
+use kdgat_torch::simd::transpose::transposed;
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
+
+/// Elements of a weight up to which this is the faster way: beyond, it does not stay in a core's cache, and is better cut up
+/// as a library for large matrices does (measured: faster up to 147,456 elements, slower from a million on).
+const ELEMENTS: usize = 262_144;
+
+/// Rows that are multiplied at once: with theirs, a block's gradients stay in the core's fastest cache.
+pub(super) const ROWS: usize = 64;
+
+/// The fewest rows whose gradients of W and b are summed up as one share.
+const ROWS_OF_A_SHARE: usize = 256;
+
+/// A share's rows of x and of the result's gradient have at least this many times its numbers: all shares together take little
+/// memory beside those.
+const ROWS_TIMES_SHARE: usize = 4;
+
+/// Whether a product by this weight is one for [`linear`], by its size.
+pub fn is_small(weight: &Tensor) -> bool {
+    weight.numel() <= ELEMENTS
+}
+
+/// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
+pub fn applies(kernel: AttentionKernel, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
+    let suits = x.dim() == 2 && is_small(weight) && super::applies(kernel, &[x, weight]);
+    Ok(suits && !autocast::is_in_force(Device::Cpu)?)
+}
+
+/// `[rows, input]` → `[rows, output]`, for a weight `[output, input]` and, where there is one, a bias `[output]`.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, TchError> {
+    let ([_, inputs], [outputs, of_weight]) = (shape("x", x)?, shape("weight", weight)?);
+    if inputs != of_weight {
+        return Err(TchError::Shape(format!("x has {inputs} columns, the weight is for {of_weight}")));
+    }
+    let mut tensors = vec![x.f_contiguous()?, weight.f_contiguous()?];
+    if let Some(bias) = bias {
+        expect_elements("bias", bias, outputs)?;
+        tensors.push(bias.f_contiguous()?);
+    }
+    let mut results = autograd::apply(LinearLayer, &tensors.iter().collect::<Vec<_>>())?;
+    Ok(results.pop().unwrap_or_default())
+}
+
+struct LinearLayer;
+
+impl Function for LinearLayer {
+    const NAME: &'static CStr = c"linear layer of few columns";
+
+    fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
+        let ([rows, columns], [outputs, _]) = (shape("x", inputs[0])?, shape("weight", inputs[1])?);
+        let x = view::read::<f32>("x", inputs[0])?;
+        let weight = transposed(view::read("weight", inputs[1])?, columns);
+        let bias = inputs.get(2).map(|bias| view::read::<f32>("bias", bias)).transpose()?;
+        let blocks = Blocks::new(rows, columns + outputs, ROWS);
+        let result = empty(&[rows as i64, outputs as i64])?;
+        let result = by_blocks("result", result, blocks, outputs, |block, result| {
+            let left = Left::rows(&x[blocks.elements(block, columns)], [blocks.rows(block).len(), columns]);
+            let start = bias.map_or(Start::Zero, Start::Row);
+            Product { left, right: Matrix::new(&weight, outputs), start }.write(result);
+        })?;
+        let saved = if recorded { vec![inputs[0].shallow_clone(), inputs[1].shallow_clone()] } else { Vec::new() };
+        Ok(Forward { outputs: vec![result], saved })
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        gradients: Vec<Option<Tensor>>,
+        needed: &[bool],
+    ) -> Result<Vec<Option<Tensor>>, TchError> {
+        let (Some(gradient), [x, weight]) = (&gradients[0], &saved[..]) else {
+            return Ok(needed.iter().map(|_| None).collect());
+        };
+        let [rows, columns] = shape("x", x)?;
+        let [outputs, _] = shape("weight", weight)?;
+        let gradient = gradient.f_contiguous()?;
+        expect_elements("gradient of the result", &gradient, rows * outputs)?;
+        let blocks = Blocks::new(rows, columns + outputs, rows_of_a_share([columns, outputs]));
+        let of_parameters = needed[1..].contains(&true);
+        let share = if of_parameters { share_elements([columns, outputs]) } else { 0 };
+        let mut of_x = needed[0].then(|| like(x)).transpose()?;
+        let mut shares = empty(&[(blocks.count() * share) as i64])?;
+        {
+            let sides = Sides {
+                x: view::read("x", x)?,
+                weight: view::read("weight", weight)?,
+                gradient: view::read("gradient of the result", &gradient)?,
+                columns,
+                outputs,
+            };
+            let of_x = of_x.as_mut().map(|of_x| view::write::<f32>("gradient of x", of_x)).transpose()?;
+            let parts_of_x = of_x.map(|of_x| Parts::new(of_x, blocks.bounds(columns)));
+            let share_bounds = (0..=blocks.count()).map(|block| block * share);
+            let share_parts = Parts::new(view::write::<f32>("shares of the gradient", &mut shares)?, share_bounds);
+            blocks.for_each(|block| {
+                let of_x = parts_of_x.as_ref().map(|parts| parts.take(block));
+                let share = of_parameters.then(|| share_parts.take(block));
+                sides.block(blocks.rows(block), of_x, share);
+            });
+        }
+        let mut results = vec![of_x];
+        if of_parameters {
+            let shares = view::read("shares of the gradient", &shares)?;
+            results.extend(sums(shares, [columns, outputs], 1.0)?.map(Some));
+        }
+        results.resize_with(needed.len(), || None);
+        Ok(results)
+    }
+}
+
+/// What the gradients of a linear layer are computed from.
+struct Sides<'a> {
+    /// `[rows, columns]`
+    x: &'a [f32],
+    /// `[outputs, columns]`
+    weight: &'a [f32],
+    /// Of the result, `[rows, outputs]`
+    gradient: &'a [f32],
+    columns: usize,
+    outputs: usize,
+}
+
+impl Sides<'_> {
+    /// Gradients by the rows `block`, and a share of those by weight and bias, one after the other.
+    fn block(&self, block: Range<usize>, mut of_x: Option<&mut [f32]>, mut share: Option<&mut [f32]>) {
+        let Self { columns, outputs, .. } = *self;
+        if let Some(share) = &mut share {
+            share.fill(0.0);
+        }
+        for first in block.clone().step_by(ROWS) {
+            let rows = first..(first + ROWS).min(block.end);
+            let gradient = &self.gradient[rows.start * outputs..rows.end * outputs];
+            if let Some(of_x) = &mut of_x {
+                let left = Left::rows(gradient, [rows.len(), outputs]);
+                let result = &mut of_x[(rows.start - block.start) * columns..(rows.end - block.start) * columns];
+                Product { left, right: Matrix::new(self.weight, columns), start: Start::Zero }.write(result);
+            }
+            if let Some(share) = &mut share {
+                let x = &self.x[rows.start * columns..rows.end * columns];
+                add_share(x, gradient, [rows.len(), columns, outputs], share);
+            }
+        }
+    }
+}
+
+/// Rows whose gradients by weight and bias are summed up as one share, by the shape of the layer alone.
+pub(super) fn rows_of_a_share([columns, outputs]: [usize; 2]) -> usize {
+    let rows = (ROWS_TIMES_SHARE * share_elements([columns, outputs])).div_ceil((columns + outputs).max(1));
+    rows.max(ROWS_OF_A_SHARE).next_multiple_of(ROWS)
+}
+
+/// Numbers of a share of the gradients by weight and bias.
+pub(super) fn share_elements([columns, outputs]: [usize; 2]) -> usize {
+    (columns + 1) * outputs
+}
+
+/// Adds to a share the gradients by weight `[outputs, columns]` and bias `[outputs]`, one after the other, of up to [`ROWS`]
+/// rows of x `[rows, columns]` and of the gradient of the result `[rows, outputs]`.
+pub(super) fn add_share(x: &[f32], gradient: &[f32], [rows, columns, outputs]: [usize; 3], share: &mut [f32]) {
+    let (of_weight, of_bias) = share.split_at_mut(columns * outputs);
+    let left = Left::transposed(gradient, [rows, outputs]);
+    Product { left, right: Matrix::new(x, columns), start: Start::Kept }.write(of_weight);
+    // Columns are summed by a product with ones.
+    let left = Left::rows(&[1.0; ROWS], [1, rows]);
+    Product { left, right: Matrix::new(gradient, outputs), start: Start::Kept }.write(of_bias);
+}
+
+/// The gradients by weight and bias: the sums of all shares, times `factor`.
+pub(super) fn sums(shares: &[f32], [columns, outputs]: [usize; 2], factor: f32) -> Result<[Tensor; 2], TchError> {
+    let (mut of_weight, mut of_bias) = (empty(&[outputs as i64, columns as i64])?, empty(&[outputs as i64])?);
+    let mut sums = vec![0.0_f64; share_elements([columns, outputs])];
+    dispatch(AddUp { shares, sums: &mut sums });
+    let (weight, bias) = sums.split_at(columns * outputs);
+    for (to, from) in [(&mut of_weight, weight), (&mut of_bias, bias)] {
+        view::write::<f32>("gradient", to)?.iter_mut().zip(from).for_each(|(to, &from)| *to = from as f32 * factor);
+    }
+    Ok([of_weight, of_bias])
+}
+
+/// Adds shares up, as many numbers each as there are sums.
+struct AddUp<'a> {
+    shares: &'a [f32],
+    sums: &'a mut [f64],
+}
+
+impl Kernel for AddUp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        for share in self.shares.chunks_exact(self.sums.len().max(1)) {
+            for (sum, &value) in self.sums.iter_mut().zip(share) {
+                *sum += f64::from(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The seed of the current training step: with the name of a layer it fixes that layer's dropout mask, on any number of
+//! threads and in a recomputation too.
+
+use std::cell::Cell;
+
+use tch::{Kind, TchError, Tensor};
+
+use kdgat_base::random;
+
+thread_local! {
+    static STEP: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Begins a step on this thread: the epoch loop does so before each.
+pub fn set(seed: u64) {
+    STEP.with(|step| step.set(Some(seed)));
+}
+
+/// The seed of one layer's mask in the current step. Where no step was begun it comes from torch's generator.
+pub fn of_layer(layer: LayerId) -> Result<u64, TchError> {
+    let step = match STEP.with(Cell::get) {
+        Some(seed) => seed,
+        None => {
+            let drawn = Tensor::f_randint(i64::MAX, [1], (Kind::Int64, tch::Device::Cpu))?;
+            drawn.f_int64_value(&[0])? as u64
+        }
+    };
+    Ok(random::mix(step ^ layer.0))
+}
+
+/// Which layer draws: made of its name, so that a mask belongs to a layer whatever else is computed before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerId(u64);
+
+impl LayerId {
+    /// The layer of that name.
+    pub fn new(name: &str) -> Self {
+        Self(random::seed_of_name(0, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_function_of_step_and_layer() {
+        let seed = |step, name| {
+            set(step);
+            of_layer(LayerId::new(name)).unwrap()
+        };
+        assert_eq!(seed(1, "a"), seed(1, "a"));
+        assert_ne!(seed(1, "a"), seed(2, "a"));
+        assert_ne!(seed(1, "a"), seed(1, "b"));
+    }
+}

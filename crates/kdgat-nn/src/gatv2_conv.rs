@@ -1,0 +1,97 @@
+//! A GATv2 layer with edge features (Brody et al. 2022), as PyTorch Geometric's `GATv2Conv` computes it.
+
+use tch::Tensor;
+
+use super::ModelError;
+use super::attention::{self, Attended, AttentionKernel, AttentionOptions};
+use super::gat_conv::NEGATIVE_SLOPE;
+use super::layers::{Linear, matmul_transposed};
+use super::parameters::{Init, Scope};
+use kdgat_graph::{Adjacency, EDGE_FEATURES};
+
+/// `out_i = bias + Σ_j α_ij s_j`, with `s = W_l x + b_l`, `t = W_r x + b_r` and
+/// `α_ij = softmax_j(att · leaky_relu(s_j + t_i + W_e e_ij))` a head.
+#[derive(Debug)]
+pub struct GatV2Conv {
+    /// To s: what a node says as a source.
+    source: Linear,
+    /// To t: what it asks as a target.
+    target: Linear,
+    /// `[heads * channels, EDGE_FEATURES]`
+    edge_weight: Tensor,
+    /// `[1, heads, channels]`
+    attention: Tensor,
+    /// `[heads * channels]`
+    bias: Tensor,
+}
+
+impl GatV2Conv {
+    /// Names of its tensors.
+    pub const TENSORS: &'static [&'static str] =
+        &["lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias", "lin_edge.weight", "att", "bias"];
+
+    /// Another handle to the same layer.
+    pub fn shallow_clone(&self) -> Self {
+        Self {
+            source: self.source.shallow_clone(),
+            target: self.target.shallow_clone(),
+            edge_weight: self.edge_weight.shallow_clone(),
+            attention: self.attention.shallow_clone(),
+            bias: self.bias.shallow_clone(),
+        }
+    }
+
+    /// Its trained tensors.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        let linear = self.source.parameters().into_iter().chain(self.target.parameters());
+        linear.chain([&self.edge_weight, &self.attention, &self.bias]).collect()
+    }
+
+    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
+        let output = heads * channels;
+        let edge_shape = [output, EDGE_FEATURES as i64];
+        Ok(Self {
+            source: Linear::with_init(scope.sub("lin_l"), input, output, Init::Glorot)?,
+            target: Linear::with_init(scope.sub("lin_r"), input, output, Init::Glorot)?,
+            edge_weight: scope.sub("lin_edge").parameter("weight", &edge_shape, Init::Glorot)?,
+            attention: scope.parameter("att", &[1, heads, channels], Init::Glorot)?,
+            bias: scope.parameter("bias", &[output], Init::Constant(0.0))?,
+        })
+    }
+
+    /// `[num_nodes, input]` and `[num_edges, EDGE_FEATURES]` in the order of the adjacency
+    /// → `[num_nodes, heads * channels]`.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        edge_attributes: &Tensor,
+        adjacency: &Adjacency,
+        kernel: AttentionKernel,
+    ) -> Result<Tensor, ModelError> {
+        Ok(self.attend(x, edge_attributes, adjacency, kernel, false)?.output)
+    }
+
+    /// As [`GatV2Conv::forward`], with the attention weights of the edges where `return_weights` asks for them.
+    pub fn attend(
+        &self,
+        x: &Tensor,
+        edge_attributes: &Tensor,
+        adjacency: &Adjacency,
+        kernel: AttentionKernel,
+        return_weights: bool,
+    ) -> Result<Attended, ModelError> {
+        let edge_attributes = edge_attributes.f_to_kind(self.edge_weight.f_kind()?)?;
+        let attended = attention::gatv2_attention(
+            kernel,
+            &self.source.forward(x, kernel)?,
+            &self.target.forward(x, kernel)?,
+            Some(&matmul_transposed(&edge_attributes, &self.edge_weight, kernel)?),
+            &self.attention,
+            Some(&self.bias),
+            adjacency,
+            &AttentionOptions { negative_slope: NEGATIVE_SLOPE, return_weights, ..AttentionOptions::default() },
+        )?;
+        Ok(attended)
+    }
+}

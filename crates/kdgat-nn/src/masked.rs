@@ -1,0 +1,51 @@
+//! Means over the real rows of a [filled-up batch](kdgat_graph::padding), of torch's operations.
+//!
+//! Without a mask each is what torch has for it.
+
+use tch::{Kind, Reduction, TchError, Tensor};
+
+use kdgat_graph::padding::Mask;
+
+/// Mean of `[rows]` over real rows.
+pub fn mean_of_rows(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
+    match mask {
+        None => values.f_mean(None::<Kind>),
+        Some(mask) => values.f_mul(&mask.rows)?.f_sum(None::<Kind>)?.f_div(&mask.count),
+    }
+}
+
+/// Mean of `[rows, columns]` over real rows and all columns.
+pub fn mean(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
+    match mask {
+        None => values.f_mean(None::<Kind>),
+        Some(_) => mean_of_rows(&values.f_mean_dim([1_i64].as_slice(), false, values.f_kind()?)?, mask),
+    }
+}
+
+/// Mean squared distance of `[rows, columns]` over real rows and all columns.
+pub fn squared_distance(left: &Tensor, right: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
+    match mask {
+        None => left.f_mse_loss(right, Reduction::Mean),
+        Some(_) => mean(&left.f_sub(right)?.f_square()?, mask),
+    }
+}
+
+/// Cross entropy of logits `[rows, classes]` with `index` `[rows]`, mean over real rows.
+pub fn cross_entropy(logits: &Tensor, index: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
+    let of = |reduction| logits.f_cross_entropy_loss(index, None::<Tensor>, reduction, -100, 0.0);
+    match mask {
+        None => of(Reduction::Mean),
+        Some(_) => mean_of_rows(&of(Reduction::None)?, mask),
+    }
+}
+
+/// Mean and (biased) variance of each column of `[rows, columns]` over real rows, and the rows less the mean, where added
+/// rows are 0.
+pub fn moments(x: &Tensor, mask: &Mask) -> Result<([Tensor; 2], Tensor), TchError> {
+    let weights = mask.rows.f_unsqueeze(1)?;
+    let sums = |x: &Tensor| x.f_sum_dim_intlist([0_i64].as_slice(), false, x.f_kind()?)?.f_div(&mask.count);
+    let mean = sums(&x.f_mul(&weights)?)?;
+    let centred = x.f_sub(&mean)?.f_mul(&weights)?;
+    let variance = sums(&centred.f_square()?)?;
+    Ok(([mean, variance], centred))
+}

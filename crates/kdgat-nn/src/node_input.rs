@@ -1,0 +1,125 @@
+//! What a model reads of each node: its ID, embedded, beside its continuous features.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::ModelError;
+use super::attention::AttentionKernel;
+use super::fused::{self, hashed_input, input};
+use super::id_hash::{HashEmbedding, IdHash};
+use super::parameters::{Init, Scope};
+use kdgat_graph::{Batch, FeatureSet, NodeScaling};
+
+/// How a model reads nodes. The default: the window features, and a row of a table for each ID of the vocabulary.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputConfig {
+    /// How node features are standardised: with it the model reads the rich ones, without it those of the window set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_scaling: Option<NodeScaling>,
+    /// With it IDs are hashed, without it they are looked up in the vocabulary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id_hash: Option<IdHash>,
+}
+
+impl InputConfig {
+    /// Whether it is the default, which descriptions of before there was a choice do not name.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Which features it reads.
+    pub fn features(&self) -> FeatureSet {
+        if self.node_scaling.is_some() { FeatureSet::Rich } else { FeatureSet::Window }
+    }
+
+    /// Continuous features of a node.
+    pub fn node_features(&self) -> i64 {
+        self.features().node_features() as i64
+    }
+
+    /// Columns of a node in the first layer's input.
+    pub fn columns(&self, embedding: i64) -> i64 {
+        embedding + self.node_features()
+    }
+
+    /// Names of the tensors that IDs are embedded with.
+    pub fn tensor_names(&self) -> &'static [&'static str] {
+        if self.id_hash.is_some() { HashEmbedding::TENSORS } else { &[EMBEDDING] }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        if let Some(found) = self.node_scaling.as_ref().and_then(NodeScaling::problem) {
+            let expected = "35 means and 35 deviations above 0";
+            return Err(ModelError::Architecture { field: "node_scaling", found, expected });
+        }
+        self.id_hash.as_ref().map_or(Ok(()), IdHash::check)
+    }
+
+    /// `[num_nodes, node_features]`: the batch's continuous features as the model reads and reconstructs them.
+    ///
+    /// # Errors
+    /// If the batch has the features of another set.
+    pub fn continuous(&self, batch: &Batch) -> Result<Tensor, ModelError> {
+        let columns = batch.continuous.size().get(1).copied().unwrap_or(0);
+        if columns != self.node_features() {
+            let found = FeatureSet::of_width(columns as usize);
+            let found = found.map_or_else(|| format!("{columns} of no set"), |set| format!("those of the set '{set}'"));
+            return Err(ModelError::Features { found, expected: self.features() });
+        }
+        match &self.node_scaling {
+            None => Ok(batch.continuous.shallow_clone()),
+            Some(scaling) => Ok(scaling.apply(&batch.continuous)?),
+        }
+    }
+}
+
+const EMBEDDING: &str = "id_embedding.weight";
+
+/// The models' input: the embedding of each node's ID beside its continuous features.
+#[derive(Debug)]
+pub enum NodeInput {
+    /// `[vocabulary_size, columns]`: a row for each ID of the vocabulary.
+    Vocabulary(Tensor),
+    Hash(HashEmbedding),
+}
+
+impl NodeInput {
+    /// An embedding of `columns` columns: for each of `vocabulary_size` IDs, or for any ID.
+    pub fn new(
+        scope: &mut Scope,
+        config: &InputConfig,
+        vocabulary_size: i64,
+        columns: i64,
+    ) -> Result<Self, ModelError> {
+        config.check()?;
+        Ok(match config.id_hash {
+            None => {
+                let shape = [vocabulary_size, columns];
+                Self::Vocabulary(scope.sub("id_embedding").parameter("weight", &shape, Init::Normal)?)
+            }
+            Some(shape) => Self::Hash(HashEmbedding::new(scope, shape, columns)?),
+        })
+    }
+
+    /// Indices (of a model that hashes: CAN IDs) `[num_nodes]` and features `[num_nodes, node_features]` →
+    /// `[num_nodes, columns + node_features]`.
+    pub fn forward(&self, ids: &Tensor, continuous: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+        let embedded = match self {
+            Self::Vocabulary(embedding) => {
+                if fused::applies(kernel, &[embedding, continuous]) {
+                    return Ok(input::embedding_and_features(embedding, ids, continuous)?);
+                }
+                embedding.f_index_select(0, ids)?
+            }
+            Self::Hash(hash) => {
+                if fused::applies(kernel, &[&hash.buckets, &hash.weights, continuous]) {
+                    return Ok(hashed_input::hashed_and_features(hash, ids, continuous)?);
+                }
+                hash.composed(ids)?
+            }
+        };
+        let continuous = continuous.f_to_kind(embedded.kind())?;
+        Ok(Tensor::f_cat(&[embedded, continuous], 1)?)
+    }
+}

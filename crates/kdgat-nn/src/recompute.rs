@@ -1,0 +1,72 @@
+//! Layers whose activations are computed again in the backward pass instead of being kept (gradient checkpointing).
+//!
+//! Recomputed are attention, batch norm, ReLU and dropout: its mask is a function of step, layer and position, so it is
+//! the same again. Where dropout is torch's own, whose generator would draw another mask, it stays outside. Outputs are
+//! those of training without recomputation, to the bit. Running statistics move in the forward alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tch::{TchError, Tensor};
+
+use super::ModelError;
+use super::attention::AttentionKernel;
+use super::conv::{Conv, EdgeInput};
+use super::fused::Pass;
+use super::fused::step_seed::LayerId;
+use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
+use kdgat_graph::padding::Mask;
+use kdgat_torch::checkpoint::checkpoint;
+
+/// A hidden layer in training: attention, batch norm if there is one, ReLU, and dropout by `layer`'s mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Hidden<'a> {
+    pub conv: &'a Conv,
+    pub norm: Option<&'a BatchNorm>,
+    pub layer: LayerId,
+    pub dropout: f64,
+}
+
+/// `[num_nodes, input]` → `[num_nodes, width]`; of the layer, only `x` is kept for the backward.
+pub fn recomputed(
+    hidden: Hidden,
+    x: &Tensor,
+    edges: &EdgeInput,
+    kernel: AttentionKernel,
+) -> Result<Tensor, ModelError> {
+    let Hidden { conv, norm, layer, dropout } = hidden;
+    // The backward may run on another thread, where no step's seed is set: the mask is decided here.
+    let mask = mask_of(layer, dropout, Mode::Training)?;
+    let is_masked = Arc::new(AtomicBool::new(false));
+    let was_masked = Arc::clone(&is_masked);
+    let parameters: Vec<&Tensor> =
+        conv.parameters().into_iter().chain(norm.into_iter().flat_map(BatchNorm::parameters)).collect();
+    let (own_conv, own_norm) = (conv.shallow_clone(), norm.map(BatchNorm::shallow_clone));
+    let adjacency = edges.adjacency.shallow_clone();
+    let attributes = edges.attributes.as_ref().map(Tensor::shallow_clone);
+    let real_nodes = edges.real_nodes.map(Mask::shallow_clone);
+    let is_forward = AtomicBool::new(true);
+    let layer = move |inputs: &[Tensor]| -> Result<Tensor, ModelError> {
+        let attributes = attributes.as_ref().map(Tensor::shallow_clone);
+        let edges = EdgeInput { adjacency: &adjacency, attributes, real_nodes: real_nodes.as_ref() };
+        let x = own_conv.forward(&inputs[0], &edges, kernel)?;
+        let pass = if is_forward.swap(false, Ordering::Relaxed) { Pass::Forward } else { Pass::Again };
+        let (active, masked) = match &own_norm {
+            Some(norm) => norm.active_of_batch(&x, edges.real_nodes, pass, kernel, mask)?,
+            None => masked_relu(&x, pass, kernel, mask)?,
+        };
+        is_masked.store(masked, Ordering::Relaxed);
+        Ok(active)
+    };
+    // The text is what tells running out of memory from other errors.
+    let body = move |inputs: &[Tensor]| match layer(inputs) {
+        Ok(output) => Ok(vec![output]),
+        Err(ModelError::Torch(error)) => Err(error),
+        Err(error) => Err(TchError::Torch(error.to_string())),
+    };
+    let active = checkpoint(body, &[x], &parameters)?.swap_remove(0);
+    match was_masked.load(Ordering::Relaxed) {
+        true => Ok(active),
+        false => composed_dropout(&active, dropout, Mode::Training),
+    }
+}

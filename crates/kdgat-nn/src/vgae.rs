@@ -1,0 +1,357 @@
+//! The variational graph autoencoder (Kipf & Welling 2016), with graph attention layers and three decoders.
+//!
+//! Encoder: ID embedding ‖ continuous features → attention layers → μ, log σ². Decoders: attention layers back to the
+//! continuous features; a linear classifier to the node's ID; an MLP to the set of its successors' IDs.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::attention::AttentionKernel;
+use super::description::{MOST_LAYERS, expect_common, expect_sizes};
+use super::fused::fan_out::fan_out;
+use super::fused::step_seed::{self, LayerId};
+use super::fused::{self, latent};
+pub use super::layers::Mode;
+use super::layers::{InputConfig, Linear, Mlp, NodeInput, pool_layers};
+use super::parameters::Scope;
+use super::recompute::{Hidden, recomputed};
+use super::vgae_layers::log_variance_layer;
+pub use super::vgae_layers::{HiddenLayer, last_width, mean_layer, output_layer, reconstruction};
+pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, distilled_loss, is_one_pass, task_loss};
+use super::vgae_losses::{graph_difficulty, node_errors};
+use super::{Conv, EdgeInput, ModelError};
+use kdgat_graph::{Batch, EdgeScaling};
+use kdgat_torch::test_cuda_library;
+
+/// The architecture: what must be known to rebuild a model around its weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VgaeConfig {
+    /// Widths of the encoder's layers; a trailing width equal to `latent` is dropped.
+    pub hidden: Vec<i64>,
+    /// Columns of the latent.
+    pub latent: i64,
+    /// Heads of the first encoder layer.
+    pub heads: i64,
+    /// Columns of the ID embedding.
+    pub embedding: i64,
+    /// IDs of the vocabulary, UNKNOWN included.
+    pub vocabulary_size: i64,
+    /// Probability of dropping an activation in training.
+    pub dropout: f64,
+    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_scaling: Option<EdgeScaling>,
+    /// How nodes are read: which features, and how IDs are embedded.
+    #[serde(default, skip_serializing_if = "InputConfig::is_default")]
+    pub input: InputConfig,
+}
+
+impl VgaeConfig {
+    /// Widths of the attention layers of the encoder.
+    pub fn encoder_widths(&self) -> &[i64] {
+        match self.hidden.split_last() {
+            Some((last, rest)) if *last == self.latent && !rest.is_empty() => rest,
+            _ => &self.hidden,
+        }
+    }
+
+    /// Widths of the hidden attention layers of the decoder: the encoder's but its first, mirrored.
+    pub fn decoder_widths(&self) -> Vec<i64> {
+        self.encoder_widths().iter().skip(1).rev().copied().collect()
+    }
+
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        expect_sizes(&[
+            ("latent", self.latent),
+            ("heads", self.heads),
+            ("embedding", self.embedding),
+            ("vocabulary_size", self.vocabulary_size),
+        ])?;
+        if self.encoder_widths().is_empty() || self.hidden.iter().any(|width| *width < 1) {
+            return Err(ModelError::Architecture {
+                field: "hidden",
+                found: format!("{:?}", self.hidden),
+                expected: "needs at least one width, each at least 1",
+            });
+        }
+        if self.hidden.len() > MOST_LAYERS {
+            let found = format!("{} widths", self.hidden.len());
+            return Err(ModelError::Architecture { field: "hidden", found, expected: "needs 1024 widths at most" });
+        }
+        self.hidden.iter().try_for_each(|&width| expect_sizes(&[("hidden", width)]))?;
+        expect_common(self.dropout, self.edge_scaling.as_ref(), &self.input)
+    }
+}
+
+/// Everything that a forward computes. Rows are nodes.
+#[derive(Debug)]
+pub struct VgaeOutput {
+    /// `[num_nodes, node_features]`: the continuous features as decoded, those of the window set in (0, 1).
+    pub reconstruction: Tensor,
+    /// `[num_nodes, node_features]`: the continuous features as the model read them.
+    pub continuous: Tensor,
+    /// `[num_nodes, vocabulary_size]`
+    pub id_logits: Tensor,
+    /// `[num_nodes, vocabulary_size]`
+    pub successor_logits: Tensor,
+    /// `[num_nodes, width]`: what the encoder's last hidden layer gives, where [`Vgae::keep_hidden`] was called.
+    pub hidden: Option<Tensor>,
+    /// `[num_nodes, latent]`: z.
+    pub latent: Tensor,
+    /// `[num_nodes, latent]`: μ.
+    pub mean: Tensor,
+    /// `[num_nodes, latent]`: log σ².
+    pub log_variance: Tensor,
+    /// What the losses of these outputs are computed with.
+    pub kernel: AttentionKernel,
+}
+
+/// What the encoder gives, and the decoders read.
+#[derive(Debug)]
+pub struct Latent {
+    /// z, for what reads it besides the decoders.
+    pub latent: Tensor,
+    for_decoders: [Tensor; 3],
+    mean: Tensor,
+    log_variance: Tensor,
+    hidden: Option<Tensor>,
+}
+
+impl Latent {
+    /// z, μ and log σ², `[num_nodes, latent]` each.
+    pub fn new(
+        latent: &Tensor,
+        mean: Tensor,
+        log_variance: Tensor,
+        kernel: AttentionKernel,
+    ) -> Result<Self, ModelError> {
+        let [for_features, for_ids, for_successors, latent] = fan_out(latent, kernel)?;
+        Ok(Self { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden: None })
+    }
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Vgae {
+    config: VgaeConfig,
+    kernel: AttentionKernel,
+    input: NodeInput,
+    encoder: Vec<HiddenLayer>,
+    mean: Linear,
+    log_variance: Linear,
+    decoder: Vec<HiddenLayer>,
+    output: Conv,
+    id_classifier: Linear,
+    successor_decoder: Mlp,
+    recomputes: bool,
+    keeps_hidden: bool,
+}
+
+impl Vgae {
+    /// Builds the model around the tensors that `scope` gives.
+    pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
+        config.check()?;
+        let (latent, ids) = (config.latent, config.vocabulary_size);
+        let input = NodeInput::new(&mut scope, &config.input, ids, config.embedding)?;
+        let mut encoder = Vec::new();
+        for index in 0..config.encoder_widths().len() {
+            encoder.push(HiddenLayer::encoder(&mut scope, config, index)?);
+        }
+        let (mean, log_variance) = (mean_layer(&mut scope, config)?, log_variance_layer(&mut scope, config)?);
+        let mut decoder = Vec::new();
+        for index in 0..config.decoder_widths().len() {
+            decoder.push(HiddenLayer::decoder(&mut scope, config, index)?);
+        }
+        Ok(Self {
+            config: config.clone(),
+            kernel,
+            input,
+            encoder,
+            mean,
+            log_variance,
+            decoder,
+            output: output_layer(&mut scope, config)?,
+            id_classifier: Linear::new(scope.sub("canid_classifier"), latent, ids)?,
+            successor_decoder: Mlp::new(scope.sub("neighborhood_decoder"), &[latent, latent, latent, ids])?,
+            recomputes: false,
+            keeps_hidden: false,
+        })
+    }
+
+    /// Lets outputs hold what the encoder's last hidden layer gave.
+    pub fn keep_hidden(&mut self) {
+        self.keeps_hidden = true;
+    }
+
+    /// Lets training keep no activations of hidden layers but compute them again in the backward pass.
+    pub fn set_checkpointing(&mut self, recomputes: bool) {
+        self.recomputes = recomputes;
+    }
+
+    fn hidden(&self, layer: &HiddenLayer, x: &Tensor, edges: &EdgeInput, mode: Mode) -> Result<Tensor, ModelError> {
+        if !self.recomputes || mode == Mode::Evaluation {
+            return layer.forward(x, edges, self.kernel, self.config.dropout, mode);
+        }
+        let (layer_id, dropout) = (layer.norm.layer_id(), self.config.dropout);
+        let hidden = Hidden { conv: &layer.conv, norm: Some(&layer.norm), layer: layer_id, dropout };
+        recomputed(hidden, x, edges, self.kernel)
+    }
+
+    /// What its operations, and the losses of its outputs, are computed with.
+    pub fn kernel(&self) -> AttentionKernel {
+        self.kernel
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> &VgaeConfig {
+        &self.config
+    }
+
+    /// Encodes and decodes a batch.
+    pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<VgaeOutput, ModelError> {
+        self.decode(batch, mode, self.latent(batch, mode)?)
+    }
+
+    /// Encodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's generator,
+    /// which the caller seeds.
+    pub fn latent(&self, batch: &Batch, mode: Mode) -> Result<Latent, ModelError> {
+        let [for_mean, for_log_variance, hidden] = fan_out(&self.encoder(batch, mode)?, self.kernel)?;
+        let [for_draw, mean] = fan_out(&self.mean.forward(&for_mean, self.kernel)?, self.kernel)?;
+        let [for_deviation, log_variance] =
+            fan_out(&self.log_variance.forward(&for_log_variance, self.kernel)?, self.kernel)?;
+        let drawn = match mode {
+            Mode::Evaluation => for_draw,
+            Mode::Training => self.draw(&for_draw, &for_deviation)?,
+        };
+        let latent = Latent::new(&drawn, mean, log_variance, self.kernel)?;
+        Ok(Latent { hidden: self.keeps_hidden.then_some(hidden), ..latent })
+    }
+
+    fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
+        let tensors = [mean, log_variance];
+        // A run beside a software card is compared with one on that card, number by number.
+        if !fused::applies(AttentionKernel::Auto, &tensors) || test_cuda_library().is_some() {
+            return reparameterize(mean, log_variance, &mean.f_randn_like()?);
+        }
+        let seed = step_seed::of_layer(LayerId::new("latent"))?;
+        if fused::applies(self.kernel, &tensors) {
+            return Ok(latent::draw(mean, log_variance, seed)?);
+        }
+        reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
+    }
+
+    /// μ and log σ², `[num_nodes, latent]` each.
+    pub fn encode(&self, batch: &Batch, mode: Mode) -> Result<(Tensor, Tensor), ModelError> {
+        self.moments(&self.encoder(batch, mode)?)
+    }
+
+    fn moments(&self, hidden: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
+        Ok((self.mean.forward(hidden, self.kernel)?, self.log_variance.forward(hidden, self.kernel)?))
+    }
+
+    /// The three decoders.
+    pub fn decode(&self, batch: &Batch, mode: Mode, latent: Latent) -> Result<VgaeOutput, ModelError> {
+        let Latent { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden } =
+            latent;
+        Ok(VgaeOutput {
+            reconstruction: self.reconstruct(&for_features, batch, mode)?,
+            id_logits: self.id_classifier.forward(&for_ids, self.kernel)?,
+            successor_logits: self.successor_decoder.forward(
+                &for_successors,
+                self.config.dropout,
+                self.kernel,
+                mode,
+            )?,
+            continuous: self.config.input.continuous(batch)?,
+            hidden,
+            latent,
+            mean,
+            log_variance,
+            kernel: self.kernel,
+        })
+    }
+
+    /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
+    pub fn targets(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
+        let mean = self.mean.forward(&self.encoder(batch, Mode::Evaluation)?, self.kernel)?;
+        let reconstruction = self.reconstruct(&mean, batch, Mode::Evaluation)?;
+        Ok((mean, reconstruction))
+    }
+
+    /// Difficulty of each graph in evaluation mode, without the decoder that it does not need.
+    pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
+        self.difficulty_of(&self.node_errors(batch)?, batch)
+    }
+
+    /// Difficulty of each graph from the errors of its nodes.
+    pub fn difficulty_of(&self, errors: &NodeErrors, batch: &Batch) -> Result<Difficulty, ModelError> {
+        graph_difficulty(errors, batch, self.kernel)
+    }
+
+    /// The weights that the attention of each of the encoder's layers gives to edges in evaluation mode,
+    /// `[num_edges, heads]` each, in the order of the batch's adjacency.
+    pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
+        let edges = self.edges(batch)?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
+        let mut weights = Vec::with_capacity(self.encoder.len());
+        for layer in &self.encoder {
+            weights.push(layer.conv.attention_weights(&x, &edges, self.kernel)?);
+            x = self.hidden(layer, &x, &edges, Mode::Evaluation)?;
+        }
+        Ok(weights)
+    }
+
+    fn encoder(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
+        let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
+        for layer in &self.encoder {
+            x = self.hidden(layer, &x, &edges, mode)?;
+        }
+        Ok(x)
+    }
+
+    fn reconstruct(&self, latent: &Tensor, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
+        let edges = self.edges(batch)?;
+        let mut x = latent.shallow_clone();
+        for layer in &self.decoder {
+            x = self.hidden(layer, &x, &edges, mode)?;
+        }
+        reconstruction(self.output.forward(&x, &edges, self.kernel)?, &self.config, self.kernel, mode)
+    }
+
+    /// What each node adds to the difficulty of its graph in evaluation mode. The decoder of successors, which counts for
+    /// nothing there, does not run.
+    pub fn node_errors(&self, batch: &Batch) -> Result<NodeErrors, ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        let continuous = self.config.input.continuous(batch)?;
+        node_errors(
+            [&reconstruction, &continuous],
+            &self.id_classifier.forward(&mean, self.kernel)?,
+            batch,
+            self.kernel,
+        )
+    }
+
+    /// As [`Vgae::node_errors`], and the means over each graph's nodes of: the error x̂ − x of each continuous feature, its
+    /// square, and the cross entropy of the IDs, `[num_graphs, 2 * features + 1]`.
+    pub fn error_profile(&self, batch: &Batch) -> Result<(NodeErrors, Tensor), ModelError> {
+        let (mean, reconstruction) = self.targets(batch)?;
+        let continuous = self.config.input.continuous(batch)?;
+        let logits = self.id_classifier.forward(&mean, self.kernel)?;
+        let errors = node_errors([&reconstruction, &continuous], &logits, batch, self.kernel)?;
+        let residual = reconstruction.f_sub(&continuous)?;
+        let columns = [&residual, &residual.f_square()?, &errors.id.f_unsqueeze(1)?];
+        let profile = pool_layers(&columns, batch, self.kernel)?;
+        Ok((errors, profile))
+    }
+
+    fn edges<'a>(&self, batch: &'a Batch) -> Result<EdgeInput<'a>, ModelError> {
+        EdgeInput::new(batch, self.config.edge_scaling.as_ref())
+    }
+}
+
+/// z = μ + σ·ε (Kingma & Welling 2014).
+pub fn reparameterize(mean: &Tensor, log_variance: &Tensor, noise: &Tensor) -> Result<Tensor, ModelError> {
+    let deviation = log_variance.f_mul_scalar(0.5)?.f_exp()?;
+    Ok(mean.f_add(&deviation.f_mul(noise)?)?)
+}

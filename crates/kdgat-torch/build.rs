@@ -1,0 +1,48 @@
+//! Compiles the C++ part of this crate against libtorch's headers, and puts libtorch's folder on the run
+//! path, so that what cargo builds runs without LD_LIBRARY_PATH.
+
+const SHIM: &str = "src/shim";
+const SOURCES: [&str; 9] = [
+    "autograd.cpp",
+    "parallel.cpp",
+    "allocator.cpp",
+    "device.cpp",
+    "draw.cpp",
+    "graph.cpp",
+    "mapped.cpp",
+    "version.cpp",
+    "view.cpp",
+];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={SHIM}");
+    for variable in ["LIBTORCH", "LIBTORCH_INCLUDE", "LIBTORCH_CXX11_ABI"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
+    let libtorch = std::env::var("LIBTORCH").unwrap_or_default();
+    if libtorch.is_empty() {
+        panic!("LIBTORCH is not set: run scripts/setup once, it obtains libtorch and tells cargo where it is");
+    }
+    compile_shim(&std::env::var("LIBTORCH_INCLUDE").unwrap_or_else(|_| libtorch.clone()));
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/../nvidia/cu13/lib");
+}
+
+/// Links nothing of its own: `torch-sys` already links libtorch and the OpenMP run time that libtorch uses.
+fn compile_shim(headers: &str) {
+    let abi = std::env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".to_owned());
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .warnings(false)
+        .emit_rerun_if_env_changed(false)
+        .includes([format!("{headers}/include"), format!("{headers}/include/torch/csrc/api/include")])
+        .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
+        // at::parallel_for is a template: without this it would run its body on the calling thread only.
+        .flag("-fopenmp")
+        .opt_level(2)
+        .debug(false)
+        .files(SOURCES.map(|source| format!("{SHIM}/{source}")))
+        .compile("kdgat_shim");
+}

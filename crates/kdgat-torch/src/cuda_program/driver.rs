@@ -1,0 +1,136 @@
+//! Loading machine code and launching its kernels, by CUDA's driver.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUfunction, CUresult, CUstream};
+use tch::Device;
+
+use super::{ProgramError, Source, nvrtc};
+use crate::device::{Stream, synchronize};
+
+/// A program on one GPU.
+#[derive(Debug)]
+pub(super) struct Module {
+    device: Device,
+    /// The one that torch uses, too.
+    context: CUcontext,
+    functions: HashMap<&'static str, CUfunction>,
+}
+
+// SAFETY: handles that the driver lets any thread use; which context is current is a thread's own, and set for each call.
+unsafe impl Send for Module {}
+// SAFETY: as above; a launch changes nothing in here.
+unsafe impl Sync for Module {}
+
+impl Module {
+    pub(super) fn compile(source: &Source, index: usize) -> Result<Self, ProgramError> {
+        let device = Device::Cuda(index);
+        // torch makes its context before ours is asked for, and says if there is no such device.
+        synchronize(device)?;
+        // SAFETY: looks for the driver's library, which torch has loaded if there is a GPU.
+        if !unsafe { sys::is_culib_present() } {
+            let reason = "libcuda.so cannot be loaded".to_owned();
+            return Err(ProgramError::Refused { what: "loading CUDA's driver".to_owned(), reason });
+        }
+        let what = "looking at the GPU";
+        let (mut handle, mut context, mut capability) = (0, ptr::null_mut(), [0; 2]);
+        // SAFETY: each value is written before its call returns; the context is kept until the process ends, as torch
+        // keeps it.
+        unsafe {
+            check(what, sys::cuInit(0))?;
+            check(what, sys::cuDeviceGet(&mut handle, i32::try_from(index).unwrap_or(i32::MAX)))?;
+            let attributes = [
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            ];
+            for (value, attribute) in capability.iter_mut().zip(attributes) {
+                check(what, sys::cuDeviceGetAttribute(value, attribute, handle))?;
+            }
+            check(what, sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
+        }
+        let code = nvrtc::compile(source, 10 * capability[0] + capability[1])?;
+        let _current = Current::enter(context)?;
+        let mut module = ptr::null_mut();
+        // SAFETY: `code` is what NVRTC made (assembly ends with a zero byte), and is copied.
+        check("loading a program on the GPU", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
+        let mut functions = HashMap::new();
+        for &(kernel, _) in source.kernels {
+            let name = CString::new(kernel).unwrap_or_default();
+            let mut function = ptr::null_mut();
+            // SAFETY: a loaded module and a null-terminated name.
+            let found = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+            check(&format!("finding kernel {kernel}"), found)?;
+            functions.insert(kernel, function);
+        }
+        Ok(Self { device, context, functions })
+    }
+
+    /// # Safety
+    /// `arguments` has a place for each of the kernel's parameters, of at least its size.
+    pub(super) unsafe fn launch(
+        &self,
+        kernel: &str,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), ProgramError> {
+        let problem = "is not in the program".to_owned();
+        let missing = || ProgramError::Argument { kernel: kernel.to_owned(), problem };
+        let function = *self.functions.get(kernel).ok_or_else(missing)?;
+        let stream = Stream::current(self.device)?.native_handle()? as CUstream;
+        let _current = Current::enter(self.context)?;
+        // SAFETY: a function of a loaded module, a stream of the same context; the arguments by this function's contract.
+        let launched = unsafe {
+            sys::cuLaunchKernel(
+                function,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(&format!("launching kernel {kernel}"), launched)
+    }
+}
+
+/// Keeps a context current on this thread.
+struct Current;
+
+impl Current {
+    fn enter(context: CUcontext) -> Result<Self, ProgramError> {
+        // SAFETY: a context that is kept until the process ends.
+        check("entering torch's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let mut context = ptr::null_mut();
+        // SAFETY: takes off what `enter` put on, on the same thread.
+        if let Err(error) = check("leaving torch's context", unsafe { sys::cuCtxPopCurrent_v2(&mut context) }) {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+fn check(what: &str, result: CUresult) -> Result<(), ProgramError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text = ptr::null();
+    // SAFETY: `text` is written before the call returns: null, or a text that is never freed.
+    let reason = unsafe {
+        let known = sys::cuGetErrorString(result, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
+        known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    };
+    Err(ProgramError::Refused { what: what.to_owned(), reason: reason.unwrap_or_else(|| format!("{result:?}")) })
+}

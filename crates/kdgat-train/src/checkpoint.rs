@@ -1,0 +1,252 @@
+//! Checkpoints: a model with what it takes to use it, and a training run with what it takes to go on.
+//!
+//! Both are safetensors files with one metadata entry, `kdgat`, a JSON object that holds a digest of the tensors: a
+//! damaged file is told from a good one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::checkpoint_kind::{Content, Kind};
+use kdgat_base::files;
+use kdgat_nn::ModelError;
+use kdgat_nn::weights::{self, StateDict};
+
+const METADATA_KEY: &str = "kdgat";
+const FORMAT_VERSION: u32 = 1;
+/// The limit that safetensors itself sets.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// What can go wrong with a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    File { path: PathBuf, action: &'static str, source: std::io::Error },
+    /// The file was never a checkpoint.
+    #[error("{path}: is no checkpoint of kdgat ({reason}); {}", wanted.advice(), path = path.display())]
+    Foreign { path: PathBuf, reason: &'static str, wanted: Kind },
+    /// A whole checkpoint, of another kind than is wanted.
+    #[error("{path}: is {found}; {}", wanted.advice(), path = path.display())]
+    OtherKind { path: PathBuf, found: Kind, wanted: Kind },
+    /// A checkpoint that is not what was written.
+    #[error("{path}: is damaged: {reason}; {}", kind.remedy(), path = path.display())]
+    Damaged { path: PathBuf, reason: String, kind: Kind },
+    /// The file comes from another version of the format.
+    #[error(
+        "{path}: is format version {found}, this program reads version {expected}; use the version of kdgat that wrote it, \
+         or train again",
+        path = path.display(),
+        expected = FORMAT_VERSION
+    )]
+    Version { path: PathBuf, found: u32 },
+    /// What is to be written is no content of a checkpoint.
+    #[error("{path}: cannot be written: {reason}; please report it", path = path.display())]
+    Content { path: PathBuf, reason: String },
+    /// Its tensors cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+impl CheckpointError {
+    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::File { source, .. } => files::is_about_the_path(source),
+            Self::Model(ModelError::Torch(_)) | Self::Content { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Metadata<T> {
+    format_version: u32,
+    /// Of all tensors, by name.
+    digest: String,
+    #[serde(flatten)]
+    content: T,
+}
+
+/// Writes `tensors` and `content` as one file, whole or not at all.
+pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Result<(), CheckpointError> {
+    let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
+    let metadata = Metadata { format_version: FORMAT_VERSION, digest, content };
+    let unfit = |reason: String| CheckpointError::Content { path: path.to_owned(), reason };
+    let text = serde_json::to_string(&metadata).map_err(|error| unfit(error.to_string()))?;
+
+    let mut bytes = BTreeMap::new();
+    for (name, tensor) in tensors {
+        bytes.insert(name, (weights::dtype_of(tensor.kind()), shape(tensor), weights::bytes(tensor)?));
+    }
+    let mut views = Vec::with_capacity(bytes.len());
+    for (name, (dtype, shape, bytes)) in &bytes {
+        let dtype = dtype.ok_or_else(|| unfit(format!("tensor '{name}' has a kind that is not stored")))?;
+        let view = TensorView::new(dtype, shape.clone(), bytes).map_err(|error| unfit(error.to_string()))?;
+        views.push((name.as_str(), view));
+    }
+    let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
+    let file = safetensors::serialize(views, Some(metadata)).map_err(|error| unfit(error.to_string()))?;
+    files::write_atomically(path, &file).map_err(|source| CheckpointError::File {
+        path: path.to_owned(),
+        action: "write the checkpoint",
+        source,
+    })
+}
+
+/// Reads what [`write`] wrote.
+///
+/// # Errors
+/// If the file is missing, of another kind or version, or not what was written; each says what to do instead.
+pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
+    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND };
+    let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
+    let file = std::fs::read(path).map_err(|source| CheckpointError::File {
+        path: path.to_owned(),
+        action: "read the checkpoint",
+        source,
+    })?;
+    // What is called a safetensors file was one; what has another name never was.
+    let is_named_so = path.extension().is_some_and(|extension| extension == "safetensors");
+    let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| match is_named_so {
+        true => damaged(error.to_string()),
+        false => foreign("it is no safetensors file"),
+    })?;
+    let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
+    let text = text.ok_or_else(|| foreign("a safetensors file without the metadata 'kdgat'"))?;
+    let json: serde_json::Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    let found = json["format_version"].as_u64().unwrap_or(0) as u32;
+    if found != FORMAT_VERSION {
+        return Err(CheckpointError::Version { path: path.to_owned(), found });
+    }
+    let found = Kind::of(&json);
+    if found != T::KIND {
+        return Err(CheckpointError::OtherKind { path: path.to_owned(), found, wanted: T::KIND });
+    }
+    let metadata: Metadata<T> = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
+
+    let parsed = safetensors::SafeTensors::deserialize(&file).map_err(|error| damaged(error.to_string()))?;
+    let mut tensors = StateDict::new();
+    for (name, view) in parsed.tensors() {
+        tensors.insert(name, weights::from_view(&view)?);
+    }
+    let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
+    if digest != metadata.digest {
+        return Err(damaged(format!("its tensors have digest {digest}, {} was written", metadata.digest)));
+    }
+    Ok((tensors, metadata.content))
+}
+
+/// Whether a file is one that [`write`] makes, judged by its header alone.
+pub fn is_checkpoint(path: &Path) -> bool {
+    let header = || -> Option<String> {
+        let mut file = std::fs::File::open(path).ok()?;
+        let mut length = [0; 8];
+        file.read_exact(&mut length).ok()?;
+        let mut header = Vec::new();
+        file.take(u64::from_le_bytes(length).min(MAX_HEADER_BYTES)).read_to_end(&mut header).ok()?;
+        let header: serde_json::Value = serde_json::from_slice(&header).ok()?;
+        Some(header["__metadata__"][METADATA_KEY].as_str()?.to_owned())
+    };
+    header().is_some()
+}
+
+fn shape(tensor: &Tensor) -> Vec<usize> {
+    tensor.size().iter().map(|&length| length as usize).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Position;
+    use kdgat_nn::ModelDescription;
+
+    /// Where a run is after so many epochs.
+    fn position(epoch: u64) -> Position {
+        Position { epoch, ..Position::default() }
+    }
+
+    fn sample() -> StateDict {
+        StateDict::from([
+            ("a.weight".to_owned(), Tensor::arange(6, (tch::Kind::Float, tch::Device::Cpu)).view([2, 3])),
+            ("count".to_owned(), Tensor::from(7i64)),
+        ])
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.safetensors");
+        write(&path, &sample(), &position(3)).unwrap();
+        let (tensors, content) = read::<Position>(&path).unwrap();
+        assert_eq!(content, position(3));
+        assert_eq!(tensors, sample());
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.safetensors");
+        write(&path, &sample(), &position(3)).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let text = read::<Position>(&path).unwrap_err().to_string();
+        assert!(text.contains("state.safetensors") && text.contains("digest"), "{text}");
+    }
+
+    #[test]
+    fn a_truncated_file_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.safetensors");
+        write(&path, &sample(), &position(3)).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for length in [0, 7, 20, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            let error = read::<Position>(&path).unwrap_err();
+            assert!(matches!(error, CheckpointError::Damaged { .. }), "{length} bytes: {error}");
+        }
+    }
+
+    #[test]
+    fn advice_fits_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write(&path("state.safetensors"), &sample(), &position(3)).unwrap();
+        let said = |text: String, words: &[&str]| {
+            assert!(words.iter().all(|word| text.contains(word)), "{words:?} are not all in: {text}");
+            assert!(!text.contains("delete it"), "{text}");
+        };
+
+        // Another kind, whole.
+        let error = read::<ModelDescription>(&path("state.safetensors")).unwrap_err();
+        assert!(
+            matches!(error, CheckpointError::OtherKind { found: Kind::RunState, .. }) && error.is_input(),
+            "{error}"
+        );
+        said(error.to_string(), &["state.safetensors: is the state of a training run", "name a vgae or gat"]);
+
+        // No checkpoint at all.
+        std::fs::write(path("metrics.csv"), "epoch,train_loss\n0,0.5\n").unwrap();
+        let error = read::<ModelDescription>(&path("metrics.csv")).unwrap_err();
+        assert!(matches!(error, CheckpointError::Foreign { .. }), "{error}");
+        said(error.to_string(), &["metrics.csv: is no checkpoint of kdgat", "best.safetensors"]);
+        let view = TensorView::new(safetensors::Dtype::U8, vec![1], &[7]).unwrap();
+        std::fs::write(path("other.safetensors"), safetensors::serialize([("x", view)], None).unwrap()).unwrap();
+        let error = read::<ModelDescription>(&path("other.safetensors")).unwrap_err();
+        said(error.to_string(), &["other.safetensors: is no checkpoint of kdgat", "without the metadata"]);
+
+        // Damaged: for a model and for the state of a run.
+        std::fs::write(path("best.safetensors"), "half of a he").unwrap();
+        said(
+            read::<ModelDescription>(&path("best.safetensors")).unwrap_err().to_string(),
+            &["damaged", "train it again"],
+        );
+        said(read::<Position>(&path("best.safetensors")).unwrap_err().to_string(), &["damaged", "without --resume"]);
+    }
+}

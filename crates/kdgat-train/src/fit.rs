@@ -1,0 +1,463 @@
+//! The epoch loop.
+//!
+//! ```text
+//! for each epoch
+//!     for each burst of batches                      (read ahead by the loader's thread)
+//!         announce the burst                         (the teacher's visit, or its cache)
+//!         for each batch
+//!             seed by (run, epoch, step)
+//!             loss, backward                         (the student's activations live here and only here)
+//!             clip, Adam, zero the gradients         (on one flat tensor)
+//!     validate in evaluation mode
+//!     write metrics.csv, last/, and best.safetensors when it is the best
+//!     stop early, or lower the learning rate
+//! ```
+//!
+//! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`. On a GPU a step's call
+//! returns when its work is queued: so a logged step is timed between two synchronisations, and an epoch by the wall clock
+//! with one at its end.
+
+use std::time::Instant;
+
+use tch::{Kind, Tensor};
+
+pub use super::batch_plan::BatchPlan;
+use super::burst::Burst;
+use super::checkpoint::CheckpointError;
+use super::console::{Console, LoopFacts, Pulse};
+pub use super::error::FitError;
+use super::last_state;
+use super::logs::number;
+use super::loss_scale::LossScale;
+use super::metrics::{EpochMetrics, metrics_row};
+use super::objective::Objective;
+use super::optimizer::Adam;
+pub use super::options::FitOptions;
+use super::run_directory::RunDirectory;
+use super::run_logs::RunLogs;
+use super::state::Position;
+use super::step::{StepBatch, StepOptions, StepRunner};
+pub use super::summary::{Ending, FitSummary};
+use super::threads::own_threads;
+use super::timeline::{TIMELINE, Timeline};
+use super::trainable::Trainable;
+use super::validation;
+use crate::interrupt;
+use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, patiently};
+use kdgat_base::random::{self, Purpose};
+use kdgat_graph::{Batch, Loader};
+use kdgat_torch::device::{self, Uploader};
+
+/// File of everything that is needed to go on.
+pub const LAST: &str = "last/state.safetensors";
+/// File of the deployed model of the best epoch.
+pub const BEST: &str = "best.safetensors";
+
+/// File of the losses by epoch.
+pub const METRICS: &str = "metrics.csv";
+/// File of the memory over time.
+pub const MEMORY: &str = "memory.csv";
+
+/// Writes the deployed model: called when an epoch is the best so far.
+pub type SaveBest<'a> = dyn FnMut(&Trainable, &Position) -> Result<(), CheckpointError> + 'a;
+
+/// What the loop works on.
+pub struct Fit<'a> {
+    /// The loss.
+    pub objective: &'a mut dyn Objective,
+    /// The tensors that it trains.
+    pub trainable: &'a mut Trainable,
+    /// Reads training batches.
+    pub training_loader: &'a Loader,
+    /// Reads validation batches.
+    pub validation_loader: &'a Loader,
+    /// Which batches.
+    pub plan: &'a mut dyn BatchPlan,
+    /// Where the run is written.
+    pub run: &'a RunDirectory,
+    /// Where its progress is shown.
+    pub console: &'a mut Console,
+    /// Writes the deployed model.
+    pub save_best: &'a mut SaveBest<'a>,
+}
+
+/// Trains until the epochs are done, the patience is spent, or a stop is asked for.
+pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummary, FitError> {
+    // Dropped at the end, whatever that is: the last row is written then.
+    let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
+    let mut loop_state = LoopState::start(&mut fit, options, resume)?;
+    let _threads = options
+        .loops_are_ours
+        .then(|| own_threads(fit.trainable, options.adam.kernel, options.device, options.precision));
+    let metrics = &fit.run.file(METRICS);
+    fit.console.begin(&LoopFacts { device: options.device, patience: options.patience, metrics });
+    let ending = loop {
+        if loop_state.position.epoch >= options.max_epochs {
+            break Ending::MaxEpochs;
+        }
+        if loop_state.position.progress.epochs_since_best >= options.patience.max(1) {
+            break Ending::EarlyStopping;
+        }
+        if !loop_state.epoch(&mut fit, options)? {
+            break Ending::Interrupted;
+        }
+    };
+    memory::set_activity(Activity::Setup);
+    Ok(loop_state.summary(ending))
+}
+
+/// What changes while the loop runs.
+struct LoopState {
+    position: Position,
+    optimizer: Adam,
+    runner: StepRunner,
+    meter: Meter,
+    uploader: Uploader,
+    /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
+    sums: Tensor,
+    logs: RunLogs,
+    /// Of a run with a teacher.
+    timeline: Option<Timeline>,
+    last: Option<EpochMetrics>,
+    best: Option<EpochMetrics>,
+    peak_memory_bytes: u64,
+    clock: Clock,
+    epoch_clock: EpochClock,
+}
+
+/// Seconds of this thread by what they went into. On a GPU those of steps and optimiser are what queueing them took.
+#[derive(Default)]
+struct Clock {
+    data_wait: f64,
+    teacher_wait: f64,
+    optimizer: f64,
+    steps: f64,
+    /// Wall clock of all epochs' training, waiting included.
+    wall: f64,
+}
+
+/// Wall clock of an epoch's training, which may have begun before the run was resumed.
+struct EpochClock {
+    start: Instant,
+    seconds_before: f64,
+}
+
+impl EpochClock {
+    fn start(seconds_before: f64) -> Self {
+        Self { start: Instant::now(), seconds_before }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.seconds_before + self.start.elapsed().as_secs_f64()
+    }
+}
+
+impl LoopState {
+    fn start(fit: &mut Fit, options: &FitOptions, resume: bool) -> Result<Self, FitError> {
+        let parts = fit.objective.parts();
+        let meter = Meter::new(options.device);
+        let uploader = Uploader::new(options.device)?;
+        let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
+        let mut runner = patiently(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
+        let zeros = || Ok::<_, FitError>(Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?);
+        let mut sums = patiently(meter, zeros)?;
+        let loss_scale = LossScale::of(options.precision);
+        let micro_batch = options.micro_batch_graphs.map_or_else(MicroBatch::default, MicroBatch::at_most);
+        let mut position =
+            Position { identity: options.identity.clone(), loss_scale, micro_batch, ..Position::default() };
+        if resume && fit.run.file(LAST).exists() {
+            position = patiently(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
+        }
+        runner.begin_with(position.micro_batch.clone());
+        let (epoch, step) = (position.epoch, position.step);
+        let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
+        // Of a run that goes on: rows behind the place that it is resumed at are gone.
+        let logged = |epoch| EpochMetrics::logged(&fit.run.file(METRICS), fit.objective.parts(), epoch);
+        let last = epoch.checked_sub(1).and_then(logged);
+        let best = position.progress.best_loss.and_then(|_| logged(position.progress.best_epoch));
+        let has_teacher = !fit.objective.step_columns().is_empty();
+        let timeline = has_teacher.then(|| Timeline::start(&fit.run.file(TIMELINE), epoch)).transpose()?;
+        Ok(Self {
+            position,
+            optimizer,
+            runner,
+            meter,
+            uploader,
+            sums,
+            logs,
+            timeline,
+            last,
+            best,
+            peak_memory_bytes: 0,
+            clock: Clock::default(),
+            epoch_clock: EpochClock::start(0.0),
+        })
+    }
+
+    /// One epoch. Returns false when a stop was asked for; the state up to that step is then saved.
+    fn epoch(&mut self, fit: &mut Fit, options: &FitOptions) -> Result<bool, FitError> {
+        let epoch = self.position.epoch;
+        let lr = options.lr * options.schedule.factor(epoch, &self.position.progress);
+        fit.plan.prepare(epoch).map_err(FitError::Objective)?;
+        if let Some(timeline) = &self.timeline {
+            timeline.start_epoch(fit.objective, epoch);
+        }
+        let batches = fit.plan.training(epoch);
+        let total_steps = batches.len() as u64;
+        memory::reset_peak(options.device);
+        memory::set_epoch(epoch);
+        memory::set_activity(Activity::Training);
+        fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
+        fit.objective.start_epoch();
+        self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
+
+        let rest = batches.into_iter().skip(self.position.step as usize).collect();
+        let mut loaded = fit.training_loader.epoch(rest, epoch);
+        while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
+            for batch in burst.steps() {
+                self.step(fit, options, batch, lr, total_steps)?;
+                // Gradients that are being added up are not saved: the stop comes after their step.
+                if interrupt::requested() && self.has_stepped(options, total_steps) {
+                    self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
+                    self.save(fit)?;
+                    return Ok(false);
+                }
+            }
+        }
+        device::synchronize(options.device)?;
+        self.position.epoch_seconds = self.epoch_clock.seconds();
+        self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
+        self.finish_epoch(fit, options, lr, total_steps)?;
+        Ok(true)
+    }
+
+    /// The next batches, announced to the objective; `None` at the epoch's end.
+    fn read_burst(
+        &mut self,
+        loaded: &mut impl Iterator<Item = Result<Batch, kdgat_graph::StoreError>>,
+        fit: &mut Fit,
+        options: &FitOptions,
+    ) -> Result<Option<Burst>, FitError> {
+        let start = Instant::now();
+        let fills_up = options.records_steps && self.runner.can_record();
+        let burst = Burst::read(loaded, fit.objective.burst().max(1), &mut self.uploader, fills_up)?;
+        self.clock.data_wait += start.elapsed().as_secs_f64();
+        if burst.batches.is_empty() {
+            return Ok(None);
+        }
+        fit.objective.announce(&burst.batches).map_err(FitError::Objective)?;
+        Ok(Some(burst))
+    }
+
+    fn step(
+        &mut self,
+        fit: &mut Fit,
+        options: &FitOptions,
+        step_batch: StepBatch,
+        lr: f64,
+        total_steps: u64,
+    ) -> Result<(), FitError> {
+        let next = self.position.step + 1;
+        let is_logged = next.is_multiple_of(options.log_every_n_steps) || next == total_steps;
+        if is_logged {
+            device::synchronize(options.device)?;
+        }
+        let (asked, batch) = (Instant::now(), step_batch.batch);
+        fit.objective.receive(batch).map_err(FitError::Objective)?;
+        let start = Instant::now();
+        self.clock.teacher_wait += (start - asked).as_secs_f64();
+        let (epoch, step) = (self.position.epoch, self.position.step);
+        let share = 1.0 / accumulated(step, total_steps, options.accumulate_grad_batches) as f64;
+        let step_options = StepOptions {
+            seed: random::bits(options.seed, Purpose::Step, epoch, step) as i64,
+            scale: share * self.position.loss_scale.factor(),
+            accumulates: !step.is_multiple_of(options.accumulate_grad_batches),
+        };
+        let Fit { objective, trainable, console, .. } = fit;
+        let losses = self.runner.gradients(*objective, trainable, step_batch, step_options, console)?;
+        self.sums = patiently(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
+
+        let mut norm = None;
+        let computed = Instant::now();
+        self.position.step += 1;
+        self.position.total_steps += 1;
+        if self.has_stepped(options, total_steps) {
+            let optimizer_start = Instant::now();
+            norm = self.optimizer_step(fit, lr)?;
+            self.clock.optimizer += optimizer_start.elapsed().as_secs_f64();
+        }
+        self.position.epoch_graphs += batch.num_graphs() as u64;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.note_step(fit.objective, (epoch, step), [asked, start, computed])?;
+        }
+        if is_logged {
+            device::synchronize(options.device)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        self.position.epoch_seconds = self.epoch_clock.seconds();
+        self.clock.steps += seconds;
+        fit.console.advance(|| self.pulse());
+        if is_logged {
+            self.log_step(fit, batch, (lr, norm, seconds))?;
+        }
+        if options.clear_cache_every_n > 0
+            && self.position.total_steps.is_multiple_of(options.clear_cache_every_n)
+            && options.device.is_cuda()
+        {
+            self.meter.release_kept();
+        }
+        Ok(())
+    }
+
+    /// Whether the last batch was the last of those whose gradients are added up.
+    fn has_stepped(&self, options: &FitOptions, total_steps: u64) -> bool {
+        self.position.step.is_multiple_of(options.accumulate_grad_batches) || self.position.step == total_steps
+    }
+
+    /// One update; `None` where the gradients overflowed in half precision and are thrown away.
+    fn optimizer_step(&mut self, fit: &mut Fit, lr: f64) -> Result<Option<Tensor>, FitError> {
+        if let LossScale::Half { .. } = self.position.loss_scale {
+            let factor = self.position.loss_scale.factor();
+            let _ = fit.trainable.gradients.f_div_scalar_(factor)?;
+            let finite = fit.trainable.gradients.f_norm()?.f_double_value(&[])?.is_finite();
+            self.position.loss_scale.note(finite);
+            if !finite {
+                let _ = fit.trainable.gradients.f_zero_()?;
+                return Ok(None);
+            }
+        }
+        let norm = patiently(self.meter, || self.optimizer.step(fit.trainable, lr))?;
+        Ok(Some(norm))
+    }
+
+    /// What a panel shows of a step.
+    fn pulse(&self) -> Pulse {
+        Pulse {
+            step: self.position.step,
+            graphs_per_second: self.position.epoch_graphs as f64 / self.position.epoch_seconds.max(1e-9),
+            steps_seconds: self.clock.steps,
+            optimizer_seconds: self.clock.optimizer,
+            data_wait_seconds: self.clock.data_wait,
+            teacher_wait_seconds: self.clock.teacher_wait,
+        }
+    }
+
+    /// Reads the running mean (a wait for the device), shows it and writes a row of `steps.csv`.
+    fn log_step(
+        &mut self,
+        fit: &mut Fit,
+        batch: &Batch,
+        (lr, norm, seconds): (f64, Option<Tensor>, f64),
+    ) -> Result<(), FitError> {
+        let mean = self.sums.f_double_value(&[0])? / self.position.epoch_graphs as f64;
+        if !mean.is_finite() {
+            return Err(self.not_finite(fit, format!("the training loss is {mean}")));
+        }
+        let norm = norm.map_or(Ok(f64::NAN), |norm| norm.f_double_value(&[]))?;
+        let mut row = vec![
+            self.position.epoch.to_string(),
+            (self.position.step - 1).to_string(),
+            number(mean),
+            number(lr),
+            number(norm),
+            batch.num_graphs().to_string(),
+            batch.num_nodes().to_string(),
+            batch.adjacency.num_edges().to_string(),
+            format!("{:.3}", seconds * 1e3),
+        ];
+        row.extend(fit.objective.step_values());
+        self.logs.step(&row, self.position.total_steps - 1)?;
+        let columns = fit.objective.step_columns();
+        fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status(), (columns, &row));
+        Ok(())
+    }
+
+    fn finish_epoch(&mut self, fit: &mut Fit, options: &FitOptions, lr: f64, steps: u64) -> Result<(), FitError> {
+        let validation = validation::losses(fit, options, &mut self.runner, &mut self.uploader)?;
+        let graphs = self.position.epoch_graphs.max(1) as f64;
+        let training: Vec<f64> = Vec::<f64>::try_from(&self.sums)?.iter().map(|sum| sum / graphs).collect();
+        let names = fit.objective.parts();
+        let peak = memory::peak_bytes(options.device);
+        let metrics = EpochMetrics {
+            epoch: self.position.epoch,
+            train_loss: training[0],
+            val_loss: validation[0],
+            parts: names.iter().zip(&training[1..]).zip(&validation[1..]).map(|((&n, &t), &v)| (n, t, v)).collect(),
+            lr,
+            graphs_per_second: graphs / self.position.epoch_seconds.max(1e-9),
+            peak_memory_bytes: peak,
+            seconds: self.position.epoch_seconds,
+            steps,
+        };
+        self.peak_memory_bytes = self.peak_memory_bytes.max(peak);
+        let mut row = metrics_row(&metrics);
+        row.extend(fit.plan.values(metrics.epoch));
+        self.logs.epoch(&row, metrics.epoch)?;
+        let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
+        if improved {
+            patiently(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
+            self.best = Some(metrics.clone());
+        }
+        fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.status());
+        self.last = Some(metrics);
+        self.position.epoch += 1;
+        (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
+        patiently(self.meter, || {
+            let _ = self.sums.f_zero_()?;
+            Ok::<_, FitError>(())
+        })?;
+        self.save(fit)?;
+        // Between two epochs nothing is in use but weights: what a GPU keeps of all sizes so far goes back. The host's
+        // allocator never keeps more than one step needed, and taking that anew would cost an epoch's first steps.
+        if options.device.is_cuda() {
+            self.meter.release_kept();
+        }
+        Ok(())
+    }
+
+    /// Writes `last/` when the logs are on the disk: one file, so that it is from one moment. A state that no step can lead out of is not written over a
+    /// good one.
+    fn save(&self, fit: &Fit) -> Result<(), FitError> {
+        memory::set_activity(Activity::Checkpoint);
+        if let Some(name) = patiently(self.meter, || fit.trainable.not_finite())? {
+            return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
+        }
+        // The state counts these rows: it must not reach the disk before them.
+        self.logs.sync()?;
+        let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
+        patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
+    }
+
+    /// What is not finite any more, where in the run.
+    fn not_finite(&self, fit: &Fit, what: String) -> FitError {
+        let path = fit.run.file(LAST);
+        let state = match path.exists() {
+            true => format!("the last good state is in {}", path.display()),
+            false => "no epoch was finished, so there is nothing to resume".to_owned(),
+        };
+        let (epoch, step) = (self.position.epoch + 1, self.position.step);
+        FitError::NotFinite { what, epoch, step, state }
+    }
+
+    fn summary(self, ending: Ending) -> FitSummary {
+        let Clock { data_wait, teacher_wait, optimizer, wall, .. } = self.clock;
+        let share = |seconds: f64| seconds / wall.max(1e-9);
+        FitSummary {
+            ending,
+            position: self.position,
+            last: self.last,
+            best: self.best,
+            peak_memory_bytes: self.peak_memory_bytes,
+            recoveries: self.runner.recoveries,
+            data_wait_share: share(data_wait),
+            teacher_wait_share: share(teacher_wait),
+            optimizer_share: share(optimizer),
+        }
+    }
+}
+
+/// Micro-batches whose gradients the step that `step` belongs to adds up: fewer in an epoch's last.
+fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
+    let first = step / accumulate * accumulate;
+    accumulate.min(total_steps - first)
+}

@@ -1,0 +1,111 @@
+//! Adam's arithmetic in one pass over values, gradients and state, on the CPU.
+
+use tch::{TchError, Tensor};
+
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
+
+/// Elements that are worked on together; sums are added up in this order, whatever the number of threads.
+const BLOCK: usize = 4096;
+/// Blocks that are worth a thread of their own.
+const GRAIN: usize = 16;
+
+/// The numbers of one update.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Update {
+    /// What gradients are multiplied by.
+    pub(super) clip: f32,
+    pub(super) weight_decay: f32,
+    /// Shares of a gradient and of its square in the new moments; 1 less them is what the old ones are multiplied by.
+    pub(super) share_first: f32,
+    pub(super) share_second: f32,
+    pub(super) beta_second: f32,
+    /// Learning rate over the first moment's correction.
+    pub(super) step: f32,
+    /// Square root of the second moment's correction.
+    pub(super) correction: f32,
+    pub(super) epsilon: f32,
+}
+
+/// The Euclidean norm of a flat tensor.
+pub(super) fn norm(gradients: &Tensor) -> Result<f64, TchError> {
+    let gradients = view::read::<f32>("gradients", gradients)?;
+    let blocks = gradients.len().div_ceil(BLOCK);
+    let mut sums = vec![0.0_f64; blocks];
+    let parts = Parts::new(&mut sums, 0..=blocks);
+    parallel_for(blocks, GRAIN, |range| {
+        for block in range {
+            let end = ((block + 1) * BLOCK).min(gradients.len());
+            parts.take(block)[0] = dispatch(Squares(&gradients[block * BLOCK..end]));
+        }
+    });
+    drop(parts);
+    Ok(sums.iter().sum::<f64>().sqrt())
+}
+
+/// Updates values and state, and sets the gradients to zero. All tensors are flat and of one length.
+pub(super) fn update([values, gradients, mean, mean_square]: [&mut Tensor; 4], update: Update) -> Result<(), TchError> {
+    let length = values.numel();
+    let bounds = || (0..=length.div_ceil(BLOCK)).map(|block| (block * BLOCK).min(length));
+    let values = Parts::new(view::write::<f32>("values", values)?, bounds());
+    let gradients = Parts::new(view::write::<f32>("gradients", gradients)?, bounds());
+    let mean = Parts::new(view::write::<f32>("mean", mean)?, bounds());
+    let mean_square = Parts::new(view::write::<f32>("mean_square", mean_square)?, bounds());
+    parallel_for(length.div_ceil(BLOCK), GRAIN, |range| {
+        for block in range {
+            dispatch(Apply {
+                update,
+                values: values.take(block),
+                gradients: gradients.take(block),
+                mean: mean.take(block),
+                mean_square: mean_square.take(block),
+            });
+        }
+    });
+    Ok(())
+}
+
+struct Squares<'a>(&'a [f32]);
+
+impl Kernel for Squares<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) -> f64 {
+        let mut lanes = [0.0_f64; 16];
+        let (chunks, rest) = self.0.as_chunks::<16>();
+        for chunk in chunks {
+            for (lane, &value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(value) * f64::from(value);
+            }
+        }
+        lanes.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>()
+    }
+}
+
+struct Apply<'a> {
+    update: Update,
+    values: &'a mut [f32],
+    gradients: &'a mut [f32],
+    mean: &'a mut [f32],
+    mean_square: &'a mut [f32],
+}
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) {
+        let Update { clip, weight_decay, share_first, share_second, beta_second, step, correction, epsilon } =
+            self.update;
+        let state = self.mean.iter_mut().zip(self.mean_square);
+        for ((value, gradient), (mean, mean_square)) in self.values.iter_mut().zip(self.gradients).zip(state) {
+            let slope = *gradient * clip + weight_decay * *value;
+            *mean += share_first * (slope - *mean);
+            *mean_square = beta_second * *mean_square + share_second * (slope * slope);
+            *value -= step * *mean / (mean_square.sqrt() / correction + epsilon);
+            *gradient = 0.0;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `last/`: everything that is needed to go on with a run.
+
+use tch::Tensor;
+
+use super::checkpoint;
+use super::error::FitError;
+use super::fit::{Fit, FitOptions, LAST};
+use super::optimizer::Adam;
+use super::run_directory::RunError;
+use super::state::Position;
+use kdgat_nn::ModelError;
+use kdgat_nn::weights::StateDict;
+
+/// Writes the state of the loop: one file, so that it is from one moment.
+pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Position) -> Result<(), FitError> {
+    let path = fit.run.file(LAST);
+    if let Some(folder) = path.parent() {
+        let error = |source| RunError::File { path: folder.to_owned(), action: "create", source };
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
+    let mut tensors = StateDict::new();
+    for (name, tensor) in fit.trainable.state_dict()? {
+        tensors.insert(format!("model.{name}"), tensor);
+    }
+    for (name, tensor) in optimizer.state()? {
+        tensors.insert(format!("optimizer.{name}"), tensor);
+    }
+    tensors.insert("epoch_sums".into(), sums.f_detach_copy()?);
+    Ok(checkpoint::write(&path, &tensors, position)?)
+}
+
+/// Puts a saved run back, and says where it was.
+pub(super) fn restore(
+    fit: &mut Fit,
+    options: &FitOptions,
+    optimizer: &mut Adam,
+    sums: &mut Tensor,
+) -> Result<Position, FitError> {
+    let path = fit.run.file(LAST);
+    let (tensors, position): (StateDict, Position) = checkpoint::read(&path)?;
+    if position.identity != options.identity {
+        return Err(FitError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
+    }
+    let model = tensors
+        .iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor.shallow_clone())));
+    fit.trainable.load_state_dict(&model.collect())?;
+    let find = |name: String, expected: Vec<i64>| {
+        tensors.get(&name).map(Tensor::shallow_clone).ok_or(ModelError::MissingTensor { name, expected })
+    };
+    optimizer.load(|name| find(format!("optimizer.{name}"), vec![]))?;
+    sums.f_copy_(&find("epoch_sums".into(), sums.size())?)?;
+    Ok(position)
+}

@@ -1,0 +1,39 @@
+//! Training: the epoch loop, the optimiser, schedules, checkpoints, and a run on disk.
+
+#[macro_use]
+extern crate kdgat_base;
+
+mod batch_plan;
+mod burst;
+pub mod checkpoint;
+pub mod checkpoint_kind;
+pub mod console;
+mod error;
+pub mod event_file;
+pub mod fit;
+mod fused_adam;
+pub mod interrupt;
+mod last_state;
+pub mod logs;
+pub mod loss_scale;
+pub mod memory;
+pub mod metrics;
+pub mod notices;
+pub mod objective;
+pub mod optimizer;
+pub mod options;
+pub mod panel;
+pub mod recorded;
+pub mod run_directory;
+pub mod run_logs;
+pub mod run_name;
+pub mod run_settings;
+pub mod schedule;
+pub mod state;
+pub mod step;
+pub mod summary;
+pub mod terminal;
+pub mod threads;
+pub mod timeline;
+pub mod trainable;
+mod validation;

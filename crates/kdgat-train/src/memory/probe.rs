@@ -1,0 +1,209 @@
+//! Measuring what batches take, by a few training steps on real ones: forward, backward and optimiser.
+//!
+//! Afterwards everything is as before: weights, running statistics and gradients are put back, the optimiser was one of
+//! its own, and torch's generator is seeded anew by every step of the training.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::budget::{
+    BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, Shape, TARGETS, TEACHER_ACTIVATIONS,
+};
+use super::{Activity, Meter, set_activity};
+use crate::fit::FitError;
+use crate::objective::Objective;
+use crate::optimizer::{Adam, AdamOptions};
+use crate::step::{StepOptions, StepRunner};
+use crate::trainable::Trainable;
+use kdgat_graph::{Batch, Loader};
+use kdgat_nn::parameters::Role;
+use kdgat_torch::allocator::Phase;
+
+/// Graphs of the largest batch that is measured.
+const LARGEST: usize = 256;
+
+/// What is measured, and with what.
+pub struct Probe<'a> {
+    pub objective: &'a mut dyn Objective,
+    pub trainable: &'a mut Trainable,
+    pub loader: &'a Loader,
+    /// Graphs that training sees.
+    pub graphs: &'a [u64],
+    /// Nodes and edges of a graph.
+    pub size_of: &'a dyn Fn(u64) -> (u64, u64),
+    /// Graphs of a batch at most.
+    pub cap: usize,
+    /// Batches that wait for the training loop.
+    pub waiting_batches: usize,
+    pub adam: AdamOptions,
+    pub precision: Option<Kind>,
+    pub device: Device,
+}
+
+/// What one batch took.
+struct Sample {
+    shape: Shape,
+    data: f64,
+    targets: f64,
+    visit: f64,
+    step: f64,
+    update: f64,
+}
+
+impl Probe<'_> {
+    /// The budget of the training, fitted to what was measured.
+    ///
+    /// # Errors
+    /// If not even one graph fits, or anything else fails.
+    pub fn measure(mut self) -> Result<MemoryBudget, FitError> {
+        set_activity(Activity::Probe);
+        let meter = Meter::new(self.device);
+        let kept: Vec<(Tensor, Tensor)> = super::patiently(meter, || {
+            let buffers = self.trainable.tensors().iter().filter(|named| named.role == Role::Buffer);
+            let tensors = buffers.map(|named| &named.tensor).chain([&self.trainable.values]);
+            let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
+            tch::no_grad(|| copies.collect::<Result<_, FitError>>())
+        })?;
+        let outcome = self.samples();
+        for (mut tensor, before) in kept {
+            super::patiently(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
+        }
+        super::patiently(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
+        meter.release_kept();
+        set_activity(Activity::Setup);
+        let (samples, always) = outcome?;
+        Ok(self.budget(&samples, always))
+    }
+
+    fn samples(&mut self) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
+        let meter = Meter::new(self.device);
+        let mut adam = super::patiently(meter, || Adam::new(self.trainable, self.adam))?;
+        let runner = super::patiently(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
+        let parameters: f64 = self.trainable.tensors().iter().map(|named| bytes_of(&named.tensor)).sum();
+        let gradients = bytes_of(&self.trainable.gradients);
+        let optimizer = if self.adam.offload && self.device.is_cuda() { 0.0 } else { adam.bytes() as f64 };
+        let mut samples = Vec::new();
+        let mut base = 0.0;
+        for (number, graphs) in self.batches().into_iter().enumerate() {
+            let before = meter.read().current_bytes;
+            // The loader has waited for memory: no batch may mean that there is no room for any.
+            self.objective.forget();
+            let start = meter.read().current_bytes;
+            let batch = self.load(&graphs);
+            let sample = batch
+                .and_then(|batch| super::patiently(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
+            match sample {
+                // The first step makes what the later ones find.
+                Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
+                Ok(sample) => samples.push(sample),
+                Err(error) if super::is_out_of_memory(&error) && !samples.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+            debug_assert!(number == 0 || meter.read().current_bytes <= before + (1 << 20), "the probe keeps memory");
+        }
+        self.objective.forget();
+        let teacher = meter.read().phase_bytes(Phase::Teacher) as f64;
+        let teacher = if self.device.is_cuda() { 0.0 } else { teacher };
+        // The copy of the parameters that is put back afterwards is the probe's own.
+        let own = bytes_of(&self.trainable.values);
+        let other = (base - parameters - gradients - optimizer - teacher - own).max(0.0);
+        let always = [
+            ("parameters", parameters),
+            ("gradients", gradients),
+            ("optimiser states", optimizer),
+            ("teacher's weights", teacher),
+            ("other", other),
+        ];
+        let component = |(name, bytes)| Component { name, moment: Moment::Always, bytes: Linear::fixed(bytes) };
+        Ok((samples, always.into_iter().map(component).collect()))
+    }
+
+    /// Small to large, then of the largest size those with few and with many edges for their nodes.
+    fn batches(&self) -> Vec<Vec<u64>> {
+        let available = self.graphs.len();
+        // Near the size that is asked for: what peaks in a small batch may not be what peaks in a large one.
+        let largest = self.cap.min(LARGEST).min(available).max(1);
+        // Spread over the dataset, not its first minutes.
+        let spread =
+            |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };
+        let mut by_density: Vec<(u64, f64)> = spread(available.min(16 * largest))
+            .into_iter()
+            .map(|graph| {
+                let (nodes, edges) = (self.size_of)(graph);
+                (graph, edges as f64 / nodes.max(1) as f64)
+            })
+            .collect();
+        by_density.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let sparse = by_density.iter().take(largest).map(|(graph, _)| *graph).collect();
+        let dense = by_density.iter().rev().take(largest).map(|(graph, _)| *graph).collect();
+        let smallest = spread((largest / 4).max(1));
+        vec![smallest.clone(), smallest, spread((largest / 2).max(1)), spread(largest), sparse, dense]
+    }
+
+    fn sample(
+        &mut self,
+        meter: Meter,
+        runner: &StepRunner,
+        adam: &mut Adam,
+        batch: &Batch,
+        start: u64,
+    ) -> Result<Sample, FitError> {
+        // What the batch before has left, or an attempt that ran out of memory.
+        self.objective.forget();
+        self.trainable.zero_gradients()?;
+        let with_batch = meter.read().current_bytes;
+        self.objective.announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
+        meter.reset_peak();
+        self.objective.receive(batch).map_err(FitError::Objective)?;
+        let received = meter.read();
+        meter.reset_peak();
+        let options = StepOptions { seed: 0, scale: 1.0, accumulates: false };
+        let losses = runner.once(self.objective, self.trainable, batch, options)?;
+        let after_step = meter.read();
+        drop(losses);
+        meter.reset_peak();
+        let before_update = meter.read().current_bytes;
+        let _norm = adam.step(self.trainable, 0.0)?;
+        let update_peak = meter.read().peak_bytes;
+        let (nodes, edges) = (batch.num_nodes() as f64, batch.adjacency.num_edges() as f64);
+        let difference = |larger: u64, smaller: u64| larger.saturating_sub(smaller) as f64;
+        Ok(Sample {
+            shape: Shape { graphs: batch.num_graphs() as f64, nodes, edges },
+            data: difference(with_batch, start),
+            targets: difference(received.current_bytes, with_batch),
+            visit: difference(received.peak_bytes, received.current_bytes.max(with_batch)),
+            step: difference(after_step.peak_bytes, received.current_bytes),
+            update: difference(update_peak, before_update),
+        })
+    }
+
+    fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
+        let mut loaded = self.loader.epoch(vec![graphs.to_vec()], 0);
+        let missing = || FitError::Torch(TchError::Shape("the loader gave no batch".into()));
+        let batch = loaded.next().ok_or_else(missing)??;
+        super::patiently(Meter::new(self.device), || Ok(batch.to_device(self.device)?))
+    }
+
+    fn budget(&self, samples: &[Sample], mut components: Vec<Component>) -> MemoryBudget {
+        let fit = |of: &dyn Fn(&Sample) -> f64| {
+            Linear::fit(&samples.iter().map(|sample| (sample.shape, of(sample))).collect::<Vec<_>>())
+        };
+        let burst = self.objective.burst().max(1) as f64;
+        let data = fit(&|sample| sample.data);
+        let targets = fit(&|sample| sample.targets);
+        let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);
+        let mut add = |name, moment, bytes| components.push(Component { name, moment, bytes });
+        add(BATCH_DATA, Moment::Always, data.times(burst));
+        if !self.device.is_cuda() {
+            add(LOADER_QUEUE, Moment::Always, data.times(self.waiting_batches as f64));
+        }
+        add(TARGETS, Moment::Always, targets.times(burst));
+        add(TEACHER_ACTIVATIONS, Moment::Visit, fit(&|sample| sample.visit));
+        add("activations", Moment::Step, fit(&|sample| sample.step));
+        add("optimiser's update", Moment::Update, Linear::fixed(update));
+        MemoryBudget { method: Method::Measured, components }
+    }
+}
+
+fn bytes_of(tensor: &Tensor) -> f64 {
+    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as f64
+}

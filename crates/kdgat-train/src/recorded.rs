@@ -1,0 +1,290 @@
+//! Steps that are recorded once and replayed: CUDA graphs.
+//!
+//! A step of a small model is hundreds of small kernels, which a GPU runs faster than a host can launch them. So each batch
+//! is [filled up](kdgat_graph::padding) to sizes that many batches share. When a size is met for the second time its step
+//! is computed as usual, and recorded: forward, losses and backward. From then on batches of that size are copied into the
+//! recording's tensors, and all of it is one launch. Clipping and the optimiser stay outside: they are a few operations, and
+//! the learning rate changes.
+//!
+//! A recording is trusted only after its replay has given the losses and gradients that the step itself gave. On a CPU,
+//! where there is nothing to launch, the step is computed again on the same tensors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use tch::{Kind, TchError, Tensor};
+
+use super::error::FitError;
+use super::objective::{Objective, Part};
+use super::step::{StepOptions, StepRunner};
+use super::trainable::Trainable;
+use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
+use kdgat_graph::Batch;
+use kdgat_graph::padding::SizeClass;
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::device::{DeviceError, Recording, RecordingError, RecordingPool};
+
+/// Sizes that are recorded at most. A run of shuffled batches has a handful.
+const MOST_RECORDINGS: usize = 32;
+/// Largest distance of a replay's gradients and losses from the step's own, in their norm. What differs is the order in which
+/// threads of a GPU add.
+const TOLERANCE: f64 = 1e-3;
+/// The same in mixed precision.
+const MIXED_TOLERANCE: f64 = 3e-2;
+
+/// The recordings of a run, which go where a teacher's thread runs out of memory.
+#[derive(Debug, Default)]
+pub struct SharedRecordings(Mutex<RecordedSteps>);
+
+impl SharedRecordings {
+    pub(super) fn new() -> Arc<Self> {
+        let shared = Arc::new(Self::default());
+        let holder: Arc<dyn Reclaim> = Arc::<Self>::clone(&shared);
+        register_reclaim(&holder);
+        shared
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RecordedSteps> {
+        self.0.lock()
+    }
+}
+
+impl Reclaim for SharedRecordings {
+    /// Recordings that are being made or replayed stay: their thread runs out of memory by itself then.
+    fn reclaim(&self) -> bool {
+        self.0.try_lock().is_some_and(|mut recorded| recorded.stop())
+    }
+}
+
+/// The same, for one thread at a time.
+#[derive(Debug, Default)]
+pub struct RecordedSteps {
+    pool: Option<RecordingPool>,
+    /// By sizes, and the loss's factor, which is part of a recording.
+    steps: BTreeMap<(SizeClass, u64), Met>,
+    has_stopped: bool,
+    /// The user has heard of it.
+    is_told: bool,
+}
+
+/// What became of a size.
+#[derive(Debug)]
+enum Met {
+    Once,
+    Recorded(Box<RecordedStep>),
+}
+
+/// A size's tensors, and what was recorded of them.
+#[derive(Debug)]
+struct RecordedStep {
+    /// `None` on a CPU. The first to be dropped: it waits for its last replay, which uses the tensors below.
+    recording: Option<Recording>,
+    batch: Batch,
+    /// Of the teacher, `[at least as many as nodes and graphs, columns]`.
+    targets: Vec<Tensor>,
+    /// `[1 + parts]`, f64, where the recording writes it.
+    losses: Tensor,
+}
+
+/// A step that is to be taken.
+pub(super) struct Step<'a> {
+    pub runner: &'a StepRunner,
+    pub objective: &'a mut dyn Objective,
+    pub trainable: &'a mut Trainable,
+    /// The batch that the objective has received, filled up.
+    pub batch: &'a Batch,
+    pub options: StepOptions,
+}
+
+impl RecordedSteps {
+    /// Adds the gradients of a batch. Returns `[1 + parts]`, f64: the loss and its parts.
+    ///
+    /// # Errors
+    /// [`FitError::Recording`] where a step cannot be recorded, or its replay gives something else.
+    pub(super) fn gradients(&mut self, mut step: Step) -> Result<Tensor, FitError> {
+        let targets = step.objective.targets().map_err(FitError::Objective)?;
+        let key = (step.batch.size_class(), step.options.scale.to_bits());
+        let has_room = self.sizes() < MOST_RECORDINGS;
+        match self.steps.get_mut(&key) {
+            Some(Met::Recorded(recorded)) => {
+                recorded.fill(step.batch, &targets)?;
+                recorded.run(&mut step)
+            }
+            Some(met @ Met::Once) if has_room => {
+                let mut recorded = RecordedStep::new(step.batch, &targets)?;
+                let mut losses = recorded.compute(&mut step)?;
+                if step.runner.device().is_cuda() {
+                    losses = recorded.record(&mut self.pool, &mut step, &losses)?;
+                }
+                *met = Met::Recorded(Box::new(recorded));
+                Ok(losses)
+            }
+            met => {
+                if met.is_none() {
+                    self.steps.insert(key, Met::Once);
+                }
+                RecordedStep::new(step.batch, &targets)?.compute(&mut step)
+            }
+        }
+    }
+
+    /// Frees all recordings for good, as memory has run out: what they hold is worth less than whole batches. Whether steps
+    /// were recorded until now.
+    pub(super) fn stop(&mut self) -> bool {
+        let recorded = !self.steps.is_empty();
+        self.steps.clear();
+        self.has_stopped |= recorded;
+        recorded
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.has_stopped
+    }
+
+    /// Whether recordings were freed and the user has not heard of it: true once.
+    pub(super) fn is_to_be_told(&mut self) -> bool {
+        let news = self.has_stopped && !self.is_told;
+        self.is_told |= news;
+        news
+    }
+
+    /// Sizes that are replayed by now.
+    pub fn sizes(&self) -> usize {
+        self.steps.values().filter(|met| matches!(met, Met::Recorded(_))).count()
+    }
+}
+
+impl RecordedStep {
+    fn new(batch: &Batch, targets: &[Tensor]) -> Result<Self, TchError> {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        let rows = batch.num_nodes().max(batch.num_graphs() as i64);
+        let with_room = |target: &Tensor| {
+            let mut shape = target.size();
+            shape[0] = rows;
+            Tensor::f_zeros(&shape, (target.f_kind()?, batch.continuous.device()))
+        };
+        let room = targets.iter().map(with_room).collect::<Result<_, _>>()?;
+        let mut recorded = Self { recording: None, batch: batch.copied()?, targets: room, losses: Tensor::new() };
+        recorded.fill_targets(targets)?;
+        Ok(recorded)
+    }
+
+    fn fill(&mut self, batch: &Batch, targets: &[Tensor]) -> Result<(), TchError> {
+        self.batch.copy_from(batch)?;
+        self.fill_targets(targets)
+    }
+
+    /// Rows behind those of the batch keep what they have: no loss reads them.
+    fn fill_targets(&mut self, targets: &[Tensor]) -> Result<(), TchError> {
+        for (room, target) in self.targets.iter().zip(targets) {
+            tch::no_grad(|| room.f_narrow(0, 0, target.size()[0])?.f_copy_(target))?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, step: &mut Step) -> Result<Tensor, FitError> {
+        let Some(recording) = &mut self.recording else { return self.compute(step) };
+        StepRunner::seed(step.options);
+        recording.replay()?;
+        // The next replay writes to the same place.
+        Ok(self.losses.f_detach_copy()?)
+    }
+
+    fn compute(&self, step: &mut Step) -> Result<Tensor, FitError> {
+        StepRunner::seed(step.options);
+        self.unseeded(step)
+    }
+
+    fn unseeded(&self, step: &mut Step) -> Result<Tensor, FitError> {
+        let _phase = allocator::enter_phase(Phase::Activations);
+        step.objective.replace_targets(&self.targets);
+        let whole = Part::whole(&self.batch);
+        step.runner.backward(step.objective, &self.batch, &whole, step.options.scale)
+    }
+
+    /// Records the step that has just been computed with these `losses`, and replays it from where that began. Running out
+    /// of memory is told as such.
+    fn record(
+        &mut self,
+        pool: &mut Option<RecordingPool>,
+        step: &mut Step,
+        losses: &Tensor,
+    ) -> Result<Tensor, FitError> {
+        let failed = |error: DeviceError| FitError::Recording { reason: error.to_string() };
+        let gradients = step.trainable.gradients.f_detach_copy()?;
+        // What the step has freed is of no use to the recording, which has memory of its own.
+        step.runner.release_kept();
+        let device = step.runner.device();
+        let pool = match *pool {
+            Some(pool) => pool,
+            None => *pool.insert(RecordingPool::new(device).map_err(failed)?),
+        };
+        let (recording, kept_losses) = match Recording::of(pool, || self.unseeded(step)) {
+            Ok(recorded) => recorded,
+            Err(RecordingError::Work(error)) if is_out_of_memory(&error) => return Err(error),
+            Err(RecordingError::Work(error)) => return Err(FitError::Recording { reason: error.to_string() }),
+            Err(RecordingError::Recording(error)) => return Err(failed(error)),
+        };
+        (self.recording, self.losses) = (Some(recording), kept_losses);
+        step.runner.put_back(step.trainable, step.options)?;
+        let replayed = self.run(step)?;
+        for (what, expected, found) in
+            [("losses", losses, &replayed), ("gradients", &gradients, &step.trainable.gradients)]
+        {
+            let distance = relative_distance(expected, found)?;
+            let most = if step.runner.is_mixed() { MIXED_TOLERANCE } else { TOLERANCE };
+            if distance.is_nan() || distance > most {
+                let reason = format!("its {what} differ from those of the step itself by {distance:.2e} of their norm");
+                return Err(FitError::Recording { reason });
+            }
+        }
+        tracing::info!("a step of {} nodes is recorded on {device:?}", self.batch.num_nodes());
+        Ok(replayed)
+    }
+}
+
+/// Distance where they differ: parts of a loss that a run does not have are NaN in both.
+fn relative_distance(expected: &Tensor, found: &Tensor) -> Result<f64, TchError> {
+    let [expected, found] = [expected, found].map(|tensor| tensor.f_to_kind(Kind::Double));
+    let (expected, found) = (expected?, found?);
+    let both_absent = expected.f_isnan()?.f_logical_and(&found.f_isnan()?)?;
+    let same = both_absent.f_logical_or(&expected.f_eq_tensor(&found)?)?;
+    let norm = |tensor: &Tensor| tensor.f_norm()?.f_double_value(&[]);
+    let difference = norm(&found.f_sub(&expected)?.f_masked_fill(&same, 0.0)?)?;
+    let size = norm(&expected.f_nan_to_num(0.0, 0.0, 0.0)?)?;
+    Ok(if difference == 0.0 { 0.0 } else { difference / size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_are_given_up_unless_they_are_being_used() {
+        let shared = SharedRecordings::new();
+        let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
+        assert!(!shared.reclaim(), "there are none");
+        shared.lock().steps.insert(key, Met::Once);
+        let used = shared.lock();
+        std::thread::scope(|scope| assert!(!scope.spawn(|| shared.reclaim()).join().unwrap(), "a step uses them"));
+        drop(used);
+        assert!(shared.reclaim());
+        let mut recorded = shared.lock();
+        assert!(recorded.steps.is_empty() && recorded.has_stopped());
+        assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user hears of it once");
+    }
+
+    #[test]
+    fn a_distance_leaves_out_what_neither_has() {
+        let of = |values: &[f64]| Tensor::from_slice(values);
+        let distance = |left: &[f64], right: &[f64]| relative_distance(&of(left), &of(right)).unwrap();
+        assert_eq!(distance(&[3.0, f64::NAN, 4.0], &[3.0, f64::NAN, 4.0]), 0.0);
+        assert!((distance(&[3.0, f64::NAN, 4.0], &[3.0, f64::NAN, 4.5]) - 0.1).abs() < 1e-12);
+        assert!(distance(&[3.0, 1.0], &[3.0, f64::NAN]).is_nan());
+        assert!(distance(&[3.0, f64::NAN], &[3.0, 1.0]).is_nan());
+        assert_eq!(distance(&[0.0, f64::INFINITY], &[0.0, f64::INFINITY]), 0.0, "a loss that ran away, in both");
+        assert_eq!(distance(&[0.0], &[1.0]), f64::INFINITY);
+    }
+}

@@ -1,0 +1,42 @@
+//! The losses of the validation graphs, in evaluation mode.
+
+use tch::{Kind, Tensor};
+
+use super::error::FitError;
+use super::fit::{Fit, FitOptions};
+use super::step::StepRunner;
+use crate::memory::{self, Activity, Meter, patiently};
+use kdgat_torch::device::Uploader;
+
+/// Means over the validation graphs of the total loss and its parts.
+pub(super) fn losses(
+    fit: &mut Fit,
+    options: &FitOptions,
+    runner: &mut StepRunner,
+    uploader: &mut Uploader,
+) -> Result<Vec<f64>, FitError> {
+    memory::set_activity(Activity::Validation);
+    let batches = fit.plan.validation();
+    let columns = 1 + fit.objective.parts().len();
+    let graphs: usize = batches.iter().map(Vec::len).sum();
+    if graphs == 0 {
+        return Ok(vec![f64::NAN; columns]);
+    }
+    let meter = Meter::new(options.device);
+    let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
+    let mut sums = patiently(meter, zeros)?;
+    for batch in fit.validation_loader.epoch(batches, 0) {
+        let batch = batch?;
+        let batch = patiently(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
+        fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
+        fit.objective.receive(&batch).map_err(FitError::Objective)?;
+        let losses = runner.validation(fit.objective, &batch, fit.console)?;
+        sums = patiently(meter, || add(&sums, &losses, batch.num_graphs()))?;
+    }
+    Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
+}
+
+/// The sums with a batch's means added, which count as often as it has graphs.
+pub(super) fn add(sums: &Tensor, means: &Tensor, graphs: usize) -> Result<Tensor, FitError> {
+    Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(graphs as f64)?))?)
+}
