@@ -8,7 +8,6 @@
 //! pass through the same code as on a GPU, and every index of an array is checked.
 
 mod driver;
-#[cfg(test)]
 mod emulated;
 mod nvrtc;
 
@@ -48,7 +47,7 @@ pub struct Program {
 #[derive(Debug)]
 enum Loaded {
     Driver(driver::Module),
-    #[cfg(test)]
+    /// Tests of the kernels run on the CPU.
     Emulated(emulated::Library),
 }
 
@@ -111,7 +110,6 @@ impl Program {
     pub fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let loaded = match device {
             Device::Cuda(index) => Loaded::Driver(driver::Module::compile(source, index)?),
-            #[cfg(test)]
             Device::Cpu => Loaded::Emulated(emulated::Library::compile(source)?),
             device => Err(DeviceError::Unsupported { what: "a CUDA program", device })?,
         };
@@ -146,7 +144,6 @@ impl Program {
             // SAFETY: as many places as arguments, each of at least the parameter's size, and alive during the call, which
             // copies them; what the kernel does with them is the caller's concern.
             Loaded::Driver(module) => unsafe { module.launch(kernel, blocks, BLOCK_THREADS, &mut places) },
-            #[cfg(test)]
             // SAFETY: as above.
             Loaded::Emulated(library) => unsafe { library.launch(kernel, blocks, BLOCK_THREADS, &mut places) },
         }
