@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use attention_common::{batch, normal};
 use kdgat::graph::Adjacency;
-use kdgat::nn::attention::{AttentionKernel, AttentionOptions, gat_conv};
+use kdgat::nn::attention::{AttentionOptions, Backend, gat_conv};
 use kdgat::torch::autograd::backward_from;
 use kdgat::torch::device::{copy, synchronize};
 use tch::{Device, Kind, Tensor};
@@ -25,8 +25,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let pairs = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(15);
     let kernels = match arguments.iter().any(|argument| argument == "fused") {
-        true => vec![AttentionKernel::Fused],
-        false => vec![AttentionKernel::Fused, AttentionKernel::Composed],
+        true => vec![Backend::Fused],
+        false => vec![Backend::Fused, Backend::Composed],
     };
     let device = match arguments.iter().any(|argument| argument == "cuda") {
         true => Device::Cuda(0),
@@ -62,7 +62,7 @@ fn main() {
             let (forward, backward) = (median_of(|time| time.0), median_of(|time| time.1));
             sums.push(median_of(|time| time.0 + time.1));
             print!("   {kernel:?}: forward {forward:.3} ms, backward {backward:.3} ms");
-            if *kernel == AttentionKernel::Fused {
+            if *kernel == Backend::Fused {
                 // Values and output; values, the output's gradient and the values' gradient.
                 let share = |arrays: f64, milliseconds: f64| 100.0 * arrays * row_bytes / copied / milliseconds;
                 print!(" ({:.0} % and {:.0} % of a copy)", share(2.0, forward), share(3.0, backward));
@@ -95,7 +95,7 @@ fn one_graph(device: Device) {
     let graph = batch(1, 26, 40, 1).to_device(device).unwrap();
     let layer = Layer::new(26, 1, 80, device);
     let _unrecorded = tch::no_grad_guard();
-    let mut times: Vec<Duration> = (0..2_000).map(|_| layer.step(AttentionKernel::Fused, &graph).0).collect();
+    let mut times: Vec<Duration> = (0..2_000).map(|_| layer.step(Backend::Fused, &graph).0).collect();
     times.sort();
     println!("one graph, 1×80, forward: {:.1} µs", times[times.len() / 2].as_secs_f64() * 1e6);
 }
@@ -124,7 +124,7 @@ impl Layer {
     }
 
     /// Time of a forward and of a backward.
-    fn step(&self, kernel: AttentionKernel, graph: &Adjacency) -> (Duration, Duration) {
+    fn step(&self, kernel: Backend, graph: &Adjacency) -> (Duration, Duration) {
         let Self { device, values, source, target, bias, gradient } = self;
         for leaf in [values, source, target, bias] {
             kdgat::torch::grad::clear_grad(leaf).unwrap();

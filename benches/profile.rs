@@ -10,7 +10,7 @@ mod common;
 use common::graphs::write_graphs;
 use kdgat::graph::Batch;
 use kdgat::graph::edge_list::EdgeListFile;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::vgae::task_loss;
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
@@ -55,18 +55,18 @@ struct Options {
     filter: Option<String>,
     seconds: f64,
     threads: i32,
-    kernel: AttentionKernel,
+    kernel: Backend,
 }
 
 impl Options {
     fn from_arguments() -> Self {
-        let mut options = Self { filter: None, seconds: 4.0, threads: 1, kernel: AttentionKernel::Auto };
+        let mut options = Self { filter: None, seconds: 4.0, threads: 1, kernel: Backend::Auto };
         for argument in std::env::args().skip(1).filter(|argument| argument != "--bench") {
             match argument.split_once('=') {
                 Some(("seconds", value)) => options.seconds = value.parse().unwrap(),
                 Some(("threads", value)) => options.threads = value.parse().unwrap(),
-                Some(("kernel", "composed")) => options.kernel = AttentionKernel::Composed,
-                Some(("kernel", "auto")) => options.kernel = AttentionKernel::Auto,
+                Some(("kernel", "composed")) => options.kernel = Backend::Composed,
+                Some(("kernel", "auto")) => options.kernel = Backend::Auto,
                 Some(_) => panic!("unknown option {argument}"),
                 None => options.filter = Some(argument),
             }
@@ -80,7 +80,7 @@ enum Model {
     Gat(Gat),
 }
 
-fn models(kernel: AttentionKernel) -> Vec<(&'static str, (Model, Trainable))> {
+fn models(kernel: Backend) -> Vec<(&'static str, (Model, Trainable))> {
     let vgae = |hidden: &[i64], latent, heads, embedding| {
         let config = VgaeConfig {
             hidden: hidden.to_vec(),
@@ -131,7 +131,7 @@ fn measure(
     (model, mut trainable): (Model, Trainable),
     batches: &[Batch],
     single: &[Batch],
-    (seconds, kernel): (f64, AttentionKernel),
+    (seconds, kernel): (f64, Backend),
 ) {
     let mut adam =
         Adam::new(&trainable, AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel }).unwrap();

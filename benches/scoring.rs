@@ -24,7 +24,7 @@ use kdgat::distill::frozen::LoadedModel;
 use kdgat::evaluate::{EvaluateError, TrainedModel};
 use kdgat::graph::{BuildOptions, Store, open_or_build};
 use kdgat::memory::ProcessMemory;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{DatasetIdentity, ModelDescription};
 use kdgat::train::checkpoint;
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ fn main() -> Result<(), Error> {
 }
 
 /// One way of scoring: its name, the kernel, graphs of a chunk, and how many graphs a turn scores.
-type Way = (&'static str, AttentionKernel, usize, usize);
+type Way = (&'static str, Backend, usize, usize);
 
 /// Graphs a second of the VGAE student, in chunks and one at a time, with so many threads for either.
 fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), Error> {
@@ -108,10 +108,10 @@ fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), 
     write_model(&path, "vgae", &store)?;
     let (rounds, graphs) = if options.output.quick { (5, 2_000) } else { (15, 5_000) };
     let ways: [Way; 4] = [
-        ("chunks of 500", AttentionKernel::Auto, CHUNK, graphs),
-        ("one at a time", AttentionKernel::Auto, 1, graphs / 4),
-        ("chunks of 500, composed operations", AttentionKernel::Composed, CHUNK, graphs),
-        ("one at a time, composed operations", AttentionKernel::Composed, 1, graphs / 10),
+        ("chunks of 500", Backend::Auto, CHUNK, graphs),
+        ("one at a time", Backend::Auto, 1, graphs / 4),
+        ("chunks of 500, composed operations", Backend::Composed, CHUNK, graphs),
+        ("one at a time, composed operations", Backend::Composed, 1, graphs / 10),
     ];
     let scorer = |kernel| Ok::<_, Error>(Scorer::new(LoadedModel::open(&path)?, Device::Cpu, kernel)?);
     let scorers = ways.iter().map(|(_, kernel, ..)| scorer(*kernel)).collect::<Result<Vec<_>, _>>()?;
@@ -208,7 +208,7 @@ fn memory(options: &Options, rows: &mut Rows) -> Result<(), Error> {
 /// Scores the first graphs of a store; the most memory that there was after a chunk, its mapped pages included.
 fn memory_of(options: &Options) -> Result<Said, Error> {
     let store = Arc::new(Store::open(&options.store)?);
-    let scorer = Scorer::new(LoadedModel::open(&options.model)?, Device::Cpu, AttentionKernel::Auto)?;
+    let scorer = Scorer::new(LoadedModel::open(&options.model)?, Device::Cpu, Backend::Auto)?;
     let available = store.num_graphs();
     if available < options.count as u64 {
         return Err(format!("the store has {available} graphs, {} are wanted", options.count).into());

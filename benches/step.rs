@@ -20,7 +20,7 @@ use common::training::{Training, start_teacher, teacher_options};
 use common::{Error, median};
 use kdgat::distill::Residency;
 use kdgat::graph::Batch;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::{Mode, difficulty};
 use kdgat::nn::{Architecture, FreshParameters, Gat, Scope, Vgae};
 use kdgat::torch::{allocator, device};
@@ -189,14 +189,14 @@ fn answers(
     let scope = Scope::root(&mut parameters);
     let answer: Answer = match architecture {
         Architecture::Gat(config) => {
-            let model = Gat::new(scope, config, AttentionKernel::Auto)?;
+            let model = Gat::new(scope, config, Backend::Auto)?;
             Box::new(move |batch| {
                 let _ = std::hint::black_box(model.forward(batch, Mode::Evaluation)?);
                 Ok(())
             })
         }
         Architecture::Vgae(config) => {
-            let (model, scores) = (Vgae::new(scope, config, AttentionKernel::Auto)?, options.what == What::Score);
+            let (model, scores) = (Vgae::new(scope, config, Backend::Auto)?, options.what == What::Score);
             Box::new(move |batch| {
                 let output = model.forward(batch, Mode::Evaluation)?;
                 if scores {

@@ -22,7 +22,7 @@ use kdgat::distill::losses::{self, Projection};
 use kdgat::distill::planner::format_bytes;
 use kdgat::distill::{Residency, StoreShape, Weights};
 use kdgat::graph::Batch;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
@@ -299,7 +299,7 @@ impl Bench {
         let mut parameters = FreshParameters::new(1, self.device);
         let objective = Naive {
             device: self.device,
-            student: Vgae::new(Scope::root(&mut parameters), student, AttentionKernel::Auto)?,
+            student: Vgae::new(Scope::root(&mut parameters), student, Backend::Auto)?,
             projection: Projection::new(Scope::root(&mut parameters), student.latent, teacher.latent)?,
             config: teacher.clone(),
             // The model's own memory, which is overwritten when it comes back.
@@ -384,7 +384,7 @@ impl Naive {
             }
             let views = self.weights.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
             let mut given = GivenTensors::new(views);
-            let targets = Vgae::new(Scope::root(&mut given), &self.config, AttentionKernel::Auto)?.targets(batch)?;
+            let targets = Vgae::new(Scope::root(&mut given), &self.config, Backend::Auto)?.targets(batch)?;
             drop(given);
             for (_, tensor) in &mut self.weights {
                 *tensor = Self::moved(tensor, Device::Cpu)?;

@@ -1,7 +1,8 @@
 //! Build script of every package whose programs or tests load libtorch: puts its folder on their run path, so that
-//! they run without LD_LIBRARY_PATH. Cargo applies such link arguments to the package itself only.
+//! they run without LD_LIBRARY_PATH. Cargo applies such link arguments to the package itself only. kdgat-torch has a
+//! build script of its own, which calls this one.
 
-fn main() {
+pub fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     // crates/kdgat-torch/build.rs says what to do when it is missing.
     if let Ok(libtorch) = std::env::var("LIBTORCH") {

@@ -28,18 +28,23 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
+fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(files_below(&path));
+        } else {
             found.push(path);
         }
     }
     found.sort();
     found
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let is_rust = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    files_below(folder).into_iter().filter(is_rust).collect()
 }
 
 /// The code of a file without comments and without its module of unit tests.
@@ -163,22 +168,29 @@ fn a_room_uses_only_rooms_further_down_so_that_there_is_no_circle() {
     }
 }
 
+/// CUDA kernels (`.cu`) lie beside the layers that they compute; kdgat-torch compiles them.
 #[test]
 fn unsafe_code_and_cpp_lie_in_one_crate() {
+    let mut cpp = 0;
     for folder in ["src", "crates"] {
-        for file in sources(&repository().join(folder)) {
+        for file in files_below(&repository().join(folder)) {
             let inside = file.strip_prefix(repository()).unwrap();
-            if !inside.starts_with("crates/kdgat-torch") {
-                assert!(
-                    !code(&file).contains("allow(unsafe_code)"),
-                    "{}: unsafe code belongs to kdgat-torch",
-                    inside.display()
-                );
+            let extension = file.extension().unwrap_or_default();
+            let is_cpp = ["cc", "cpp", "cxx", "h", "hpp"].iter().any(|known| extension == *known);
+            let is_unsafe = extension == "rs" && code(&file).contains("allow(unsafe_code)");
+            cpp += usize::from(is_cpp);
+            if is_cpp || is_unsafe {
+                assert!(inside.starts_with("crates/kdgat-torch"), "{}: belongs to kdgat-torch", inside.display());
             }
         }
     }
+    assert!(cpp > 0, "no C++ file was found");
     let manifest = fs::read_to_string(repository().join("Cargo.toml")).unwrap();
     assert!(manifest.contains("unsafe_code = \"deny\""), "Cargo.toml no longer denies unsafe code");
+    for name in arrows_of_crates().keys() {
+        let manifest = fs::read_to_string(repository().join("crates").join(name).join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{name} does not take the lints of the workspace");
+    }
 }
 
 #[test]

@@ -4,15 +4,13 @@ mod attention_common;
 
 use attention_common::{adjacency, batch, normal, relative_difference};
 use kdgat::graph::Adjacency;
-use kdgat::nn::attention::{
-    AttentionDropout, AttentionError, AttentionKernel, AttentionOptions, gat_attention, gat_conv,
-};
+use kdgat::nn::attention::{AttentionDropout, AttentionError, AttentionOptions, Backend, gat_attention, gat_conv};
 use proptest::prelude::*;
 use tch::{Kind, Tensor};
 
 /// Output and gradients of values, source, target (and bias) for a fixed random loss.
 fn run_conv(
-    kernel: AttentionKernel,
+    kernel: Backend,
     graph: &Adjacency,
     heads: i64,
     channels: i64,
@@ -40,7 +38,7 @@ fn run_conv(
 }
 
 fn run_attention(
-    kernel: AttentionKernel,
+    kernel: Backend,
     graph: &Adjacency,
     heads: i64,
     channels: i64,
@@ -70,9 +68,9 @@ fn assert_close(found: &[(&str, Tensor)], expected: &[(&str, Tensor)], tolerance
 
 fn assert_fused_is_composed(graph: &Adjacency, heads: i64, channels: i64, options: &AttentionOptions) {
     let conv = |kernel| run_conv(kernel, graph, heads, channels, Kind::Float, options);
-    assert_close(&conv(AttentionKernel::Fused), &conv(AttentionKernel::Composed), 1e-5);
+    assert_close(&conv(Backend::Fused), &conv(Backend::Composed), 1e-5);
     let attention = |kernel| run_attention(kernel, graph, heads, channels, options);
-    assert_close(&attention(AttentionKernel::Fused), &attention(AttentionKernel::Composed), 1e-5);
+    assert_close(&attention(Backend::Fused), &attention(Backend::Composed), 1e-5);
 }
 
 #[test]
@@ -124,7 +122,7 @@ fn dropout_and_returned_weights_agree() {
     let dropout = Some(AttentionDropout { probability: 0.3, seed: 5 });
     let options = AttentionOptions { dropout, return_weights: true, ..Default::default() };
     assert_fused_is_composed(&graph, 4, 24, &options);
-    let weights = run_conv(AttentionKernel::Fused, &graph, 4, 24, Kind::Float, &options).pop().unwrap().1;
+    let weights = run_conv(Backend::Fused, &graph, 4, 24, Kind::Float, &options).pop().unwrap().1;
     let dropped = weights.eq(0.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
     assert!((dropped - 0.3).abs() < 0.03, "{dropped} of the weights are dropped instead of 0.3");
 }
@@ -133,7 +131,7 @@ fn dropout_and_returned_weights_agree() {
 fn attention_weights_of_a_target_sum_to_one() {
     let graph = batch(5, 26, 60, 13);
     let options = AttentionOptions { return_weights: true, ..Default::default() };
-    let weights = run_conv(AttentionKernel::Fused, &graph, 2, 8, Kind::Float, &options).pop().unwrap().1;
+    let weights = run_conv(Backend::Fused, &graph, 2, 8, Kind::Float, &options).pop().unwrap().1;
     let sums = Tensor::zeros([130, 2], (Kind::Float, tch::Device::Cpu)).index_add(
         0,
         &graph.targets.to_kind(Kind::Int64),
@@ -153,7 +151,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let results: Vec<_> = [1, 2, 3, 7]
             .map(|threads| {
                 tch::set_num_threads(threads);
-                run_conv(AttentionKernel::Fused, graph, 2, 40, Kind::Float, &AttentionOptions::default())
+                run_conv(Backend::Fused, graph, 2, 40, Kind::Float, &AttentionOptions::default())
             })
             .into();
         tch::set_num_threads(threads);
@@ -177,8 +175,7 @@ fn gradients_match_finite_differences() {
             .collect::<Vec<_>>();
         let loss = |inputs: &[Tensor]| {
             let [values, source, target, bias] = inputs else { unreachable!() };
-            let attended =
-                gat_conv(AttentionKernel::Fused, values, source, target, Some(bias), &graph, &options).unwrap();
+            let attended = gat_conv(Backend::Fused, values, source, target, Some(bias), &graph, &options).unwrap();
             (attended.output * normal(&[7, 6], 9, Kind::Double)).sum(Kind::Double)
         };
         loss(&inputs).backward();
@@ -208,8 +205,7 @@ fn bf16_is_rounded_only_when_stored() {
         let values = normal(&[260, 96], 1, Kind::BFloat16).to_kind(kind).set_requires_grad(true);
         let (source, target, bias) = (leaf(&[1, 4, 24], 2), leaf(&[1, 4, 24], 3), leaf(&[96], 4));
         let options = AttentionOptions::default();
-        let attended =
-            gat_conv(AttentionKernel::Fused, &values, &source, &target, Some(&bias), &graph, &options).unwrap();
+        let attended = gat_conv(Backend::Fused, &values, &source, &target, Some(&bias), &graph, &options).unwrap();
         assert_eq!(attended.output.kind(), kind);
         let weight = normal(&[260, 96], 5, Kind::BFloat16).to_kind(kind);
         (&attended.output * weight).sum(Kind::Float).backward();
@@ -229,13 +225,13 @@ fn bf16_is_rounded_only_when_stored() {
 fn inference_equals_training() {
     let graph = batch(10, 26, 60, 23);
     let options = AttentionOptions::default();
-    let recorded = run_conv(AttentionKernel::Fused, &graph, 4, 24, Kind::Float, &options);
+    let recorded = run_conv(Backend::Fused, &graph, 4, 24, Kind::Float, &options);
     let size = [260, 96];
     let values = normal(&size, 1, Kind::Float);
     let scaled = |seed| normal(&[1, 4, 24], seed, Kind::Float) / 24_f64.sqrt();
     let (source, target) = (scaled(2), scaled(3));
     let bias = normal(&[96], 4, Kind::Float);
-    let attended = gat_conv(AttentionKernel::Auto, &values, &source, &target, Some(&bias), &graph, &options).unwrap();
+    let attended = gat_conv(Backend::Auto, &values, &source, &target, Some(&bias), &graph, &options).unwrap();
     assert_eq!(attended.output, recorded[0].1);
     assert!(!attended.output.requires_grad());
 }
@@ -245,7 +241,7 @@ fn what_does_not_fit_is_refused() {
     let graph = batch(2, 5, 6, 1);
     let vector = normal(&[1, 2, 4], 1, Kind::Float);
     let conv = |values: &Tensor, options: &AttentionOptions| {
-        gat_conv(AttentionKernel::Fused, values, &vector, &vector, None, &graph, options).unwrap_err()
+        gat_conv(Backend::Fused, values, &vector, &vector, None, &graph, options).unwrap_err()
     };
     let error = conv(&normal(&[10, 9], 1, Kind::Float), &AttentionOptions::default());
     assert!(matches!(&error, AttentionError::Shape { found, .. } if found == &[10, 9]), "{error}");

@@ -4,7 +4,7 @@ mod attention_common;
 
 use attention_common::{adjacency, batch, normal, relative_difference};
 use kdgat::graph::Adjacency;
-use kdgat::nn::attention::{AttentionDropout, AttentionKernel, AttentionOptions, gatv2_attention};
+use kdgat::nn::attention::{AttentionDropout, AttentionOptions, Backend, gatv2_attention};
 use proptest::prelude::*;
 use tch::{Kind, Tensor};
 
@@ -20,12 +20,12 @@ fn inputs(graph: &Adjacency, heads: i64, channels: i64, edge_terms: bool, kind: 
     inputs.into_iter().map(|input| input.set_requires_grad(true)).collect()
 }
 
-fn forward(kernel: AttentionKernel, graph: &Adjacency, inputs: &[Tensor], options: &AttentionOptions) -> Tensor {
+fn forward(kernel: Backend, graph: &Adjacency, inputs: &[Tensor], options: &AttentionOptions) -> Tensor {
     let [source, target, attention, bias, edge_term @ ..] = inputs else { unreachable!() };
     gatv2_attention(kernel, source, target, edge_term.first(), attention, Some(bias), graph, options).unwrap().output
 }
 
-fn results(kernel: AttentionKernel, graph: &Adjacency, inputs: &[Tensor], options: &AttentionOptions) -> Vec<Tensor> {
+fn results(kernel: Backend, graph: &Adjacency, inputs: &[Tensor], options: &AttentionOptions) -> Vec<Tensor> {
     let inputs: Vec<Tensor> = inputs.iter().map(|input| input.detach().set_requires_grad(true)).collect();
     let output = forward(kernel, graph, &inputs, options);
     (&output * normal(&output.size(), 9, output.kind())).sum(output.kind()).backward();
@@ -40,8 +40,8 @@ fn assert_fused_is_composed(
     options: &AttentionOptions,
 ) {
     let inputs = inputs(graph, heads, channels, edge_terms, Kind::Float);
-    let fused = results(AttentionKernel::Fused, graph, &inputs, options);
-    let composed = results(AttentionKernel::Composed, graph, &inputs, options);
+    let fused = results(Backend::Fused, graph, &inputs, options);
+    let composed = results(Backend::Composed, graph, &inputs, options);
     let names = ["output", "source", "target", "attention", "bias", "edge terms"];
     for ((name, fused), composed) in names.iter().zip(&fused).zip(&composed) {
         let difference = relative_difference(fused, composed);
@@ -87,7 +87,7 @@ fn gradients_match_finite_differences() {
     let options = AttentionOptions::default();
     let inputs = inputs(&graph, 2, 3, true, Kind::Double);
     let loss = |inputs: &[Tensor]| {
-        (forward(AttentionKernel::Fused, &graph, inputs, &options) * normal(&[5, 6], 9, Kind::Double)).sum(Kind::Double)
+        (forward(Backend::Fused, &graph, inputs, &options) * normal(&[5, 6], 9, Kind::Double)).sum(Kind::Double)
     };
     loss(&inputs).backward();
     for (index, input) in inputs.iter().enumerate() {
@@ -114,7 +114,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let threads = tch::get_num_threads();
     let [one, three] = [1, 3].map(|threads| {
         tch::set_num_threads(threads);
-        results(AttentionKernel::Fused, &graph, &inputs, &AttentionOptions::default())
+        results(Backend::Fused, &graph, &inputs, &AttentionOptions::default())
     });
     tch::set_num_threads(threads);
     assert_eq!(one, three);

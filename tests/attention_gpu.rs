@@ -5,9 +5,7 @@ mod attention_common;
 
 use attention_common::{adjacency, batch, normal, relative_difference};
 use kdgat::graph::Adjacency;
-use kdgat::nn::attention::{
-    AttentionDropout, AttentionKernel, AttentionOptions, gat_attention, gat_conv, gatv2_attention,
-};
+use kdgat::nn::attention::{AttentionDropout, AttentionOptions, Backend, gat_attention, gat_conv, gatv2_attention};
 use kdgat::torch::cuda_program;
 use kdgat::torch::device::{Stream, StreamGuard, cuda_device_count, cuda_sleep};
 use tch::{Device, Kind, Tensor};
@@ -15,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 const GPU: Device = Device::Cuda(0);
 
 type Named = Vec<(&'static str, Tensor)>;
-type Run = fn(Device, AttentionKernel, &Adjacency, (i64, i64), Kind, &AttentionOptions) -> Named;
+type Run = fn(Device, Backend, &Adjacency, (i64, i64), Kind, &AttentionOptions) -> Named;
 
 const LAYERS: [(&str, Run); 2] = [("GAT", run), ("GATv2", run_v2)];
 
@@ -41,7 +39,7 @@ fn rounded(size: &[i64], seed: u64, kind: Kind, step: f64) -> Tensor {
 /// Output, weights and gradients for a fixed random loss, on the CPU.
 fn run(
     device: Device,
-    kernel: AttentionKernel,
+    kernel: Backend,
     graph: &Adjacency,
     (heads, channels): (i64, i64),
     kind: Kind,
@@ -72,7 +70,7 @@ fn run(
 /// The same of GATv2 with terms of edges.
 fn run_v2(
     device: Device,
-    kernel: AttentionKernel,
+    kernel: Backend,
     graph: &Adjacency,
     (heads, channels): (i64, i64),
     kind: Kind,
@@ -127,10 +125,10 @@ fn fused_on_a_gpu_equals_composed_there_and_fused_on_the_cpu() {
             for options in [&AttentionOptions::default(), &dropping] {
                 for (layer, run) in LAYERS {
                     let what = format!("{layer}, {name}, {shape:?}, dropout {:?}", options.dropout);
-                    let fused = run(GPU, AttentionKernel::Fused, graph, shape, Kind::Float, options);
-                    let composed = run(GPU, AttentionKernel::Composed, graph, shape, Kind::Float, options);
+                    let fused = run(GPU, Backend::Fused, graph, shape, Kind::Float, options);
+                    let composed = run(GPU, Backend::Composed, graph, shape, Kind::Float, options);
                     assert_close(&what, &fused, &composed, 1e-5);
-                    let on_cpu = run(Device::Cpu, AttentionKernel::Fused, graph, shape, Kind::Float, options);
+                    let on_cpu = run(Device::Cpu, Backend::Fused, graph, shape, Kind::Float, options);
                     assert_close(&what, &fused, &on_cpu, 1e-5);
                 }
             }
@@ -148,7 +146,7 @@ fn other_types_on_a_gpu_equal_the_cpu() {
         let options = AttentionOptions::default();
         for (layer, run) in LAYERS {
             let [found, expected] =
-                [GPU, Device::Cpu].map(|device| run(device, AttentionKernel::Fused, &graph, (4, 24), kind, &options));
+                [GPU, Device::Cpu].map(|device| run(device, Backend::Fused, &graph, (4, 24), kind, &options));
             assert_close(&format!("{layer}, {kind:?}"), &found, &expected, tolerance);
         }
     }
@@ -173,8 +171,8 @@ fn kernels_wait_for_what_was_put_on_the_current_stream() {
         (&output * &weight).sum(Kind::Float).backward();
         [output.detach(), values.grad(), source.grad(), target.grad()]
     };
-    let expected = attend(AttentionKernel::Fused, &wanted);
-    let composed = attend(AttentionKernel::Composed, &wanted);
+    let expected = attend(Backend::Fused, &wanted);
+    let composed = attend(Backend::Composed, &wanted);
     Stream::default_of(GPU).unwrap().synchronize().unwrap();
     for (fused, composed) in expected.iter().zip(&composed) {
         assert!(relative_difference(fused, composed) < 1e-5, "with given scores");
@@ -187,7 +185,7 @@ fn kernels_wait_for_what_was_put_on_the_current_stream() {
     for (value, wanted) in values.iter_mut().zip(&wanted) {
         value.copy_(wanted);
     }
-    let found = attend(AttentionKernel::Fused, &values);
+    let found = attend(Backend::Fused, &values);
     side.synchronize().unwrap();
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found, expected);

@@ -4,7 +4,7 @@
 mod attention_common;
 
 use attention_common::{batch, normal, relative_difference};
-use kdgat::nn::attention::{AttentionKernel, AttentionOptions, gat_conv};
+use kdgat::nn::attention::{AttentionOptions, Backend, gat_conv};
 use kdgat::torch::simd::{Level, limit_level};
 use tch::{Kind, Tensor};
 
@@ -14,7 +14,7 @@ fn results(heads: i64, channels: i64) -> Vec<Tensor> {
     let values = leaf(&[520, heads * channels], 1);
     let (source, target) = (leaf(&[1, heads, channels], 2), leaf(&[1, heads, channels], 3));
     let options = AttentionOptions::default();
-    let attended = gat_conv(AttentionKernel::Fused, &values, &source, &target, None, &graph, &options).unwrap();
+    let attended = gat_conv(Backend::Fused, &values, &source, &target, None, &graph, &options).unwrap();
     (&attended.output * normal(&[520, heads * channels], 4, Kind::Float)).sum(Kind::Float).backward();
     vec![attended.output.detach(), values.grad(), source.grad(), target.grad()]
 }

@@ -5,7 +5,7 @@ mod support;
 
 use kdgat::graph::Batch;
 use kdgat::graph::edge_list::EdgeListFile;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig, vgae};
 use support::{PARITY_VOCABULARY, parity_file};
@@ -58,7 +58,7 @@ fn a_vgae_answers_the_same_in_any_batch() {
             input: Default::default(),
         };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
-        let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+        let model = Vgae::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap();
         check(&format!("{config:?}"), |batch| {
             let output = tch::no_grad(|| model.forward(batch, Mode::Evaluation)).unwrap();
             let difficulty = tch::no_grad(|| vgae::difficulty(&output, batch)).unwrap();
@@ -83,7 +83,7 @@ fn a_gat_answers_the_same_in_any_batch() {
             input: Default::default(),
         };
         let mut fresh = FreshParameters::new(3, Device::Cpu);
-        let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+        let model = Gat::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap();
         check(&format!("{config:?}"), |batch| vec![tch::no_grad(|| model.forward(batch, Mode::Evaluation)).unwrap()]);
     }
 }

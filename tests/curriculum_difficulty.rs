@@ -9,7 +9,7 @@ use kdgat::can::Dataset;
 use kdgat::curriculum::{GraphScore, Scorer, Scores};
 use kdgat::distill::frozen::LoadedModel;
 use kdgat::graph::{AssembleOptions, BuildOptions, EdgeScaling, Split, Store, assemble, open_or_build};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::{Mode, difficulty};
 use kdgat::nn::{Architecture, DatasetIdentity, FreshParameters, ModelDescription, Scope, Vgae, VgaeConfig};
 use kdgat::train::checkpoint;
@@ -40,7 +40,7 @@ fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeS
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(seed, Device::Cpu);
-    let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let model = Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     let description = ModelDescription {
         architecture: Architecture::Vgae(config),
         vocabulary: store.vocabulary().clone(),
@@ -59,7 +59,7 @@ fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeS
 }
 
 fn scorer(path: &Path) -> Scorer {
-    Scorer::new(LoadedModel::open(path).unwrap(), Device::Cpu, AttentionKernel::Auto).unwrap()
+    Scorer::new(LoadedModel::open(path).unwrap(), Device::Cpu, Backend::Auto).unwrap()
 }
 
 #[test]

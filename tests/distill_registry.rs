@@ -164,7 +164,7 @@ fn no_teacher_says_how_to_train_one() {
     let error = registry.find("hcrl_ch", "vgae").unwrap_err().to_string();
     assert!(error.contains("kdgat autoencoder --preset vgae,teacher --data"), "{error}");
     // A name that is none, of the dataset that has no path.
-    let error = registry.find("sim", "vgea").unwrap_err().to_string();
+    let error = registry.find(kdgat::can::catalogue::SIMULATED, "vgea").unwrap_err().to_string();
     assert!(error.ends_with("train one with: kdgat autoencoder --preset vgae,teacher"), "{error}");
     let error = registry.find("my car", "GAT").unwrap_err().to_string();
     assert!(error.ends_with("kdgat curriculum --preset gat,teacher --data 'PATH_OF_MY CAR'"), "{error}");

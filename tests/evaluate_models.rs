@@ -10,7 +10,7 @@ use evaluate_support::{Bench, KNOWN, UNKNOWN, stderr};
 use kdgat::can::Dataset;
 use kdgat::evaluate::{METRICS, Scorer, TrainedModel};
 use kdgat::graph::{BuildOptions, Split, Store, assemble, open_or_build};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::layers::Mode;
 use kdgat::nn::{Architecture, GivenTensors, Scope, Vgae, vgae};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn scores_do_not_depend_on_the_batch() {
     let graphs = store.select(Split::Test, None);
     for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
         let model = TrainedModel::read(&run).unwrap();
-        let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto).unwrap();
+        let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto).unwrap();
         let together = scorer.score_store(&store, &graphs).unwrap();
         for (&graph, together) in graphs.iter().zip(&together) {
             let batch = assemble(&store, &[graph], &scorer.assemble_options()).unwrap();
@@ -46,7 +46,7 @@ fn a_dissected_graph_has_its_score_and_whole_attention() {
     let graphs = bench.store.select(Split::Test, None);
     for run in [bench.gat("gat_student_normal", 1, 1), bench.vgae("vgae_student_autoencoder", 1, 1)] {
         let model = TrainedModel::read(&run).unwrap();
-        let kernels = [AttentionKernel::Fused, AttentionKernel::Composed];
+        let kernels = [Backend::Fused, Backend::Composed];
         let [fused, composed] = kernels.map(|kernel| Scorer::new(&model, Device::Cpu, kernel).unwrap());
         let batch = assemble(&bench.store, &graphs[..1], &fused.assemble_options()).unwrap();
         let (found, other) = (fused.dissect(&batch).unwrap(), composed.dissect(&batch).unwrap());
@@ -69,10 +69,10 @@ fn an_autoencoder_scores_by_difficulty() {
     tch::set_num_threads(1);
     let bench = Bench::new();
     let model = TrainedModel::read(&bench.vgae("vgae_student_autoencoder", 1, 1)).unwrap();
-    let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto).unwrap();
+    let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto).unwrap();
     let Architecture::Vgae(config) = &model.description.architecture else { panic!("a VGAE was written") };
     let tensors = model.state.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-    let vgae = Vgae::new(Scope::root(&mut GivenTensors::new(tensors)), config, AttentionKernel::Auto).unwrap();
+    let vgae = Vgae::new(Scope::root(&mut GivenTensors::new(tensors)), config, Backend::Auto).unwrap();
     let graphs = bench.store.select(Split::Test, None);
     let batch = assemble(&bench.store, &graphs, &scorer.assemble_options()).unwrap();
     let output = tch::no_grad(|| vgae.forward(&batch, Mode::Evaluation)).unwrap();

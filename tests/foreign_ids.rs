@@ -9,7 +9,7 @@ use evaluate_support::{Bench, KNOWN, UNKNOWN, candump, frames_of, stderr, stdout
 use kdgat::can::Frame;
 use kdgat::evaluate::{Scorer, TrainedModel};
 use kdgat::graph::{ForeignCounts, ForeignIds, Split, Store, Vocabulary, assemble};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use serde_json::Value;
 use stage_support::Workplace;
 use tch::Device;
@@ -20,7 +20,7 @@ fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
     tch::set_num_threads(1);
     let bench = Bench::new();
     let [listed, alone] = [bench.gat("gat_student_normal", 1, 1), bench.gat_with("gat_student_normal", 2, 1, None)]
-        .map(|run| Scorer::new(&TrainedModel::read(&run).unwrap(), Device::Cpu, AttentionKernel::Auto).unwrap());
+        .map(|run| Scorer::new(&TrainedModel::read(&run).unwrap(), Device::Cpu, Backend::Auto).unwrap());
     let counted = listed.id_list().unwrap().counted();
     assert_eq!(alone.id_list().map(|list| list.counted()), None);
     let graphs = bench.store.select_folder(KNOWN, Split::Test, None);

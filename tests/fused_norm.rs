@@ -3,7 +3,7 @@
 
 mod support;
 
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::norm;
 use kdgat::nn::layers::{BatchNorm, Mode};
 use kdgat::nn::parameters::{NamedTensor, Role};
@@ -65,7 +65,7 @@ fn assert_equal_normalisation(rows: i64, columns: i64, offset: f64, mode: Mode) 
 }
 
 fn norm_results(
-    kernel: AttentionKernel,
+    kernel: Backend,
     rows: i64,
     columns: i64,
     offset: f64,

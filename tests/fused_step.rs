@@ -5,7 +5,7 @@ mod support;
 
 use kdgat::distill::losses::{self, Projection, VgaeWeights};
 use kdgat::graph::Batch;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::linear::linear;
 use kdgat::nn::fused::step_seed;
 use kdgat::nn::layers::{BatchNorm, Mlp, Mode, NodeInput, pool_layers, relu_dropout, sigmoid};
@@ -148,7 +148,7 @@ fn sizes_that_do_not_fit_a_linear_layer_are_errors() {
 }
 
 /// Random outputs of a model for a batch, all of which learn.
-fn outputs_for(batch: &Batch, latent: i64, scale: f64, kernel: AttentionKernel) -> VgaeOutput {
+fn outputs_for(batch: &Batch, latent: i64, scale: f64, kernel: Backend) -> VgaeOutput {
     let leaf = |columns: i64, seed| (normal(&[batch.num_nodes(), columns], seed) * scale).set_requires_grad(true);
     VgaeOutput {
         continuous: batch.continuous.shallow_clone(),
@@ -172,7 +172,7 @@ fn gradients_of(output: &VgaeOutput) -> Vec<(String, Tensor)> {
 
 /// What of the total is trained on, and whether a part beside it: then their gradients add up.
 fn loss_results(
-    kernel: AttentionKernel,
+    kernel: Backend,
     batch: &Batch,
     latent: i64,
     scale: f64,
@@ -209,7 +209,7 @@ fn loss_results(
 /// Distillation in the presets' sizes and others: parts, and gradients of everything that learns. `scale` is that of the loss that
 /// is trained on; with another than 1, two parts are trained on besides.
 fn distillation_results(
-    kernel: AttentionKernel,
+    kernel: Backend,
     [graphs, latent, teacher_latent]: [i64; 3],
     weights: VgaeWeights,
     scale: f64,
@@ -279,7 +279,7 @@ fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
         edge_scaling: None,
         input: Default::default(),
     };
-    let model = Vgae::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+    let model = Vgae::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap();
     step_seed::set(seed);
     let (mean, log_variance) = model.encode(&batch, Mode::Training).unwrap();
     let latent = Latent::new(&mean.shallow_clone(), mean, log_variance, model.kernel()).unwrap();
@@ -298,7 +298,7 @@ fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
         edge_scaling: None,
         input: Default::default(),
     };
-    let model = Gat::new(Scope::root(&mut fresh), &config, AttentionKernel::Auto).unwrap();
+    let model = Gat::new(Scope::root(&mut fresh), &config, Backend::Auto).unwrap();
     model.forward(&batch, Mode::Training).unwrap().cross_entropy_for_logits(&batch.labels).backward();
     gradients.extend(fresh.into_tensors().iter().map(|named| named.tensor.grad()));
     tch::set_num_threads(before);
@@ -326,13 +326,13 @@ fn fused_passes_do_not_depend_on_threads() {
         let mut fresh = FreshParameters::new(1, Device::Cpu);
         let norm = BatchNorm::new(Scope::root(&mut fresh).sub("norm"), columns).unwrap();
         let x = normal(&[rows, columns], 2).set_requires_grad(true);
-        let output = norm.forward(&x, None, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
+        let output = norm.forward(&x, None, 0.4, Backend::Fused, Mode::Training).unwrap();
         let mut found = results(&output, &[("x", &x)]);
         let layer = Scope::root(&mut fresh).sub("activation").layer_id();
-        let active = relu_dropout(&x.detach(), layer, 0.4, AttentionKernel::Fused, Mode::Training).unwrap();
+        let active = relu_dropout(&x.detach(), layer, 0.4, Backend::Fused, Mode::Training).unwrap();
         found.push(("activations".to_owned(), active));
         found.extend(fresh.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach().copy())));
-        let kernel = AttentionKernel::Fused;
+        let kernel = Backend::Fused;
         let options = AdamOptions { weight_decay: 1e-4, gradient_clip: 0.1, offload: false, kernel };
         found.extend(adam_results(300_000, options));
         let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
@@ -355,19 +355,19 @@ fn a_mask_drops_its_share_and_lets_gradients_pass_where_it_keeps() {
     let mut fresh = FreshParameters::new(0, Device::Cpu);
     let layer = Scope::root(&mut fresh).layer_id();
     let x = Tensor::ones([1000, 100], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-    let output = relu_dropout(&x, layer, 0.1, AttentionKernel::Auto, Mode::Training).unwrap();
+    let output = relu_dropout(&x, layer, 0.1, Backend::Auto, Mode::Training).unwrap();
     let dropped = output.eq(0.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
     assert!((dropped - 0.1).abs() < 0.003, "{dropped} of the elements are dropped instead of 0.1");
     assert!((output.mean(Kind::Float).double_value(&[]) - 1.0).abs() < 0.004, "the mean is not kept");
     output.sum(Kind::Float).backward();
     assert!(x.grad() == output, "the gradient is not the mask");
-    let evaluated = relu_dropout(&x.detach(), layer, 0.1, AttentionKernel::Auto, Mode::Evaluation).unwrap();
+    let evaluated = relu_dropout(&x.detach(), layer, 0.1, Backend::Auto, Mode::Evaluation).unwrap();
     assert!(evaluated == x.detach(), "evaluation drops activations");
 
     // An MLP draws another mask for each of its layers.
     let mlp = Mlp::new(Scope::root(&mut fresh), &[4, 4, 4, 4]).unwrap();
     let x = normal(&[64, 4], 1);
-    let forward = || mlp.forward(&x, 0.5, AttentionKernel::Auto, Mode::Training).unwrap();
+    let forward = || mlp.forward(&x, 0.5, Backend::Auto, Mode::Training).unwrap();
     let (first, again) = (forward(), forward());
     assert!(first == again, "a recomputation in the same step draws another mask");
 }

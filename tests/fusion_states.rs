@@ -3,15 +3,15 @@
 mod support;
 
 use kdgat::fusion::states::{STATE, gat_columns, vgae_columns};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{Gat, GatConfig, GivenTensors, Scope, Vgae, VgaeConfig};
 use support::{PARITY_VOCABULARY, parity_batch, parity_scalars, parity_tensors};
 use tch::{Kind, Tensor};
 
 const TOLERANCE: f64 = 1e-5;
-const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Composed, AttentionKernel::Fused];
+const KERNELS: [Backend; 2] = [Backend::Composed, Backend::Fused];
 
-fn vgae(size: &str, kernel: AttentionKernel) -> Vgae {
+fn vgae(size: &str, kernel: Backend) -> Vgae {
     let (hidden, latent, heads, embedding) =
         if size == "student" { (vec![80, 40, 16], 16, 1, 4) } else { (vec![480, 240, 48], 48, 4, 32) };
     let config = VgaeConfig {
@@ -28,7 +28,7 @@ fn vgae(size: &str, kernel: AttentionKernel) -> Vgae {
     Vgae::new(Scope::root(&mut given), &config, kernel).unwrap()
 }
 
-fn gat(size: &str, kernel: AttentionKernel) -> Gat {
+fn gat(size: &str, kernel: Backend) -> Gat {
     let (hidden, layers, heads, embedding, fc_layers) =
         if size == "student" { (24, 2, 4, 8, 3) } else { (48, 3, 8, 16, 2) };
     let config = GatConfig {

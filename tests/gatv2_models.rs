@@ -10,7 +10,7 @@ use kdgat::distill::{StoreShape, TargetName, Teacher, TeacherOptions, Weights};
 use kdgat::graph::{
     AssembleOptions, Batch, BuildOptions, EDGE_FEATURES, EdgeScaling, Split, Store, assemble, open_or_build,
 };
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::{FreshParameters, NamedTensor};
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, Gat, GatConfig, GatV2Conv, ModelError, Scope, Vgae, VgaeConfig};
@@ -91,7 +91,7 @@ fn the_layer_equals_its_formula() {
             }
         }
     }
-    for kernel in [AttentionKernel::Composed, AttentionKernel::Fused] {
+    for kernel in [Backend::Composed, Backend::Fused] {
         let found = rows(&conv.forward(&x, &attributes, &batch.adjacency, kernel).unwrap());
         for (found, expected) in found.concat().iter().zip(expected.concat()) {
             assert!((found - expected).abs() < 1e-4 * expected.abs().max(1.0), "{kernel:?}: {found}, {expected}");
@@ -101,7 +101,7 @@ fn the_layer_equals_its_formula() {
 
 fn teacher(architecture: Architecture, tensors: Vec<NamedTensor>, batch: &Batch) -> kdgat::distill::Targets {
     let weights = Weights::from_tensors(tensors.into_iter().map(|named| (named.name, named.tensor))).unwrap();
-    let model = frozen::model(architecture, TeacherVocabulary::Shared, AttentionKernel::Auto, Asked::OutputsAndHints);
+    let model = frozen::model(architecture, TeacherVocabulary::Shared, Backend::Auto, Asked::OutputsAndHints);
     let options = TeacherOptions::new(Device::Cpu);
     let mut teacher = Teacher::start(model, weights, &options, &StoreShape::default()).unwrap();
     teacher.submit(vec![batch.shallow_clone()]);
@@ -131,7 +131,7 @@ fn a_frozen_teacher_answers_as_the_model() {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(2, Device::Cpu);
-    let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let model = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     let targets = teacher(Architecture::Gat(config), parameters.into_tensors(), &batch);
     let logits = model.forward(&batch, Mode::Evaluation).unwrap();
     assert_same("logits", targets.get(TargetName::Logits).unwrap(), &logits);
@@ -149,7 +149,7 @@ fn a_frozen_teacher_answers_as_the_model() {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(3, Device::Cpu);
-    let mut model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let mut model = Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     model.keep_hidden();
     let targets = teacher(Architecture::Vgae(config), parameters.into_tensors(), &batch);
     let (mean, reconstruction) = model.targets(&batch).unwrap();
@@ -174,7 +174,7 @@ fn a_batch_without_edge_features_is_refused() {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(2, Device::Cpu);
-    let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let model = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     let error = model.forward(&batch, Mode::Evaluation).unwrap_err();
     assert!(matches!(error, ModelError::NoEdgeFeatures), "{error}");
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use kdgat::nn::VgaeOutput;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::task_loss;
 use support::{PARITY_VOCABULARY, parity_batch};
 use tch::{Device, Kind, Tensor};
@@ -30,7 +30,7 @@ fn sums_are_taken_in_f32() {
             latent,
             mean,
             log_variance,
-            kernel: AttentionKernel::Composed,
+            kernel: Backend::Composed,
         };
         let loss = task_loss(&output, &batch).unwrap();
         [loss.reconstruction, loss.id, loss.successors, loss.kl, loss.total].map(|part| part.double_value(&[]))

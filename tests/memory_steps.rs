@@ -9,7 +9,7 @@ use kdgat::can::Dataset;
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
 use kdgat::memory::{Meter, MicroBatch};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::step_seed::{self, LayerId};
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
 use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
@@ -55,7 +55,7 @@ fn vgae(batch: &Batch, dropout: f64) -> (VgaeObjective, Trainable) {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
-    let model = Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let model = Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     let objective = VgaeObjective { model, teacher: TeacherLink::new(None, 1), distillation: None };
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }
@@ -73,7 +73,7 @@ fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
         input: Default::default(),
     };
     let mut parameters = FreshParameters::new(1, Device::Cpu);
-    let model = Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+    let model = Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
     let objective = GatObjective { model, task, teacher: TeacherLink::new(None, 1), distillation: None, labels: None };
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use kdgat::distill::losses;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::NamedTensor;
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{FreshParameters, Gat, GatConfig, Scope};
@@ -11,9 +11,9 @@ use support::{PARITY_VOCABULARY, assert_close, assert_scalar, parity_batch, pari
 use tch::{Device, Tensor};
 
 const TOLERANCE: f64 = 1e-5;
-const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Composed, AttentionKernel::Fused];
+const KERNELS: [Backend; 2] = [Backend::Composed, Backend::Fused];
 
-fn model(size: &str, kernel: AttentionKernel) -> (Gat, Vec<NamedTensor>) {
+fn model(size: &str, kernel: Backend) -> (Gat, Vec<NamedTensor>) {
     let state = parity_tensors(&format!("gat_{size}_state"));
     let config = match size {
         "student" => GatConfig {

@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use kdgat::distill::losses::{self, Projection, VgaeWeights};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::parameters::{NamedTensor, Role};
 use kdgat::nn::vgae::{self, Latent, Mode, VgaeConfig, reparameterize};
 use kdgat::nn::{FreshParameters, GivenTensors, Scope, Vgae, VgaeOutput};
@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 const TOLERANCE: f64 = 1e-5;
 const LEARNING_RATE: f64 = 0.002;
-const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Composed, AttentionKernel::Fused];
+const KERNELS: [Backend; 2] = [Backend::Composed, Backend::Fused];
 
 fn config(size: &str) -> VgaeConfig {
     let (hidden, latent, heads, embedding) = match size {
@@ -38,7 +38,7 @@ fn config(size: &str) -> VgaeConfig {
 }
 
 /// The reference model, and its tensors as training holds them.
-fn model(size: &str, kernel: AttentionKernel) -> (Vgae, Vec<NamedTensor>) {
+fn model(size: &str, kernel: Backend) -> (Vgae, Vec<NamedTensor>) {
     let state = parity_tensors(&format!("vgae_{size}_state"));
     let mut fresh = FreshParameters::new(0, Device::Cpu);
     let model = Vgae::new(Scope::root(&mut fresh), &config(size), kernel).unwrap();
@@ -122,7 +122,7 @@ fn a_drawn_latent_equals_the_reference() {
     for (size, noise_name) in [("student", "eps_student"), ("teacher", "eps_teacher"), ("teacher_xl", "eps_teacher_xl")]
     {
         let name = format!("vgae_{size}_eval_eps");
-        let ((model, _), reference) = (model(size, AttentionKernel::Auto), parity_tensors(&name));
+        let ((model, _), reference) = (model(size, Backend::Auto), parity_tensors(&name));
         let batch = parity_batch("batch");
         let (mean, log_variance) = model.encode(&batch, Mode::Evaluation).unwrap();
         let latent = reparameterize(&mean, &log_variance, &noise[noise_name]).unwrap();
@@ -188,7 +188,7 @@ fn distillation_equals_the_reference() {
 }
 
 /// One step of a student that learns from `teacher`: losses, gradients, and weights after clipping and Adam.
-fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) {
+fn distil(teacher: &str, mode: &str, kernel: Backend) {
     let name = format!("kd_vgae_student_from_{teacher}_{mode}");
     let projection_name = teacher.replace("teacher", "projection_student_to_teacher");
     let noise = parity_tensors("eps");
@@ -258,7 +258,7 @@ fn distil(teacher: &str, mode: &str, kernel: AttentionKernel) {
         // the step is too, up to the learning rate; weight decay keeps it well below.
         let rounding = gradients.get(&named.name).is_some_and(|gradient| gradient.abs().max().double_value(&[]) < 1e-7);
         let (what, expected) = (format!("{name} after the step: {}", named.name), &after[&named.name]);
-        if rounding || named.role == Role::Buffer || kernel == AttentionKernel::Composed {
+        if rounding || named.role == Role::Buffer || kernel == Backend::Composed {
             assert_close(&what, &named.tensor, expected, if rounding { 1e-3 } else { TOLERANCE });
         } else {
             assert_step(&what, &named.tensor, expected, &slopes[&named.name]);
@@ -292,7 +292,7 @@ fn assert_step(what: &str, found: &Tensor, expected: &Tensor, slope: &Tensor) {
 fn given_tensors_make_the_same_model() {
     let state = parity_tensors("vgae_student_state");
     let mut given = GivenTensors::new(state);
-    let model = Vgae::new(Scope::root(&mut given), &config("student"), AttentionKernel::Auto).unwrap();
+    let model = Vgae::new(Scope::root(&mut given), &config("student"), Backend::Auto).unwrap();
     given.check_all_used(|_| false).unwrap();
     let reference = parity_tensors("vgae_student_eval_eps0");
     check_outputs("given", &model.forward(&parity_batch("batch"), Mode::Evaluation).unwrap(), &reference);

@@ -2,7 +2,7 @@
 
 use kdgat::distill::Weights;
 use kdgat::graph::{Batch, NODE_FEATURES};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{Architecture, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
 use tch::{Device, Tensor};
 
@@ -78,8 +78,8 @@ pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(Str
     let mut parameters = FreshParameters::new(seed, Device::Cpu);
     let scope = Scope::root(&mut parameters);
     match architecture {
-        Architecture::Vgae(config) => drop(Vgae::new(scope, config, AttentionKernel::Auto)?),
-        Architecture::Gat(config) => drop(Gat::new(scope, config, AttentionKernel::Auto)?),
+        Architecture::Vgae(config) => drop(Vgae::new(scope, config, Backend::Auto)?),
+        Architecture::Gat(config) => drop(Gat::new(scope, config, Backend::Auto)?),
     }
     Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
 }

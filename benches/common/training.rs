@@ -6,7 +6,7 @@ use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::Batch;
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::stage::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
@@ -24,7 +24,7 @@ const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 2e-3;
 /// The presets' optimiser.
 pub const ADAM: AdamOptions =
-    AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: AttentionKernel::Auto };
+    AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: Backend::Auto };
 
 /// How a student's losses weigh what its teacher says: the presets' values.
 pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
@@ -37,7 +37,7 @@ pub fn start_teacher(
     options: &TeacherOptions,
     shape: &StoreShape,
 ) -> Result<Teacher, Error> {
-    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, AttentionKernel::Auto, Asked::Outputs);
+    let model = frozen::model(architecture.clone(), TeacherVocabulary::Shared, Backend::Auto, Asked::Outputs);
     Ok(Teacher::start(model, weights, options, shape)?)
 }
 
@@ -89,7 +89,7 @@ impl Training {
         let link = TeacherLink::new(teacher, burst);
         let objective: Box<dyn Objective> = match student {
             Architecture::Vgae(config) => {
-                let mut model = Vgae::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let mut model = Vgae::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);
                 let distillation = match taught_by {
                     Some(Architecture::Vgae(taught_by)) => Some(VgaeDistillation {
@@ -103,7 +103,7 @@ impl Training {
                 Box::new(VgaeObjective { model, teacher: link, distillation })
             }
             Architecture::Gat(config) => {
-                let mut model = Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto)?;
+                let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);
                 let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
                 let distillation = taught_by.map(|_| GatDistillation { loss, alpha: VGAE_WEIGHTS.alpha, hints: None });

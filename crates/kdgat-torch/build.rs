@@ -1,6 +1,9 @@
 //! Compiles the C++ part of this crate against libtorch's headers, and puts libtorch's folder on the run
 //! path, so that what cargo builds runs without LD_LIBRARY_PATH.
 
+#[path = "../run_path.rs"]
+mod run_path;
+
 const SHIM: &str = "src/shim";
 const SOURCES: [&str; 9] = [
     "autograd.cpp",
@@ -25,8 +28,7 @@ fn main() {
         panic!("LIBTORCH is not set: run scripts/setup once, it obtains libtorch and tells cargo where it is");
     }
     compile_shim(&std::env::var("LIBTORCH_INCLUDE").unwrap_or_else(|_| libtorch.clone()));
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/../nvidia/cu13/lib");
+    run_path::main();
 }
 
 /// Links nothing of its own: `torch-sys` already links libtorch and the OpenMP run time that libtorch uses.

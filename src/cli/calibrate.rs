@@ -21,7 +21,7 @@ use crate::evaluate::scores::Profiled;
 use crate::evaluate::{Calibration, EvaluateError, Scorer, TrainedModel};
 use crate::files;
 use crate::interrupt;
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 
 /// Seconds of traffic below which a car's rare IDs and usual scores are hardly known.
 const LEAST_SECONDS: f64 = 10.0;
@@ -90,7 +90,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let model = TrainedModel::read(only_model(&args.model)?)?;
     let path = target(&args, &model)?;
     expect_free(&path, args.replace)?;
-    let scorer = Scorer::new(&model, Device::Cpu, AttentionKernel::Auto)?;
+    let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto)?;
     let window = model.window()?;
     let stride = model.stride.unwrap_or(window);
     // As of `detect`: what has come by then is what is calibrated from.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
-use kdgat_base::nearest::nearest;
+use kdgat_base::nearest;
 
 use super::error::Problem;
 use super::fields::SECTIONS;

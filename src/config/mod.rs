@@ -24,7 +24,7 @@ pub use check::{Stage, check, check_stage};
 pub use error::{ConfigError, Problem};
 pub use fields::*;
 pub use frozen::{CONFIG_KEY, freeze};
-pub use kdgat_base::nearest::nearest;
+pub use kdgat_base::nearest;
 pub use later::does_new;
 pub use layer::{field, fields, nearest_field};
 pub use load::{Loaded, Sources, load};

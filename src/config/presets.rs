@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::error::{ConfigError, Problem};
-use kdgat_base::nearest::nearest;
+use kdgat_base::nearest;
 
 use super::layer::Layer;
 use super::origin::Origin;

@@ -11,8 +11,8 @@ use super::{CurriculumError, GraphScore};
 use crate::distill::frozen::LoadedModel;
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, StoreError, Vocabulary};
 use crate::interrupt;
-use crate::memory::{Meter, by_halves, patiently};
-use crate::nn::attention::AttentionKernel;
+use crate::memory::{Meter, by_halves, retry_on_oom};
+use crate::nn::attention::Backend;
 use crate::nn::parameters::GivenTensors;
 use crate::nn::weights;
 use crate::nn::{Architecture, Scope, Vgae};
@@ -41,13 +41,13 @@ impl Scorer {
     ///
     /// # Errors
     /// If it is no VGAE, or its weights do not fit its architecture.
-    pub fn new(model: LoadedModel, device: Device, kernel: AttentionKernel) -> Result<Self, CurriculumError> {
+    pub fn new(model: LoadedModel, device: Device, kernel: Backend) -> Result<Self, CurriculumError> {
         let (edge_features, hashed_ids) = (model.architecture.reads_edge_features(), model.architecture.hashes_ids());
         let Architecture::Vgae(config) = &model.architecture else {
             return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
         };
         let on_device = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), tensor.f_to_device(device)?));
-        let tensors = patiently(Meter::new(device), || {
+        let tensors = retry_on_oom(Meter::new(device), || {
             model.weights.iter().map(on_device).collect::<Result<Vec<_>, CurriculumError>>()
         })?;
         let mut given = GivenTensors::new(tensors);

@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use super::{CurriculumError, Scorer};
 use crate::graph::Store;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::weights::{self, StateDict};
 use crate::train::checkpoint;
 use crate::train::checkpoint_kind::{Content, Kind};
@@ -80,7 +80,7 @@ impl Scores {
         chunk: usize,
     ) -> Result<Self, CurriculumError> {
         if path.exists() {
-            match patiently(Meter::new(Device::Cpu), || Self::read(path)) {
+            match retry_on_oom(Meter::new(Device::Cpu), || Self::read(path)) {
                 Ok(scores) if scores.origin == Origin::of(scorer, store) && scores.graphs == graphs => {
                     return Ok(scores);
                 }
@@ -89,7 +89,7 @@ impl Scores {
             }
         }
         let scores = Self::compute(scorer, store, graphs, chunk)?;
-        patiently(Meter::new(Device::Cpu), || scores.write(path))?;
+        retry_on_oom(Meter::new(Device::Cpu), || scores.write(path))?;
         Ok(scores)
     }
 

@@ -19,8 +19,8 @@ use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
 use crate::graph::window::Windows;
 use crate::graph::{AssembleOptions, Columns};
 use crate::interrupt;
-use crate::memory::{Meter, by_halves, patiently};
-use crate::nn::attention::AttentionKernel;
+use crate::memory::{Meter, by_halves, retry_on_oom};
+use crate::nn::attention::Backend;
 
 pub use duration::Duration;
 pub use source::FrameStream;
@@ -96,7 +96,7 @@ impl Detector {
                 model.name, options.stride
             )));
         }
-        let scorer = Scorer::new(model, device, AttentionKernel::Auto)?;
+        let scorer = Scorer::new(model, device, Backend::Auto)?;
         Ok(Self {
             kind: scorer.kind(),
             assemble: scorer.assemble_options(),
@@ -125,8 +125,8 @@ impl Detector {
             columns.clear();
             extractor.append_graph(window, 0, first_frame, columns);
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
-            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
-            let explained = patiently(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
+            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
+            let explained = retry_on_oom(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
             let score = kind.score(explained.window.raw);
             let deviations = options.car.as_ref().map(|car| car.deviations(&explained.window));
             let is_attack = match options.threshold {
@@ -185,7 +185,7 @@ pub fn profiled(
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
-            let batch = patiently(Meter::new(Device::Cpu), assembled)?;
+            let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
             scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
             attacks.extend(columns.labels.iter().map(|label| *label != 0));
             columns.clear();

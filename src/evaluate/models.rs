@@ -11,7 +11,7 @@ use super::held_out::TrainedSplit;
 use crate::distill::frozen::{self, TEACHER_WEIGHTS};
 use crate::distill::registry::{Registered, Registry};
 use crate::graph::{ForeignIds, Vocabulary};
-use crate::memory::{Meter, is_out_of_memory, patiently};
+use crate::memory::{Meter, is_out_of_memory, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, DatasetIdentity, ModelDescription, weights};
 use crate::train::checkpoint;
@@ -60,7 +60,7 @@ impl TrainedModel {
     /// # Errors
     /// Says what the path holds and what is expected there.
     pub fn read(path: &Path) -> Result<Self, EvaluateError> {
-        patiently(Meter::new(Device::Cpu), || Self::read_once(path))
+        retry_on_oom(Meter::new(Device::Cpu), || Self::read_once(path))
     }
 
     fn read_once(path: &Path) -> Result<Self, EvaluateError> {

@@ -11,7 +11,7 @@ use super::profile::Profile;
 use super::{CarScale, EvaluateError, TrainedModel};
 use crate::graph::{AssembleOptions, Batch, FeatureSet, Loader, LoaderOptions, Store};
 use crate::memory::{Meter, by_halves};
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 use crate::nn::layers::Mode;
 use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
 
@@ -119,7 +119,7 @@ impl Scorer {
     ///
     /// # Errors
     /// Weights that do not fit their architecture.
-    pub fn new(model: &TrainedModel, device: Device, kernel: AttentionKernel) -> Result<Self, EvaluateError> {
+    pub fn new(model: &TrainedModel, device: Device, kernel: Backend) -> Result<Self, EvaluateError> {
         let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
         let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
         let mut given = GivenTensors::new(tensors);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{EvaluateError, Scorer};
 use crate::graph::Store;
 use crate::graph::assemble::Assembler;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 
 /// Graphs of a large batch.
 const LARGE_BATCH: usize = 512;
@@ -62,7 +62,7 @@ fn median_seconds(scorer: &Scorer, store: &Store, graphs: &[u64], size: usize) -
     let begin = Instant::now();
     for (count, batch) in graphs.chunks_exact(size.min(graphs.len())).cycle().enumerate() {
         let start = Instant::now();
-        patiently(Meter::new(scorer.device()), || scorer.raw_scores(&assembler.assemble(store, batch, &options)?))?;
+        retry_on_oom(Meter::new(scorer.device()), || scorer.raw_scores(&assembler.assemble(store, batch, &options)?))?;
         if count >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64() / batch.len() as f64);
         }

@@ -10,7 +10,7 @@ use super::world::scaled;
 use super::{AnomalyScale, FusionError, Observations, Reward, StateFile, StateScaling, weight};
 use crate::distill::frozen::weight_file;
 use crate::evaluate::EvaluateError;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::weights::{self, StateDict};
 use crate::nn::{DatasetIdentity, GivenTensors, QNetwork, QNetworkConfig, Scope};
 use crate::train::checkpoint::{self, CheckpointError};
@@ -100,7 +100,7 @@ impl Agent {
     /// A file that is missing, damaged, or no agent.
     pub fn read(path: &Path, device: Device) -> Result<Self, FusionError> {
         let file = weight_file(path).map_err(EvaluateError::from)?;
-        patiently(Meter::new(device), || Self::read_once(&file, device))
+        retry_on_oom(Meter::new(device), || Self::read_once(&file, device))
     }
 
     fn read_once(path: &Path, device: Device) -> Result<Self, FusionError> {
@@ -132,7 +132,7 @@ impl Agent {
     pub fn values(&self, states: &StateFile, graphs: &[u64]) -> Result<Tensor, FusionError> {
         let mut parts = Vec::new();
         for chunk in graphs.chunks(BATCH_GRAPHS) {
-            parts.push(patiently(Meter::new(self.device), || {
+            parts.push(retry_on_oom(Meter::new(self.device), || {
                 let states = scaled(states, &self.description.scaling, chunk.iter().copied(), self.device)?;
                 Ok::<_, FusionError>(tch::no_grad(|| self.network.forward(&states))?.f_to_device(Device::Cpu)?)
             })?);
@@ -148,7 +148,7 @@ impl Agent {
     pub fn weights(&self, states: &StateFile, graphs: &[u64]) -> Result<Vec<f64>, FusionError> {
         let mut chosen = Vec::with_capacity(graphs.len());
         for chunk in graphs.chunks(BATCH_GRAPHS) {
-            let actions = patiently(Meter::new(self.device), || {
+            let actions = retry_on_oom(Meter::new(self.device), || {
                 let states = scaled(states, &self.description.scaling, chunk.iter().copied(), self.device)?;
                 greedy(&self.network, &states)
             })?;

@@ -13,7 +13,7 @@ use super::linucb::LinUcb;
 use super::replay::{Replay, Transition};
 use super::{ACTIONS, FusionError, World, weight};
 use crate::interrupt;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{FreshParameters, ModelError, QNetwork, QNetworkConfig, Scope};
 use crate::random::{self, Purpose};
@@ -61,7 +61,7 @@ impl BanditLearner {
         world: &World,
     ) -> Result<Self, FusionError> {
         let device = world.device;
-        patiently(Meter::new(device), || {
+        retry_on_oom(Meter::new(device), || {
             let mut parameters = FreshParameters::new(options.seed, device);
             let network = QNetwork::new(Scope::root(&mut parameters), config)?;
             let trainable = Trainable::new(parameters.into_tensors(), device)?;
@@ -96,9 +96,9 @@ impl BanditLearner {
     /// rewards and weights.
     fn explore(&mut self, world: &World, positions: &[usize]) -> Result<(f64, f64), FusionError> {
         let meter = Meter::new(self.device);
-        let features = patiently(meter, || self.plain_features(world, positions))?;
+        let features = retry_on_oom(meter, || self.plain_features(world, positions))?;
         let chosen =
-            patiently(meter, || Ok::<_, FusionError>(self.regressions.bounds(&features)?.f_argmax(1, false)?))?;
+            retry_on_oom(meter, || Ok::<_, FusionError>(self.regressions.bounds(&features)?.f_argmax(1, false)?))?;
         let chosen = Vec::<i64>::try_from(chosen)?;
         let (mut rewards, mut weights) = (0.0, 0.0);
         for (row, (&position, action)) in positions.iter().zip(chosen).enumerate() {
@@ -119,13 +119,13 @@ impl BanditLearner {
         lr: f64,
     ) -> Result<(Tensor, Tensor, Option<Tensor>), FusionError> {
         let meter = Meter::new(self.device);
-        let losses = patiently(meter, || {
+        let losses = retry_on_oom(meter, || {
             self.trainable.zero_gradients()?;
             let losses = self.losses(world, drawn)?;
             losses.0.f_backward()?;
             Ok::<_, FusionError>(losses)
         })?;
-        patiently(meter, || Ok::<_, FusionError>(self.optimizer.step(&mut self.trainable, lr).map(drop)?))?;
+        retry_on_oom(meter, || Ok::<_, FusionError>(self.optimizer.step(&mut self.trainable, lr).map(drop)?))?;
         let (total, td, kd) = losses;
         Ok((total.f_detach()?, td.f_detach()?, kd.map(|kd| kd.f_detach()).transpose()?))
     }
@@ -152,7 +152,7 @@ impl BanditLearner {
     /// Regressions from all that is remembered, and the head that they are.
     fn rebuild(&mut self, world: &World) -> Result<(), FusionError> {
         let meter = Meter::new(self.device);
-        let sums = patiently(meter, || {
+        let sums = retry_on_oom(meter, || {
             let mut sums = self.regressions.sums()?;
             for transitions in self.replay.transitions().chunks(REBUILD_ROWS) {
                 let positions: Vec<usize> = transitions.iter().map(|one| one.position as usize).collect();
@@ -162,7 +162,7 @@ impl BanditLearner {
             }
             Ok::<_, FusionError>(sums)
         })?;
-        patiently(meter, || Ok::<_, FusionError>(self.regressions.rebuild(&sums)?))?;
+        retry_on_oom(meter, || Ok::<_, FusionError>(self.regressions.rebuild(&sums)?))?;
         self.set_head()
     }
 

@@ -8,7 +8,7 @@
 use tch::{Device, Reduction, Tensor};
 
 use super::FusionError;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{FreshParameters, GivenTensors, ModelError, QNetwork, QNetworkConfig, Scope};
 use crate::train::optimizer::{Adam, AdamOptions};
@@ -78,7 +78,7 @@ pub struct Dqn {
 impl Dqn {
     /// Fresh networks, which are equal.
     pub fn new(config: &QNetworkConfig, seed: u64, options: DqnOptions, device: Device) -> Result<Self, FusionError> {
-        patiently(Meter::new(device), || {
+        retry_on_oom(Meter::new(device), || {
             let mut parameters = FreshParameters::new(seed, device);
             let online = QNetwork::new(Scope::root(&mut parameters), config)?;
             let trainable = Trainable::new(parameters.into_tensors(), device)?;
@@ -127,13 +127,13 @@ impl Dqn {
     /// One step of Adam, after which the target network is renewed if it is time. Waits for nothing on a GPU.
     pub fn update(&mut self, batch: &Transitions, lr: f64) -> Result<DqnLoss, FusionError> {
         let meter = Meter::new(self.device);
-        let loss = patiently(meter, || {
+        let loss = retry_on_oom(meter, || {
             self.trainable.zero_gradients()?;
             let loss = self.loss(batch)?;
             loss.total.f_backward()?;
             Ok::<_, FusionError>(loss)
         })?;
-        patiently(meter, || Ok::<_, FusionError>(self.optimizer.step(&mut self.trainable, lr).map(drop)?))?;
+        retry_on_oom(meter, || Ok::<_, FusionError>(self.optimizer.step(&mut self.trainable, lr).map(drop)?))?;
         self.updates += 1;
         if self.updates.is_multiple_of(self.options.target_update_steps) {
             self.renew_target()?;

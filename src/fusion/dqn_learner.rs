@@ -8,7 +8,7 @@ use super::learner::{Learned, Learner, LossSums, greedy};
 use super::replay::{Replay, Transition};
 use super::{ACTIONS, FusionError, World, weight};
 use crate::interrupt;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{QNetwork, QNetworkConfig};
 use crate::random::{self, Purpose};
@@ -116,7 +116,7 @@ impl Learner for DqnLearner {
                 return Ok(None);
             }
             // Act. Waits for the device: the actions decide what is remembered.
-            let actions = patiently(meter, || self.act(world, positions, epoch))?;
+            let actions = retry_on_oom(meter, || self.act(world, positions, epoch))?;
             for (&position, action) in positions.iter().zip(actions) {
                 let reward = world.reward(&world.training, position, action);
                 (reward_sum, weight_sum) = (reward_sum + reward, weight_sum + weight(action));
@@ -128,7 +128,7 @@ impl Learner for DqnLearner {
             }
             // Learn.
             let drawn = self.replay.sample(batch, seed, epoch, step as u64);
-            let transitions = patiently(meter, || self.transitions(world, &drawn))?;
+            let transitions = retry_on_oom(meter, || self.transitions(world, &drawn))?;
             let loss = self.dqn.update(&transitions, lr)?;
             losses.add(&loss.total, &loss.td, loss.kd.as_ref())?;
         }

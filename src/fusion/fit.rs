@@ -21,7 +21,7 @@ use super::agent::BATCH_GRAPHS;
 use super::dqn::HUBER_DELTA;
 use super::learner::{Learned, Learner, greedy};
 use super::{FusionError, World, weight};
-use crate::memory::{self, Meter, patiently};
+use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::train::checkpoint;
 use crate::train::checkpoint_kind::{Content, Kind};
@@ -151,7 +151,7 @@ fn validate(learner: &dyn Learner, world: &World) -> Result<Validated, FusionErr
     let positions: Vec<usize> = (0..of.len()).collect();
     let (mut td_loss, mut reward, mut regret, mut weight_sum) = (0.0, 0.0, 0.0, 0.0);
     for chunk in positions.chunks(BATCH_GRAPHS) {
-        let (loss, actions) = patiently(Meter::new(world.device), || {
+        let (loss, actions) = retry_on_oom(Meter::new(world.device), || {
             let states = world.states_at(of, chunk)?;
             let values = tch::no_grad(|| learner.network().forward(&states))?;
             let loss = values.f_huber_loss(&world.rewards(of, chunk)?, Reduction::Mean, HUBER_DELTA)?;
@@ -217,7 +217,7 @@ fn restore(
 ) -> Result<AgentPosition, FusionError> {
     let path = run.file(LAST);
     let (state, position): (StateDict, AgentPosition) =
-        patiently(Meter::new(tch::Device::Cpu), || Ok::<_, FusionError>(checkpoint::read(&path)?))?;
+        retry_on_oom(Meter::new(tch::Device::Cpu), || Ok::<_, FusionError>(checkpoint::read(&path)?))?;
     if position.identity != options.identity {
         return Err(FusionError::OtherIdentity { path, found: position.identity, expected: options.identity.clone() });
     }

@@ -7,8 +7,8 @@ use super::agent::BATCH_GRAPHS;
 use super::scaling::VALUES;
 use super::{FusionError, Observations, World};
 use crate::interrupt;
-use crate::memory::{Meter, patiently};
-use crate::nn::attention::AttentionKernel;
+use crate::memory::{Meter, retry_on_oom};
+use crate::nn::attention::Backend;
 use crate::nn::layers::{Mlp, Mode};
 use crate::nn::weights::StateDict;
 use crate::nn::{FreshParameters, Scope};
@@ -22,7 +22,7 @@ const BATCH: usize = 256;
 const LEARNING_RATE: f64 = 2e-3;
 /// Epochs without a lower validation loss after which it stops.
 const PATIENCE: u64 = 10;
-const KERNEL: AttentionKernel = AttentionKernel::Composed;
+const KERNEL: Backend = Backend::Composed;
 
 /// The trained network.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl SmallMlp {
     /// Trains one. `None` when it was interrupted.
     pub fn fit(world: &World, seed: u64) -> Result<Option<Self>, FusionError> {
         let meter = Meter::new(world.device);
-        let (mut network, mut optimizer) = patiently(meter, || {
+        let (mut network, mut optimizer) = retry_on_oom(meter, || {
             let mut parameters = FreshParameters::new(seed, world.device);
             let model = Mlp::new(Scope::root(&mut parameters).sub("mlp"), &WIDTHS)?;
             let trainable = Trainable::new(parameters.into_tensors(), world.device)?;
@@ -51,11 +51,11 @@ impl SmallMlp {
                 if interrupt::requested() {
                     return Ok(None);
                 }
-                patiently(meter, || {
+                retry_on_oom(meter, || {
                     network.trainable.zero_gradients()?;
                     Ok::<_, FusionError>(network.loss(world, &world.training, positions)?.f_backward()?)
                 })?;
-                patiently(meter, || {
+                retry_on_oom(meter, || {
                     Ok::<_, FusionError>(optimizer.step(&mut network.trainable, LEARNING_RATE).map(drop)?)
                 })?;
             }
@@ -82,7 +82,7 @@ impl SmallMlp {
         let positions: Vec<usize> = (0..of.len()).collect();
         let mut scores = Vec::with_capacity(of.len());
         for chunk in positions.chunks(BATCH_GRAPHS) {
-            let odds = patiently(Meter::new(world.device), || tch::no_grad(|| self.forward(world, of, chunk)))?;
+            let odds = retry_on_oom(Meter::new(world.device), || tch::no_grad(|| self.forward(world, of, chunk)))?;
             scores.extend(Vec::<f64>::try_from(odds.f_to_kind(Kind::Double)?)?);
         }
         Ok(scores)
@@ -106,7 +106,7 @@ impl SmallMlp {
         let mut sum = 0.0;
         for chunk in positions.chunks(BATCH_GRAPHS) {
             let loss =
-                patiently(Meter::new(world.device), || tch::no_grad(|| self.loss(world, &world.validation, chunk)))?;
+                retry_on_oom(Meter::new(world.device), || tch::no_grad(|| self.loss(world, &world.validation, chunk)))?;
             sum += f64::try_from(loss)? * chunk.len() as f64;
         }
         Ok(sum / positions.len().max(1) as f64)

@@ -10,7 +10,7 @@ use crate::graph::EDGE_FEATURES;
 use crate::memory::budget::{
     BATCH_DATA, Component, LOADER_QUEUE, Linear, MemoryBudget, Method, Moment, TARGETS, TEACHER_ACTIVATIONS,
 };
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
 use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig, vgae};
@@ -46,8 +46,8 @@ pub struct Circumstances {
 pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelError> {
     let mut counted = CountedTensors::default();
     match architecture {
-        Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut counted), config, AttentionKernel::Auto)?),
-        Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, AttentionKernel::Auto)?),
+        Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut counted), config, Backend::Auto)?),
+        Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, Backend::Auto)?),
     }
     Ok((counted.parameters, counted.buffers))
 }

@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
     use crate::graph::{EdgeScaling, FeatureSet, NodeScaling};
-    use crate::nn::attention::AttentionKernel;
+    use crate::nn::attention::Backend;
     use crate::nn::id_hash::IdHash;
     use crate::nn::{FreshParameters, Gat, Scope};
     use crate::onnx::message::Model;
@@ -328,7 +328,7 @@ mod tests {
 
     fn state(config: &GatConfig) -> StateDict {
         let mut parameters = FreshParameters::new(1, Device::Cpu);
-        Gat::new(Scope::root(&mut parameters), config, AttentionKernel::Auto).unwrap();
+        Gat::new(Scope::root(&mut parameters), config, Backend::Auto).unwrap();
         parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor)).collect()
     }
 

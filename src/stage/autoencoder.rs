@@ -13,7 +13,7 @@ use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::{Projection, VgaeWeights};
 use crate::graph::Split;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig, vgae};
 
 const STAGE: Stage = Stage::Autoencoder;
@@ -26,7 +26,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let run = Run::open(config, STAGE, &data, found.as_ref(), Map::new())?;
 
     let architecture = vgae_config(config, &data)?;
-    let (parameters, model, distillation) = patiently(Meter::new(data.device), || {
+    let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
         let mut model = Vgae::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
         let distillation = found.as_ref().map(|found| distillation(config, found, &mut parameters, &architecture));

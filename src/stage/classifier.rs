@@ -16,7 +16,7 @@ use crate::config::{Config, KdLoss, Stage, TaskLoss};
 use crate::distill::hints::Hints;
 use crate::distill::losses::LogitLoss;
 use crate::graph::Split;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
 
 /// `kdgat normal`.
@@ -55,7 +55,7 @@ fn train(
     plan: &mut impl StagePlan,
 ) -> Result<Outcome, StageError> {
     let architecture = gat_config(config, data)?;
-    let (parameters, model, task, distillation) = patiently(Meter::new(data.device), || {
+    let (parameters, model, task, distillation) = retry_on_oom(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
         let model = Gat::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
         let distillation =

@@ -14,7 +14,7 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, CurriculumKind};
 use crate::curriculum::{Choice, Sampler, Schedule, Scorer, Scores, Selection};
 use crate::graph::{Split, Store};
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunDirectory;
@@ -172,7 +172,7 @@ impl Scoring {
 
     /// Puts the scores into the run, so that it goes on with them when it is resumed.
     fn keep(&self) -> Result<(), StageError> {
-        patiently(Meter::new(Device::Cpu), || Ok(self.scores.write_for_run(&self.run_file, self.period)?))
+        retry_on_oom(Meter::new(Device::Cpu), || Ok(self.scores.write_for_run(&self.run_file, self.period)?))
     }
 }
 

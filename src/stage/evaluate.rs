@@ -27,9 +27,9 @@ use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
 use crate::graph::store::manifest::FileEntry;
 use crate::graph::{Split, Store};
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 
 /// What `kdgat evaluate` is asked for beside the configuration.
 #[derive(Debug, Clone, Default)]
@@ -256,9 +256,9 @@ fn score(
     files: &[TestFile],
     method: Threshold,
     device: Device,
-    kernel: AttentionKernel,
+    kernel: Backend,
 ) -> Result<Scored, StageError> {
-    let scorer = patiently(Meter::new(device), || Scorer::new(&model, device, kernel))?;
+    let scorer = retry_on_oom(Meter::new(device), || Scorer::new(&model, device, kernel))?;
     let validation_graphs = store.select(Split::Validation, None);
     let validation = scorer.score_store(store, &validation_graphs)?;
     let validation_labels = labels(store, validation_graphs.iter().copied())?;
@@ -374,7 +374,7 @@ fn telling_windows(
     let scores: Vec<f64> = raw.iter().flatten().map(|&raw| scorer.kind().score(raw)).collect();
     let chosen = windows::choose(&scores, &labels, threshold).into_iter();
     let describe = |(graph, why): (usize, _)| {
-        patiently(Meter::new(scorer.device()), || windows::describe(scorer, store, graphs[graph], why, threshold))
+        retry_on_oom(Meter::new(scorer.device()), || windows::describe(scorer, store, graphs[graph], why, threshold))
     };
     Ok(chosen.map(describe).collect::<Result<_, EvaluateError>>()?)
 }

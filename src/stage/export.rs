@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::evaluate::{Scorer, TrainedModel, records};
 use crate::files;
 use crate::graph::{Batch, Split, assemble};
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
 use crate::nn::weights::StateDict;
 use crate::onnx;
@@ -63,7 +63,7 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, Stag
         0 => None,
         count => {
             expect_fit(config, &model)?;
-            Some(patiently(Meter::new(Device::Cpu), || examples(config, &model, count))?)
+            Some(retry_on_oom(Meter::new(Device::Cpu), || examples(config, &model, count))?)
         }
     };
 

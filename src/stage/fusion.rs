@@ -10,7 +10,7 @@ use super::evaluate::test_files;
 use super::fusion_models::{self, Pair};
 use super::fusion_report::{Judged, summary_json, write_results};
 use super::setup::{self, Data};
-use super::{StageError, going_on, training};
+use super::{StageError, resume, training};
 use crate::config::{self, Config, FusionKind, Stage};
 use crate::evaluate::judge::TestFile;
 use crate::fusion::agent::{self, Agent, AgentDescription, LearnedOn};
@@ -252,7 +252,7 @@ fn check(
     teacher: Option<&str>,
     (directory, identity): (&RunDirectory, &str),
 ) -> Result<(), StageError> {
-    let frozen = going_on::frozen(directory)?;
+    let frozen = resume::frozen(directory)?;
     let inputs = &frozen["inputs"];
     if inputs["identity"] == identity {
         return Ok(());
@@ -270,7 +270,7 @@ fn check(
         ("the GAT", &inputs["gat"]["digest"], Some(pair.gat.digest.as_str())),
         ("the teacher", &inputs["teacher_digest"], teacher),
     ];
-    Err(going_on::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.as_str(), &Map::new()), &digests))
+    Err(resume::refusal(directory, &frozen, &config::freeze(config, Stage::Fusion.as_str(), &Map::new()), &digests))
 }
 
 fn inputs(data: &Data, pair: &Pair, teacher: Option<&str>, identity: &str) -> Map<String, Value> {

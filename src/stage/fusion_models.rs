@@ -14,7 +14,7 @@ use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models};
 use crate::fusion::agent::{AgentDescription, FusedModel};
 use crate::fusion::states::StateModels;
 use crate::fusion::{FusionError, StateFile, StateKey, state_cache};
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::train::fit::BEST;
 
 /// What is known of a model without its weights, which are let go until states have to be computed.
@@ -70,7 +70,7 @@ impl Pair {
                 )));
             }
             let kernel = training::attention_kernel(config);
-            Ok(patiently(Meter::new(data.device), || Scorer::new(&trained, data.device, kernel))?)
+            Ok(retry_on_oom(Meter::new(data.device), || Scorer::new(&trained, data.device, kernel))?)
         };
         state_cache::find_or_compute(&path, &key, &data.store, || {
             StateModels::new(scorer(&self.vgae)?, scorer(&self.gat)?)

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::going_on;
 use super::objective::Student;
 use super::outcome::Outcome;
+use super::resume;
 use super::setup::Data;
 use super::sizing::{Decided, Sizing};
 use super::teacher::{self, FoundTeacher};
@@ -17,7 +17,7 @@ use crate::config::{self, Config, Stage};
 use crate::distill::Teacher;
 use crate::distill::registry::Registry;
 use crate::graph::{ForeignCounts, ForeignIds};
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, FreshParameters, ModelDescription};
 use crate::train::checkpoint;
 use crate::train::console::{Console, Heading};
@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
         let directory = training::run_directory(config, &data.dataset.name, stage)?;
         let resumes = config.output.resume && directory.file(LAST).exists();
-        let decided = resumes.then(|| going_on::check(config, stage, data, teacher_digest.as_deref(), &directory));
+        let decided = resumes.then(|| resume::check(config, stage, data, teacher_digest.as_deref(), &directory));
         let decided = decided.transpose()?;
         if config.model.size.starts_with("teacher") && !config.distillation.use_kd {
             Registry::new(&config.distillation.teachers_dir).check_writable(&data.dataset.name)?;
@@ -167,7 +167,8 @@ impl<'a> Run<'a> {
             Some(Err(error)) => (None, Some(error)),
             summary => (summary.and_then(Result::ok), None),
         };
-        let digest = patiently(Meter::new(self.data.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
+        let digest =
+            retry_on_oom(Meter::new(self.data.device), || Ok::<_, StageError>(trainable.digest(is_deployed)?))?;
         let path = self.directory.path().to_owned();
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         self.console.finish();

@@ -15,7 +15,7 @@ use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
 };
 use crate::graph::Store;
-use crate::memory::{self, Meter, patiently};
+use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
 use crate::nn::{Architecture, ModelDescription};
 use crate::shell;
@@ -93,12 +93,12 @@ pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedM
         other => other,
     });
     let found = found?;
-    patiently(Meter::new(Device::Cpu), || Ok(LoadedModel::registered(&found)?))
+    retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::registered(&found)?))
 }
 
 /// The model in that place.
 pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
-    patiently(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
+    retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
 }
 
 /// The command that trains a model of this size on the configured data.
@@ -190,7 +190,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
 
 /// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
 pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
-    let (weights, description) = patiently(Meter::new(Device::Cpu), || {
+    let (weights, description) = retry_on_oom(Meter::new(Device::Cpu), || {
         let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;
         Ok::<_, StageError>((Weights::from_tensors(tensors)?, description))
     })?;
@@ -225,6 +225,6 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     let replace = true;
     let registry = Registry::new(&config.distillation.teachers_dir);
     let registered =
-        patiently(Meter::new(Device::Cpu), || Ok::<_, StageError>(registry.register(&teacher, &weights, replace)?))?;
+        retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(registry.register(&teacher, &weights, replace)?))?;
     Ok(registered.weights_path.parent().unwrap_or(Path::new("")).to_owned())
 }

@@ -20,7 +20,7 @@ use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
 use crate::graph::Split;
 use crate::interrupt;
-use crate::memory::{Meter, patiently};
+use crate::memory::{Meter, retry_on_oom};
 use crate::torch::device::Uploader;
 use crate::train::fit::FitError;
 
@@ -192,7 +192,7 @@ fn fill(
             break;
         }
         let batch = batch?;
-        let batch = patiently(Meter::new(data.device), || Ok::<_, FitError>(batch.upload(&mut uploader)?))?;
+        let batch = retry_on_oom(Meter::new(data.device), || Ok::<_, FitError>(batch.upload(&mut uploader)?))?;
         waiting.push_back(batch.num_graphs() as u64);
         link.announce(&[batch]);
         if waiting.len() > AHEAD {

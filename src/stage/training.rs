@@ -18,7 +18,7 @@ use crate::graph::{
     AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop,
     Vocabulary,
 };
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 use crate::nn::{IdHash, InputConfig};
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
@@ -123,7 +123,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
             Precision::Half => Some(Kind::Half),
             Precision::BrainFloat => Some(Kind::BFloat16),
         },
-        loops_are_ours: loops_are_ours(config),
+        uses_own_threads: uses_own_threads(config),
         records_steps: training.cuda_graphs,
         clear_cache_every_n: config.memory.clear_cache_every_n as u64,
         json_lines: config.output.json_lines,
@@ -134,7 +134,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
 
 /// Whether libtorch has no operation on all nodes or edges of a batch. GATv2 scales edges and the rich features nodes by its
 /// operations, and a hidden layer of a VGAE is distilled by them.
-fn loops_are_ours(config: &Config) -> bool {
+fn uses_own_threads(config: &Config) -> bool {
     config.model.conv == Convolution::Gat
         && setup::feature_set(config) == FeatureSet::Window
         && config.distillation.kd_hint_weight == 0.0
@@ -312,10 +312,10 @@ pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
 }
 
 /// The implementation of attention that is configured.
-pub fn attention_kernel(config: &Config) -> AttentionKernel {
+pub fn attention_kernel(config: &Config) -> Backend {
     match config.model.attention {
-        AttentionChoice::Auto => AttentionKernel::Auto,
-        AttentionChoice::Fused => AttentionKernel::Fused,
-        AttentionChoice::Composed => AttentionKernel::Composed,
+        AttentionChoice::Auto => Backend::Auto,
+        AttentionChoice::Fused => Backend::Fused,
+        AttentionChoice::Composed => Backend::Composed,
     }
 }

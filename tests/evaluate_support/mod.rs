@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use graph_support::{traffic, write_log};
 use kdgat::can::{Dataset, Frame};
 use kdgat::graph::{BuildOptions, ForeignIds, Split, Store, open_or_build};
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::nn::{
     Architecture, DatasetIdentity, FreshParameters, Gat, GatConfig, ModelDescription, Scope, Vgae, VgaeConfig,
 };
@@ -68,7 +68,7 @@ impl Bench {
             input: Default::default(),
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
-        Gat::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+        Gat::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
         self.write(group, number, seed, (Architecture::Gat(config), foreign_ids), parameters)
     }
 
@@ -85,7 +85,7 @@ impl Bench {
             input: Default::default(),
         };
         let mut parameters = FreshParameters::new(seed, Device::Cpu);
-        Vgae::new(Scope::root(&mut parameters), &config, AttentionKernel::Auto).unwrap();
+        Vgae::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
         self.write(group, number, seed, (Architecture::Vgae(config), None), parameters)
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kdgat::nn::attention::AttentionKernel;
+use kdgat::nn::attention::Backend;
 use kdgat::torch::draw;
 use tch::{Kind, Tensor};
 
 /// The fused passes, and the same composed of torch's operations.
-pub const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Fused, AttentionKernel::Composed];
+pub const KERNELS: [Backend; 2] = [Backend::Fused, Backend::Composed];
 
 /// torch's generator and number of threads belong to the process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());

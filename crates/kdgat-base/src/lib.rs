@@ -1,9 +1,37 @@
-//! What every room of kdgat needs and no library offers as wanted: files that are whole or absent ([`files`]), numbers that are a
-//! function of a seed ([`random`]), the known name that is nearest to a mistyped one ([`nearest`]), quoting for a shell
-//! ([`shell`]), and `eprintln!` that survives a closed standard error.
+//! Small tools that every room of kdgat needs: atomic files ([`files`]), seeded numbers ([`random`]), quoting for a shell
+//! ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
 
 pub mod files;
-pub mod nearest;
-mod print;
 pub mod random;
 pub mod shell;
+
+/// The one of `known` that is most like `name`, whatever the case; the first of equals.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
+    let name = name.to_lowercase();
+    let mut best = ("", -1.0);
+    for candidate in known {
+        let likeness = strsim::normalized_damerau_levenshtein(&name, &candidate.to_lowercase());
+        if likeness > best.1 {
+            best = (candidate, likeness);
+        }
+    }
+    best.0
+}
+
+/// Shadows the standard library's `eprintln!`: a closed standard error (`2> >(head)`) must not abort training.
+#[macro_export]
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// Shadows the standard library's `eprint!`, as [`eprintln!`] does.
+#[macro_export]
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}

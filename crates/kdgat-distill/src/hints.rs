@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use kdgat_graph::padding::Mask;
-use kdgat_nn::attention::AttentionKernel;
+use kdgat_nn::attention::Backend;
 use kdgat_nn::parameters::Scope;
 use kdgat_nn::{ModelError, masked};
 
@@ -41,7 +41,7 @@ impl Hints {
     /// Mean squared distance of the student's mapped layer `[rows, student columns]` from the teacher's
     /// `[rows, teacher columns]`; rows are nodes for a VGAE, graphs for a GAT. Where the batch is filled up, of its real rows.
     pub fn distance(&self, student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
-        let mapped = self.regressor.forward(student, AttentionKernel::Auto)?.f_to_kind(Kind::Float)?;
+        let mapped = self.regressor.forward(student, Backend::Auto)?.f_to_kind(Kind::Float)?;
         Ok(masked::squared_distance(&mapped, teacher, real)?)
     }
 

@@ -6,7 +6,7 @@ use tch::{Kind, Reduction, TchError, Tensor};
 
 use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
-use kdgat_nn::attention::AttentionKernel;
+use kdgat_nn::attention::Backend;
 use kdgat_nn::fused;
 use kdgat_nn::fused::distillation::{self, Taught};
 use kdgat_nn::layers::Linear;
@@ -66,7 +66,7 @@ impl Projection {
     }
 
     /// `[num_nodes, student_latent]` → `[num_nodes, teacher_latent]`.
-    pub fn forward(&self, latent: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, latent: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
         match &self.0 {
             Some(linear) => linear.forward(latent, kernel),
             None => Ok(latent.shallow_clone()),
@@ -104,7 +104,7 @@ impl<'a> LatentComparison<'a> {
     /// the batch up; where some do, nothing is fused.
     pub fn beside<R>(
         projection: &'a Projection,
-        (latent, kernel): (&Tensor, AttentionKernel),
+        (latent, kernel): (&Tensor, Backend),
         (taught, is_whole): ([&'a Rows; 2], bool),
         weights: VgaeWeights,
         rest: impl FnOnce(&Self) -> R,
@@ -148,7 +148,7 @@ impl<'a> LatentComparison<'a> {
         let latent = match &self.fused {
             Some(taught) => taught.latent.shallow_clone(),
             None => {
-                let projected = widened(&projection.forward(&output.latent, AttentionKernel::Composed)?)?;
+                let projected = widened(&projection.forward(&output.latent, Backend::Composed)?)?;
                 masked::squared_distance(&projected, &widened(&mean.gathered()?)?, real)?
             }
         };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use kdgat_graph::Batch;
 use kdgat_torch::allocator::{self, Phase};
-use kdgat_train::memory::{Meter, patiently};
+use kdgat_train::memory::{Meter, retry_on_oom};
 use kdgat_train::timeline::Span as TimelineSpan;
 
 use super::accelerator::{Accelerator, HostBlock};
@@ -161,7 +161,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let Carrier { accelerator, layers, .. } = &mut self.carrier;
         let meter = Meter::new(accelerator.device());
         let open = || WeightFile::open(path).map_err(|source| TeacherError::Unreadable { path: path.clone(), source });
-        let (host, found) = match patiently(meter, || pack_file(accelerator, layers, &open()?)) {
+        let (host, found) = match retry_on_oom(meter, || pack_file(accelerator, layers, &open()?)) {
             Err(TeacherError::Unreadable { source, .. }) => {
                 return Err(failed("it cannot be read".to_owned(), Some(Box::new(source))));
             }
@@ -336,7 +336,7 @@ impl<A: Accelerator, R: Rules> Drop for Shuttle<A, R> {
 fn host_block<A: Accelerator>(accelerator: &mut A, layers: &[block::Layer]) -> Result<HostBlock, TeacherError> {
     let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
     let meter = Meter::new(accelerator.device());
-    patiently(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))
+    retry_on_oom(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))
 }
 
 /// Weights that no file has: they and the block are there together.

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, TchError, Tensor};
 
 use kdgat_graph::Batch;
+use kdgat_torch::rows::Rows;
 
 use super::model::ModelError;
-use kdgat_torch::rows::Rows;
 
 /// The output of a teacher that a distillation loss compares with the student's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

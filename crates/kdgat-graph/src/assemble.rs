@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use kdgat_base::random::{self, Purpose};
 use tch::{Kind, Tensor};
 
 use super::{Adjacency, Batch, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary};
-use kdgat_base::random::{self, Purpose};
 
 /// How graphs become a batch.
 #[derive(Debug, Clone)]

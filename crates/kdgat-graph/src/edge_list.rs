@@ -6,13 +6,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use kdgat_base::files;
 use safetensors::tensor::{Dtype, TensorView};
 use tch::{Kind, Tensor};
 
 use super::assemble::{Assembler, Shape};
 use super::columns::Columns;
 use super::{Batch, EDGE_FEATURES, FeatureSet, Store, StoreError};
-use kdgat_base::files;
 
 /// Arrays of several graphs side by side.
 #[derive(Debug, Clone, Copy)]

@@ -5,10 +5,11 @@
 //! source, so that the occurrences of an edge lie together, oldest first. Nothing is allocated once the buffers
 //! have grown.
 
-use super::columns::Columns;
-use super::{EDGE_FEATURES, FeatureSet, NODE_FEATURES, rich};
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
+
+use super::columns::Columns;
+use super::{EDGE_FEATURES, FeatureSet, NODE_FEATURES, rich};
 
 /// The longest window: its nodes and edges are counted in 16 bits.
 pub const LONGEST_WINDOW: usize = u16::MAX as usize - 1;

@@ -10,12 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::parallel::compute_alone;
 
 use super::assemble::{AssembleOptions, Assembler};
 use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
-use kdgat_torch::allocator::{self, Phase};
-use kdgat_torch::parallel::compute_alone;
 
 /// How long a thread waits for the memory of a batch.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -117,14 +117,14 @@ impl Work {
         let mut assembler = Assembler::default();
         let share = self.batches.iter().skip(worker).step_by(workers);
         hand_over(worker, share, sender, |graphs| {
-            patiently(awaited, || assembler.assemble(&self.store, graphs, &self.assemble))
+            retry_on_oom(awaited, || assembler.assemble(&self.store, graphs, &self.assemble))
         });
     }
 }
 
 /// Makes a batch again when memory ran out: the training loop will free some when its step is done, unless it waits for
 /// this batch (`awaited`).
-fn patiently<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+fn retry_on_oom<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let out_of_memory =
         |error: &StoreError| matches!(error, StoreError::Tensor { source, .. } if allocator::is_out_of_memory(source));
     let start = Instant::now();
@@ -232,12 +232,12 @@ mod tests {
     #[test]
     fn a_batch_that_is_waited_for_is_soon_given_up_and_another_is_not() {
         let start = Instant::now();
-        patiently(&AtomicBool::new(true), || Err::<(), _>(refused())).unwrap_err();
+        retry_on_oom(&AtomicBool::new(true), || Err::<(), _>(refused())).unwrap_err();
         // Other tests allocate meanwhile, so that it can take longer than alone.
         assert!((IDLE_PATIENCE..PATIENCE + IDLE_PATIENCE).contains(&start.elapsed()));
         let start = Instant::now();
         let later = || if start.elapsed() > IDLE_PATIENCE + IDLE_PATIENCE / 4 { Ok(7) } else { Err(refused()) };
-        assert_eq!(patiently(&AtomicBool::new(false), later).unwrap(), 7);
+        assert_eq!(retry_on_oom(&AtomicBool::new(false), later).unwrap(), 7);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The rich features of nodes and edges. `docs/data.md` defines each of them.
 
-use super::EDGE_FEATURES;
-use super::feature_set::{FeatureSet, RICH_NODE_FEATURES};
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
+
+use super::EDGE_FEATURES;
+use super::feature_set::{FeatureSet, RICH_NODE_FEATURES};
 
 /// Seconds between two frames are cut here: logs that were put together have gaps of days, beside which the milliseconds
 /// of all others would be nothing.

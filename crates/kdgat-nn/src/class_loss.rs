@@ -1,9 +1,9 @@
 //! Losses of a classifier against labels.
 
+use kdgat_graph::padding::Mask;
 use tch::{Device, Kind, Reduction, Tensor};
 
 use super::{ModelError, masked};
-use kdgat_graph::padding::Mask;
 
 /// 1 − p of the focal loss is taken for no less than this: below what f32 tells from a sure prediction.
 const SMALLEST_DOUBT: f64 = 1e-12;

@@ -1,12 +1,12 @@
 //! An attention layer of either kind, and the edges that it reads.
 
-use tch::Tensor;
-
-use super::attention::AttentionKernel;
-use super::parameters::Scope;
-use super::{GatConv, GatV2Conv, ModelError};
 use kdgat_graph::padding::Mask;
 use kdgat_graph::{Adjacency, Batch, EdgeScaling};
+use tch::Tensor;
+
+use super::attention::Backend;
+use super::parameters::Scope;
+use super::{GatConv, GatV2Conv, ModelError};
 
 /// The edges of a batch as a model's layers read them.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Conv {
     }
 
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
-    pub fn forward(&self, x: &Tensor, edges: &EdgeInput, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
         match self {
             Self::Gat(conv) => conv.forward(x, edges.adjacency, kernel),
             Self::GatV2(conv) => {
@@ -76,12 +76,7 @@ impl Conv {
     }
 
     /// The weights that its attention gives to edges, `[num_edges, heads]` in the order of the adjacency.
-    pub fn attention_weights(
-        &self,
-        x: &Tensor,
-        edges: &EdgeInput,
-        kernel: AttentionKernel,
-    ) -> Result<Tensor, ModelError> {
+    pub fn attention_weights(&self, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
         let attended = match self {
             Self::Gat(conv) => conv.attend(x, edges.adjacency, kernel, true)?,
             Self::GatV2(conv) => {

@@ -1,10 +1,10 @@
 //! What must be known to use a model's weights: saved with them in every checkpoint and registered teacher.
 
+use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
-use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 
 /// Columns of a layer or an embedding, heads, and layers at most: what the command line takes, too.
 const MOST_COLUMNS: i64 = 1_000_000;

@@ -3,10 +3,11 @@
 //! ID embedding ‖ continuous features → attention layers with ReLU and dropout → their outputs side by side → mean over
 //! each graph's nodes → fully connected head → logits of normal and attack.
 
+use kdgat_graph::{Batch, EdgeScaling};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::description::{expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::step_seed::LayerId;
@@ -14,7 +15,6 @@ use super::layers::{InputConfig, Mlp, Mode, NodeInput, pool_layers, relu_dropout
 use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
-use kdgat_graph::{Batch, EdgeScaling};
 
 /// Classes: normal and attack.
 pub const CLASSES: i64 = 2;
@@ -77,7 +77,7 @@ impl GatConfig {
 #[derive(Debug)]
 pub struct Gat {
     config: GatConfig,
-    kernel: AttentionKernel,
+    kernel: Backend,
     input: NodeInput,
     convs: Vec<(LayerId, Conv)>,
     head: Mlp,
@@ -86,7 +86,7 @@ pub struct Gat {
 
 impl Gat {
     /// Builds the model around the tensors that `scope` gives.
-    pub fn new(mut scope: Scope, config: &GatConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
+    pub fn new(mut scope: Scope, config: &GatConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let input = NodeInput::new(&mut scope, &config.input, config.vocabulary_size, config.embedding)?;
         let mut convs = Vec::new();

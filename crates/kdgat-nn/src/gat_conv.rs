@@ -1,11 +1,11 @@
 //! A graph attention layer (Veličković et al. 2018), as PyTorch Geometric's `GATConv` computes it.
 
+use kdgat_graph::Adjacency;
 use tch::Tensor;
 
-use super::attention::{self, Attended, AttentionKernel, AttentionOptions};
+use super::attention::{self, Attended, AttentionOptions, Backend};
 use super::parameters::{Init, Scope};
 use super::{ModelError, layers};
-use kdgat_graph::Adjacency;
 
 /// Slope of the leaky ReLU on attention scores.
 pub const NEGATIVE_SLOPE: f64 = 0.2;
@@ -53,7 +53,7 @@ impl GatConv {
     }
 
     /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
-    pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: Backend) -> Result<Tensor, ModelError> {
         Ok(self.attend(x, adjacency, kernel, false)?.output)
     }
 
@@ -62,7 +62,7 @@ impl GatConv {
         &self,
         x: &Tensor,
         adjacency: &Adjacency,
-        kernel: AttentionKernel,
+        kernel: Backend,
         return_weights: bool,
     ) -> Result<Attended, ModelError> {
         let values = layers::matmul_transposed(x, &self.weight, kernel)?;

@@ -1,13 +1,13 @@
 //! A GATv2 layer with edge features (Brody et al. 2022), as PyTorch Geometric's `GATv2Conv` computes it.
 
+use kdgat_graph::{Adjacency, EDGE_FEATURES};
 use tch::Tensor;
 
 use super::ModelError;
-use super::attention::{self, Attended, AttentionKernel, AttentionOptions};
+use super::attention::{self, Attended, AttentionOptions, Backend};
 use super::gat_conv::NEGATIVE_SLOPE;
 use super::layers::{Linear, matmul_transposed};
 use super::parameters::{Init, Scope};
-use kdgat_graph::{Adjacency, EDGE_FEATURES};
 
 /// `out_i = bias + Σ_j α_ij s_j`, with `s = W_l x + b_l`, `t = W_r x + b_r` and
 /// `α_ij = softmax_j(att · leaky_relu(s_j + t_i + W_e e_ij))` a head.
@@ -67,7 +67,7 @@ impl GatV2Conv {
         x: &Tensor,
         edge_attributes: &Tensor,
         adjacency: &Adjacency,
-        kernel: AttentionKernel,
+        kernel: Backend,
     ) -> Result<Tensor, ModelError> {
         Ok(self.attend(x, edge_attributes, adjacency, kernel, false)?.output)
     }
@@ -78,7 +78,7 @@ impl GatV2Conv {
         x: &Tensor,
         edge_attributes: &Tensor,
         adjacency: &Adjacency,
-        kernel: AttentionKernel,
+        kernel: Backend,
         return_weights: bool,
     ) -> Result<Attended, ModelError> {
         let edge_attributes = edge_attributes.f_to_kind(self.edge_weight.f_kind()?)?;

@@ -4,12 +4,12 @@
 //! embedding is the weighted sum. The table does not grow with the number of IDs, and any ID has an embedding, seen or not. Two
 //! IDs are mixed up only if all their buckets and their weights fall together.
 
+use kdgat_base::random;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::ModelError;
 use super::parameters::{Init, Scope};
-use kdgat_base::random;
 
 /// Rows of weights for each bucket.
 const WEIGHTS_PER_BUCKET: i64 = 4;

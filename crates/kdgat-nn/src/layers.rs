@@ -1,9 +1,12 @@
 //! The small layers that both models are made of.
 
+use kdgat_graph::Batch;
+use kdgat_graph::padding::Mask;
+use kdgat_torch::autocast::widened;
 use tch::{Kind, Tensor};
 
 use super::ModelError;
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::fused::dropout::Dropout;
 use super::fused::norm::{EPSILON, MOMENTUM, Moments, norm_relu_dropout};
 use super::fused::step_seed::{self, LayerId};
@@ -12,9 +15,6 @@ use super::masked;
 pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
 use super::segments;
-use kdgat_graph::Batch;
-use kdgat_graph::padding::Mask;
-use kdgat_torch::autocast::widened;
 
 /// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
 /// thread of an Intel Xeon: from 16 on; fewer go through other kernels, which round differently).
@@ -26,7 +26,7 @@ const VECTOR_ROWS: i64 = 64;
 
 /// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`. A row of the result depends on that row alone,
 /// not on how many there are.
-pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
     if fused::linear::applies(kernel, x, weight)? {
         return Ok(fused::linear::linear(x, weight, None)?);
     }
@@ -35,7 +35,7 @@ pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: AttentionKernel) -
 
 /// The logistic function of each element of `[rows, columns]`. In evaluation an element's value does not depend on its
 /// place, so that a teacher gives a graph the same target in whatever batch it is.
-pub fn sigmoid(x: &Tensor, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
+pub fn sigmoid(x: &Tensor, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     if fused::applies(kernel, &[x]) {
         return Ok(fused::sigmoid::sigmoid(x)?);
     }
@@ -103,7 +103,7 @@ impl Linear {
     }
 
     /// `[rows, input]` → `[rows, output]`.
-    pub fn forward(&self, x: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
         if fused::linear::applies(kernel, x, &self.weight)? {
             return Ok(fused::linear::linear(x, &self.weight, Some(&self.bias))?);
         }
@@ -142,7 +142,7 @@ impl BatchNorm {
         x: &Tensor,
         real: Option<&Mask>,
         dropout: f64,
-        kernel: AttentionKernel,
+        kernel: Backend,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
         match mode {
@@ -168,7 +168,7 @@ impl BatchNorm {
         x: &Tensor,
         real: Option<&Mask>,
         pass: Pass,
-        kernel: AttentionKernel,
+        kernel: Backend,
         mask: Option<Dropout>,
     ) -> Result<(Tensor, bool), ModelError> {
         match real {
@@ -183,7 +183,7 @@ impl BatchNorm {
         self.layer
     }
 
-    fn is_fused(&self, x: &Tensor, kernel: AttentionKernel) -> bool {
+    fn is_fused(&self, x: &Tensor, kernel: Backend) -> bool {
         fused::applies(kernel, &[x, &self.weight, &self.bias, &self.running_mean, &self.running_variance])
     }
 
@@ -265,7 +265,7 @@ pub fn relu_dropout(
     x: &Tensor,
     layer: LayerId,
     dropout: f64,
-    kernel: AttentionKernel,
+    kernel: Backend,
     mode: Mode,
 ) -> Result<Tensor, ModelError> {
     if fused::applies(kernel, &[x]) {
@@ -278,7 +278,7 @@ pub fn relu_dropout(
 pub(super) fn masked_relu(
     x: &Tensor,
     pass: Pass,
-    kernel: AttentionKernel,
+    kernel: Backend,
     mask: Option<Dropout>,
 ) -> Result<(Tensor, bool), ModelError> {
     match fused::applies(kernel, &[x]) {
@@ -321,7 +321,7 @@ impl Mlp {
     }
 
     /// `[rows, widths[0]]` → `[rows, widths[last]]`.
-    pub fn forward(&self, x: &Tensor, dropout: f64, kernel: AttentionKernel, mode: Mode) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, x: &Tensor, dropout: f64, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = x.shallow_clone();
         for (index, (id, layer)) in self.layers.iter().enumerate() {
             if index > 0 {
@@ -334,7 +334,7 @@ impl Mlp {
 }
 
 /// Means over the nodes of each graph: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, side by side.
-pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: Backend) -> Result<Tensor, ModelError> {
     if batch.real.is_none() && fused::applies(kernel, layers) {
         return Ok(pool::mean_per_graph(layers, &batch.node_pointers)?);
     }

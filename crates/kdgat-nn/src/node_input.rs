@@ -1,14 +1,14 @@
 //! What a model reads of each node: its ID, embedded, beside its continuous features.
 
+use kdgat_graph::{Batch, FeatureSet, NodeScaling};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::ModelError;
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::fused::{self, hashed_input, input};
 use super::id_hash::{HashEmbedding, IdHash};
 use super::parameters::{Init, Scope};
-use kdgat_graph::{Batch, FeatureSet, NodeScaling};
 
 /// How a model reads nodes. The default: the window features, and a row of a table for each ID of the vocabulary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ impl NodeInput {
 
     /// Indices (of a model that hashes: CAN IDs) `[num_nodes]` and features `[num_nodes, node_features]` →
     /// `[num_nodes, columns + node_features]`.
-    pub fn forward(&self, ids: &Tensor, continuous: &Tensor, kernel: AttentionKernel) -> Result<Tensor, ModelError> {
+    pub fn forward(&self, ids: &Tensor, continuous: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
         let embedded = match self {
             Self::Vocabulary(embedding) => {
                 if fused::applies(kernel, &[embedding, continuous]) {

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use kdgat_base::random;
+use kdgat_torch::{draw, resolve_vector_math};
 use tch::{Device, Kind, Tensor};
 
 use super::ModelError;
 use super::fused::step_seed::LayerId;
-use kdgat_base::random;
-use kdgat_torch::{draw, resolve_vector_math};
 
 /// How a new parameter is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::ModelError;
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::layers::Linear;
 use super::parameters::{Init, Scope};
 
@@ -72,14 +72,14 @@ impl QNetwork {
     pub fn features(&self, states: &Tensor) -> Result<Tensor, ModelError> {
         let mut x = states.shallow_clone();
         for (linear, norm) in &self.hidden {
-            x = norm.forward(&linear.forward(&x, AttentionKernel::Auto)?)?.f_relu()?;
+            x = norm.forward(&linear.forward(&x, Backend::Auto)?)?.f_relu()?;
         }
         Ok(x)
     }
 
     /// The value of each action: `[states, inputs]` → `[states, actions]`.
     pub fn forward(&self, states: &Tensor) -> Result<Tensor, ModelError> {
-        self.head.forward(&self.features(states)?, AttentionKernel::Auto)
+        self.head.forward(&self.features(states)?, Backend::Auto)
     }
 
     /// The linear layer from features to values.
@@ -128,11 +128,8 @@ mod tests {
         let mean = x.mean_dim([1i64].as_slice(), true, Kind::Float);
         let variance = (&x - &mean).square().mean_dim([1i64].as_slice(), true, Kind::Float);
         let by_hand = ((&x - mean) / (variance + EPSILON).sqrt()).relu();
-        let first = network.hidden[0]
-            .1
-            .forward(&network.hidden[0].0.forward(&states, AttentionKernel::Auto).unwrap())
-            .unwrap()
-            .relu();
+        let first =
+            network.hidden[0].1.forward(&network.hidden[0].0.forward(&states, Backend::Auto).unwrap()).unwrap().relu();
         assert!(f64::try_from((first - by_hand).abs().max()).unwrap() < 1e-5);
     }
 

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kdgat_graph::padding::Mask;
+use kdgat_torch::checkpoint::checkpoint;
 use tch::{TchError, Tensor};
 
 use super::ModelError;
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::conv::{Conv, EdgeInput};
 use super::fused::Pass;
 use super::fused::step_seed::LayerId;
 use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
-use kdgat_graph::padding::Mask;
-use kdgat_torch::checkpoint::checkpoint;
 
 /// A hidden layer in training: attention, batch norm if there is one, ReLU, and dropout by `layer`'s mask.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +28,7 @@ pub struct Hidden<'a> {
 }
 
 /// `[num_nodes, input]` → `[num_nodes, width]`; of the layer, only `x` is kept for the backward.
-pub fn recomputed(
-    hidden: Hidden,
-    x: &Tensor,
-    edges: &EdgeInput,
-    kernel: AttentionKernel,
-) -> Result<Tensor, ModelError> {
+pub fn recomputed(hidden: Hidden, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
     let Hidden { conv, norm, layer, dropout } = hidden;
     // The backward may run on another thread, where no step's seed is set: the mask is decided here.
     let mask = mask_of(layer, dropout, Mode::Training)?;

@@ -3,10 +3,12 @@
 //! Encoder: ID embedding ‖ continuous features → attention layers → μ, log σ². Decoders: attention layers back to the
 //! continuous features; a linear classifier to the node's ID; an MLP to the set of its successors' IDs.
 
+use kdgat_graph::{Batch, EdgeScaling};
+use kdgat_torch::test_cuda_library;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::description::{MOST_LAYERS, expect_common, expect_sizes};
 use super::fused::fan_out::fan_out;
 use super::fused::step_seed::{self, LayerId};
@@ -20,8 +22,6 @@ pub use super::vgae_layers::{HiddenLayer, last_width, mean_layer, output_layer, 
 pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, distilled_loss, is_one_pass, task_loss};
 use super::vgae_losses::{graph_difficulty, node_errors};
 use super::{Conv, EdgeInput, ModelError};
-use kdgat_graph::{Batch, EdgeScaling};
-use kdgat_torch::test_cuda_library;
 
 /// The architecture: what must be known to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ pub struct VgaeOutput {
     /// `[num_nodes, latent]`: log σ².
     pub log_variance: Tensor,
     /// What the losses of these outputs are computed with.
-    pub kernel: AttentionKernel,
+    pub kernel: Backend,
 }
 
 /// What the encoder gives, and the decoders read.
@@ -119,12 +119,7 @@ pub struct Latent {
 
 impl Latent {
     /// z, μ and log σ², `[num_nodes, latent]` each.
-    pub fn new(
-        latent: &Tensor,
-        mean: Tensor,
-        log_variance: Tensor,
-        kernel: AttentionKernel,
-    ) -> Result<Self, ModelError> {
+    pub fn new(latent: &Tensor, mean: Tensor, log_variance: Tensor, kernel: Backend) -> Result<Self, ModelError> {
         let [for_features, for_ids, for_successors, latent] = fan_out(latent, kernel)?;
         Ok(Self { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden: None })
     }
@@ -134,7 +129,7 @@ impl Latent {
 #[derive(Debug)]
 pub struct Vgae {
     config: VgaeConfig,
-    kernel: AttentionKernel,
+    kernel: Backend,
     input: NodeInput,
     encoder: Vec<HiddenLayer>,
     mean: Linear,
@@ -149,7 +144,7 @@ pub struct Vgae {
 
 impl Vgae {
     /// Builds the model around the tensors that `scope` gives.
-    pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: AttentionKernel) -> Result<Self, ModelError> {
+    pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let (latent, ids) = (config.latent, config.vocabulary_size);
         let input = NodeInput::new(&mut scope, &config.input, ids, config.embedding)?;
@@ -198,7 +193,7 @@ impl Vgae {
     }
 
     /// What its operations, and the losses of its outputs, are computed with.
-    pub fn kernel(&self) -> AttentionKernel {
+    pub fn kernel(&self) -> Backend {
         self.kernel
     }
 
@@ -230,7 +225,7 @@ impl Vgae {
     fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
         let tensors = [mean, log_variance];
         // A run beside a software card is compared with one on that card, number by number.
-        if !fused::applies(AttentionKernel::Auto, &tensors) || test_cuda_library().is_some() {
+        if !fused::applies(Backend::Auto, &tensors) || test_cuda_library().is_some() {
             return reparameterize(mean, log_variance, &mean.f_randn_like()?);
         }
         let seed = step_seed::of_layer(LayerId::new("latent"))?;

@@ -1,13 +1,13 @@
 //! The layers of a VGAE, as its architecture asks for them.
 
+use kdgat_graph::FeatureSet;
 use tch::Tensor;
 
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::layers::{BatchNorm, Linear, Mode, sigmoid};
 use super::parameters::Scope;
 use super::vgae::VgaeConfig;
 use super::{Conv, EdgeInput, ModelError};
-use kdgat_graph::FeatureSet;
 
 /// Heads of the decoder's hidden layers, where the width divides.
 const DECODER_HEADS: i64 = 4;
@@ -46,7 +46,7 @@ impl HiddenLayer {
         &self,
         x: &Tensor,
         edges: &EdgeInput,
-        kernel: AttentionKernel,
+        kernel: Backend,
         dropout: f64,
         mode: Mode,
     ) -> Result<Tensor, ModelError> {
@@ -74,12 +74,7 @@ pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, Mode
 
 /// The continuous features from what the last layer gives: those of the window set lie between 0 and 1, standardised ones
 /// have no bounds.
-pub fn reconstruction(
-    values: Tensor,
-    config: &VgaeConfig,
-    kernel: AttentionKernel,
-    mode: Mode,
-) -> Result<Tensor, ModelError> {
+pub fn reconstruction(values: Tensor, config: &VgaeConfig, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     match config.input.features() {
         FeatureSet::Window => sigmoid(&values, kernel, mode),
         FeatureSet::Rich => Ok(values),

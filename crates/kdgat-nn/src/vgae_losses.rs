@@ -1,17 +1,17 @@
 //! What a VGAE is trained on and what its windows are scored by: the task loss, and the difficulty of a graph.
 
+use kdgat_graph::Batch;
+use kdgat_graph::padding::Mask;
+use kdgat_torch::autocast::widened;
 use tch::Tensor;
 
 use super::ModelError;
-use super::attention::AttentionKernel;
+use super::attention::Backend;
 use super::fused::distillation::Taught;
 use super::fused::{self, score, vgae_loss};
 use super::layers::pool_layers;
 use super::masked;
 use super::vgae::VgaeOutput;
-use kdgat_graph::Batch;
-use kdgat_graph::padding::Mask;
-use kdgat_torch::autocast::widened;
 
 /// The task loss and its parts, each a scalar.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ pub(super) fn node_errors(
     [reconstruction, continuous]: [&Tensor; 2],
     id_logits: &Tensor,
     batch: &Batch,
-    kernel: AttentionKernel,
+    kernel: Backend,
 ) -> Result<NodeErrors, ModelError> {
     let without_gradient = !reconstruction.requires_grad() && !id_logits.requires_grad();
     if without_gradient && fused::applies(kernel, &[reconstruction, id_logits, continuous]) {
@@ -138,11 +138,7 @@ pub(super) fn node_errors(
     Ok(NodeErrors { reconstruction: squared.f_mean_dim([1i64].as_slice(), false, squared.kind())?, id })
 }
 
-pub(super) fn graph_difficulty(
-    errors: &NodeErrors,
-    batch: &Batch,
-    kernel: AttentionKernel,
-) -> Result<Difficulty, ModelError> {
+pub(super) fn graph_difficulty(errors: &NodeErrors, batch: &Batch, kernel: Backend) -> Result<Difficulty, ModelError> {
     let columns = [errors.reconstruction.f_unsqueeze(1)?, errors.id.f_unsqueeze(1)?];
     let means = pool_layers(&columns.each_ref(), batch, kernel)?;
     let (reconstruction, id) = (means.f_select(1, 0)?, means.f_select(1, 1)?);

@@ -1,4 +1,4 @@
-//! What libtorch has and `tch` does not expose. The only `unsafe` code of the crate, and the only C++.
+//! What libtorch has and `tch` does not expose. The only `unsafe` code of the workspace, and the only C++.
 //!
 //! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
 //! several threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in

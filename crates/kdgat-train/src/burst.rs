@@ -1,11 +1,12 @@
 //! Batches on the way from the loader to a step: read, filled up where steps are recorded, and brought to the device.
 
-use super::error::FitError;
-use super::step::StepBatch;
-use crate::memory::{Meter, patiently};
 use kdgat_graph::padding::SizeClass;
 use kdgat_graph::{Batch, StoreError};
 use kdgat_torch::device::Uploader;
+
+use super::error::FitError;
+use super::step::StepBatch;
+use crate::memory::{Meter, retry_on_oom};
 
 /// Batches on the device, in their order.
 pub(super) struct Burst {
@@ -28,7 +29,7 @@ impl Burst {
     ) -> Result<Self, FitError> {
         let read = loaded.take(count).collect::<Result<Vec<_>, _>>()?;
         let meter = Meter::new(uploader.device());
-        let mut upload = |batch: &Batch| patiently(meter, || Ok::<_, FitError>(batch.upload(uploader)?));
+        let mut upload = |batch: &Batch| retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?));
         let mut filled_up = fills_up.then(Vec::new);
         if let Some(filled_up) = &mut filled_up {
             for batch in &read {

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use kdgat_base::files;
+use kdgat_nn::ModelError;
+use kdgat_nn::weights::{self, StateDict};
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::checkpoint_kind::{Content, Kind};
-use kdgat_base::files;
-use kdgat_nn::ModelError;
-use kdgat_nn::weights::{self, StateDict};
 
 const METADATA_KEY: &str = "kdgat";
 const FORMAT_VERSION: u32 = 1;

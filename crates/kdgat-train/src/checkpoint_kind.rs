@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use kdgat_nn::ModelDescription;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::state::Position;
-use kdgat_nn::ModelDescription;
 
 /// The metadata of one kind of checkpoint.
 pub trait Content: DeserializeOwned {

@@ -1,13 +1,14 @@
 //! Why the epoch loop ended early.
 
-use super::checkpoint::CheckpointError;
-use super::logs::LogError;
-use super::objective::ObjectiveError;
-use super::run_directory::RunError;
 use kdgat_base::files;
 use kdgat_graph::StoreError;
 use kdgat_nn::ModelError;
 use kdgat_torch::device::DeviceError;
+
+use super::checkpoint::CheckpointError;
+use super::logs::LogError;
+use super::objective::ObjectiveError;
+use super::run_directory::RunError;
 
 /// Anything that can end the loop early.
 #[derive(Debug, thiserror::Error)]

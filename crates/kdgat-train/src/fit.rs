@@ -43,7 +43,7 @@ use super::timeline::{TIMELINE, Timeline};
 use super::trainable::Trainable;
 use super::validation;
 use crate::interrupt;
-use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, patiently};
+use crate::memory::{self, Activity, Meter, MicroBatch, Sampler, retry_on_oom};
 use kdgat_base::random::{self, Purpose};
 use kdgat_graph::{Batch, Loader};
 use kdgat_torch::device::{self, Uploader};
@@ -87,7 +87,7 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
     let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
     let _threads = options
-        .loops_are_ours
+        .uses_own_threads
         .then(|| own_threads(fit.trainable, options.adam.kernel, options.device, options.precision));
     let metrics = &fit.run.file(METRICS);
     fit.console.begin(&LoopFacts { device: options.device, patience: options.patience, metrics });
@@ -157,16 +157,16 @@ impl LoopState {
         let parts = fit.objective.parts();
         let meter = Meter::new(options.device);
         let uploader = Uploader::new(options.device)?;
-        let mut optimizer = patiently(meter, || Adam::new(fit.trainable, options.adam))?;
-        let mut runner = patiently(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
+        let mut optimizer = retry_on_oom(meter, || Adam::new(fit.trainable, options.adam))?;
+        let mut runner = retry_on_oom(meter, || StepRunner::new(fit.trainable, options.device, options.precision))?;
         let zeros = || Ok::<_, FitError>(Tensor::f_zeros([1 + parts.len() as i64], (Kind::Double, options.device))?);
-        let mut sums = patiently(meter, zeros)?;
+        let mut sums = retry_on_oom(meter, zeros)?;
         let loss_scale = LossScale::of(options.precision);
         let micro_batch = options.micro_batch_graphs.map_or_else(MicroBatch::default, MicroBatch::at_most);
         let mut position =
             Position { identity: options.identity.clone(), loss_scale, micro_batch, ..Position::default() };
         if resume && fit.run.file(LAST).exists() {
-            position = patiently(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
+            position = retry_on_oom(meter, || last_state::restore(fit, options, &mut optimizer, &mut sums))?;
         }
         runner.begin_with(position.micro_batch.clone());
         let (epoch, step) = (position.epoch, position.step);
@@ -275,7 +275,7 @@ impl LoopState {
         };
         let Fit { objective, trainable, console, .. } = fit;
         let losses = self.runner.gradients(*objective, trainable, step_batch, step_options, console)?;
-        self.sums = patiently(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
+        self.sums = retry_on_oom(self.meter, || validation::add(&self.sums, &losses, batch.num_graphs()))?;
 
         let mut norm = None;
         let computed = Instant::now();
@@ -326,7 +326,7 @@ impl LoopState {
                 return Ok(None);
             }
         }
-        let norm = patiently(self.meter, || self.optimizer.step(fit.trainable, lr))?;
+        let norm = retry_on_oom(self.meter, || self.optimizer.step(fit.trainable, lr))?;
         Ok(Some(norm))
     }
 
@@ -395,14 +395,14 @@ impl LoopState {
         self.logs.epoch(&row, metrics.epoch)?;
         let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
         if improved {
-            patiently(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
+            retry_on_oom(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
             self.best = Some(metrics.clone());
         }
         fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.status());
         self.last = Some(metrics);
         self.position.epoch += 1;
         (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
-        patiently(self.meter, || {
+        retry_on_oom(self.meter, || {
             let _ = self.sums.f_zero_()?;
             Ok::<_, FitError>(())
         })?;
@@ -419,13 +419,13 @@ impl LoopState {
     /// good one.
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
-        if let Some(name) = patiently(self.meter, || fit.trainable.not_finite())? {
+        if let Some(name) = retry_on_oom(self.meter, || fit.trainable.not_finite())? {
             return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
         }
         // The state counts these rows: it must not reach the disk before them.
         self.logs.sync()?;
         let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
-        patiently(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
+        retry_on_oom(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
     }
 
     /// What is not finite any more, where in the run.

@@ -1,5 +1,7 @@
 //! `last/`: everything that is needed to go on with a run.
 
+use kdgat_nn::ModelError;
+use kdgat_nn::weights::StateDict;
 use tch::Tensor;
 
 use super::checkpoint;
@@ -8,8 +10,6 @@ use super::fit::{Fit, FitOptions, LAST};
 use super::optimizer::Adam;
 use super::run_directory::RunError;
 use super::state::Position;
-use kdgat_nn::ModelError;
-use kdgat_nn::weights::StateDict;
 
 /// Writes the state of the loop: one file, so that it is from one moment.
 pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Position) -> Result<(), FitError> {

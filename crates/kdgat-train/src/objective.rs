@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::ops::Range;
 
+use kdgat_graph::{Batch, StoreError};
+use kdgat_nn::ModelError;
+use kdgat_torch::device::DeviceError;
 use tch::{TchError, Tensor};
 
 use super::logs::LogError;
 use super::timeline::Span;
-use kdgat_graph::{Batch, StoreError};
-use kdgat_nn::ModelError;
-use kdgat_torch::device::DeviceError;
 
 /// Error of an objective or of a plan of batches. Both belong to rooms above this one (a teacher, a curriculum), which
 /// convert their own errors and say who has to act.

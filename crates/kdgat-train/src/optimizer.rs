@@ -1,13 +1,13 @@
 //! Adam (Kingma & Ba 2015) with coupled weight decay, on the flat parameters, and gradient clipping.
 
+use kdgat_nn::ModelError;
+use kdgat_nn::attention::Backend;
+use kdgat_torch::allocator::{self, Phase};
 use tch::{Device, Kind, Tensor};
 
 use super::fused_adam::{self, Update};
 use super::trainable::Trainable;
-use crate::memory::{Meter, patiently};
-use kdgat_nn::ModelError;
-use kdgat_nn::attention::AttentionKernel;
-use kdgat_torch::allocator::{self, Phase};
+use crate::memory::{Meter, retry_on_oom};
 
 const BETA_FIRST: f64 = 0.9;
 const BETA_SECOND: f64 = 0.999;
@@ -23,7 +23,7 @@ pub struct AdamOptions {
     /// Keep the state in host memory and compute the update there.
     pub offload: bool,
     /// One pass in Rust where it can be (on the CPU), or, with `Composed`, torch's operations.
-    pub kernel: AttentionKernel,
+    pub kernel: Backend,
 }
 
 /// Adam's state: two flat tensors of the parameters' length.
@@ -51,11 +51,11 @@ impl Adam {
     /// Returns the gradient's norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
-        if self.options.kernel != AttentionKernel::Composed && trainable.values.device() == Device::Cpu {
+        if self.options.kernel != Backend::Composed && trainable.values.device() == Device::Cpu {
             return self.fused_step(trainable, lr);
         }
         let norm = tch::no_grad(|| self.step_without_graph(trainable, lr))?;
-        patiently(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
+        retry_on_oom(Meter::new(trainable.values.device()), || Ok::<_, ModelError>(trainable.zero_gradients()?))?;
         Ok(norm)
     }
 

@@ -35,7 +35,7 @@ pub struct FitOptions {
     /// Type of mixed precision; `None` computes in f32.
     pub precision: Option<Kind>,
     /// Whether the fused kernels leave libtorch no operation on all nodes or edges: then the loops may have threads of their own.
-    pub loops_are_ours: bool,
+    pub uses_own_threads: bool,
     /// Whether steps are recorded as CUDA graphs and replayed.
     pub records_steps: bool,
     /// Batches between two releases of a GPU's kept memory; 0 never releases.

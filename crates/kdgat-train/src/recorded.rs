@@ -12,6 +12,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kdgat_graph::Batch;
+use kdgat_graph::padding::SizeClass;
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::device::{DeviceError, Recording, RecordingError, RecordingPool};
 use parking_lot::{Mutex, MutexGuard};
 use tch::{Kind, TchError, Tensor};
 
@@ -20,10 +24,6 @@ use super::objective::{Objective, Part};
 use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
 use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
-use kdgat_graph::Batch;
-use kdgat_graph::padding::SizeClass;
-use kdgat_torch::allocator::{self, Phase};
-use kdgat_torch::device::{DeviceError, Recording, RecordingError, RecordingPool};
 
 /// Sizes that are recorded at most. A run of shuffled batches has a handful.
 const MOST_RECORDINGS: usize = 32;

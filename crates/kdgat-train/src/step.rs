@@ -8,6 +8,13 @@
 
 use std::sync::Arc;
 
+use kdgat_base::random;
+use kdgat_graph::Batch;
+use kdgat_nn::fused::step_seed;
+use kdgat_nn::parameters::Role;
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::autocast::Autocast;
+use kdgat_torch::{self as torch, view};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::console::Console;
@@ -16,13 +23,6 @@ use super::objective::{Losses, Objective, Part};
 use super::recorded::{SharedRecordings, Step};
 use super::trainable::Trainable;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
-use kdgat_base::random;
-use kdgat_graph::Batch;
-use kdgat_nn::fused::step_seed;
-use kdgat_nn::parameters::Role;
-use kdgat_torch::allocator::{self, Phase};
-use kdgat_torch::autocast::Autocast;
-use kdgat_torch::{self as torch, view};
 
 /// What one batch is worth to a step.
 #[derive(Clone, Copy, Debug)]
@@ -332,7 +332,7 @@ impl StepRunner {
 
     fn note_state(&mut self, trainable: &Trainable, options: StepOptions) -> Result<(), FitError> {
         let meter = self.meter;
-        crate::memory::patiently(meter, || {
+        crate::memory::retry_on_oom(meter, || {
             for (copy, buffer) in self.buffers.iter_mut().zip(buffers_of(trainable)) {
                 view::copy_values(copy, buffer)?;
             }
@@ -340,7 +340,7 @@ impl StepRunner {
         })?;
         if options.accumulates {
             let _phase = allocator::enter_phase(Phase::Gradients);
-            let copy = crate::memory::patiently(meter, || Ok::<_, FitError>(trainable.gradients.f_detach_copy()?))?;
+            let copy = crate::memory::retry_on_oom(meter, || Ok::<_, FitError>(trainable.gradients.f_detach_copy()?))?;
             self.gradients_before = Some(copy);
         } else {
             self.gradients_before = None;
@@ -349,7 +349,7 @@ impl StepRunner {
     }
 
     pub(super) fn put_back(&self, trainable: &mut Trainable, options: StepOptions) -> Result<(), FitError> {
-        crate::memory::patiently(self.meter, || {
+        crate::memory::retry_on_oom(self.meter, || {
             self.restore_buffers(trainable)?;
             match &self.gradients_before {
                 Some(gradients) if options.accumulates => {

@@ -3,14 +3,14 @@
 //! With all parameters side by side, clipping, the optimiser's step and zeroing the gradients are a few operations on
 //! one tensor instead of a few on each.
 
-use tch::{Device, Kind, TchError, Tensor};
-
-use crate::memory::{Meter, patiently};
 use kdgat_nn::parameters::{NamedTensor, Role};
 use kdgat_nn::weights::StateDict;
 use kdgat_nn::{ModelError, weights};
 use kdgat_torch as torch;
 use kdgat_torch::allocator::{self, Phase};
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::memory::{Meter, retry_on_oom};
 
 /// Parameters, buffers, and where their values and gradients lie.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Trainable {
         let flat = |phase| {
             let _phase = allocator::enter_phase(phase);
             let zeros = || Ok::<_, ModelError>(Tensor::f_zeros([total as i64], (Kind::Float, device))?);
-            patiently(Meter::new(device), zeros)
+            retry_on_oom(Meter::new(device), zeros)
         };
         let (values, gradients) = (flat(Phase::Parameters)?, flat(Phase::Gradients)?);
         for named in tensors.iter().filter(|named| named.role == Role::Buffer) {

@@ -1,12 +1,12 @@
 //! The losses of the validation graphs, in evaluation mode.
 
+use kdgat_torch::device::Uploader;
 use tch::{Kind, Tensor};
 
 use super::error::FitError;
 use super::fit::{Fit, FitOptions};
 use super::step::StepRunner;
-use crate::memory::{self, Activity, Meter, patiently};
-use kdgat_torch::device::Uploader;
+use crate::memory::{self, Activity, Meter, retry_on_oom};
 
 /// Means over the validation graphs of the total loss and its parts.
 pub(super) fn losses(
@@ -24,14 +24,14 @@ pub(super) fn losses(
     }
     let meter = Meter::new(options.device);
     let zeros = || Ok::<_, FitError>(Tensor::f_zeros([columns as i64], (Kind::Double, options.device))?);
-    let mut sums = patiently(meter, zeros)?;
+    let mut sums = retry_on_oom(meter, zeros)?;
     for batch in fit.validation_loader.epoch(batches, 0) {
         let batch = batch?;
-        let batch = patiently(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
+        let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
         fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         let losses = runner.validation(fit.objective, &batch, fit.console)?;
-        sums = patiently(meter, || add(&sums, &losses, batch.num_graphs()))?;
+        sums = retry_on_oom(meter, || add(&sums, &losses, batch.num_graphs()))?;
     }
     Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
 }

@@ -7,7 +7,7 @@ use crate::distill::hints::Hints;
 use crate::distill::losses::{LatentComparison, Projection, VgaeKd, VgaeWeights};
 use crate::distill::{TargetName, TargetRows};
 use crate::graph::Batch;
-use crate::nn::attention::AttentionKernel;
+use crate::nn::attention::Backend;
 use crate::nn::vgae::{Mode, VgaeLoss, task_loss};
 use crate::nn::{ModelError, Vgae, VgaeOutput};
 use crate::torch::rows::Rows;
@@ -95,7 +95,7 @@ struct Distilled {
 /// The losses of a student whose z is compared with the teacher's while it is decoded, and gradients are taken.
 fn distil(
     distillation: &VgaeDistillation,
-    latent: (&Tensor, AttentionKernel),
+    latent: (&Tensor, Backend),
     (targets, batch): (&TargetRows, &Batch),
     decode: impl FnOnce() -> Result<VgaeOutput, ModelError>,
     backward: Backward,

@@ -122,7 +122,7 @@ fn header(fields: &Fields) -> Option<Columns> {
 }
 
 /// The columns that a header lacks, for people; `None` if it lacks none, or if the line is no header.
-pub(super) fn lacking_columns(line: &[u8]) -> Option<String> {
+pub(super) fn missing_columns(line: &[u8]) -> Option<String> {
     let fields = Fields::split(line, b',');
     if !matches!(header(&fields)?, Columns::Lacking) {
         return None;
@@ -132,9 +132,9 @@ pub(super) fn lacking_columns(line: &[u8]) -> Option<String> {
         fields.get().iter().any(is_known)
     };
     let needed: [&[&str]; 3] = [&TIMESTAMP_NAMES, &ID_NAMES, &DATA_NAMES];
-    let lacking = needed.into_iter().filter(|known| !is_there(known));
+    let missing = needed.into_iter().filter(|known| !is_there(known));
     let describe = |known: &[&str]| format!("{} (or {})", known[0], known[1..].join(", "));
-    Some(lacking.map(describe).collect::<Vec<_>>().join(" and "))
+    Some(missing.map(describe).collect::<Vec<_>>().join(" and "))
 }
 
 /// What a header without a label column says that has columns of other names: one of them may be it. `None` for any other line.
@@ -228,11 +228,11 @@ mod tests {
     fn a_header_without_an_id_reads_no_row() {
         let rows = rows_of::<CanTrainAndTest>(&["timestamp,data_field,attack", "1.0,00,0"]);
         assert_eq!(rows, [Row::Rejected(RejectReason::HeaderLacksColumn); 2]);
-        let lacking = |header: &str| lacking_columns(header.as_bytes());
-        assert_eq!(lacking("timestamp,data_field,attack").unwrap(), "arbitration_id (or can_id, id, arbitration id)");
-        assert_eq!(lacking("Payload").unwrap().matches("(or ").count(), 2);
-        assert_eq!(lacking("1.0,123,00,0"), None);
-        assert_eq!(lacking("id,data,time"), None);
+        let missing = |header: &str| missing_columns(header.as_bytes());
+        assert_eq!(missing("timestamp,data_field,attack").unwrap(), "arbitration_id (or can_id, id, arbitration id)");
+        assert_eq!(missing("Payload").unwrap().matches("(or ").count(), 2);
+        assert_eq!(missing("1.0,123,00,0"), None);
+        assert_eq!(missing("id,data,time"), None);
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub fn known_formats() -> String {
 pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     let head = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
     // A header of known names says more than that no format fits.
-    let lacking = can_train_and_test::lacking_columns(first_line);
-    let reason = match lacking {
+    let missing = can_train_and_test::missing_columns(first_line);
+    let reason = match missing {
         Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
         None if candump_ascii::lacks_times(first_line) => {
             ", which is candump's output without times: record with `candump -L can0` or `candump -ta can0`".to_owned()
@@ -47,8 +47,8 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     let header = report.rejected.get(&RejectReason::HeaderLacksColumn).and_then(|found| found.first.first());
     // Of a long header the last names are not known here.
     let header = header.filter(|header| header.text.chars().count() < TEXT_KEPT);
-    let lacking = header.and_then(|header| can_train_and_test::lacking_columns(header.text.as_bytes()));
-    let advice = match lacking {
+    let missing = header.and_then(|header| can_train_and_test::missing_columns(header.text.as_bytes()));
+    let advice = match missing {
         Some(columns) => format!("the header needs a column {columns}"),
         None if place_of(most).is_some_and(|place| candump_ascii::lacks_times(place.text.as_bytes())) => {
             "candump wrote these rows without times: record with `candump -L can0` or `candump -ta can0`".to_owned()

@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
+use kdgat_torch::allocator;
+use kdgat_torch::device::{self, StreamGuard};
 use tch::{Device, Kind, Tensor};
 
 use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
 use crate::order::Stream;
 use crate::targets::Targets;
-use kdgat_torch::allocator;
-use kdgat_torch::device::{self, StreamGuard};
 
 /// The host's processor.
 #[derive(Debug, Default)]

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use kdgat_torch::device::{self, DeviceError, Event, PinnedBlock, StreamGuard};
 use tch::{Device, Kind, Tensor};
 
 use super::{Accelerator, AcceleratorError, HostBlock, MemoryState};
 use crate::order::Stream;
 use crate::targets::Targets;
-use kdgat_torch::device::{self, DeviceError, Event, PinnedBlock, StreamGuard};
 
 /// A CUDA device.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 mod cpu;
 mod cuda;
 
+use kdgat_torch::device::{DeviceError, StreamGuard};
 use tch::{Device, TchError, Tensor};
 
 use super::order::Stream;
 use super::targets::Targets;
-use kdgat_torch::device::{DeviceError, StreamGuard};
 
 pub use cpu::Cpu;
 pub use cuda::Cuda;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use kdgat_base::files;
 use tch::TchError;
 
 use crate::targets::TargetName;
-use kdgat_base::files;
 
 /// Why a cache cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -19,8 +19,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{CacheError, CacheKey, RecordLayout};
 use kdgat_base::files::Partial;
+
+use super::{CacheError, CacheKey, RecordLayout};
 
 const MAGIC: &[u8; 8] = b"KDGATTGT";
 const VERSION: u32 = 1;

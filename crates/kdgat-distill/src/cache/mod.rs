@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use crate::targets::{TargetRows, Targets};
-use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_train::memory::{Meter, is_out_of_memory, patiently};
 
 use error::reason;
 use file::CacheFile;
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use memory::Memory;
 use places::BLOCK_GRAPHS;
 use reader::{Found, Reader};
@@ -231,12 +231,12 @@ impl TargetCache {
             used.filter(|&graph| other.graphs[graph] & FILLED != 0).map(|graph| graph as u64).collect();
         let before = self.remaining;
         for graphs in used.chunks(GRAPHS) {
-            let (mut rows, missing) = patiently(Meter::new(Device::Cpu), || other.lookup(graphs))?;
+            let (mut rows, missing) = retry_on_oom(Meter::new(Device::Cpu), || other.lookup(graphs))?;
             if !missing.is_empty() {
                 // Damaged ones: the rows of the others alone.
                 let whole = (0..graphs.len()).filter(|position| !missing.contains(position));
                 let whole: Vec<u64> = whole.map(|position| graphs[position]).collect();
-                rows = patiently(Meter::new(Device::Cpu), || other.lookup(&whole))?.0;
+                rows = retry_on_oom(Meter::new(Device::Cpu), || other.lookup(&whole))?.0;
             }
             self.insert_rows(&rows);
         }
@@ -253,7 +253,7 @@ impl TargetCache {
                 return self.stop_writing(&error);
             }
             let written = match &mut self.storage {
-                Storage::Memory(memory) => patiently(Meter::new(Device::Cpu), || {
+                Storage::Memory(memory) => retry_on_oom(Meter::new(Device::Cpu), || {
                     Ok::<_, CacheError>(memory.put(graph as usize, &self.record)?)
                 }),
                 // Another process was first: its record stays, so that a graph's targets do not change any more.

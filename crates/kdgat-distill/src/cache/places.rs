@@ -1,10 +1,10 @@
 //! Places for the records of a batch's graphs, which several threads fill at once.
 
+use kdgat_torch::parallel::Parts;
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use crate::targets::Per;
-use kdgat_torch::parallel::Parts;
-use kdgat_torch::view;
 
 use super::records::{CHECKSUM_BYTES, RecordLayout, checksum};
 

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
+use kdgat_torch::rows::{Blocks, Pieces, Place, Rows};
+use kdgat_torch::view;
 use tch::{Device, Kind, Tensor};
 
 use crate::targets::{Per, TargetLayout, TargetRows, Targets};
-use kdgat_torch::rows::{Blocks, Pieces, Place, Rows};
-use kdgat_torch::view;
 
 use super::places::{Places, rows_before};
 use super::{CacheError, Precision};

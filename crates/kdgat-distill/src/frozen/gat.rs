@@ -1,13 +1,14 @@
 //! A GAT classifier as teacher: its logits, and what its layers gave where hints are asked for.
 
-use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
-use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
-use crate::targets::{TargetLayout, TargetName};
 use kdgat_graph::Batch;
-use kdgat_nn::attention::AttentionKernel;
+use kdgat_nn::attention::Backend;
 use kdgat_nn::gat::{self, CLASSES, GatConfig};
 use kdgat_nn::layers::{Mode, NodeInput, pool_layers};
 use kdgat_nn::{EdgeInput, Scope};
+
+use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, state_at};
+use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::targets::{TargetLayout, TargetName};
 use tch::Tensor;
 
 /// A GAT that is never trained again.
@@ -18,13 +19,13 @@ use tch::Tensor;
 pub struct FrozenGat {
     config: GatConfig,
     indices: NodeIndices,
-    kernel: AttentionKernel,
+    kernel: Backend,
     asked: Asked,
 }
 
 impl FrozenGat {
     /// A teacher of this architecture.
-    pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel, asked: Asked) -> Self {
+    pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: Backend, asked: Asked) -> Self {
         Self { config, indices: NodeIndices::new(vocabulary), kernel, asked }
     }
 

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{TEACHER_WEIGHTS, weight_file};
-use crate::Weights;
-use crate::registry::{Registered, RegistryError};
 use kdgat_graph::Vocabulary;
 use kdgat_nn::weights::StateDict;
 use kdgat_nn::{Architecture, ModelDescription};
 use kdgat_train::checkpoint;
+
+use super::{TEACHER_WEIGHTS, weight_file};
+use crate::Weights;
+use crate::registry::{Registered, RegistryError};
 
 /// Everything that is needed to build it.
 #[derive(Debug)]

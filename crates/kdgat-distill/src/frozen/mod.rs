@@ -10,18 +10,18 @@ mod weight_file;
 
 use std::sync::Arc;
 
+use kdgat_graph::edge_list::{EdgeList, from_edge_list};
+use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
+use kdgat_nn::attention::Backend;
+use kdgat_nn::parameters::{Init, Role, TensorSource};
+use kdgat_nn::{Architecture, Conv, InputConfig};
+use kdgat_torch::device::Uploader;
 use parking_lot::Mutex;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::model::{FrozenModel, ModelError, WeightViews};
 use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
-use kdgat_graph::edge_list::{EdgeList, from_edge_list};
-use kdgat_graph::{Batch, EDGE_FEATURES, FeatureSet, Vocabulary};
-use kdgat_nn::attention::AttentionKernel;
-use kdgat_nn::parameters::{Init, Role, TensorSource};
-use kdgat_nn::{Architecture, Conv, InputConfig};
-use kdgat_torch::device::Uploader;
 
 pub use gat::FrozenGat;
 pub use loaded::LoadedModel;
@@ -144,7 +144,7 @@ fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, kdgat_nn::Model
 pub fn model(
     architecture: Architecture,
     vocabulary: TeacherVocabulary,
-    kernel: AttentionKernel,
+    kernel: Backend,
     asked: Asked,
 ) -> Box<dyn FrozenModel> {
     match architecture {
@@ -196,7 +196,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
     let features = architecture.input().features();
     let batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
     let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
-    let model = model(architecture, vocabulary, AttentionKernel::Auto, Asked::Outputs);
+    let model = model(architecture, vocabulary, Backend::Auto, Asked::Outputs);
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
     let (first, second) = (running.targets()?, running.targets()?);

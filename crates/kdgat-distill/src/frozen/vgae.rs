@@ -1,14 +1,15 @@
 //! A VGAE as teacher: μ and the reconstruction from it, and the hidden layer before μ where hints are asked for. The decoders
 //! that no target needs are never loaded.
 
-use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
-use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
-use crate::targets::{TargetLayout, TargetName};
 use kdgat_graph::Batch;
-use kdgat_nn::attention::AttentionKernel;
+use kdgat_nn::attention::Backend;
 use kdgat_nn::layers::NodeInput;
 use kdgat_nn::vgae::{self, HiddenLayer, Mode, VgaeConfig};
 use kdgat_nn::{EdgeInput, Scope};
+
+use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_tensors, norm_tensors, state_at};
+use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
+use crate::targets::{TargetLayout, TargetName};
 
 /// Its sequential parts, in order. Where hints are asked for, the hidden layer comes along behind all else from the latent
 /// on.
@@ -31,14 +32,14 @@ enum Part {
 pub struct FrozenVgae {
     config: VgaeConfig,
     indices: NodeIndices,
-    kernel: AttentionKernel,
+    kernel: Backend,
     asked: Asked,
     parts: Vec<Part>,
 }
 
 impl FrozenVgae {
     /// A teacher of this architecture.
-    pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: AttentionKernel, asked: Asked) -> Self {
+    pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: Backend, asked: Asked) -> Self {
         let mut parts = vec![Part::Input];
         parts.extend((0..config.encoder_widths().len()).map(Part::Encoder));
         parts.push(Part::Latent);

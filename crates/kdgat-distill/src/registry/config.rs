@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use kdgat_graph::ForeignIds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{RegistryError, file_error};
-use kdgat_graph::ForeignIds;
 
 /// Version of `config.json`.
 pub const FORMAT_VERSION: u32 = 1;

@@ -11,10 +11,11 @@ mod place;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::weights::{Weights, WeightsError};
 use kdgat_base::files;
-use kdgat_base::nearest::nearest;
+use kdgat_base::nearest;
 use kdgat_base::shell;
+
+use crate::weights::{Weights, WeightsError};
 
 pub use config::{FORMAT_VERSION, TeacherConfig, TrainedOn};
 

@@ -12,10 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use kdgat_base::files;
 use tempfile::TempDir;
 
 use super::{RegistryError, file_error, sync};
-use kdgat_base::files;
 
 const LOCK: &str = ".lock";
 const PARTIAL: &str = ".partial";

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use kdgat_graph::Batch;
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
+use kdgat_train::timeline::Work;
 use tch::Tensor;
 
 use crate::accelerator::{Accelerator, AcceleratorError, HostBlock};
@@ -10,9 +13,6 @@ use crate::order::{Stream, Streams};
 use crate::targets::Targets;
 use crate::teacher::TeacherError;
 use crate::visit::{Machine, Part};
-use kdgat_graph::Batch;
-use kdgat_train::memory::{Meter, is_out_of_memory, patiently};
-use kdgat_train::timeline::Work;
 
 use super::Timings;
 use super::block::{self, Layer};
@@ -141,7 +141,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
     fn allocate(&mut self, bytes: usize) -> Result<Slot, TeacherError> {
         let memory = match self.in_place {
             true => self.host()?.shallow_clone(),
-            false => patiently(Meter::new(self.accelerator.device()), || {
+            false => retry_on_oom(Meter::new(self.accelerator.device()), || {
                 Ok::<_, TeacherError>(self.accelerator.allocate(bytes)?)
             })?,
         };
@@ -174,7 +174,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
         let device = accelerator.device();
         let start = accelerator.record(Stream::Teacher)?;
         if !job.on_device {
-            job.batch = patiently(Meter::new(device), || Ok::<_, TeacherError>(job.batch.to_device(device)?))?;
+            job.batch = retry_on_oom(Meter::new(device), || Ok::<_, TeacherError>(job.batch.to_device(device)?))?;
             job.on_device = true;
         }
         match part {
@@ -182,7 +182,7 @@ impl<A: Accelerator> Machine for Carrier<A> {
             Part::Layer(layer) => {
                 let state = std::mem::take(&mut job.state);
                 let again = || state.iter().map(tch::Tensor::shallow_clone).collect();
-                job.state = patiently(Meter::new(device), || {
+                job.state = retry_on_oom(Meter::new(device), || {
                     Ok::<_, TeacherError>(model.forward_layer(layer, &slot.views, &job.batch, again())?)
                 })?;
                 let bytes = state_bytes(&job.state);
@@ -226,17 +226,17 @@ fn forward_whole(
     batch: &Batch,
     device: tch::Device,
 ) -> Result<Targets, TeacherError> {
-    let whole = patiently(Meter::new(device), || Ok::<_, TeacherError>(model.forward(views, batch)?));
+    let whole = retry_on_oom(Meter::new(device), || Ok::<_, TeacherError>(model.forward(views, batch)?));
     match whole {
         Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
             let middle = batch.num_graphs() / 2;
             let half = |graphs: std::ops::Range<usize>| {
                 let graphs: Vec<usize> = graphs.collect();
-                let graphs = patiently(Meter::new(device), || Ok::<_, TeacherError>(batch.select_graphs(&graphs)?))?;
+                let graphs = retry_on_oom(Meter::new(device), || Ok::<_, TeacherError>(batch.select_graphs(&graphs)?))?;
                 forward_whole(model, views, &graphs, device)
             };
             let (first, second) = (half(0..middle)?, half(middle..batch.num_graphs())?);
-            patiently(Meter::new(device), || {
+            retry_on_oom(Meter::new(device), || {
                 let both = first.tensors.iter().zip(&second.tensors);
                 let joined = both.map(|((name, first), (_, second))| Ok((*name, Tensor::f_cat(&[first, second], 0)?)));
                 Ok(Targets { tensors: joined.collect::<Result<_, tch::TchError>>()? })

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kdgat_graph::Batch;
+use kdgat_train::memory::{Meter, retry_on_oom};
 use tch::Device;
 
 use crate::accelerator::Accelerator;
@@ -10,8 +12,6 @@ use crate::cache::{HostRows, Precision, TargetCache, check_repetition, rounded};
 use crate::order::Stream;
 use crate::shuttle::Ready;
 use crate::targets::Targets;
-use kdgat_graph::Batch;
-use kdgat_train::memory::{Meter, patiently};
 
 use super::TeacherError;
 use super::report::Shared;
@@ -123,7 +123,7 @@ impl<'a> Answers<'a> {
             (None, _) if self.precision == Precision::F32 => ready,
             (cache, _) => {
                 let precision = self.precision;
-                let targets = patiently(Meter::new(accelerator.device()), || {
+                let targets = retry_on_oom(Meter::new(accelerator.device()), || {
                     Ok::<_, TeacherError>(rounded(ready.targets.shallow_clone(), precision)?)
                 })?;
                 if cache.is_some() {
@@ -153,7 +153,7 @@ impl<'a> Answers<'a> {
         for keep in self.keep {
             match keep {
                 Keep::Targets(graphs, targets) => {
-                    patiently(Meter::new(Device::Cpu), || Ok::<_, TeacherError>(cache.insert(&graphs, &targets)?))?
+                    retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, TeacherError>(cache.insert(&graphs, &targets)?))?
                 }
                 Keep::Rows(rows) => cache.insert_rows(&rows),
             }
@@ -169,7 +169,9 @@ impl<'a> Answers<'a> {
             let pairs = in_batch.tensors.iter().zip(&alone.tensors);
             let tensors = pairs.map(|(whole, (_, alone))| first(whole, alone)).collect::<Result<_, TeacherError>>()?;
             let in_batch = Targets { tensors };
-            patiently(Meter::new(Device::Cpu), || Ok::<_, TeacherError>(check_repetition(&in_batch, alone, again)?))??;
+            retry_on_oom(Meter::new(Device::Cpu), || {
+                Ok::<_, TeacherError>(check_repetition(&in_batch, alone, again)?)
+            })??;
         }
         self.gate.clear();
         Ok(())
@@ -205,7 +207,7 @@ impl<'a> Answers<'a> {
 }
 
 fn select(batch: &Batch, positions: &[usize]) -> Result<Batch, TeacherError> {
-    patiently(Meter::new(batch.continuous.device()), || Ok(batch.select_graphs(positions)?))
+    retry_on_oom(Meter::new(batch.continuous.device()), || Ok(batch.select_graphs(positions)?))
 }
 
 /// Cached rows with the live ones in their places.
@@ -218,7 +220,7 @@ fn merge(
     keep: &mut Vec<Keep>,
 ) -> Result<HostRows, TeacherError> {
     let computed: Vec<u64> = missing.iter().map(|&position| graphs[position]).collect();
-    let live = patiently(Meter::new(Device::Cpu), || {
+    let live = retry_on_oom(Meter::new(Device::Cpu), || {
         Ok::<_, TeacherError>(HostRows::from_targets(cache.layout(), &computed, &live)?)
     })?;
     for (number, &position) in missing.iter().enumerate() {
@@ -230,6 +232,6 @@ fn merge(
 
 fn on_device<A: Accelerator>(accelerator: &mut A, rows: &HostRows) -> Result<Ready<A::Event>, TeacherError> {
     let device: Device = accelerator.device();
-    let targets = patiently(Meter::new(device), || Ok::<_, TeacherError>(rows.to_targets(device)?))?;
+    let targets = retry_on_oom(Meter::new(device), || Ok::<_, TeacherError>(rows.to_targets(device)?))?;
     Ok(Ready { targets, events: vec![accelerator.record(Stream::Teacher)?] })
 }

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use kdgat_base::files;
+use kdgat_train::memory::is_out_of_memory;
+use kdgat_train::objective::ObjectiveError;
 use tch::TchError;
 
 use crate::accelerator::AcceleratorError;
 use crate::cache::{CacheError, GateError};
 use crate::model::ModelError;
 use crate::weights::WeightsError;
-use kdgat_base::files;
-use kdgat_train::memory::is_out_of_memory;
-use kdgat_train::objective::ObjectiveError;
 
 /// Why there are no targets.
 #[derive(Debug, thiserror::Error)]

@@ -34,7 +34,7 @@ use tch::Device;
 use kdgat_graph::Batch;
 use kdgat_torch::allocator::{self, Phase};
 use kdgat_torch::resolve_vector_math;
-use kdgat_train::memory::{Meter, is_out_of_memory, patiently};
+use kdgat_train::memory::{Meter, is_out_of_memory, retry_on_oom};
 use kdgat_train::timeline::Span;
 
 use super::accelerator::{Accelerator, AcceleratorError, Cpu, Cuda};
@@ -207,7 +207,7 @@ impl Teacher {
     /// After an error the thread has ended, and every later call fails with the same cause.
     pub fn targets(&mut self) -> Result<Targets, TeacherError> {
         let rows = self.target_rows()?;
-        patiently(Meter::new(Device::Cpu), || Ok(rows.gathered()?))
+        retry_on_oom(Meter::new(Device::Cpu), || Ok(rows.gathered()?))
     }
 
     /// As [`Self::targets`]; what is kept in memory is not copied.
@@ -253,11 +253,11 @@ impl Teacher {
             return Ok(Some(rows));
         }
         let (rows, missing) =
-            patiently(meter, || Ok::<_, TeacherError>(cache.lock().lookup(batch.graph_index.as_slice())?))?;
+            retry_on_oom(meter, || Ok::<_, TeacherError>(cache.lock().lookup(batch.graph_index.as_slice())?))?;
         if !missing.is_empty() {
             return Ok(None);
         }
-        let targets = patiently(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?.into_rows()))?;
+        let targets = retry_on_oom(meter, || Ok::<_, TeacherError>(rows.to_targets(Device::Cpu)?.into_rows()))?;
         self.shared.note_batch(batch.num_graphs() as u64, 0);
         Ok(Some(targets))
     }

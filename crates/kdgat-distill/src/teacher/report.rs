@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use kdgat_train::timeline::Span;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheSummary;
 use crate::shuttle::Timings;
-use kdgat_train::timeline::Span;
 
 /// What happened since the report before: the teacher's columns of `steps.csv`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use kdgat_graph::Batch;
+use kdgat_torch::allocator::{self, Phase};
+use kdgat_torch::parallel::end_idle_threads;
 use parking_lot::Mutex;
 
 use crate::accelerator::{Accelerator, AcceleratorError};
 use crate::cache::{Precision, TargetCache};
 use crate::shuttle::{Ready, Shuttle};
 use crate::targets::Targets;
-use kdgat_graph::Batch;
-use kdgat_torch::allocator::{self, Phase};
-use kdgat_torch::parallel::end_idle_threads;
 
 use super::answers::{Answers, Listener};
 use super::policy::Policy;

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kdgat_can::dataset::too_short;
+use kdgat_can::{Dataset, ReadReport, Role};
 use serde_json::{Value, json};
 
 use super::Store;
@@ -20,8 +22,6 @@ use super::progress::{Event, Progress};
 use super::sources::digest_of;
 use crate::split::FileSplit;
 use crate::{StoreError, Vocabulary};
-use kdgat_can::dataset::too_short;
-use kdgat_can::{Dataset, ReadReport, Role};
 
 /// Opens the store of `dataset` under `stores_dir`, building it when it is missing, when a log or an option changed, or
 /// when it has another format version. A build that was killed goes on where it was.

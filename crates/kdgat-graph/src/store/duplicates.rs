@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use kdgat_can::Role;
 use serde::{Deserialize, Serialize};
 
 use super::id_set::IdSet;
@@ -16,7 +17,6 @@ use super::parallel::in_parallel;
 use super::shard::Shard;
 use crate::moments::Moments;
 use crate::{EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
-use kdgat_can::Role;
 
 /// Graphs that are in two splits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use kdgat_can::Dataset;
+
 use super::Store;
 use super::build::checked_plan;
 use super::options::BuildOptions;
@@ -15,7 +17,6 @@ use super::place::{Place, State};
 use super::plan::Plan;
 use super::progress::{Event, Progress};
 use crate::StoreError;
-use kdgat_can::Dataset;
 
 /// What there is of a store that is built in parts.
 pub enum Gathered {

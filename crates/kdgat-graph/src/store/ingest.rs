@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use kdgat_can::formats::{METADATA_NAME, metadata_digest};
+use kdgat_can::{Dataset, Frame, LogReader, ReadReport, open_log, read_piece};
 use parking_lot::Mutex;
 
 use super::chain::Chain;
@@ -21,8 +23,6 @@ use crate::StoreError;
 use crate::columns::Columns;
 use crate::features::FeatureExtractor;
 use crate::window::{WindowState, Windows};
-use kdgat_can::formats::{METADATA_NAME, metadata_digest};
-use kdgat_can::{Dataset, Frame, LogReader, ReadReport, open_log, read_piece};
 
 /// Written shards that may wait for the disk.
 const SHARDS_UNSYNCED: usize = 4;

@@ -9,12 +9,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
+use kdgat_can::{Frame, ReadReport};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{ShardEntry, SourceState};
 use super::plan::Unit;
 use crate::StoreError;
-use kdgat_can::{Frame, ReadReport};
 
 /// The journal's name in the folder.
 pub const JOURNAL: &str = "build.journal";

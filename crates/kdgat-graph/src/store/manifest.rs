@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use kdgat_base::files;
+use kdgat_can::{ReadReport, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -10,8 +12,6 @@ use super::duplicates::Duplicates;
 use super::options::BuildOptions;
 use crate::split::FileSplit;
 use crate::{EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
-use kdgat_base::files;
-use kdgat_can::{ReadReport, Role};
 
 /// Raised whenever a store of an older program would be read wrongly.
 pub const FORMAT_VERSION: u64 = 1;

@@ -1,11 +1,11 @@
 //! How a dataset becomes a store.
 
+use kdgat_can::Format;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::features::LONGEST_WINDOW;
 use crate::{FeatureSet, StoreError};
-use kdgat_can::Format;
 
 /// What decides the content of a store, and how fast it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use kdgat_can::Dataset;
 use serde::{Deserialize, Serialize};
 
 use super::Store;
@@ -21,7 +22,6 @@ use super::place::{Place, UnfinishedFolder, sync_folder};
 use super::plan::{Plan, Unit};
 use super::progress::{Event, Progress};
 use crate::StoreError;
-use kdgat_can::Dataset;
 
 /// The name of a part's description.
 pub const PART: &str = "part.json";

@@ -7,14 +7,15 @@ use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kdgat_base::files::random_number;
+use kdgat_can::Dataset;
+use kdgat_can::formats::METADATA_NAME;
+
 use super::Store;
 use super::plan::{Plan, name_of};
 use super::progress::{Event, Progress};
 use super::sources::digest_of;
 use crate::StoreError;
-use kdgat_base::files::random_number;
-use kdgat_can::Dataset;
-use kdgat_can::formats::METADATA_NAME;
 
 /// A folder with a name, and those that belong to it.
 pub struct Place {

@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::path::Path;
 
+use kdgat_can::formats::metadata_digest;
+use kdgat_can::{Dataset, Format, Role, format_of_pieces};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -14,8 +16,6 @@ use super::manifest::{FORMAT_VERSION, SourceState};
 use super::options::BuildOptions;
 use super::sources::file_state;
 use crate::{FeatureSet, StoreError};
-use kdgat_can::formats::metadata_digest;
-use kdgat_can::{Dataset, Format, Role, format_of_pieces};
 
 /// Logs that are smaller than this together share shards.
 const UNIT_BYTES: u64 = 1 << 20;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::duplicates::Duplicates;
 use kdgat_can::ReadReport;
+
+use super::duplicates::Duplicates;
 
 /// Something happened in a build.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use kdgat_torch::mapped;
 use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
@@ -16,7 +17,6 @@ use tch::Tensor;
 use super::manifest::ShardEntry;
 use crate::columns::Columns;
 use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
-use kdgat_torch::mapped;
 
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");

@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use crate::StoreError;
 use kdgat_can::ReadReport;
+
+use crate::StoreError;
 
 /// Places named for each reason when too many rows of a file are rejected.
 const PLACES_NAMED: usize = 2;

@@ -1,15 +1,15 @@
 //! The backward kernels of one layer in their order, over all blocks and threads, as [`super::passes`] does the
 //! forward ones.
 
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_torch::simd::dispatch;
+use kdgat_torch::view;
 use tch::{Device, TchError, Tensor};
 
 use super::element::{Element, Real};
 use super::kernels::{ColumnGradients, Projection, RowGradients};
 use super::passes::{Layer, buffer};
 use super::softmax::SavedWeights;
-use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
-use kdgat_torch::view;
 
 /// What a backward reads.
 pub(super) struct Backward<'a, T: Element> {

@@ -2,11 +2,11 @@
 //!
 //! The reference that the fused kernels are tested against, and what runs where they do not.
 
+use kdgat_graph::Adjacency;
 use tch::{Kind, TchError, Tensor};
 
 use super::{Attended, AttentionOptions};
 use crate::segments;
-use kdgat_graph::Adjacency;
 
 /// Attention with given scores: values `[nodes, heads, channels]`, scores `[nodes, heads]`.
 pub(super) fn attend(

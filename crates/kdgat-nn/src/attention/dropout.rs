@@ -1,9 +1,9 @@
 //! Dropout of attention weights, as a pure function of a seed and the weight's position.
 
+use kdgat_torch::philox::philox;
 use tch::{TchError, Tensor};
 
 use super::element::Real;
-use kdgat_torch::philox::philox;
 
 /// Sets each weight to zero with `probability` and divides the others by `1 - probability`.
 #[derive(Clone, Copy, Debug, PartialEq)]

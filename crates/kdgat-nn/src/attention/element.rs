@@ -3,11 +3,11 @@
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use half::bf16;
-
-use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 use kdgat_torch::simd::Instructions;
 use kdgat_torch::simd::rows::{Heads, Initial, Matrix};
 use kdgat_torch::view::Storable;
+
+use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 
 /// A type that values are stored in.
 pub(super) trait Element: Storable + Send + Sync + 'static {

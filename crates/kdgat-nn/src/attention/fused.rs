@@ -3,6 +3,9 @@
 use std::ffi::CStr;
 
 use half::bf16;
+use kdgat_graph::Adjacency;
+use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::view::{self, Storable};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::AttentionOptions;
@@ -12,9 +15,6 @@ use super::kernels::Shape;
 use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores};
 use super::softmax::SavedWeights;
-use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{Forward, Function};
-use kdgat_torch::view::{self, Storable};
 
 /// Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a bias. All are contiguous on
 /// the CPU; all but the values have the computing type.

@@ -3,6 +3,11 @@
 use std::ffi::CStr;
 
 use half::bf16;
+use kdgat_graph::Adjacency;
+use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_torch::simd::dispatch;
+use kdgat_torch::view::{self, Storable};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::AttentionOptions;
@@ -13,11 +18,6 @@ use super::kernels::{RowGradients, Shape};
 use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores, buffer};
 use super::softmax::SavedWeights;
-use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::{Forward, Function};
-use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
-use kdgat_torch::view::{self, Storable};
 
 /// Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias `[heads * channels]`, and
 /// optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU, attention vector and bias in the

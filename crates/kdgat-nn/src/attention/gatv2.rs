@@ -6,12 +6,13 @@
 
 use std::ops::Range;
 
+use kdgat_torch::simd::{Instructions, Kernel};
+
 use super::element::{Element, Real};
 use super::kernels::Shape;
 use super::layout::Edges;
 use super::softmax::largest_subtracted;
 use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
-use kdgat_torch::simd::{Instructions, Kernel};
 
 /// What the logits are made of.
 #[derive(Clone, Copy)]

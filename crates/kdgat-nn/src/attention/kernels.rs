@@ -6,14 +6,15 @@
 
 use std::ops::Range;
 
+use kdgat_torch::simd::rows::{Heads, Initial, Matrix};
+use kdgat_torch::simd::{Instructions, Kernel};
+
 use super::dropout::AttentionDropout;
 use super::element::{Element, Real};
 use super::gatv2::Pairs;
 use super::layout::Edges;
 use super::softmax::{SavedWeights, largest_subtracted, normalize, softmax_backward};
 use super::tiles::{add_scaled, for_each_tile, tile, tile_mut};
-use kdgat_torch::simd::rows::{Heads, Initial, Matrix};
-use kdgat_torch::simd::{Instructions, Kernel};
 
 /// How a row of values is divided.
 #[derive(Clone, Copy, Debug)]

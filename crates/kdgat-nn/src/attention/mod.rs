@@ -3,8 +3,8 @@
 //!
 //! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
 //! [`gatv2_attention`] the layer of GATv2. Each comes
-//! [fused](AttentionKernel::Fused) (never an array of edges × channels, forward and backward; on the CPU, and on a GPU) and
-//! [composed](AttentionKernel::Composed) of torch's operations; both give the same numbers to rounding.
+//! [fused](Backend::Fused) (never an array of edges × channels, forward and backward; on the CPU, and on a GPU) and
+//! [composed](Backend::Composed) of torch's operations; both give the same numbers to rounding.
 
 // Functions on tiles are all called alike, whether they need to know the instructions or not.
 #![allow(clippy::extra_unused_type_parameters)]
@@ -35,7 +35,7 @@ use kernels::Shape;
 /// ([`fused`](super::fused), f32 alone).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AttentionKernel {
+pub enum Backend {
     /// Fused on the CPU (f32, f64 or bf16), else composed.
     #[default]
     Auto,
@@ -99,7 +99,7 @@ pub enum AttentionError {
 /// `values` is `[num_nodes, heads * channels]`, the attention vectors `[1, heads, channels]`, the bias
 /// `[heads * channels]`. Returns `[num_nodes, heads * channels]` in the type of the values.
 pub fn gat_conv(
-    kernel: AttentionKernel,
+    kernel: Backend,
     values: &Tensor,
     attention_source: &Tensor,
     attention_target: &Tensor,
@@ -144,7 +144,7 @@ pub fn gat_conv(
 ///
 /// Returns `[num_nodes, heads, channels]` in the type of the values.
 pub fn gat_attention(
-    kernel: AttentionKernel,
+    kernel: Backend,
     values: &Tensor,
     score_source: &Tensor,
     score_target: &Tensor,
@@ -176,7 +176,7 @@ pub fn gat_attention(
 /// the adjacency (the edge features' linear map), `attention` `[1, heads, channels]`, the bias `[heads * channels]`.
 #[allow(clippy::too_many_arguments)]
 pub fn gatv2_attention(
-    kernel: AttentionKernel,
+    kernel: Backend,
     source: &Tensor,
     target: &Tensor,
     edge_term: Option<&Tensor>,
@@ -245,18 +245,18 @@ enum Implementation {
 }
 
 impl Implementation {
-    fn choose(kernel: AttentionKernel, values: &Tensor, options: &AttentionOptions) -> Result<Self, AttentionError> {
+    fn choose(kernel: Backend, values: &Tensor, options: &AttentionOptions) -> Result<Self, AttentionError> {
         if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.probability)) {
             return Err(AttentionError::Dropout(dropout.probability));
         }
         let (device, kind) = (values.device(), values.f_kind()?);
         let known = matches!(kind, Kind::Float | Kind::Double | Kind::BFloat16);
         match (kernel, device) {
-            (AttentionKernel::Composed, _) => Ok(Self::Composed),
-            (AttentionKernel::Auto | AttentionKernel::Fused, Device::Cpu) if known => Ok(Self::Cpu),
-            (AttentionKernel::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
-            (AttentionKernel::Fused, _) => Err(AttentionError::Unsupported { device, kind }),
-            (AttentionKernel::Auto, _) => Ok(Self::Composed),
+            (Backend::Composed, _) => Ok(Self::Composed),
+            (Backend::Auto | Backend::Fused, Device::Cpu) if known => Ok(Self::Cpu),
+            (Backend::Fused, Device::Cuda(_)) if known => Ok(Self::Gpu),
+            (Backend::Fused, _) => Err(AttentionError::Unsupported { device, kind }),
+            (Backend::Auto, _) => Ok(Self::Composed),
         }
     }
 }

@@ -5,6 +5,9 @@
 
 use std::ops::Range;
 
+use kdgat_torch::parallel::{Parts, parallel_for};
+use kdgat_torch::simd::dispatch;
+use kdgat_torch::view;
 use tch::{Device, TchError, Tensor};
 
 use super::dropout::AttentionDropout;
@@ -12,9 +15,6 @@ use super::element::{Element, Real};
 use super::gatv2::Pairs;
 use super::kernels::{Attend, Logits, ProjectScores, Shape};
 use super::layout::{Edges, Partition};
-use kdgat_torch::parallel::{Parts, parallel_for};
-use kdgat_torch::simd::dispatch;
-use kdgat_torch::view;
 
 /// What a layer's passes share.
 pub(super) struct Layer<'a, T: Element> {

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use kdgat_torch::simd::Instructions;
+
 use super::element::Real;
 use super::layout::Edges;
 use super::tiles::{for_each_tile, tile, tile_mut};
-use kdgat_torch::simd::Instructions;
 
 /// Subtracts the largest of `edges` logits of each of `WIDTH` heads from `head`.
 #[inline(always)]

@@ -1,7 +1,8 @@
 //! The innermost loops: rows of channels (or of heads), taken in tiles whose width the compiler knows.
 
-use super::element::{Element, Real};
 use kdgat_torch::simd::Instructions;
+
+use super::element::{Element, Real};
 
 /// Calls `$function::<I, T, WIDTH>($column, ..)` for tiles that cover the columns `$begin..$end`.
 macro_rules! for_each_tile {

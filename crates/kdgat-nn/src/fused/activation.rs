@@ -2,13 +2,13 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::dropout::{Dropout, GROUP};
 use super::{Blocks, Gate, Pass, by_blocks, bytes_like, like, note_gates, without_values};
-use kdgat_torch::autograd::{self, Forward, Function};
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// `dropout(relu(x))` for `x` of any shape.
 pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>, pass: Pass) -> Result<Tensor, TchError> {

@@ -3,15 +3,15 @@
 
 use std::ops::Range;
 
+use kdgat_torch::parallel::{Parts, Pieces, beside};
+use kdgat_torch::rows::{Rows, Values};
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::linear;
 use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
-use kdgat_torch::parallel::{Parts, Pieces, beside};
-use kdgat_torch::rows::{Rows, Values};
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// A student's latent beside its teacher's.
 pub(super) struct Latents<'a> {

@@ -9,14 +9,14 @@
 
 use std::ffi::CStr;
 
-use tch::{TchError, Tensor};
-
-use super::distances::Latents;
-use super::linear;
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Pieces;
 use kdgat_torch::rows::Rows;
 use kdgat_torch::view;
+use tch::{TchError, Tensor};
+
+use super::distances::Latents;
+use super::linear;
 
 /// What the teacher gave, rows are nodes; f32 on the CPU, tensors contiguous. Kept rows are read where they lie.
 pub struct Targets {

@@ -5,20 +5,20 @@
 
 use std::ffi::CStr;
 
-use tch::{TchError, Tensor};
-
-use super::{Blocks, applies, expect_elements};
-use crate::attention::AttentionKernel;
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
+use tch::{TchError, Tensor};
+
+use super::{Blocks, applies, expect_elements};
+use crate::attention::Backend;
 
 /// Handles to `tensor`, one for each part that reads it, in the order in which they do.
 ///
 /// Its gradient is the sum of theirs from the last to the first: libtorch's order where each handle is read once, since the backward
 /// begins with what was computed last.
-pub fn fan_out<const READERS: usize>(tensor: &Tensor, kernel: AttentionKernel) -> Result<[Tensor; READERS], TchError> {
+pub fn fan_out<const READERS: usize>(tensor: &Tensor, kernel: Backend) -> Result<[Tensor; READERS], TchError> {
     let shared = || Ok(std::array::from_fn(|_| tensor.shallow_clone()));
     if !tensor.requires_grad() || !applies(kernel, &[tensor]) || !tensor.is_contiguous() {
         return shared();
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     /// The gradient of a sum over readers, each of which weighs the values by a tensor of its own; `None`: it does nothing.
-    fn gradient(x: &Tensor, weights: &[Option<Tensor>; 4], kernel: AttentionKernel) -> Tensor {
+    fn gradient(x: &Tensor, weights: &[Option<Tensor>; 4], kernel: Backend) -> Tensor {
         let x = x.copy().set_requires_grad(true);
         let handles: [Tensor; 4] = fan_out(&(&x * 1.0), kernel).unwrap();
         let mut loss = Tensor::zeros([], (Kind::Float, Device::Cpu));
@@ -127,8 +127,7 @@ mod tests {
             for readers in 1..16 {
                 let weights = std::array::from_fn(|reader| (readers >> reader & 1 == 1).then(|| normal(size)));
                 let x = normal(size);
-                let [found, expected] =
-                    [AttentionKernel::Auto, AttentionKernel::Composed].map(|kernel| gradient(&x, &weights, kernel));
+                let [found, expected] = [Backend::Auto, Backend::Composed].map(|kernel| gradient(&x, &weights, kernel));
                 assert!(found == expected, "{size:?}, readers {readers:04b}");
             }
         }
@@ -137,12 +136,12 @@ mod tests {
     #[test]
     fn handles_share_the_values_and_nobody_is_recorded_in_vain() {
         let x = Tensor::randn([8, 4], (Kind::Float, Device::Cpu));
-        let handles: [Tensor; 2] = fan_out(&x, AttentionKernel::Auto).unwrap();
+        let handles: [Tensor; 2] = fan_out(&x, Backend::Auto).unwrap();
         assert!(handles.iter().all(|handle| handle.data_ptr() == x.data_ptr() && !handle.requires_grad()));
         let x = x.set_requires_grad(true);
-        let handles: [Tensor; 2] = fan_out(&x, AttentionKernel::Auto).unwrap();
+        let handles: [Tensor; 2] = fan_out(&x, Backend::Auto).unwrap();
         assert!(handles.iter().all(|handle| handle.data_ptr() == x.data_ptr() && handle.requires_grad()));
-        let handles: [Tensor; 2] = tch::no_grad(|| fan_out(&x, AttentionKernel::Auto).unwrap());
+        let handles: [Tensor; 2] = tch::no_grad(|| fan_out(&x, Backend::Auto).unwrap());
         assert!(handles.iter().all(|handle| handle.data_ptr() == x.data_ptr()));
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Blocks, by_blocks, empty, expect_elements, shape};
 use crate::id_hash::{Hash, HashEmbedding, IdHash};
-use kdgat_torch::autograd::{self, Forward, Function};
-use kdgat_torch::view;
 
 /// CAN IDs `[num_nodes]` and features `[num_nodes, features]` → embedding and features side by side.
 pub fn hashed_and_features(hash: &HashEmbedding, ids: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {

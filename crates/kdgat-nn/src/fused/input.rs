@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::view;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Blocks, by_blocks, empty, expect_elements, expect_ids, shape};
-use kdgat_torch::autograd::{self, Forward, Function};
-use kdgat_torch::view;
 
 /// Embedding `[ids, columns]`, indices `[num_nodes]` and features `[num_nodes, features]` → both side by side.
 pub fn embedding_and_features(embedding: &Tensor, index: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {

@@ -3,14 +3,14 @@
 
 use std::ffi::CStr;
 
-use tch::{TchError, Tensor};
-
-use super::{Blocks, by_blocks, empty, expect_elements, like, math};
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::philox::LANES;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
+use tch::{TchError, Tensor};
+
+use super::{Blocks, by_blocks, empty, expect_elements, like, math};
 
 /// Elements whose noise is drawn together.
 const GROUP: usize = 4 * LANES;

@@ -7,10 +7,6 @@
 use std::ffi::CStr;
 use std::ops::Range;
 
-use tch::{Device, TchError, Tensor};
-
-use super::{Blocks, by_blocks, empty, expect_elements, like, shape};
-use crate::attention::AttentionKernel;
 use kdgat_torch::autocast;
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Parts;
@@ -19,6 +15,10 @@ use kdgat_torch::simd::rows::Matrix;
 use kdgat_torch::simd::transpose::transposed;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
+use tch::{Device, TchError, Tensor};
+
+use super::{Blocks, by_blocks, empty, expect_elements, like, shape};
+use crate::attention::Backend;
 
 /// Elements of a weight up to which this is the faster way: beyond, it does not stay in a core's cache, and is better cut up
 /// as a library for large matrices does (measured: faster up to 147,456 elements, slower from a million on).
@@ -40,7 +40,7 @@ pub fn is_small(weight: &Tensor) -> bool {
 }
 
 /// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
-pub fn applies(kernel: AttentionKernel, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
+pub fn applies(kernel: Backend, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
     let suits = x.dim() == 2 && is_small(weight) && super::applies(kernel, &[x, weight]);
     Ok(suits && !autocast::is_in_force(Device::Cpu)?)
 }

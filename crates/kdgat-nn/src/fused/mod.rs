@@ -2,7 +2,7 @@
 //! backward: normalisation with ReLU and dropout, pooling, the input, and the losses.
 //!
 //! These run on the CPU in f32, in Rust, on several threads. Everywhere else, and on request
-//! ([`AttentionKernel::Composed`]), the same is composed of torch's operations; both give the same numbers to rounding.
+//! ([`Backend::Composed`]), the same is composed of torch's operations; both give the same numbers to rounding.
 //! Every sum is taken over blocks whose size depends on the shape alone, so no result depends on the number of threads;
 //! and in evaluation no element's value depends on its place in the batch.
 
@@ -27,17 +27,17 @@ pub mod vgae_loss;
 
 use std::ops::Range;
 
-use tch::{Device, Kind, TchError, Tensor};
-
-use super::attention::AttentionKernel;
 use kdgat_torch::parallel::{Parts, parallel_for};
 use kdgat_torch::view::{self, Storable};
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::attention::Backend;
 
 /// Whether `kernel` asks for the fused passes and they can work on these tensors.
-pub fn applies(kernel: AttentionKernel, tensors: &[&Tensor]) -> bool {
+pub fn applies(kernel: Backend, tensors: &[&Tensor]) -> bool {
     let suits =
         |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.f_kind().is_ok_and(|kind| kind == Kind::Float);
-    kernel != AttentionKernel::Composed && tensors.iter().all(suits)
+    kernel != Backend::Composed && tensors.iter().all(suits)
 }
 
 /// What an activation is computed for.

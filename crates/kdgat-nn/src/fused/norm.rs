@@ -6,6 +6,10 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::parallel::Parts;
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::activation::relu;
@@ -15,10 +19,6 @@ use super::{
     Blocks, Gate, Pass, by_blocks, bytes_like, empty, expect_elements, like, math, note_gates, over_rows,
     rows_of_whole_groups, shape, without_values,
 };
-use kdgat_torch::autograd::{self, Forward, Function};
-use kdgat_torch::parallel::Parts;
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// PyTorch's default, added to the variance.
 pub const EPSILON: f64 = 1e-5;

@@ -1,11 +1,11 @@
 //! The gradients of batch normalisation with ReLU and dropout: two sums by column, then the gradient of x.
 
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::norm::pairs_by_block;
 use super::{Blocks, Gate, by_blocks, empty, math, over_rows};
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// What the backward reads, `[rows, columns]` each.
 pub(super) struct Backward<'a, G> {

@@ -2,13 +2,13 @@
 
 use std::ffi::CStr;
 
-use tch::{TchError, Tensor};
-
-use super::{Blocks, empty, shape};
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
+use tch::{TchError, Tensor};
+
+use super::{Blocks, empty, shape};
 
 /// Layers of `[num_nodes, columns]` each → `[num_graphs, all columns]`, side by side. Graph `g` has the nodes
 /// `node_pointers[g]..node_pointers[g + 1]`.

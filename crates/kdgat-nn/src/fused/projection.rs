@@ -1,12 +1,13 @@
 //! A small linear layer applied to a block of rows, compared with given rows, and multiplied back, all while the block
 //! lies in the core's cache.
 
-use super::linear::{self, ROWS};
 use kdgat_torch::parallel::join_loop;
 use kdgat_torch::simd::product::{Left, Product, Start};
 use kdgat_torch::simd::rows::Matrix;
 use kdgat_torch::simd::transpose::transposed;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+
+use super::linear::{self, ROWS};
 
 /// The layer, and what its gradients by the rows are to be multiplied by.
 pub(super) struct Projection<'a> {

@@ -1,12 +1,12 @@
 //! The errors of each node that make a graph's difficulty, in one pass over a VGAE's outputs. Without gradients.
 
+use kdgat_torch::parallel::Parts;
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::vgae_loss::softmax_rows;
 use super::{Blocks, empty, expect_elements, expect_ids, math, shape};
-use kdgat_torch::parallel::Parts;
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// Mean squared error of the features and cross entropy of the ID of each node, `[num_nodes]` each. A node's numbers do
 /// not depend on what else is in the batch.

@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 
-use tch::{TchError, Tensor};
-
-use super::{Blocks, by_blocks, like, math};
 use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
+use tch::{TchError, Tensor};
+
+use super::{Blocks, by_blocks, like, math};
 
 /// `1 / (1 + exp(−x))` of each element; its value does not depend on its place.
 pub fn sigmoid(x: &Tensor) -> Result<Tensor, TchError> {

@@ -12,12 +12,12 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{self, Forward, Function};
+use kdgat_torch::rows::Rows;
 use tch::{TchError, Tensor};
 
 use super::distillation::{Taught, Weights};
 use super::{Blocks, empty, expect_elements, expect_ids, shape};
-use kdgat_torch::autograd::{self, Forward, Function};
-use kdgat_torch::rows::Rows;
 use pass::ByMeans;
 use rows::Slices;
 

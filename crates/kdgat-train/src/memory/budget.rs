@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use kdgat_graph::padding::LARGEST_FILLING;
+use kdgat_torch::allocator::Phase;
 use serde::Serialize;
 
 use super::limits::Limit;
-use kdgat_graph::padding::LARGEST_FILLING;
-use kdgat_torch::allocator::Phase;
 
 /// The size of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

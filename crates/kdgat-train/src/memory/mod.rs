@@ -20,7 +20,7 @@ pub use gpu::used_bytes as gpu_used_bytes;
 pub use meter::{Meter, Reading};
 pub use process::{ProcessMemory, available_bytes, physical_bytes};
 pub use reclaim::{Reclaim, register as register_reclaim};
-pub use recovery::{MicroBatch, Remedy, by_halves, is_out_of_memory, patiently};
+pub use recovery::{MicroBatch, Remedy, by_halves, is_out_of_memory, retry_on_oom};
 pub use sampler::Sampler;
 pub use start::{GpuCap, Started, fatal_in_a_capture, install, start_devices};
 

@@ -3,6 +3,9 @@
 //! Afterwards everything is as before: weights, running statistics and gradients are put back, the optimiser was one of
 //! its own, and torch's generator is seeded anew by every step of the training.
 
+use kdgat_graph::{Batch, Loader};
+use kdgat_nn::parameters::Role;
+use kdgat_torch::allocator::Phase;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::budget::{
@@ -14,9 +17,6 @@ use crate::objective::Objective;
 use crate::optimizer::{Adam, AdamOptions};
 use crate::step::{StepOptions, StepRunner};
 use crate::trainable::Trainable;
-use kdgat_graph::{Batch, Loader};
-use kdgat_nn::parameters::Role;
-use kdgat_torch::allocator::Phase;
 
 /// Graphs of the largest batch that is measured.
 const LARGEST: usize = 256;
@@ -57,7 +57,7 @@ impl Probe<'_> {
     pub fn measure(mut self) -> Result<MemoryBudget, FitError> {
         set_activity(Activity::Probe);
         let meter = Meter::new(self.device);
-        let kept: Vec<(Tensor, Tensor)> = super::patiently(meter, || {
+        let kept: Vec<(Tensor, Tensor)> = super::retry_on_oom(meter, || {
             let buffers = self.trainable.tensors().iter().filter(|named| named.role == Role::Buffer);
             let tensors = buffers.map(|named| &named.tensor).chain([&self.trainable.values]);
             let copies = tensors.map(|tensor| Ok((tensor.shallow_clone(), tensor.f_detach_copy()?)));
@@ -65,9 +65,9 @@ impl Probe<'_> {
         })?;
         let outcome = self.samples();
         for (mut tensor, before) in kept {
-            super::patiently(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
+            super::retry_on_oom(meter, || Ok::<_, FitError>(tch::no_grad(|| tensor.f_copy_(&before))?))?;
         }
-        super::patiently(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
+        super::retry_on_oom(meter, || Ok::<_, FitError>(self.trainable.zero_gradients()?))?;
         meter.release_kept();
         set_activity(Activity::Setup);
         let (samples, always) = outcome?;
@@ -76,8 +76,8 @@ impl Probe<'_> {
 
     fn samples(&mut self) -> Result<(Vec<Sample>, Vec<Component>), FitError> {
         let meter = Meter::new(self.device);
-        let mut adam = super::patiently(meter, || Adam::new(self.trainable, self.adam))?;
-        let runner = super::patiently(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
+        let mut adam = super::retry_on_oom(meter, || Adam::new(self.trainable, self.adam))?;
+        let runner = super::retry_on_oom(meter, || StepRunner::new(self.trainable, self.device, self.precision))?;
         let parameters: f64 = self.trainable.tensors().iter().map(|named| bytes_of(&named.tensor)).sum();
         let gradients = bytes_of(&self.trainable.gradients);
         let optimizer = if self.adam.offload && self.device.is_cuda() { 0.0 } else { adam.bytes() as f64 };
@@ -90,7 +90,7 @@ impl Probe<'_> {
             let start = meter.read().current_bytes;
             let batch = self.load(&graphs);
             let sample = batch
-                .and_then(|batch| super::patiently(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
+                .and_then(|batch| super::retry_on_oom(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
             match sample {
                 // The first step makes what the later ones find.
                 Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
@@ -180,7 +180,7 @@ impl Probe<'_> {
         let mut loaded = self.loader.epoch(vec![graphs.to_vec()], 0);
         let missing = || FitError::Torch(TchError::Shape("the loader gave no batch".into()));
         let batch = loaded.next().ok_or_else(missing)??;
-        super::patiently(Meter::new(self.device), || Ok(batch.to_device(self.device)?))
+        super::retry_on_oom(Meter::new(self.device), || Ok(batch.to_device(self.device)?))
     }
 
     fn budget(&self, samples: &[Sample], mut components: Vec<Component>) -> MemoryBudget {

@@ -8,12 +8,12 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::Duration;
 
+use kdgat_graph::Batch;
+use kdgat_torch::{self as torch, allocator};
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
 use super::{Meter, reclaim};
-use kdgat_graph::Batch;
-use kdgat_torch::{self as torch, allocator};
 
 /// Repetitions of the same work after freeing what was kept, before it is made smaller.
 const REPETITIONS: u32 = 2;
@@ -65,7 +65,7 @@ impl Patience {
 
 /// Runs `work`; when memory runs out, frees what is cached and runs it again, a few times, before the last of which it asks
 /// others for what they hold ([`super::Reclaim`]). It must be repeatable.
-pub fn patiently<T, E>(meter: Meter, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E>
+pub fn retry_on_oom<T, E>(meter: Meter, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E>
 where
     E: From<TchError> + Error + 'static,
 {
@@ -93,11 +93,11 @@ pub fn by_halves<T, E>(
 where
     E: From<TchError> + Error + 'static,
 {
-    match patiently(meter, || work(batch)) {
+    match retry_on_oom(meter, || work(batch)) {
         Err(error) if is_out_of_memory(&error) && batch.num_graphs() > 1 => {
             let middle = batch.num_graphs() / 2;
             let half = |graphs: Range<usize>| {
-                patiently(meter, || Ok::<_, E>(batch.select_graphs(&graphs.clone().collect::<Vec<_>>())?))
+                retry_on_oom(meter, || Ok::<_, E>(batch.select_graphs(&graphs.clone().collect::<Vec<_>>())?))
             };
             let mut results = by_halves(meter, &half(0..middle)?, work)?;
             results.extend(by_halves(meter, &half(middle..batch.num_graphs())?, work)?);
@@ -229,7 +229,7 @@ mod tests {
         fail_until_smaller(&mut micro, 8);
         assert_eq!(micro.of(8), 2);
         let mut runs = 0;
-        let outcome = patiently(Meter::new(tch::Device::Cpu), || -> Result<(), TchError> {
+        let outcome = retry_on_oom(Meter::new(tch::Device::Cpu), || -> Result<(), TchError> {
             runs += 1;
             Err(text("it would be exceeded"))
         });
@@ -251,7 +251,7 @@ mod tests {
         let held = Arc::new(Holder(AtomicBool::new(true)));
         let holder: Arc<dyn super::super::Reclaim> = held.clone();
         reclaim::register(&holder);
-        let outcome = patiently(Meter::new(tch::Device::Cpu), || match held.0.load(Ordering::SeqCst) {
+        let outcome = retry_on_oom(Meter::new(tch::Device::Cpu), || match held.0.load(Ordering::SeqCst) {
             true => Err(TchError::Torch("CUDA out of memory".into())),
             false => Ok(()),
         });

@@ -6,12 +6,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use kdgat_torch::allocator::Phase;
+use kdgat_torch::device;
 use tch::Device;
 
 use super::{Meter, ProcessMemory, activity, gpu};
 use crate::logs::{CsvLog, LogError};
-use kdgat_torch::allocator::Phase;
-use kdgat_torch::device;
 
 /// Writes samples until it is dropped; the last one is written then.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! What happens to memory before anything uses it: the host's allocator, CUDA, and the settings of its allocator.
 
+use kdgat_torch::{self as torch, CudaLibrary, allocator, device};
 use tch::TchError;
 
 use super::gpu;
-use kdgat_torch::{self as torch, CudaLibrary, allocator, device};
 
 /// Variables that CUDA's allocator reads, the first with priority: libtorch 2.11 documents the opposite order, but reads them in
 /// this one (c10/cuda/CUDAAllocatorConfig.h).

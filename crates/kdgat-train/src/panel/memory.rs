@@ -1,10 +1,10 @@
 //! What memory is in use, by component, against its limits: readings of the counting allocator and of the GPU's.
 
+use kdgat_torch::allocator::Phase;
+use kdgat_torch::device;
 use tch::Device;
 
 use crate::memory::{Meter, ProcessMemory, gpu_used_bytes, physical_bytes};
-use kdgat_torch::allocator::Phase;
-use kdgat_torch::device;
 
 /// Memory as the panel shows it. Bytes.
 #[derive(Clone, Debug, Default, PartialEq)]

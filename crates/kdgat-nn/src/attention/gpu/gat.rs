@@ -2,13 +2,13 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::cuda_program::Argument;
 use tch::{TchError, Tensor};
 
 use super::super::num_nodes;
 use super::layer::{Attention, Layer, SavedWeights, Scores, array};
 use super::program::NODES_OF_PART;
-use kdgat_torch::autograd::{Forward, Function};
-use kdgat_torch::cuda_program::Argument;
 
 /// Inputs: values `[nodes, heads * channels]`, two score or attention tensors of the computing type, and optionally a bias.
 pub(in crate::attention) struct GpuGat {

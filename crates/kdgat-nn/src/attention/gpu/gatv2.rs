@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 
+use kdgat_torch::autograd::{Forward, Function};
+use kdgat_torch::cuda_program::Argument;
 use tch::{TchError, Tensor};
 
 use super::super::computing_kind;
 use super::layer::{Attention, Layer, NO_SLOPE, SavedWeights, Scores, array, number};
-use kdgat_torch::autograd::{Forward, Function};
-use kdgat_torch::cuda_program::Argument;
 
 const SOURCE: usize = 0;
 const TARGET: usize = 1;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use kdgat_graph::Adjacency;
+use kdgat_torch::autograd::Forward;
+use kdgat_torch::cuda_program::{Argument, Program};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::kernels::Shape;
 use super::super::{AttentionError, AttentionOptions, computing_kind, expect, num_nodes};
 use super::program::program;
-use kdgat_graph::Adjacency;
-use kdgat_torch::autograd::Forward;
-use kdgat_torch::cuda_program::{Argument, Program};
 
 /// Threads of a warp, which does one node and head.
 const WARP: u64 = 32;

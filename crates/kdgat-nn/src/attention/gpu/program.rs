@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
+use kdgat_torch::cuda_program::{Program, ProgramError, Source};
 use parking_lot::Mutex;
 use tch::{Device, Kind};
 
 use super::super::kernels::Shape;
-use kdgat_torch::cuda_program::{Program, ProgramError, Source};
 
 /// Nodes whose sums one warp adds up.
 pub(super) const NODES_OF_PART: u64 = 64;

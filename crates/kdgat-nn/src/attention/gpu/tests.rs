@@ -7,14 +7,12 @@ mod attention_common;
 use tch::{Device, Kind, Tensor};
 
 use attention_common::{adjacency, batch, normal, relative_difference};
-
-use super::super::kernels::Shape;
-use super::super::{
-    AttentionDropout, AttentionKernel, AttentionOptions, composed, gat_conv, gatv2_attention, num_nodes, run,
-};
-use super::{GpuGat, GpuGatV2, Layer};
 use kdgat_graph::Adjacency;
 use kdgat_torch::cuda_program::{self, ProgramError};
+
+use super::super::kernels::Shape;
+use super::super::{AttentionDropout, AttentionOptions, Backend, composed, gat_conv, gatv2_attention, num_nodes, run};
+use super::{GpuGat, GpuGatV2, Layer};
 
 type Named = Vec<(&'static str, Tensor)>;
 
@@ -66,7 +64,7 @@ fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, option
         let [values, source, target, bias] = inputs else { unreachable!("four inputs are made above") };
         if projected {
             let [source, target] = [source, target].map(|vector| vector.reshape([1, heads, channels]));
-            let kernel = AttentionKernel::Composed;
+            let kernel = Backend::Composed;
             return gat_conv(kernel, values, &source, &target, Some(*bias), graph, options).unwrap();
         }
         let mut attended =
@@ -104,7 +102,7 @@ fn results_of_v2(
     } else {
         let [source, target, vector, bias, edge_term @ ..] = &inputs[..] else { unreachable!("four are made above") };
         let vector = vector.reshape([1, heads, channels]);
-        let (kernel, edge_term) = (AttentionKernel::Composed, edge_term.first());
+        let (kernel, edge_term) = (Backend::Composed, edge_term.first());
         gatv2_attention(kernel, source, target, edge_term, &vector, Some(bias), graph, options).unwrap()
     };
     (&attended.output * normal(&[nodes, row], 5, kind)).sum(real).backward();

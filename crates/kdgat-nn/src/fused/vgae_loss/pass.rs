@@ -3,14 +3,14 @@
 //! `Σ softplus(x) = Σ max(x, 0) + Σ log(1 + exp(−|x|))`, and a sum of logarithms is the logarithm of a product: one
 //! logarithm for some hundred elements.
 
+use kdgat_torch::parallel::Parts;
+use kdgat_torch::simd::{Instructions, Kernel, dispatch};
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::super::math::{self, LANES};
 use super::rows::{Rows, Slices};
 use super::{OUTPUTS, empty};
-use kdgat_torch::parallel::Parts;
-use kdgat_torch::simd::{Instructions, Kernel, dispatch};
-use kdgat_torch::view;
 
 /// Gradients of what is trained on by the means that it is made of.
 pub(super) struct ByMeans {

@@ -1,11 +1,11 @@
 //! What the loss reads: a VGAE's outputs and targets as slices, cut into blocks of nodes.
 
+use kdgat_torch::rows;
+use kdgat_torch::view;
 use tch::{TchError, Tensor};
 
 use super::super::distances::Compared;
 use super::{Blocks, OUTPUTS, Target, expect_elements, expect_ids, shape};
-use kdgat_torch::rows;
-use kdgat_torch::view;
 
 /// Sizes of the outputs.
 struct Sizes {
