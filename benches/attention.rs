@@ -2,9 +2,9 @@
 //!
 //!     cargo bench --bench attention [-- [PAIRS] [fused] [1x80] [cuda]]
 //!
-//! `fused` leaves the composed one out, `1x80` all other shapes, `cuda` measures on a GPU. Beside each time of the fused one
-//! stands its least traffic (rows of values and results read or written once) as a share of what a copy of device memory
-//! moves in the same time.
+//! `fused` skips composed attention, `1x80` skips all other shapes, `cuda` measures on a GPU. Each time of fused attention is
+//! followed by its minimum memory traffic (each row of values and results read or written once), as a share of the bytes that a
+//! copy within device memory moves in the same time.
 
 #[path = "../tests/attention_common/mod.rs"]
 mod attention_common;
@@ -20,7 +20,7 @@ use tch::{Device, Kind, Tensor};
 
 fn main() {
     kdgat::torch::load_cuda();
-    // As kdgat itself runs: otherwise the C library maps large results anew in every step.
+    // The allocator of the program: otherwise the C library maps new memory for large results in every step.
     kdgat::torch::allocator::install().unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let pairs = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(15);
@@ -32,7 +32,7 @@ fn main() {
         true => Device::Cuda(0),
         false => Device::Cpu,
     };
-    // 512 windows of 30 nodes and, with self-loops, 110 edges: some of the random edges coincide.
+    // 512 windows of 30 nodes and 110 edges including self-loops; some of the random edges coincide.
     let graph = batch(512, 30, 85, 1).to_device(device).unwrap();
     let copied = copied_bytes_per_millisecond(device);
     let (nodes, threads) = (graph.row_pointers.size()[0] - 1, tch::get_num_threads());
@@ -49,7 +49,7 @@ fn main() {
         for pair in 0..pairs + 2 {
             for (kernel, times) in kernels.iter().zip(&mut times) {
                 let time = layer.step(*kernel, &graph);
-                // The first rounds pay for memory and caches.
+                // The first rounds include memory allocation and cold caches.
                 if pair >= 2 {
                     times.push(time);
                 }
@@ -63,7 +63,7 @@ fn main() {
             sums.push(median_of(|time| time.0 + time.1));
             print!("   {kernel:?}: forward {forward:.3} ms, backward {backward:.3} ms");
             if *kernel == Backend::Fused {
-                // Values and output; values, the output's gradient and the values' gradient.
+                // Forward: values and output. Backward: values, the output's gradient and the values' gradient.
                 let share = |arrays: f64, milliseconds: f64| 100.0 * arrays * row_bytes / copied / milliseconds;
                 print!(" ({:.0} % and {:.0} % of a copy)", share(2.0, forward), share(3.0, backward));
             }
@@ -76,7 +76,7 @@ fn main() {
     one_graph(device);
 }
 
-/// Bytes that are read or written in a millisecond when a large array is copied.
+/// Bytes read or written per millisecond when copying a large array.
 fn copied_bytes_per_millisecond(device: Device) -> f64 {
     let source = Tensor::zeros([64 << 20], (Kind::Float, device));
     let mut target = source.empty_like();
@@ -90,7 +90,7 @@ fn copied_bytes_per_millisecond(device: Device) -> f64 {
     rates.into_iter().fold(0.0, f64::max)
 }
 
-/// What attention adds to the inference of one window.
+/// Measures the attention of a single window at inference.
 fn one_graph(device: Device) {
     let graph = batch(1, 26, 40, 1).to_device(device).unwrap();
     let layer = Layer::new(26, 1, 80, device);
@@ -123,7 +123,7 @@ impl Layer {
         }
     }
 
-    /// Time of a forward and of a backward.
+    /// Times of a forward and of a backward pass.
     fn step(&self, kernel: Backend, graph: &Adjacency) -> (Duration, Duration) {
         let Self { device, values, source, target, bias, gradient } = self;
         for leaf in [values, source, target, bias] {
@@ -144,7 +144,7 @@ impl Layer {
     }
 }
 
-/// In milliseconds.
+/// Median, in milliseconds.
 fn median(times: impl Iterator<Item = Duration>) -> f64 {
     let mut times: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
     times.sort_by(f64::total_cmp);

@@ -1,6 +1,6 @@
-//! Logs to graphs: frames a second beside a Python program, memory by size of the dataset, opening and reading a large store.
+//! Logs to graphs: frames per second compared with a Python program, memory by dataset size, opening and reading a large store.
 //!
-//! Whatever is measured runs in a process of its own (this program with `--task`), so that its peak memory is its own.
+//! Each measurement runs in a separate process (this program with `--task`), so that its peak memory can be measured.
 
 mod common;
 
@@ -27,9 +27,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-/// Frames of a simulated drive; several make a log.
+/// Frames of a simulated drive; a log has several drives.
 const DRIVE_FRAMES: u64 = 1_000_000;
-/// Drives in a log of the large datasets.
+/// Drives per log of the large datasets.
 const DRIVES_A_LOG: usize = 5;
 const BATCH_GRAPHS: usize = 512;
 
@@ -37,10 +37,10 @@ const BATCH_GRAPHS: usize = 512;
 struct Options {
     #[command(flatten)]
     output: common::Output,
-    /// The Python program that is compared with
+    /// Python program to compare with
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// The Python to run it with
+    /// Python interpreter that runs it
     #[arg(long, default_value = "python3")]
     peer_python: PathBuf,
     /// Folder for simulated logs and their stores: 5 GB for 50 million frames, removed at the end
@@ -71,17 +71,17 @@ enum Task {
     Copies,
 }
 
-/// What a measured process says.
+/// Report of a measured process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Said {
     frames: u64,
     graphs: u64,
     seconds: f64,
-    /// Most memory of the process, files that it maps included.
+    /// Peak memory of the process, including mapped files.
     peak_bytes: u64,
-    /// Most anonymous memory beyond what there was before.
+    /// Peak increase of anonymous memory.
     anonymous_bytes: u64,
-    /// Seconds of all threads by stage, and what is left of the build.
+    /// Seconds of all threads by stage, and the rest of the build.
     stages: Vec<(String, f64)>,
     folder: PathBuf,
 }
@@ -116,7 +116,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// One log: kdgat on one and on all cores, and the Python program on the same file.
+    /// Measures one log: kdgat on one core and on all, and the Python program on the same file.
     fn one_log(&self, rows: &mut Rows) -> Result<Option<f64>, Error> {
         let data = self.scratch.join("one");
         write_dataset(&data, 1, 1)?;
@@ -180,7 +180,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Memory of a build with the rich features, and what of assembling batches is copying the features of nodes.
+    /// Measures the memory of a build with the rich features, and how much of batch assembly is copying node features.
     fn rich_features(&self, rows: &mut Rows, data: &Path, stores: &Path) -> Result<(), Error> {
         let others = stores.with_extension("rich");
         let said = self.run_with(Task::Build, data, &others, 0, true)?;
@@ -195,7 +195,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The median of three builds.
+    /// Runs three builds and returns the rate and the report of the median one.
     fn rate(&self, data: &Path, threads: usize, rich: bool) -> Result<(f64, Said), Error> {
         let mut runs = Vec::new();
         for _ in 0..3 {
@@ -226,7 +226,7 @@ impl Bench<'_> {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// Frames a second of the Python program, if there is one.
+    /// Frames per second of the Python program, if one is given.
     fn peer(&self, log: &Path) -> Result<Option<f64>, Error> {
         let Some(peer) = &self.options.peer else { return Ok(None) };
         let output = Command::new(&self.options.peer_python).arg(peer).args(["build", "--csv"]).arg(log).output()?;
@@ -248,7 +248,7 @@ fn compared(rate: f64, peer: Option<f64>) -> Option<(&'static str, f64, f64)> {
     peer.map(|peer| ("peer.py build", peer, rate / peer))
 }
 
-/// Simulated drives, several a log. Every tenth log is a test.
+/// Writes simulated drives, several per log. Every tenth log is a test log.
 fn write_dataset(root: &Path, logs: usize, drives: usize) -> Result<(), Error> {
     for log in 0..logs {
         let folder = root.join(if log % 10 == 9 { "test_01" } else { "train_01_attack_free" });
@@ -318,7 +318,7 @@ fn open(options: &Options) -> Result<Said, Error> {
     Ok(Said { graphs: store.num_graphs(), seconds, ..Said::default() })
 }
 
-/// Batches of graphs that lie one after another, on one thread: with their node features in place, and copied.
+/// Assembles batches of consecutive graphs on one thread: with node features in place, and copied.
 fn copies(options: &Options) -> Result<Said, Error> {
     common::start(0)?;
     let store = Store::open(&options.data)?;
@@ -347,7 +347,7 @@ fn copies(options: &Options) -> Result<Said, Error> {
     Ok(Said { graphs: store.num_graphs(), stages, ..Said::default() })
 }
 
-/// An epoch in random order through the loader, as a training has it, without the training.
+/// Reads an epoch in random order through the loader, as in training, but without training steps.
 fn epoch(options: &Options) -> Result<Said, Error> {
     common::start(0)?;
     let before = memory("RssAnon:");
@@ -380,7 +380,7 @@ fn epoch(options: &Options) -> Result<Said, Error> {
     Ok(Said { graphs, seconds, anonymous_bytes: peak.load(Ordering::Relaxed) - before, ..Said::default() })
 }
 
-/// A value of /proc/self/status in bytes; 0 where there is none.
+/// Value from /proc/self/status in bytes; 0 if missing.
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,5 +1,5 @@
-//! Predicted against actual peak of an epoch: teacher and student of both models, with and without distillation; and what
-//! computing activations again saves and costs.
+//! Predicted against actual peak memory of an epoch: teacher and student of both models, with and without distillation. Also
+//! the memory saved and the time added by gradient checkpointing.
 
 mod common;
 
@@ -21,7 +21,7 @@ use kdgat::torch::allocator::Phase;
 use tch::Device;
 
 const WAITING: usize = 4;
-/// Graphs of the batch with which recomputation is measured.
+/// Graphs per batch for measuring gradient checkpointing.
 const RECOMPUTED_GRAPHS: usize = 512;
 const MIB: f64 = 1_048_576.0;
 
@@ -29,20 +29,20 @@ const MIB: f64 = 1_048_576.0;
 struct Options {
     #[command(flatten)]
     output: common::Output,
-    /// Batches of an epoch; twice as many of up to 512 graphs
+    /// Batches per epoch; twice as many for batches of up to 512 graphs
     #[arg(long, default_value_t = 6)]
     batches: usize,
-    /// vgae or gat alone: a measurement in parts, whose rows come together in the results
+    /// Measure only vgae or only gat; the results file collects the rows of both
     #[arg(long)]
     model: Option<String>,
-    /// Print the budgets by component, and what there was
+    /// Print the budgets and the actual memory by component
     #[arg(long)]
     tables: bool,
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A model, its size, whether it learns from a teacher, and the graphs of a batch.
+/// Model, its size, true with distillation, and graphs per batch.
 type Case<'a> = (&'a str, &'a str, bool, usize);
 
 fn main() -> Result<(), Error> {
@@ -73,7 +73,7 @@ fn loader(store: &Arc<Store>) -> Loader {
     Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: WAITING })
 }
 
-/// So many batches, of the store's graphs in one random order after the other.
+/// `batches` batches from the store's graphs, through one random order after another.
 fn batches_of(store: &Store, graphs: usize, batches: usize) -> Vec<Vec<u64>> {
     let all: Vec<u64> = (0..store.num_graphs()).collect();
     let rounds = (graphs * batches).div_ceil(all.len()) as u64;
@@ -81,7 +81,7 @@ fn batches_of(store: &Store, graphs: usize, batches: usize) -> Vec<Vec<u64>> {
     order.collect::<Vec<_>>().chunks(graphs).take(batches).map(<[u64]>::to_vec).collect()
 }
 
-/// Nodes, and edges with the self-loops that attention adds.
+/// Nodes and edges of a graph, including the self-loops that attention adds.
 fn size_of(store: &Store, graph: u64) -> (u64, u64) {
     let view = store.graph(graph);
     (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
@@ -103,7 +103,7 @@ fn measure(
     let loader = loader(store);
     let student = architecture(model, size, store.vocabulary().len() as i64)?;
     let teacher = architecture(model, "teacher", store.vocabulary().len() as i64)?;
-    // Small ones pass quickly: the loader needs a few steps to get as far ahead as it may.
+    // Small batches take little time, and the loader needs a few steps to prefetch as far as it is allowed to.
     let count = if graphs <= 512 { 2 * options.batches } else { options.batches };
     let batches = batches_of(store, graphs, count);
     let burst = if distills { 2 } else { 1 };
@@ -181,7 +181,7 @@ fn run(training: &mut Training, loader: &Loader, batches: &[Vec<u64>], burst: us
     }
 }
 
-/// What computing activations again saves of a step's memory, and what it costs in time: medians of steps in turn.
+/// Memory saved and time added by gradient checkpointing in a step: medians of alternating steps.
 fn recompute(
     options: &Options,
     store: &Arc<Store>,
@@ -205,7 +205,7 @@ fn recompute(
             meter.reset_peak();
             let start = Instant::now();
             training.run(&batch)?;
-            // The first takes memory that the others find.
+            // The first step allocates memory that later steps reuse.
             if step > 0 {
                 seconds[index].push(start.elapsed().as_secs_f64());
                 peaks[index] = meter.read().peak_bytes - before;

@@ -1,9 +1,9 @@
-//! Where the time of a step goes: processor time of its sections, on one thread unless told otherwise.
+//! Profile of a training step: processor time of its sections, by default on one thread.
 //!
 //!     taskset -c 0 cargo bench --bench profile [-- [FILTER] [seconds=4] [threads=1] [kernel=auto|composed]]
 //!
 //! The graphs are those of the bench `step`.
-//! Processor time, not wall time: other programs on the machine change it little.
+//! It measures processor time, not wall-clock time, because other programs on the machine affect it little.
 
 mod common;
 
@@ -25,7 +25,7 @@ const BATCH_GRAPHS: usize = 512;
 const BATCHES: usize = 4;
 
 fn main() {
-    // As kdgat itself runs: otherwise the C library maps large results anew in every step.
+    // The allocator of the program: otherwise the C library maps new memory for large results in every step.
     kdgat::torch::allocator::install().unwrap();
     let options = Options::from_arguments();
     tch::set_num_threads(options.threads);
@@ -120,7 +120,7 @@ fn models(kernel: Backend) -> Vec<(&'static str, (Model, Trainable))> {
     ]
 }
 
-/// Milliseconds of processor time of this process.
+/// Processor time of this process, in milliseconds.
 fn processor_ms() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
@@ -149,7 +149,7 @@ fn measure(
         marks[4] = processor_ms();
         rounds.push(std::array::from_fn(|section| marks[section + 1] - marks[section]));
     }
-    // The first rounds pay for memory and caches.
+    // The first rounds include memory allocation and cold caches.
     let rounds = &rounds[2..];
     let total = median(rounds.iter().map(|round| round.iter().sum()));
     print!("{name:>13}: training {total:.2}");
@@ -170,7 +170,7 @@ fn measure(
     );
 }
 
-/// The loss of a training step; marks the ends of forward and loss.
+/// Loss of a training step; records the times at which forward and loss end.
 fn train_loss(model: &Model, batch: &Batch, marks: &mut [f64; 5]) -> Tensor {
     match model {
         Model::Vgae(model) => {
@@ -200,7 +200,7 @@ fn evaluate(model: &Model, batch: &Batch, score: bool) {
     });
 }
 
-/// Median milliseconds of processor time of `run`.
+/// Median processor time of `run`, in milliseconds.
 fn timed(batches: &[Batch], seconds: f64, run: impl Fn(&Batch)) -> f64 {
     let mut times = Vec::new();
     let start = processor_ms();

@@ -1,9 +1,9 @@
-//! Difficulty in chunks beside one graph at a time, its memory by the number of graphs, and how long a window takes.
+//! Difficulty scores in chunks compared with one graph at a time, their memory by number of graphs, and the latency of a window.
 //!
 //!     cargo bench --bench scoring -- [--quick] [--json] [--results DIR] [--peer FILE --peer-python PYTHON]
 //!
-//! The ways of scoring take turns; a ratio is the median of the rounds' own ratios. Memory is that of a process of its own
-//! (this program with `--task`) that scores graphs of one store of overlapping windows, all of them different.
+//! The scoring methods alternate; a ratio is the median of the ratios of the rounds. Memory is measured in a separate process
+//! (this program with `--task`) that scores different graphs of one store with overlapping windows.
 
 mod common;
 
@@ -31,9 +31,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-/// Graphs of a chunk: the default of `difficulty_chunk`.
+/// Graphs per chunk: the default of `difficulty_chunk`.
 const CHUNK: usize = 500;
-/// Frames of a simulated log that go through the detector.
+/// Frames of a simulated log for the detector.
 const DETECTED_FRAMES: usize = 100_000;
 const MIB: f64 = 1_048_576.0;
 
@@ -42,13 +42,13 @@ const MIB: f64 = 1_048_576.0;
 struct Options {
     #[command(flatten)]
     output: common::Output,
-    /// The Python program that is compared with
+    /// Python program to compare with
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// The Python to run it with
+    /// Python interpreter that runs it
     #[arg(long, default_value = "python3")]
     peer_python: PathBuf,
-    /// Its graphs
+    /// File of graphs for the Python program
     #[arg(long)]
     graphs: Option<PathBuf>,
     #[arg(long, hide = true)]
@@ -68,7 +68,7 @@ enum Task {
     Memory,
 }
 
-/// What the process whose memory is measured says.
+/// Report of the process whose memory is measured.
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
     resident_bytes: u64,
@@ -78,7 +78,7 @@ struct Said {
 
 fn main() -> Result<(), Error> {
     let options = Options::parse();
-    // A window in the car has one core.
+    // In the car a window has one core.
     common::start(1)?;
     if options.task.is_some() {
         println!("{}", serde_json::to_string(&memory_of(&options)?)?);
@@ -95,10 +95,10 @@ fn main() -> Result<(), Error> {
     rows.finish(Device::Cpu, options.output.results.as_deref())
 }
 
-/// One way of scoring: its name, the kernel, graphs of a chunk, and how many graphs a turn scores.
+/// Scoring method: name, kernel, graphs per chunk, and graphs per turn.
 type Way = (&'static str, Backend, usize, usize);
 
-/// Graphs a second of the VGAE student, in chunks and one at a time, with so many threads for either.
+/// Measures graphs per second of the VGAE student in chunks and one at a time, on `threads` threads.
 fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), Error> {
     let before = tch::get_num_threads();
     tch::set_num_threads(threads as i32);
@@ -121,7 +121,7 @@ fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), 
             let graphs: Vec<u64> = (0..*graphs as u64).map(|graph| graph % store.num_graphs()).collect();
             let start = Instant::now();
             scorer.score(&store, &graphs, *chunk, |_| Ok(()))?;
-            // The first round finds cold caches.
+            // The first round has cold caches.
             if round > 0 {
                 rates[index].push(graphs.len() as f64 / start.elapsed().as_secs_f64());
             }
@@ -149,7 +149,7 @@ fn throughput(options: &Options, threads: usize, rows: &mut Rows) -> Result<(), 
     Ok(())
 }
 
-/// Graphs a second of the Python program, on its own graphs of simulated traffic.
+/// Graphs per second of the Python program, on its own graphs of simulated traffic.
 fn peer_rate(options: &Options, threads: usize, batch: &str) -> Result<Option<f64>, Error> {
     let Some(peer) = &options.peer else { return Ok(None) };
     let mut command = Command::new(&options.peer_python);
@@ -167,11 +167,11 @@ fn peer_rate(options: &Options, threads: usize, batch: &str) -> Result<Option<f6
     Ok(Some(said["graphs_per_second"].as_f64().ok_or("the Python program gave no graphs_per_second")?))
 }
 
-/// Memory of a process that scores few graphs, and of one that scores many.
+/// Measures the memory of a process that scores few graphs, and of one that scores many.
 fn memory(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     let folder = tempfile::tempdir()?;
     let (few, many) = if options.output.quick { (1_000, 20_000) } else { (10_000, 200_000) };
-    // Windows that overlap: as many graphs as are wanted, of little traffic.
+    // Overlapping windows give enough graphs from little traffic.
     let stride = if options.output.quick { 30 } else { 3 };
     let data = folder.path().join("sim");
     simulate(&SimulationOptions::default(), &data)?;
@@ -205,7 +205,7 @@ fn memory(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     Ok(())
 }
 
-/// Scores the first graphs of a store; the most memory that there was after a chunk, its mapped pages included.
+/// Scores `count` graphs of a store and returns the largest memory seen after a chunk, mapped pages included.
 fn memory_of(options: &Options) -> Result<Said, Error> {
     let store = Arc::new(Store::open(&options.store)?);
     let scorer = Scorer::new(LoadedModel::open(&options.model)?, Device::Cpu, Backend::Auto)?;
@@ -213,7 +213,7 @@ fn memory_of(options: &Options) -> Result<Said, Error> {
     if available < options.count as u64 {
         return Err(format!("the store has {available} graphs, {} are wanted", options.count).into());
     }
-    // From all over the store: few graphs are of the same kinds of traffic as many.
+    // Spread over the whole store, so that few graphs have the same kinds of traffic as many.
     let graphs: Vec<u64> = (0..options.count as u64).map(|index| index * available / options.count as u64).collect();
     let mut said = Said { resident_bytes: 0, anonymous_bytes: 0, graphs: 0 };
     scorer.score(&store, &graphs, CHUNK, |scores| {
@@ -226,7 +226,7 @@ fn memory_of(options: &Options) -> Result<Said, Error> {
     Ok(said)
 }
 
-/// How long a window takes from its frames to both students' scores, on one core.
+/// Measures the time of a window from its frames to both students' scores, on one core.
 fn windows(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     let Graphs::Simulated(store, folder) = Graphs::open(None)? else { return Ok(()) };
     let log = folder.path().join("sim").join(&store.manifest().files[0].folder).join(&store.manifest().files[0].name);
@@ -256,7 +256,7 @@ fn windows(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     }
     for (name, mut times) in ["vgae student", "gat student", "both students"].into_iter().zip(milliseconds) {
         let row = format!("{name}, a window from its frames to its line");
-        // The first windows take memory that the others find.
+        // The first windows allocate memory that later ones reuse.
         times.drain(..times.len().min(10));
         times.sort_by(f64::total_cmp);
         for (metric, share) in [("median, 1 thread", 0.5), ("99th percentile, 1 thread", 0.99)] {
@@ -267,7 +267,7 @@ fn windows(options: &Options, rows: &mut Rows) -> Result<(), Error> {
     Ok(())
 }
 
-/// A student with random weights, as a run's best model.
+/// Writes a student with random weights in the form of a run's best model.
 fn write_model(path: &Path, model: &str, store: &Store) -> Result<(), Error> {
     let architecture = architecture(model, "student", store.vocabulary().len() as i64)?;
     let tensors = random_tensors(&architecture, 7)?;

@@ -1,11 +1,11 @@
-//! One measurement of a step, printed as one line of JSON: what `scripts/bench step` runs in turn with another program.
+//! One measurement of a step, printed as one line of JSON. `scripts/bench step` alternates it with the Python program.
 //!
 //!     cargo bench --bench step -- train|kd|cached|infer|score --model vgae --size student --batch 512 --threads 2
-//!     cargo bench --bench step -- limits                (what this machine can do at most)
-//!     cargo bench --bench step -- graphs --output FILE  (writes the graphs that both programs are measured with)
+//!     cargo bench --bench step -- limits                (peak rates of this machine)
+//!     cargo bench --bench step -- graphs --output FILE  (writes the graphs that both programs use)
 //!
-//! `kd` runs the teacher in every step, `cached` reads its targets from memory. Training steps are the stage's own:
-//! its objective, flat parameters, Adam, with the program's allocator.
+//! `kd` runs the teacher in every step, `cached` reads its targets from memory. Training steps are those of the training stage:
+//! its objective, flat parameters, Adam, and the program's allocator.
 
 mod common;
 
@@ -58,7 +58,7 @@ struct Options {
     /// The file that `graphs` writes
     #[arg(long)]
     output: Option<PathBuf>,
-    /// What `cargo bench` passes on
+    /// Flag that `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -74,7 +74,7 @@ enum What {
     Graphs,
 }
 
-/// Batches of a burst, and steps between two waits for a GPU.
+/// Batches per burst, and steps between two synchronisations with a GPU.
 const BURST: usize = 16;
 
 fn main() -> Result<(), Error> {
@@ -99,7 +99,7 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
     let batches = graphs.batches(options.batch, count)?;
     let batches: Vec<Batch> = batches.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?;
     let vocabulary = graphs.vocabulary_size();
-    // Scoring is the VGAE's.
+    // Only the VGAE scores difficulty.
     let model = if options.what == What::Score { "vgae" } else { &options.model };
     let student = architecture(model, &options.size, vocabulary)?;
     let forward = forward_work(&student, &batches[0], false);
@@ -151,7 +151,7 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
     }))
 }
 
-/// Seconds a step. Where targets come in bursts, or the device is not waited for in every step, the mean of a burst.
+/// Seconds per step; the mean of a burst if targets come in bursts or the device is not synchronised in every step.
 fn training_times(
     options: &Options,
     training: &mut Training,
@@ -160,7 +160,7 @@ fn training_times(
 ) -> Result<Vec<f64>, Error> {
     let single = options.what == What::Train && device == Device::Cpu;
     let block = if single { 1 } else { BURST };
-    // With kept targets, an epoch that fills the cache.
+    // With cached targets, first an epoch that fills the cache.
     training.run(batches)?;
     let mut next = 0;
     repeat(options.seconds, |times| {
@@ -174,10 +174,10 @@ fn training_times(
     })
 }
 
-/// What a model does with a batch.
+/// Runs a model on a batch.
 type Answer = Box<dyn Fn(&Batch) -> Result<(), Error>>;
 
-/// Seconds an answer: of the model, or of the score that is made of it and read.
+/// Seconds per batch of inference, or of computing and reading the scores.
 fn answers(
     options: &Options,
     architecture: &Architecture,
@@ -232,7 +232,7 @@ fn repeat(seconds: f64, mut measure: impl FnMut(&mut Vec<f64>) -> Result<(), Err
     Ok(times)
 }
 
-/// Rates of large matrix products (f32) and of copies (bytes read and written), and the hardware.
+/// Rates of large matrix products (f32) and of copies (bytes read and written), with the hardware.
 fn limits(device: Device) -> Result<Value, Error> {
     let matrix = Tensor::f_rand([2048, 2048], (Kind::Float, device))?;
     let source = Tensor::f_rand([16 << 20], (Kind::Float, device))?;

@@ -1,8 +1,8 @@
-//! A sweep of trials at once beside the same sweep one after the other: seconds for all, and the highest memory of all
+//! A sweep with parallel trials compared with the same sweep one trial after another: total seconds, and the peak memory of all
 //! processes together.
 //!
-//! Trials are students of the simulated dataset, learning from the teacher that comes with the repository. The store and the
-//! teacher's targets are made before the clock starts, as they are the same for all.
+//! Trials are students of the simulated dataset, distilled from the teacher in the repository. The store and the
+//! teacher's targets are the same for all trials and are built before the measurement.
 
 mod common;
 
@@ -25,17 +25,17 @@ struct Options {
     /// Epochs of a trial
     #[arg(long, default_value_t = 20)]
     epochs: usize,
-    /// Times that each way is measured, in turn
+    /// Measurements of each way to run the sweep, alternating
     #[arg(long, default_value_t = 3)]
     pairs: usize,
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// How a sweep is run.
+/// A way to run the sweep.
 struct Way {
     name: &'static str,
-    /// `None`: as many as the machine allows.
+    /// Number of parallel trials; `None`: as many as the machine allows.
     jobs: Option<&'static str>,
     threads: Option<&'static str>,
 }
@@ -78,7 +78,7 @@ fn main() -> Result<(), Error> {
     let mut rows = Rows::new("sweep", options.output.json);
     let name = |way: &Way| format!("{trials} trials of {epochs} epochs, {}", way.name);
     for (way, found) in WAYS.iter().zip(&found) {
-        // Of each round by itself: the machine is not equally fast in all of them.
+        // Ratios within each round, because the machine's speed varies between rounds.
         let ratio = median(at_once.iter().zip(found).map(|(at_once, one)| at_once.seconds / one.seconds).collect());
         let peer = way.jobs.is_some().then_some(("as many at once", middle(&at_once), ratio));
         rows.add(&name(way), ("time", "s"), middle(found), peer);
@@ -99,7 +99,7 @@ fn write_file(folder: &Path, trials: usize, epochs: usize, threads: Option<&str>
     Ok(std::fs::write(folder.join("bench.toml"), text)?)
 }
 
-/// Runs the sweep in a folder of its own.
+/// Runs the sweep in a new folder.
 fn measure(folder: &Path, output: &str, way: &Way, trials: usize) -> Result<Measured, Error> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
     command.current_dir(folder).args(["sweep", "bench.toml", "--output", output]).stdin(Stdio::null());
@@ -114,7 +114,7 @@ fn measure(folder: &Path, output: &str, way: &Way, trials: usize) -> Result<Meas
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        // Seldom: looking through all processes takes a core from what is measured.
+        // Rarely, because reading all processes takes a core from the measured trials.
         if looked.elapsed() > Duration::from_millis(500) {
             peak_bytes = peak_bytes.max(resident_bytes(child.id()));
             looked = Instant::now();
@@ -128,7 +128,7 @@ fn measure(folder: &Path, output: &str, way: &Way, trials: usize) -> Result<Meas
     Ok(Measured { seconds, peak_bytes })
 }
 
-/// Memory of a process and its children.
+/// Resident memory of a process and its children, in bytes.
 fn resident_bytes(parent: u32) -> u64 {
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
     let processes = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());

@@ -1,10 +1,10 @@
-//! What a teacher costs the student's step, in time and memory, by where its weights are and whether its targets are kept.
+//! Time and memory that a teacher adds to the student's step, by the residency of its weights and with cached targets.
 //!
 //!     cargo bench --bench teacher -- [--quick] [--json] [--device cuda] [--graphs FILE] [--results DIR]
 //!
-//! A VGAE student takes real steps (the stage's own objective, flat parameters, Adam) beside VGAE teachers of several
-//! sizes. In each round every way takes its turn, a ratio is the median of the rounds' own ratios. The thing to beat is
-//! the naive way: each parameter brought to the device by a copy of its own that is waited for, and back, in every step.
+//! A VGAE student takes real steps (the stage's objective, flat parameters, Adam) with VGAE teachers of several
+//! sizes. Each round measures every way once; a ratio is the median of the ratios of the rounds. The baseline is
+//! the naive way: in every step, each parameter is copied to the device and back, by a separate synchronous copy.
 
 mod common;
 
@@ -26,10 +26,10 @@ use kdgat::nn::attention::Backend;
 use kdgat::nn::vgae::Mode;
 use kdgat::nn::{Architecture, FreshParameters, GivenTensors, Scope, Vgae};
 use kdgat::torch::{allocator, device};
-use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
+use kdgat::train::objective::{Backward, Losses, NoTargets, Objective, ObjectiveError, Part, TargetSource};
 use tch::{Device, Tensor};
 
-/// Time and memory of a student's step by what its teacher costs
+/// Time and memory that a teacher adds to a student's step
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
@@ -43,37 +43,37 @@ struct Options {
     /// A safetensors file of graphs; simulated traffic without it
     #[arg(long)]
     graphs: Option<PathBuf>,
-    /// Teachers in MB, separated by commas
+    /// Sizes of the teachers in MB, separated by commas
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<u64>,
-    /// Graphs of a batch
+    /// Graphs per batch
     #[arg(long)]
     batch: Option<usize>,
-    /// Only the ways of these names (`without KD,cached`), printed and not reported; or `epochs`: with kept targets, in turn
-    /// with epochs without KD
+    /// Measure only these ways (`without KD,cached`), and print the result without a report; `epochs`: epochs with cached targets,
+    /// alternating with epochs without KD
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
-    /// Rounds in which every way takes its turn
+    /// Rounds; each measures every way once
     #[arg(long)]
     rounds: Option<usize>,
-    /// What `cargo bench` passes on
+    /// Flag that `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Asks for epochs in turn alone.
+/// Value of `--ways` that measures only alternating epochs.
 const EPOCHS_IN_TURN: &str = "epochs";
 
-/// Steps of a way in a round: one visit of the largest burst.
+/// Steps per way and round: one visit with the largest burst.
 const STEPS: usize = 16;
 
-/// What a step's targets come from.
+/// Source of a step's targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     WithoutKd,
     Naive,
     Visits(Residency, usize),
-    /// Targets are kept in memory: an epoch that fills the cache, then an epoch that reads it.
+    /// Targets are cached in memory: one epoch fills the cache, the next reads it.
     Cached,
 }
 
@@ -101,12 +101,12 @@ impl Way {
     }
 }
 
-/// What one turn of a way gave.
+/// Result of one turn of a way.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     step_ms: f64,
-    /// Milliseconds a step of the first epoch, from a cold start: the one that fills the cache, and that of a resident
-    /// teacher, which it is compared with.
+    /// Milliseconds per step of the first epoch from a cold start: with `Cached`, the epoch that fills the cache; with a resident
+    /// teacher, the epoch that it is compared with.
     first_epoch_ms: Option<f64>,
     peak_bytes: f64,
 }
@@ -166,7 +166,7 @@ fn main() -> Result<(), Error> {
     rows.finish(device, options.output.results.as_deref())
 }
 
-/// What targets that are kept cost an epoch of the presets' students.
+/// Time that cached targets add to an epoch of the presets' students.
 fn epochs_in_turn(graphs: &Graphs, device: Device, rounds: usize, rows: &mut Rows) -> Result<(), Error> {
     let count = STEPS.min(graphs.count() / 512).max(1);
     let batches: Vec<Batch> =
@@ -179,7 +179,8 @@ fn epochs_in_turn(graphs: &Graphs, device: Device, rounds: usize, rows: &mut Row
     Ok(())
 }
 
-/// On a CPU a large teacher's forward takes seconds a batch: fewer graphs show the same copies in less time.
+/// Graphs per batch. On a CPU a large teacher's forward pass takes seconds per batch; fewer graphs need the same copies in less
+/// time.
 fn batch_graphs(megabytes: u64, on_gpu: bool) -> usize {
     match (on_gpu, megabytes) {
         (true, _) | (false, ..=1) => 512,
@@ -189,7 +190,7 @@ fn batch_graphs(megabytes: u64, on_gpu: bool) -> usize {
 }
 
 impl Bench {
-    /// The turns of each way; of ways that are not asked for, none.
+    /// Measures the turns of each way; empty for ways that were not requested.
     fn measure(
         &self,
         teacher: &Architecture,
@@ -219,7 +220,7 @@ impl Bench {
         Ok(turns)
     }
 
-    /// Everything new, a warm-up, and the measured steps.
+    /// Sets up a new training, warms up, and measures the steps.
     fn turn(&self, way: Way, teacher: &Architecture, tensors: &[(String, Tensor)]) -> Result<Turn, Error> {
         let weights = || tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
         let start = |residency, burst, cached| {
@@ -233,13 +234,13 @@ impl Bench {
             Way::Visits(residency, burst) => start(residency, burst, false)?,
             Way::Cached => start(Residency::Forward, 16, true)?,
         };
-        // What the first steps of any training pay for: memory, and the choice of kernels.
+        // Warm-up: the first steps of any training allocate memory and select kernels.
         let steps: Vec<Batch> =
             (0..STEPS).map(|step| self.batches[step % self.batches.len()].shallow_clone()).collect();
         let first_epoch_ms = match way {
             Way::Cached => {
                 let first_epoch_ms = self.timed(&mut training, &self.batches)?;
-                // While this epoch begins, the teacher's thread still keeps the targets of the last burst.
+                // While this epoch begins, the teacher's thread is still caching the targets of the last burst.
                 training.run(&steps)?;
                 Some(first_epoch_ms)
             }
@@ -249,7 +250,7 @@ impl Bench {
                 None
             }
             Way::Visits(..) => {
-                let burst = training.objective.burst().min(steps.len());
+                let burst = training.objective.source().burst().min(steps.len());
                 training.run(&steps[..burst])?;
                 None
             }
@@ -263,7 +264,7 @@ impl Bench {
         Ok(Turn { step_ms, first_epoch_ms, peak_bytes })
     }
 
-    /// Milliseconds a step; the device has done everything at the end.
+    /// Milliseconds per step, including the final device synchronisation.
     fn timed(&self, training: &mut Training, steps: &[Batch]) -> Result<f64, Error> {
         device::synchronize(self.device)?;
         let start = Instant::now();
@@ -280,7 +281,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The most that tensors took on the device; on a CPU, on the host.
+    /// Peak bytes of tensors on the device; on a CPU, in host memory.
     fn peak_bytes(&self) -> Result<f64, Error> {
         Ok(match self.device {
             Device::Cpu => allocator::stats().peak as f64,
@@ -302,8 +303,9 @@ impl Bench {
             student: Vgae::new(Scope::root(&mut parameters), student, Backend::Auto)?,
             projection: Projection::new(Scope::root(&mut parameters), student.latent, teacher.latent)?,
             config: teacher.clone(),
-            // The model's own memory, which is overwritten when it comes back.
+            // The host memory of the model, which is overwritten when the parameters are copied back.
             weights: weights.map(|(name, tensor)| (name, tensor.copy())).collect(),
+            source: NoTargets,
         };
         Training::of(Box::new(objective), parameters, self.device)
     }
@@ -313,7 +315,7 @@ fn teacher_bytes(teacher: &Architecture) -> Result<f64, Error> {
     Ok(random_tensors(teacher, 7)?.iter().map(|(_, tensor)| 4.0 * tensor.numel() as f64).sum())
 }
 
-/// Medians of the ways that were asked for, and what they are of the first of them.
+/// Prints the medians of the requested ways, and their ratios to the first one.
 fn print_steps(name: &str, turns: &[Vec<Turn>]) {
     let measured: Vec<_> = Way::ALL.iter().zip(turns).filter(|(_, turns)| !turns.is_empty()).collect();
     for (way, turns) in &measured {
@@ -359,18 +361,19 @@ fn report(name: &str, bytes: f64, turns: &[Vec<Turn>], rows: &mut Rows) {
     rows.add(&format!("{name}: weights"), ("size", "MB"), bytes / 1e6, None);
 }
 
-/// The student's loss with a teacher that is moved as `model.to(device)` moves it: each parameter on its own, waited
-/// for, to the device before the forward and back after it, in every step.
+/// Student's loss with a teacher moved as by `model.to(device)`: in every step, each parameter is copied to the device before the
+/// forward pass and back after it, by separate synchronous copies.
 struct Naive {
     device: Device,
     student: Vgae,
     projection: Projection,
     config: kdgat::nn::VgaeConfig,
     weights: Vec<(String, Tensor)>,
+    source: NoTargets,
 }
 
 impl Naive {
-    /// On a CPU, where `to(device)` would do nothing, a real copy: what is compared is the way of moving.
+    /// Moves a tensor. On a CPU, where `to(device)` would do nothing, it makes a real copy, so that copying can be compared.
     fn moved(tensor: &Tensor, to: Device) -> Result<Tensor, ObjectiveError> {
         let moved = if tensor.device() == to { tensor.f_detach_copy()? } else { tensor.f_to_device(to)? };
         device::synchronize(if to == Device::Cpu { tensor.device() } else { to })?;
@@ -399,16 +402,12 @@ impl Objective for Naive {
         &["task_loss", "kd_loss"]
     }
 
-    fn burst(&self) -> usize {
-        1
+    fn source(&self) -> &dyn TargetSource {
+        &NoTargets
     }
 
-    fn announce(&mut self, _: &[Batch]) -> Result<(), ObjectiveError> {
-        Ok(())
-    }
-
-    fn receive(&mut self, _: &Batch) -> Result<(), ObjectiveError> {
-        Ok(())
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        &mut self.source
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
@@ -427,17 +426,5 @@ impl Objective for Naive {
 
     fn share(&self, part: &Part, whole: &Part) -> f64 {
         (part.nodes.end - part.nodes.start) as f64 / (whole.nodes.end - whole.nodes.start).max(1) as f64
-    }
-
-    fn step_columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn step_values(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn status(&self) -> String {
-        String::new()
     }
 }

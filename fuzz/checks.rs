@@ -1,5 +1,5 @@
-//! What must hold for any bytes: nothing panics, every frame is possible, and every way to read a log reads the same.
-#![allow(dead_code)] // each target uses one
+//! Properties that must hold for any bytes: nothing panics, every frame is valid, and every way to read a log gives the same.
+#![allow(dead_code)] // Each target uses one function.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -13,10 +13,10 @@ use kdgat::graph::Store;
 use zip::write::FileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Frames read at most: a few compressed bytes can stand for any number.
+/// Maximum number of frames to read: a few compressed bytes can expand to any number.
 const MOST_FRAMES: usize = 200_000;
 
-/// Every format, as a stream in small pieces.
+/// Reads the bytes as a stream in small pieces, in every format.
 pub fn stream(bytes: &[u8]) {
     for format in Format::TEXT.into_iter().map(Some).chain([None]) {
         read_stream(bytes, format);
@@ -42,7 +42,7 @@ fn read_stream(bytes: &[u8], format: Option<Format>) -> Option<Vec<Frame>> {
     ended.then_some(all)
 }
 
-/// Every format and the recognition of formats and compressions, as a file.
+/// Reads the bytes as a file, in every format and with recognised format and compression.
 pub fn logs(bytes: &[u8]) {
     let path = file("log.csv", bytes);
     for format in Format::TEXT.into_iter().map(Some).chain([None]) {
@@ -72,7 +72,7 @@ fn read_log(path: &Path, format: Option<Format>) -> (Vec<Frame>, bool) {
     (all, whole)
 }
 
-/// A CSV cut into byte ranges is the CSV.
+/// Checks that a CSV read in byte ranges gives the same frames as the whole CSV.
 pub fn pieces(bytes: &[u8]) {
     let path = file("pieces.csv", bytes);
     for format in Format::TEXT {
@@ -98,7 +98,7 @@ pub fn pieces(bytes: &[u8]) {
     }
 }
 
-/// ROAD's metadata beside a log.
+/// Reads the bytes as ROAD's metadata beside a log.
 pub fn road(bytes: &[u8]) {
     let log = file("road/log.log", b"(1.0) can0 6E0#00F0\n(2.0) can0 6E0#01F0\n(2.5) can0 123#00\n");
     file("road/capture_metadata.json", bytes);
@@ -106,7 +106,7 @@ pub fn road(bytes: &[u8]) {
     assert!(!whole || frames.len() == 3, "labels never take frames away");
 }
 
-/// The manifest of a store.
+/// Reads the bytes as the manifest of a store.
 pub fn manifest(bytes: &[u8]) {
     let path = file("store/store.json", bytes);
     if let Some(folder) = path.parent()
@@ -116,7 +116,7 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// Weights that others saved: a safetensors file, an archive of PyTorch, and the pickle in one.
+/// Reads the bytes as foreign weights: a safetensors file, a PyTorch archive, and the pickle inside one.
 pub fn weights(bytes: &[u8]) {
     let archive = archive_with(bytes);
     for (name, bytes) in [("weights.safetensors", bytes), ("raw.pt", bytes), ("weights.pt", &archive)] {
@@ -127,7 +127,7 @@ pub fn weights(bytes: &[u8]) {
     }
 }
 
-/// An archive as `torch.save` writes it, with this pickle and two storages.
+/// Archive in the form of `torch.save`, with this pickle and two storages.
 fn archive_with(pickle: &[u8]) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = FileOptions::default().compression_method(CompressionMethod::Stored);
@@ -151,7 +151,7 @@ fn check(frames: &[Frame], report: &ReadReport) {
     }
 }
 
-/// Gives out a few bytes at a time.
+/// Reader that returns a few bytes at a time.
 struct Drip<'a>(&'a [u8], usize);
 
 impl std::io::Read for Drip<'_> {
@@ -163,7 +163,7 @@ impl std::io::Read for Drip<'_> {
     }
 }
 
-/// Writes a file of this process.
+/// Writes a file into the temporary folder of this process and thread.
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let memory = Path::new("/dev/shm");
@@ -171,7 +171,7 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
         true => tempfile::tempdir_in(memory).expect("a folder in memory"),
         false => tempfile::tempdir().expect("a folder"),
     };
-    // Tests run side by side in one process.
+    // Tests run in parallel in one process.
     let path = FOLDER.get_or_init(create).path().join(format!("{:?}", std::thread::current().id())).join(name);
     fs::create_dir_all(path.parent().expect("within the folder")).expect("a folder");
     fs::write(&path, bytes).expect("a file");

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Steps of kdgat beside those of another program, in turn: A B A B, same graphs, same batch, same threads.
+"""Measures steps of kdgat and of another program in turn, A B A B, on the same graphs, batches and threads.
 
-`scripts/bench step` calls it. Alone, with programs that are built already:
+`scripts/bench step` runs this. To run it directly, with programs that are already built:
 
     python3 bench_step.py --kdgat PATH/step --peer benches/peer/peer.py --peer-python python3 --graphs PATH/graphs.safetensors
 
-The peer runs twice: with the C library told to keep freed memory ("tuned"), as a user with patience would, and as it
-comes. A ratio is the median of the pairs' own ratios. The limit of a row is the time that its matrix products take at the
-rate of large ones plus its least memory traffic at the rate of a large copy, both measured here before; a fraction is
-that time divided by the measured one.
+The peer runs twice: with the C library set to cache freed memory ("tuned"), and with default settings ("untuned"). A ratio is the
+median over the pairs' ratios. The limit of a row is the time of its matrix products at the rate of large products, plus its minimum
+memory traffic at the rate of a large copy; both rates are measured first. A fraction is that time divided by the measured time.
 """
 import argparse
 import datetime
@@ -23,7 +22,7 @@ from pathlib import Path
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "268435456"}
 PEER = "PyTorch Geometric"
 
-# On a GPU the peer's models are made there, its batches are moved there, and each step is waited for.
+# On a GPU: creates the peer's models there, moves its batches there, and synchronizes after each step.
 ON_CUDA = """
 import runpy, sys, torch
 path = sys.argv[1]; sys.argv = sys.argv[1:]
@@ -53,7 +52,7 @@ peer['main']()
 
 
 class Row:
-    """What kdgat does, and what the peer does for the same."""
+    """A row of the table: the arguments of kdgat and of the peer for the same work."""
 
     def __init__(self, name, what, model, size, batch=512, threads=None, peer_what=None, peer_batch=None):
         self.name, self.threads = name, threads
@@ -89,7 +88,7 @@ def rows(quick):
 
 
 def run(command, environment=None):
-    """The JSON of the last line that a program prints."""
+    """Runs a program and returns the JSON in the last line of its output."""
     finished = subprocess.run(command, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
     if finished.returncode != 0:
         sys.exit(f"bench: error: {' '.join(map(str, command))} failed:\n{finished.stderr[-3000:]}")
@@ -123,13 +122,13 @@ class Bench:
         return run([self.options.kdgat, "limits", "--threads", str(self.options.threads), "--device", self.options.device])
 
     def measure(self, row):
-        """Pairs of measurements: the peer tuned, kdgat, and the peer as it comes."""
+        """Measures in turn: the tuned peer, kdgat, and the untuned peer."""
         ours, tuned, untuned = [], [], []
         for pair in range(self.options.pairs):
             if self.options.peer:
                 tuned.append(self.peer(row, True))
             ours.append(self.kdgat(row))
-            # Memory settings of the C library mean nothing to a GPU.
+            # The C library's memory settings have no effect on a GPU.
             if self.options.peer and self.options.device == "cpu":
                 untuned.append(self.peer(row, False))
             rate = lambda found: f"{found[-1]['graphs_per_second']:.0f}" if found else "-"
@@ -151,7 +150,7 @@ def summarize(row, measured, limits):
     limit = ours[0]["operations"] / limits["operations_per_second"] + ours[0]["bytes"] / limits["bytes_per_second"]
     summary = {
         "row": row.name,
-        # A row outlives the run that measured it.
+        # Rows are kept across runs, so each has its own date.
         "date": today(),
         "limits": {name: limits[name] for name in ("operations_per_second", "bytes_per_second")},
         "graphs_per_second": rate(ours),
@@ -170,7 +169,7 @@ def summarize(row, measured, limits):
 
 
 def json_rows(summary):
-    """Rows as every bench prints them."""
+    """Rows in the format that all benches print."""
     def row(metric, value, unit, peer=None, peer_value=None, ratio=None):
         return {"bench": "step", "row": summary["row"], "metric": metric, "value": value, "unit": unit,
                 "peer": peer, "peer_value": peer_value, "ratio": ratio}
@@ -195,9 +194,9 @@ def table(summaries):
 
 
 def write(folder, measured, limits):
-    """The rows measured so far, beside those that the folder has from before: a run that is stopped loses none.
+    """Writes the rows measured so far, merged with those already in the folder, so a stopped run loses none.
 
-    What stands below the first table stays.
+    Text below the first table of the page is preserved.
     """
     folder.mkdir(parents=True, exist_ok=True)
     hardware = limits["hardware"]
@@ -220,18 +219,18 @@ def write(folder, measured, limits):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kdgat", required=True, help="the built bench `step`")
-    parser.add_argument("--peer", type=Path, help="peer.py; without it kdgat is measured alone")
-    parser.add_argument("--peer-python", default="python3", help="the Python that has PyTorch Geometric")
-    parser.add_argument("--graphs", type=Path, help="graphs.safetensors; simulated traffic without it")
+    parser.add_argument("--kdgat", required=True, help="path of the built bench `step`")
+    parser.add_argument("--peer", type=Path, help="path of peer.py (default: measure only kdgat)")
+    parser.add_argument("--peer-python", default="python3", help="a Python interpreter with PyTorch Geometric")
+    parser.add_argument("--graphs", type=Path, help="path of graphs.safetensors (default: simulated traffic)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--pairs", type=int, help="measurements of each program")
-    parser.add_argument("--seconds", type=float, help="of each measurement")
-    parser.add_argument("--only", action="append", help="only rows whose names hold this text; may be repeated")
+    parser.add_argument("--pairs", type=int, help="number of measurements of each program")
+    parser.add_argument("--seconds", type=float, help="duration of each measurement in seconds")
+    parser.add_argument("--only", action="append", help="only rows whose names contain this text; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a few rows, under three minutes")
-    parser.add_argument("--json", action="store_true", help="one JSON object a row instead of a table")
-    parser.add_argument("--results", type=Path, help="a folder for the full results, beside rows that it has from before")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row instead of a table")
+    parser.add_argument("--results", type=Path, help="folder for the full results, merged with rows already in it")
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 5)
     options.seconds = options.seconds or (2.0 if options.quick else 4.0)

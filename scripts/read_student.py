@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a classifier written by `kdgat export` answers, with PyTorch alone: read_student.py FOLDER GRAPHS.safetensors"""
+"""Runs a classifier written by `kdgat export`, with PyTorch alone: read_student.py FOLDER GRAPHS.safetensors"""
 import json, sys
 import torch
 from torch.nn.functional import leaky_relu, linear, relu
 
-def read(path):  # a safetensors file: the length of its header, the header, the tensors
+def read(path):  # a safetensors file: length of the header, header, tensors
     data = open(path, "rb").read()
     begin, types = 8 + int.from_bytes(data[:8], "little"), {"F32": torch.float32, "I64": torch.int64}
     header = {name: entry for name, entry in json.loads(data[8:begin]).items() if name != "__metadata__"}
@@ -12,7 +12,7 @@ def read(path):  # a safetensors file: the length of its header, the header, the
     tensor = lambda entry: torch.frombuffer(part(entry["data_offsets"]), dtype=types[entry["dtype"]])
     return {name: tensor(entry).reshape(entry["shape"]) for name, entry in header.items()}
 
-def attend(w, layer, x, source, target):  # a GAT layer; each node's self-loop is among the edges; heads side by side
+def attend(w, layer, x, source, target):  # a GAT layer; the edges include self-loops; heads are concatenated
     values = linear(x, w[layer + ".lin.weight"]).view(len(x), *w[layer + ".att_src"].shape[1:])
     score = (values * w[layer + ".att_src"]).sum(-1)[source] + (values * w[layer + ".att_dst"]).sum(-1)[target]
     score, places = leaky_relu(score, 0.2), target[:, None].expand_as(score)
@@ -36,7 +36,7 @@ config, graphs = json.load(open(sys.argv[1] + "/config.json")), read(sys.argv[2]
 if config["model"] != "gat" or {"edge_scaling", "input"} & set(config["architecture"]):
     sys.exit("this reads classifiers (gat) with window features and a vocabulary; docs/export.md describes the others")
 found = logits(read(sys.argv[1] + "/model.safetensors"), config["architecture"], graphs)
-# IDs that are in no vocabulary; one that only the edge to the next window's first frame leads to does not count here
+# IDs outside the vocabulary; an ID that occurs only as the target of the edge to the next window's first frame does not count
 sends = torch.bincount(graphs["source"][graphs["source"] != graphs["target"]], minlength=len(graphs["id"])) > 0
 foreign = (graphs["id"] == 0) & (sends | (graphs["continuous"][:, 9] > 0))
 unknown = torch.bincount(graphs["graph"], foreign.float()) > 0

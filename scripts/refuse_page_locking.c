@@ -1,4 +1,4 @@
-/* Preloaded by scripts/gpu-check: the CUDA runtime refuses to lock pages of host memory, as where the system allows no more. */
+/* Preloaded by scripts/gpu-check: cudaHostRegister fails, as on a system that does not allow more page-locked memory. */
 #include <stddef.h>
 
 int cudaHostRegister(void *pointer, size_t bytes, unsigned flags) {

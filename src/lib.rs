@@ -1,10 +1,10 @@
-//! kdgat distils large graph networks into small ones on machines that are too small for both.
+//! kdgat distils large graph networks into small ones on machines too small to hold both.
 //!
 //! Data flows one way: CAN logs become frames ([`can`]), windows of frames become graphs in a mapped
-//! store ([`graph`]), batches of graphs train a model ([`nn`], [`train`]), and a frozen teacher on a
-//! thread of its own ([`distill`]) supplies the targets. A [`stage`] wires these together.
+//! store ([`graph`]), batches of graphs train a model ([`nn`], [`train`]), and a frozen teacher on its
+//! own thread ([`distill`]) computes the targets. A [`stage`] wires these together.
 
-// Helpers of the tests in tests/ name the crate.
+// Test helpers shared with tests/ refer to the crate by name.
 #[cfg(test)]
 extern crate self as kdgat;
 

@@ -1,10 +1,10 @@
-//! The command `kdgat`. Everything is in the library.
+//! The command `kdgat`; the library has the code.
 
 fn main() -> std::process::ExitCode {
     kdgat::torch::number_gpus_by_bus();
-    // Before the first tensor, so that all are counted.
+    // Before the first tensor, so that the allocator counts all of them.
     if let Err(error) = kdgat::memory::install() {
-        eprintln!("error: the allocator of host memory cannot be installed: {error}");
+        eprintln!("error: cannot install the allocator for host memory: {error}");
         return std::process::ExitCode::FAILURE;
     }
     kdgat::cli::main()

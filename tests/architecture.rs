@@ -1,10 +1,10 @@
-//! The table of rooms in docs/dev/architecture.md, against the imports of the code.
+//! Compares the table of rooms in docs/dev/architecture.md with the imports of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms that each room uses.
+/// Rooms that each room uses.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// Names in `crate::` of the root package that stand for a crate or for a module of one (see src/lib.rs).
@@ -47,14 +47,14 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files_below(folder).into_iter().filter(is_rust).collect()
 }
 
-/// The code of a file without comments and without its module of unit tests.
+/// Code of a file without comments and without its module of unit tests.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let program = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     program.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The identifiers that follow `prefix` in `code`; those of `prefix{a, b::c}` too.
+/// Identifiers that follow `prefix` in `code`, including those in `prefix{a, b::c}`.
 fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     let identifier = |text: &'a str| {
         let end = text.find(|letter: char| !(letter.is_alphanumeric() || letter == '_')).unwrap_or(text.len());
@@ -88,7 +88,7 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     found
 }
 
-/// A crate uses another if its sources name it.
+/// Crates that the sources of the crate `of` name.
 fn crates_named_in(code: &str, of: &str) -> BTreeSet<String> {
     let named = named_after(code, "kdgat_").into_iter().map(|name| format!("kdgat-{name}"));
     named.filter(|name| name != of && repository().join("crates").join(name).is_dir()).collect()
@@ -125,7 +125,7 @@ fn arrows_of_the_program() -> Arrows {
     arrows
 }
 
-/// The table's rooms in its order, and the rooms that each uses.
+/// Rooms of the table in order, and the rooms that each uses.
 fn table() -> (Vec<String>, Arrows) {
     let text = fs::read_to_string(repository().join("docs/dev/architecture.md")).unwrap();
     let rows =
@@ -168,7 +168,7 @@ fn a_room_uses_only_rooms_further_down_so_that_there_is_no_circle() {
     }
 }
 
-/// CUDA kernels (`.cu`) lie beside the layers that they compute; kdgat-torch compiles them.
+/// CUDA kernels (`.cu`) are beside the layers that they compute; kdgat-torch compiles them.
 #[test]
 fn unsafe_code_and_cpp_lie_in_one_crate() {
     let mut cpp = 0;

@@ -217,7 +217,7 @@ fn bf16_is_rounded_only_when_stored() {
             ("bias", bias.grad()),
         ]
     };
-    // Half the distance of neighbouring numbers in bf16.
+    // Half the relative distance of neighbouring bf16 numbers.
     assert_close(&run(Kind::BFloat16), &run(Kind::Float), 1.0 / 256.0);
 }
 

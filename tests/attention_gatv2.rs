@@ -8,7 +8,7 @@ use kdgat::nn::attention::{AttentionDropout, AttentionOptions, Backend, gatv2_at
 use proptest::prelude::*;
 use tch::{Kind, Tensor};
 
-/// Source, target, attention vector, bias, and edge terms if wanted.
+/// Source, target, attention vector, bias, and edge terms if requested.
 fn inputs(graph: &Adjacency, heads: i64, channels: i64, edge_terms: bool, kind: Kind) -> Vec<Tensor> {
     let (nodes, row) = (graph.row_pointers.size()[0] - 1, heads * channels);
     let attention = normal(&[1, heads, channels], 3, kind) / (channels as f64).sqrt();

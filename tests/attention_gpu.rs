@@ -1,5 +1,5 @@
-//! Fused graph attention on a GPU against composed attention there and fused attention on the CPU. (Without a GPU the same
-//! kernels are tested with emulated warps, in `crates/kdgat-nn/src/attention/gpu/tests.rs`.)
+//! Fused graph attention on a GPU, compared with composed attention there and with fused attention on the CPU. Without a GPU,
+//! `crates/kdgat-nn/src/attention/gpu/tests.rs` tests the same kernels with emulated warps.
 
 mod attention_common;
 
@@ -17,7 +17,7 @@ type Run = fn(Device, Backend, &Adjacency, (i64, i64), Kind, &AttentionOptions) 
 
 const LAYERS: [(&str, Run); 2] = [("GAT", run), ("GATv2", run_v2)];
 
-/// Whether there is what these tests need; if not, says so.
+/// True if these tests can run here; otherwise prints why not.
 fn can_run() -> bool {
     kdgat::torch::load_cuda();
     if let Err(error) = cuda_device_count() {
@@ -31,7 +31,7 @@ fn can_run() -> bool {
     true
 }
 
-/// Multiples of `step`: their products and sums are exact, so that no score is below zero on one device and above on another.
+/// Multiples of `step`, whose products and sums are exact, so that no score is below zero on one device and above on another.
 fn rounded(size: &[i64], seed: u64, kind: Kind, step: f64) -> Tensor {
     (normal(size, seed, Kind::Double) / step).round().to_kind(kind) * step
 }
@@ -67,7 +67,7 @@ fn run(
     results.into_iter().map(|(name, tensor)| (name, tensor.to_device(Device::Cpu))).collect()
 }
 
-/// The same of GATv2 with terms of edges.
+/// Output, weights and gradients of GATv2 with edge terms, on the CPU.
 fn run_v2(
     device: Device,
     kernel: Backend,
@@ -180,7 +180,7 @@ fn kernels_wait_for_what_was_put_on_the_current_stream() {
     let side = Stream::from_pool(GPU, false).unwrap();
     let _guard = StreamGuard::enter(&side).unwrap();
     let mut values = wanted.each_ref().map(Tensor::zeros_like);
-    // Long, so that kernels on another stream would read zeros.
+    // Long enough that kernels on another stream would read zeros.
     cuda_sleep(200_000_000).unwrap();
     for (value, wanted) in values.iter_mut().zip(&wanted) {
         value.copy_(wanted);

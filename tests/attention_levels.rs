@@ -1,5 +1,5 @@
-//! The fused kernels compiled for each instruction set give the same numbers. (A process of its own: the choice is
-//! global.)
+//! The fused kernels give the same numbers for each instruction set. Separate test binary, because the choice is global to a
+//! process.
 
 mod attention_common;
 
@@ -27,7 +27,7 @@ fn all_levels_agree() {
         for level in Level::available() {
             limit_level(level);
             for (index, (found, expected)) in results(heads, channels).iter().zip(&widest).enumerate() {
-                // Unscaled attention vectors: gradients of up to a thousand that cancel.
+                // Attention vectors are unscaled: gradients of up to a thousand cancel.
                 let difference = relative_difference(found, expected);
                 assert!(difference < 2e-5, "{level:?}, {heads}×{channels}, result {index}: {difference:e}");
             }

@@ -1,5 +1,5 @@
-//! `kdgat autoencoder` from logs to student: what a run leaves, and that its losses depend on nothing but data, seed and
-//! settings: not on offloading, caching, interruption, or repetition.
+//! `kdgat autoencoder` from logs to student: the files of a run, and losses that depend only on data, seed and
+//! settings, not on offloading, caching, interruption or repetition.
 
 mod support;
 
@@ -69,7 +69,7 @@ fn a_hidden_layer_is_distilled_wherever_the_teacher_is() {
     let ways: [&[&str]; 4] = [
         &["--teacher-cache", "off"],
         &["--teacher-residency", "layer", "--teacher-cache", "off"],
-        // Kept beside the targets of a run without hints, whose file holds other things.
+        // Cached in another file than the targets of a run without hints.
         &["--offload-teacher", "--teacher-cache", "disk"],
         &["--offload-teacher", "--teacher-cache", "ram"],
     ];
@@ -104,14 +104,14 @@ fn where_the_teacher_is_changes_no_loss() {
         &["--teacher-residency", "auto", "--teacher-cache", "ram"],
         &["--offload-teacher", "--teacher-cache", "ram"],
         &["--offload-teacher", "--teacher-cache", "disk"],
-        // The cache of the run before is complete now.
+        // The cache of the previous run is complete now.
         &["--offload-teacher", "--teacher-cache", "disk"],
     ];
     for way in ways {
         workplace.success(&student(&[&["--max-epochs", "3"], way].concat()));
     }
     for (number, way) in (1..).zip(&ways) {
-        // Bit by bit, cached or not: see batch_invariance.rs.
+        // Bitwise equal, cached or not: see batch_invariance.rs.
         assert_same_losses(&format!("{way:?}"), &workplace, 1, number);
     }
 }
@@ -121,7 +121,7 @@ fn assert_same_losses(what: &str, workplace: &Workplace, expected: u64, found: u
     assert_equal_losses(what, &expected, &found);
 }
 
-/// Fails at the first epoch whose losses differ, with these alone.
+/// Fails at the first epoch whose losses differ, and prints only these.
 fn assert_equal_losses(what: &str, expected: &Path, found: &Path) {
     let (expected, found) = (loss_columns(expected), loss_columns(found));
     for (epoch, (expected, found)) in expected.iter().zip(&found).enumerate() {
@@ -143,7 +143,7 @@ fn a_killed_run_goes_on_to_the_same_losses() {
     for attempt in 0u64.. {
         assert!(attempt < 100, "the run does not end");
         let mut child = workplace.command(&student(&interrupted)).stderr(std::process::Stdio::piped()).spawn().unwrap();
-        // Later and later, so that it ends after all; at moments that have nothing to do with epochs.
+        // Delays grow, so that the run completes in the end; they are unrelated to epochs.
         let delay = whole_time.mul_f64(0.02 + 0.03 * attempt as f64 + 0.01 * (attempt * 37 % 50) as f64 / 50.0);
         let start = Instant::now();
         let status = loop {
@@ -219,7 +219,7 @@ fn the_line_of_an_epoch_has_its_own_validation() {
     let line = |epoch: &str| log.lines().find(|line| line.starts_with(epoch)).unwrap_or_else(|| panic!("{log}"));
     assert!(line("epoch   1/3").contains("teacher resident, "), "{log}");
     for epoch in ["epoch   2/3", "epoch   3/3"] {
-        assert!(line(epoch).contains("teacher cached, 100 % of targets kept"), "{log}");
+        assert!(line(epoch).contains("teacher cached, 100 % of targets cached"), "{log}");
     }
 }
 
@@ -258,7 +258,7 @@ fn a_teacher_that_does_not_fit_is_named() {
     assert!(!output.status.success());
     assert!(said(&output).contains("encoder_layers.2"), "{}", said(&output));
 
-    // Other weights than those that were registered.
+    // Replace the registered weights by others.
     std::fs::write(&config, text).unwrap();
     let weights = workplace.path().join("teachers/small/vgae/weights.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();

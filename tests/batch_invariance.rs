@@ -1,5 +1,5 @@
-//! In evaluation a graph gets the same numbers, bit by bit, whatever else is in its batch. On this rest the promises that
-//! a cached target equals a live one, and that a stream of windows is scored as a file is.
+//! In evaluation mode a graph gets bitwise equal results in any batch. This guarantees that a cached target equals a live one,
+//! and that a stream of windows gets the same scores as a file.
 
 mod support;
 
@@ -11,7 +11,7 @@ use kdgat::nn::{FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig, vgae};
 use support::{PARITY_VOCABULARY, parity_file};
 use tch::{Device, Tensor};
 
-/// Every graph alone, all in order, and all in reverse.
+/// Every graph in a batch of its own, all graphs in order, and all in reverse.
 fn batches() -> (Vec<Batch>, Batch, Batch) {
     tch::set_num_threads(1);
     let file = EdgeListFile::open(&parity_file("batch.safetensors")).unwrap();
@@ -21,7 +21,7 @@ fn batches() -> (Vec<Batch>, Batch, Batch) {
     (order.iter().map(|&graph| batch(&[graph])).collect(), batch(&order), batch(&reverse))
 }
 
-/// Rows of graph `graph` of a tensor with a row a node, or a row a graph.
+/// Rows of graph `graph` in a tensor with one row per node or per graph.
 fn rows(tensor: &Tensor, batch: &Batch, graph: usize) -> Tensor {
     if tensor.size()[0] == batch.num_graphs() as i64 {
         return tensor.narrow(0, graph as i64, 1);

@@ -1,4 +1,4 @@
-//! `--shuffle-block`: another order, the same one each time.
+//! `--shuffle-block` changes the order, reproducibly.
 
 mod support;
 

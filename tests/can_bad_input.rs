@@ -1,4 +1,4 @@
-//! Damaged logs and folders: bad rows are counted with their places, everything else is an error that names the path.
+//! Damaged logs and folders: bad rows are counted with their places; everything else is an error that names the path.
 
 mod can_support;
 
@@ -11,7 +11,7 @@ use kdgat::can::{CanError, Dataset, Format, RejectReason, open_log};
 
 const GOOD: &str = "1.0,123,00FF,0\n";
 
-/// Reads to the end or to the first error.
+/// Reads to the end or to the first error; returns the number of frames.
 fn try_read(path: &Path) -> Result<u64, CanError> {
     let mut log = open_log(path, None)?;
     let mut frames = Vec::new();
@@ -108,7 +108,7 @@ fn missing_empty_and_foreign_files_are_errors() {
     assert!(matches!(error_of(&path("text.csv", b"Dear reader,\nthis is no log\n")), CanError::UnknownFormat { .. }));
     assert!(matches!(error_of(&path("zeros.csv", &[0; 100_000])), CanError::UnknownFormat { .. }));
     assert!(matches!(error_of(folder.path()), CanError::Open { .. }));
-    // A header alone is a log without frames.
+    // A log with only a header has no frames.
     assert_eq!(try_read(&path("header.csv", b"timestamp,arbitration_id,data_field,attack\n")).unwrap(), 0);
 }
 
@@ -146,7 +146,7 @@ fn truncated_and_damaged_compression_is_an_error_wherever_it_is_cut() {
     }
 }
 
-/// What can be decompressed is read, whatever the size of the blocks, and then the damage is told.
+/// Everything that can be decompressed is read, for any block size, and then the damage is reported.
 #[test]
 fn frames_before_the_damage_are_given_out() {
     let text: String =
@@ -182,7 +182,7 @@ fn frames_before_the_damage_are_given_out() {
     }
 }
 
-/// A damaged block behind a whole one, as a bad disk leaves it: no row before it is lost, and the error names the line.
+/// A damaged block after an intact one, as on a bad disk: no row before it is lost, and the error names the line.
 #[test]
 fn rows_before_a_damaged_block_are_given_out() {
     let text: String =
@@ -190,7 +190,7 @@ fn rows_before_a_damaged_block_are_given_out() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
     gzip.write_all(text.as_bytes()).unwrap();
     let mut bytes = gzip.finish().unwrap();
-    // Behind the header of 10 bytes blocks of a type, a length, its complement, and as many bytes of the text.
+    // After the header of 10 bytes, each block has a type, a length, its complement, and that many bytes of the text.
     let first_block = usize::from(u16::from_le_bytes([bytes[11], bytes[12]]));
     bytes[10 + 5 + first_block + 3] ^= 0xFF;
     let expected = text.as_bytes()[..first_block].iter().filter(|&&byte| byte == b'\n').count();

@@ -1,4 +1,4 @@
-//! Every log format from a small file as its makers write it, recognised by content and compressed in every way.
+//! Every log format in a small file as its publisher writes it: recognised by content, with every compression.
 
 mod can_support;
 
@@ -15,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/can").join(name)
 }
 
-/// What a frame is, shortly: time, ID, length, first bytes in hexadecimal, attack.
+/// Short text of a frame: time, ID, length, first bytes in hexadecimal, attack.
 fn describe(frame: &Frame) -> String {
     let bytes: String =
         frame.payload.iter().take(frame.payload_length.into()).map(|byte| format!("{byte:02x}")).collect();
@@ -184,7 +184,7 @@ proptest! {
         prop_assert_eq!(report.rejected_rows(), 0);
     }
 
-    /// Whatever a file holds, each format comes to its end, and every line is one row or none.
+    /// Each format reads any file to its end, and every line is one row or none.
     #[test]
     fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(
         prop_oneof![Just(b'\n'), Just(b','), Just(b' '), Just(b'#'), Just(b'('), b'0'..=b'9', any::<u8>()], 1..400,

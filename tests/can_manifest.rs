@@ -1,4 +1,4 @@
-//! Frame and attack counts of real traffic, against the list that comes with it.
+//! Frame and attack counts of real traffic, compared with the manifest.
 
 #[path = "support/real_data.rs"]
 mod real_data;
@@ -25,14 +25,14 @@ fn real_traffic_has_the_frames_that_its_manifest_says() {
         assert_eq!(report.frames, frames.parse::<u64>().unwrap(), "frames of {name}");
         assert_eq!(report.attack_frames, attack_frames.parse::<u64>().unwrap(), "attack frames of {name}");
         assert_eq!((report.rejected_rows(), report.rows), (0, report.frames), "{name}");
-        // Rebased upstream: set_03 and set_04 step back a little near injected frames, hcrl_sa never does.
+        // The publisher rebased the times: set_03 and set_04 step back a little near injected frames, hcrl_sa never does.
         assert!(report.largest_backward_step_seconds < 0.000_3, "{name} steps back");
         assert!(dataset != "hcrl_sa" || report.backward_timestamps == 0, "{name} steps back");
     }
     assert!(rows > 0, "the manifest lists no file");
 }
 
-/// A log may be compressed or not.
+/// Path of a log, compressed or not.
 fn as_downloaded(path: &Path) -> PathBuf {
     if path.exists() { path.to_owned() } else { path.with_extension("") }
 }

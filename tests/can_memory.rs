@@ -1,4 +1,4 @@
-//! Memory while reading: alone in its process, since the system tells a process's peak only.
+//! Memory while reading. Separate test binary, because the system reports the peak of a whole process.
 
 mod can_support;
 
@@ -31,7 +31,7 @@ fn an_endless_line_is_passed_over_in_little_memory() {
     }
 }
 
-/// Most memory this process ever held, where the system tells.
+/// Peak memory of this process, if the system reports it.
 fn resident_bytes() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

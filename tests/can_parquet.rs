@@ -1,4 +1,4 @@
-//! Parquet logs: read with the feature `parquet`, refused with advice without it.
+//! Parquet logs: read with the feature `parquet`, refused with advice otherwise.
 
 mod graph_support;
 
@@ -37,7 +37,7 @@ mod reading {
         (all, log.report().clone())
     }
 
-    /// Hexadecimal IDs and payloads as text, seconds as a number, a column that is not read.
+    /// Writes IDs and payloads as hexadecimal text, seconds as a number, and a column that readers ignore.
     fn write_as_text(path: &Path, frames: &[Frame]) {
         let schema = "message log { required double other; required double timestamp; required binary ID (UTF8);
                       required binary data_field (UTF8); required boolean attack; }";

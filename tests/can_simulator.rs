@@ -1,4 +1,4 @@
-//! The simulated dataset: the same for the same seed, true labels, and written whole or not at all.
+//! The simulated dataset: the same for the same seed, with correct labels, written completely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ fn drive(number: u64, attacks: &[(AttackKind, Intensity)]) -> Drive {
     simulate_drive(&DrivePlan { seed: 3, number, begins_at_seconds: 0, frames: 30_000, attacks: attacks.to_vec() })
 }
 
-/// Every file of a folder with its bytes.
+/// Bytes of every file of a folder.
 fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![root.to_path_buf()];
@@ -53,8 +53,8 @@ fn the_same_options_give_the_same_bytes_and_another_seed_others() {
     assert!(a.keys().eq(c.keys()) && a.iter().all(|(name, bytes)| c[name] != *bytes), "seeds 1 and 2 share a file");
 }
 
-/// A digest made on x86-64: other machines must find the same. Who changes the simulated traffic changes this and
-/// `SIMULATION_VERSION`.
+/// The digest was computed on x86-64; other machines must get the same. A change of the simulated traffic changes this digest and
+/// must change `SIMULATION_VERSION`.
 #[test]
 fn every_machine_simulates_the_same_frames() {
     let mut rows = Vec::new();
@@ -165,7 +165,7 @@ fn labels_lie_within_episodes() {
             let Drive { frames, episodes } = drive(2, &[(kind, intensity)]);
             assert!(!episodes.is_empty());
             let labelled = frames.iter().filter(|frame| frame.attack);
-            // A frame ends up to one queue of waiting frames after the attacker handed it over.
+            // A frame may wait for a whole queue of frames after the attacker submitted it.
             let outside = labelled.clone().filter(|frame| {
                 !episodes.iter().any(|episode| {
                     (episode.start_nanoseconds as f64 / 1e9..episode.end_nanoseconds as f64 / 1e9 + 0.02)
@@ -219,7 +219,7 @@ fn within(frames: &[Frame], start: u64, end: u64) -> &[Frame] {
     &frames[position(start)..position(end)]
 }
 
-/// A simulation that is killed cannot remove what it has written so far.
+/// A killed simulation leaves its partial files.
 #[test]
 fn what_a_killed_simulation_left_is_removed_by_the_next_one() {
     let folder = tempfile::tempdir().unwrap();

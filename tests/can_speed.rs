@@ -1,4 +1,4 @@
-//! How fast logs are read and simulated; `cargo test --release --test can_speed -- --ignored --nocapture` prints it.
+//! Speed of reading and simulating logs; `cargo test --release --test can_speed -- --ignored --nocapture` prints it.
 
 use std::time::Instant;
 

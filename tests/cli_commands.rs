@@ -1,4 +1,4 @@
-//! The program as a user meets it: exit codes, messages, help.
+//! The command line as a user sees it: exit codes, messages, help.
 
 use std::io::Read;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn unknown_names_are_answered_with_the_nearest() {
         (vec!["autoencodr"], "a similar subcommand exists: 'autoencoder'"),
         (vec!["data", "buidl"], "a similar subcommand exists: 'build'"),
         (vec!["qqq"], "a similar subcommand exists: '"),
-        // What the name means comes before what it looks like.
+        // Suggestions by meaning take precedence over suggestions by spelling.
         (vec!["train"], "some similar subcommands exist: 'autoencoder', 'normal'"),
         (vec!["test"], "a similar subcommand exists: 'evaluate'"),
         (vec!["data", "test"], "a similar subcommand exists: '"),
@@ -109,16 +109,16 @@ fn help_shows_the_common_flags_and_all_of_them_on_request() {
     assert!(kdgat(folder.path(), &["data", "--help"]).status.success());
 }
 
-/// Whether a help text has a line for this flag.
+/// True if a help text has a line for this flag.
 fn lists(help: &str, flag: &str) -> bool {
     let ends = |rest: &str| rest.chars().next().is_none_or(|next| !next.is_ascii_alphanumeric() && next != '-');
     help.lines().any(|line| line.trim_start().strip_prefix(flag).is_some_and(ends))
 }
 
-/// What a flag may be set to that is not taken for "leave it off".
+/// Arguments that set a field: to `true` for a switch, otherwise to its default.
 fn set(field: &kdgat::config::Field) -> [String; 2] {
     let usual = (field.show)(&kdgat::config::Config::default());
-    // A dataset that is not there: nothing is done with it.
+    // The dataset is missing, so the command does nothing.
     let value = match field.name {
         "data" => "absent".to_owned(),
         _ if field.kind.switch => "true".to_owned(),
@@ -156,7 +156,7 @@ fn help_lists_the_fields_that_a_command_reads_and_no_others() {
             let refusal = format!("{} would be ignored", field.flag());
             assert!(said.contains(&refusal), "{command:?} takes {} and does not list it: {said}", field.flag());
         }
-        // A training reads some of its fields only with others.
+        // A training reads some fields only in combination with others.
         if !trains {
             let said = refused(command, &listed.iter().map(|field| set(field)).collect::<Vec<_>>());
             assert!(!said.contains("would be ignored"), "{command:?} lists what it refuses: {said}");
@@ -199,7 +199,7 @@ fn hidden_commands_are_not_offered() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&kdgat(folder.path(), &["completions", shell]));
-        for hidden in ["sweep,work", "kdgat,commands", "Work on one task", "Print the reference of all commands"] {
+        for hidden in ["sweep,work", "kdgat,commands", "Run one task", "Print the reference of all commands"] {
             assert!(!script.contains(hidden), "{shell} offers {hidden}");
         }
         assert!(script.contains("cancel") && script.contains("version"), "{shell}");
@@ -209,7 +209,7 @@ fn hidden_commands_are_not_offered() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    // More than a pipe holds, so that the program is still writing when its reader is gone.
+    // More output than a pipe buffers, so that the program is still writing when its reader is gone.
     let mut child =
         command(folder.path(), &["completions", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 1];
@@ -269,7 +269,7 @@ fn flags_that_a_command_does_not_read_are_refused() {
         }
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something was written all the same");
-    // What a preset or a variable sets may be meant for another command.
+    // Presets and variables may set fields of other commands.
     let list = ["teachers", "list", "--preset", "vgae,student", "--teachers-dir", "teachers"];
     let output = command(folder.path(), &list).env("KDGAT_LR", "0.5").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));

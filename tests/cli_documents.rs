@@ -1,4 +1,4 @@
-//! What the documents name is there: files behind links, commands, flags.
+//! The documents refer only to existing files, commands and flags.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,14 +32,13 @@ fn every_page_is_in_the_summary() {
     let summary = fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
     for document in documents() {
         let name = document.file_name().unwrap().to_string_lossy().into_owned();
-        // The book begins with a page of its own: what mdBook makes of a page outside of it lands outside, too.
+        // The README is not a page of the book: mdBook would write a page outside of its folder.
         let is_no_page = ["SUMMARY.md", "README.md"].contains(&name.as_str());
         assert!(is_no_page || summary.contains(&format!("({name})")), "docs/SUMMARY.md does not list {name}");
     }
 }
 
-/// The blocks of code of a page, without what sessions (`console`) print: lines that are fenced, or indented by four blanks; each
-/// with its number.
+/// Code lines of a page with their line numbers: fenced, or indented by four blanks. Output in `console` blocks is left out.
 fn code(text: &str) -> Vec<(usize, &str)> {
     let mut fence = None;
     let mut lines = Vec::new();
@@ -56,8 +55,8 @@ fn code(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// What a line says to kdgat, if it is a command: `./scripts/kdgat`, at a prompt, behind a pipe; up to a comment, a pipe, or what
-/// is written to.
+/// Arguments of kdgat in a line, if it runs kdgat: as `./scripts/kdgat`, at a prompt, or after a pipe; up to a comment, a pipe or
+/// a redirection.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let line = line.strip_prefix("$ ").unwrap_or(line);
     let line = line.strip_prefix("candump -L can0 | ").unwrap_or(line);
@@ -67,7 +66,7 @@ fn arguments(line: &str) -> Option<Vec<String>> {
     Some(words.map(|word| word.trim_matches(['"', '\'']).to_owned()).collect())
 }
 
-/// `status|cancel FOLDER` is two commands.
+/// Expands alternatives: `status|cancel FOLDER` is two commands.
 fn alternatives(words: &[String]) -> Vec<Vec<String>> {
     let Some((word, rest)) = words.split_first() else { return vec![Vec::new()] };
     let tails = alternatives(rest);
@@ -76,19 +75,19 @@ fn alternatives(words: &[String]) -> Vec<Vec<String>> {
     word.split('|').flat_map(with).collect()
 }
 
-/// Lines such as `kdgat autoencoder --preset vgae,student` parse, and their presets load.
+/// Command lines such as `kdgat autoencoder --preset vgae,student` parse, and their presets load.
 #[test]
 fn commands_in_the_documents_parse() {
     let mut found = 0;
     for document in documents() {
-        // Usages, not commands; they are made from what parses.
+        // Usage lines, not commands; they are generated from the parser.
         if document.ends_with("docs/commands.md") {
             continue;
         }
         let text = fs::read_to_string(&document).unwrap();
         for (number, line) in code(&text) {
             let Some(words) = arguments(line) else { continue };
-            // What goes on in the next line is checked by who runs it.
+            // Commands of several lines are checked by the tests that run them.
             if words.last().is_some_and(|word| word == "\\") {
                 continue;
             }

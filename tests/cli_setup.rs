@@ -1,4 +1,4 @@
-//! `scripts/setup` and `scripts/kdgat` on machines that lack something, played by a PATH of stand-ins.
+//! `scripts/setup` and `scripts/kdgat` on machines with missing tools, simulated by a PATH of fake programs.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// What the scripts call beside cargo, the compiler, Python and df.
+/// Tools that the scripts call besides cargo, the compiler, Python and df.
 const TOOLS: &[&str] = &[
     "bash", "env", "dirname", "realpath", "sed", "awk", "mkdir", "mktemp", "sort", "head", "cat", "paste", "uname",
     "rm", "mv", "ln", "flock", "find", "grep", "touch", "sleep", "chmod", "tail", "tr",
@@ -25,7 +25,7 @@ printf '#!/usr/bin/env bash\necho "in $PWD with $*"\n' > "$target/release/kdgat"
 chmod +x "$target/release/kdgat"
 "#;
 
-/// pip's download leaves a mark; unpacking writes what the scripts look at.
+/// Fake Python: a download of pip leaves a marker file; unpacking writes the files that the scripts check.
 const PYTHON: &str = r#"
 case "$1 $2 $3" in
   "-m pip --version") echo "pip 25" ;;
@@ -39,7 +39,7 @@ esac
 
 const DF: &str = r#"echo header; echo "disk 100000000 0 ${FREE_KIB:-99999999} 0% /""#;
 
-/// A clone of the repository's scripts on a machine of its own.
+/// A clone of the repository's scripts on a simulated machine.
 struct Machine {
     folder: TempDir,
 }
@@ -115,8 +115,8 @@ impl Machine {
     }
 }
 
-/// Writes an executable file in a process of its own. If this process wrote it, a child that another test forks meanwhile
-/// would inherit the open file for a moment, and executing it would fail with "Text file busy".
+/// Writes an executable file in a separate process. If this process wrote it, a child forked by another test in the meantime
+/// could inherit the open file, and executing it would fail with "Text file busy".
 fn write_executable(path: &Path, text: &str) {
     let mut shell = Command::new("sh")
         .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
@@ -132,7 +132,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Exit code 2, this message, and nothing downloaded or configured.
+/// Asserts exit code 2, this message, and that nothing was downloaded or configured.
 fn assert_refused(machine: &Machine, output: &Output, message: &str) {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
     assert!(stderr(output).contains(message), "`{message}` is missing in: {}", stderr(output));
@@ -226,7 +226,7 @@ fn libtorch_is_downloaded_once_for_all_clones() {
     assert_eq!(machine.run("clone/scripts/setup", &["--gpu"]).status.code(), Some(2));
 }
 
-/// pip alone decides which platform tags this system can run; a list of them once lacked the tag of a single wheel.
+/// pip alone decides which platform tags this system can run. Regression: a hand-written list of tags missed that of one wheel.
 #[test]
 fn a_dry_run_names_the_packages_that_have_no_wheel_for_this_system() {
     let machine = Machine::new();
@@ -294,7 +294,7 @@ fn the_program_is_built_when_sources_change_and_only_then() {
     assert!(elsewhere.join("mine/release/kdgat").exists());
 }
 
-/// Runs scripts/gpu-check with fakes in place of torch, of the packed programs, and (for a machine with a GPU) of nvidia-smi.
+/// Runs scripts/gpu-check with fakes of torch, of the packed programs, and (for a machine with a GPU) of nvidia-smi.
 fn gpu_check(folder: &Path, has_gpu: bool, arguments: &[&str]) -> Output {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! `kdgat compare`: exit codes, and where two runs part.
+//! `kdgat compare`: exit codes, and the first difference of two runs.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -27,14 +27,14 @@ fn runs_are_equal_or_part_in_an_epoch() {
     write(folder, "short", &["0,1.5,1.25,0.5,0.001,900,1"]);
     write(folder, "alone", &["0,1.5,1.25,,0.001,900,1", "1,1.0,1.125,,0.001,950,1", "2,0.9,1.0,,0.001,950,1"]);
     for (arguments, code, message) in [
-        // Times and memory are never compared, unless asked for.
+        // Times and memory are compared only on request.
         (vec!["a", "a"], 0, "equal within 1e-6 in all 3 epochs"),
-        (vec!["a", "b"], 1, "the runs part in epoch 2 (kd_loss)"),
-        (vec!["a", "b", "--tolerance", "1e-7"], 1, "the runs part in epoch 1 (train_loss)"),
+        (vec!["a", "b"], 1, "the runs first differ in epoch 2 (kd_loss)"),
+        (vec!["a", "b", "--tolerance", "1e-7"], 1, "the runs first differ in epoch 1 (train_loss)"),
         (vec!["a", "b", "--metric", "train_loss,val_loss"], 0, "equal"),
         (vec!["a/metrics.csv", "b", "--metric", "kd_loss", "--tolerance", "0.05"], 0, "4.762e-2"),
         (vec!["a", "b", "--metric", "seconds"], 1, "epoch 0 (seconds)"),
-        (vec!["a", "short"], 1, "the runs part in epoch 1"),
+        (vec!["a", "short"], 1, "the runs first differ in epoch 1"),
         (vec!["alone", "alone"], 0, "equal"),
         (vec!["a", "alone"], 1, "epoch 0 (kd_loss)"),
     ] {
@@ -49,7 +49,7 @@ fn runs_are_equal_or_part_in_an_epoch() {
 fn runs_of_different_length_are_compared_best_against_best() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // The best epoch of the first run is 1, of the second 3.
+    // The best epoch is 1 in the first run, and 3 in the second.
     write(folder, "short", &["0,1.5,1.25,,0.001,900,1", "1,1.0,0.5,,0.001,950,1", "2,0.9,0.75,,0.001,950,1"]);
     let long = ["0,1.5,1.25,,0.001,900,1", "1,1.0,0.5,,0.001,9,1", "2,0.9,0.75,,0.001,9,1", "3,0.8,0.4,,0.001,9,1"];
     write(folder, "long", &long);
@@ -59,7 +59,7 @@ fn runs_of_different_length_are_compared_best_against_best() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("kd_loss")), "neither run has a value: {text}");
         assert!(!text.contains("inf") && !text.contains("one value only"), "{text}");
-        assert!(text.contains(&format!("the runs part in epoch 3, which only the {owner} run has")), "{text}");
+        assert!(text.contains(&format!("the runs first differ in epoch 3, which only the {owner} run has")), "{text}");
         let row = text.lines().find(|line| line.starts_with("val_loss")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
         let mut best = ["0.5", "0.4"];
@@ -68,7 +68,7 @@ fn runs_of_different_length_are_compared_best_against_best() {
         }
         assert_eq!(cells[1..], [best[0], best[1], "2.000e-1", "0.000e0", "never"], "{text}");
     }
-    // Few metrics are shown epoch by epoch: those that both runs have.
+    // A few metrics are shown epoch by epoch, over the epochs that both runs have.
     let text = compare(folder, &["short", "long", "--metric", "val_loss"]).stdout;
     let text = String::from_utf8_lossy(&text);
     assert!(

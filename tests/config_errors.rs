@@ -1,4 +1,4 @@
-//! What is wrong in a configuration is named with its place and the nearest valid name, all of it at once.
+//! All errors of a configuration are reported together, with their places and the nearest valid names.
 
 use std::fs;
 
@@ -60,25 +60,28 @@ fn a_field_in_the_wrong_section_is_told_the_right_one() {
 #[test]
 fn a_field_given_twice_is_refused() {
     let message = error("lr = 0.1\n[training]\nlr = 0.2");
-    assert_eq!(message, "kdgat.toml:3: `lr` is given a second time (first: kdgat.toml:1); keep one of the two");
-    assert!(error("offload_teacher = true\noffload_teacher_to_cpu = true").contains("given a second time"));
+    assert_eq!(message, "kdgat.toml:3: `lr` is set twice (first: kdgat.toml:1); remove one of them");
+    assert!(error("offload_teacher = true\noffload_teacher_to_cpu = true").contains("is set twice"));
 }
 
 #[test]
 fn a_bad_value_is_told_what_is_expected() {
     for (assignment, expected) in [
-        ("lr = \"fast\"", "`fast` is no value of lr; expected a number"),
-        ("window = 10.5", "`10.5` is no value of window; expected a whole number"),
-        ("seed = -1", "`-1` is no value of seed; expected a whole number"),
-        ("use_kd = \"maybe\"", "`maybe` is no value of use_kd; expected true or false"),
-        ("hidden = [80, \"wide\"]", "`80,wide` is no value of hidden; expected whole numbers separated by commas"),
-        ("hidden = []", "`` is no value of hidden"),
+        ("lr = \"fast\"", "`fast` is not a valid value for lr; expected a number"),
+        ("window = 10.5", "`10.5` is not a valid value for window; expected a whole number"),
+        ("seed = -1", "`-1` is not a valid value for seed; expected a whole number"),
+        ("use_kd = \"maybe\"", "`maybe` is not a valid value for use_kd; expected true or false"),
+        (
+            "hidden = [80, \"wide\"]",
+            "`80,wide` is not a valid value for hidden; expected whole numbers separated by commas",
+        ),
+        ("hidden = []", "`` is not a valid value for hidden"),
         ("conv = \"gatv3\"", "expected one of gat, gatv2; the nearest is gatv2"),
         ("memory_limit = \"6 gigs\"", "expected a size such as 6GiB or 512MB, or none"),
         ("device = \"gpu\"", "expected auto, cpu, cuda or cuda:N"),
         ("threshold = \"fpr:2\"", "expected fpr:RATE"),
         ("size = \"../x\"", "expected a name of letters"),
-        ("lr = nan", "`nan` is no value of lr"),
+        ("lr = nan", "`nan` is not a valid value for lr"),
     ] {
         let message = error(assignment);
         assert!(message.starts_with("kdgat.toml:1: ") && message.contains(expected), "{assignment}: {message}");
@@ -87,14 +90,14 @@ fn a_bad_value_is_told_what_is_expected() {
 
 #[test]
 fn numbers_out_of_range_are_refused_where_they_are_written() {
-    assert_eq!(error("\nlr = 0.0"), "kdgat.toml:2: lr = 0.0 is out of range: it has to be above 0; set it with --lr");
+    assert_eq!(error("\nlr = 0.0"), "kdgat.toml:2: lr = 0.0 is out of range: it must be above 0; set it with --lr");
     for assignment in ["window = 1", "dropout = 1.0", "kd_alpha = 1.5", "hidden = [3, 0]", "difficulty_percentile = 96"]
     {
         assert!(error(assignment).contains("is out of range"), "{assignment}");
     }
 }
 
-/// Beyond these, products of sizes are no numbers of the machine any more.
+/// Sizes have upper limits, so that their products do not overflow.
 #[test]
 fn sizes_have_an_upper_end() {
     for name in
@@ -103,18 +106,18 @@ fn sizes_have_an_upper_end() {
         let said = load("", &[], &[(name, "18446744073709551615")]).unwrap_err();
         assert!(said.contains(&format!("{name} = 18446744073709551615 is out of range")), "{said}");
     }
-    assert!(error("hidden = [80, 1000001]").contains("has to be from 1 to 1000000"));
+    assert!(error("hidden = [80, 1000001]").contains("must be from 1 to 1000000"));
     load("stride = 4294967295", &[], &[]).unwrap();
 }
 
 #[test]
 fn a_window_is_as_long_as_can_be_counted() {
-    assert!(error("window = 65535").contains("has to be from 2 to 65534; set it with --window"));
+    assert!(error("window = 65535").contains("must be from 2 to 65534; set it with --window"));
     load("window = 65534", &[], &[]).unwrap();
     assert_eq!(kdgat::graph::features::LONGEST_WINDOW, 65534);
 }
 
-/// `KDGAT_DATA` is the folder that holds datasets by name, or the folder of one.
+/// `KDGAT_DATA` is a folder of datasets, or the folder of one dataset.
 #[test]
 fn the_folder_of_datasets_is_no_dataset() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +130,7 @@ fn the_folder_of_datasets_is_no_dataset() {
     assert_eq!(data(folder.path(), &[]), None);
     assert_eq!(data(folder.path(), &[("data", "car")]), Some("car".into()));
     assert_eq!(data(&dataset, &[]), Some(dataset.clone()));
-    // What is not there is told when it is opened.
+    // A missing folder is reported when it is opened.
     assert_eq!(data(&folder.path().join("absent"), &[]), Some(folder.path().join("absent")));
 }
 

@@ -1,4 +1,4 @@
-//! Every field through every layer: its default, its flag, its variable, files, and which layer is said to have set it.
+//! Every field through every layer: default, flag, variable and files, and the reported source of its value.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -8,11 +8,11 @@ use std::path::Path;
 use kdgat::cli::{self, Command};
 use kdgat::config::{self, Config, Field, Loaded, Origin, Sources, fields};
 
-/// Texts of many types; the first that a field takes and that is not its default serves as its example.
+/// Texts of many types; a field's example is the first one that it accepts and that is not its default.
 const EXAMPLES: &[&str] =
     &["3", "5", "0.25", "7.5", "false", "true", "some/folder", "other-name", "12,8", "5GiB", "cuda:1", "youden"];
 
-/// Two different values that are not the default, when the type has as many.
+/// Two different values that are not the default, if the type has that many.
 fn examples(field: &Field) -> (String, String) {
     let default = (field.show)(&Config::default());
     let accepted =
@@ -36,7 +36,7 @@ fn show(field: &Field, loaded: &Loaded) -> String {
     (field.show)(&loaded.config)
 }
 
-/// Equal as values of the field's type.
+/// Asserts that both texts are the same value of the field's type.
 fn assert_value(field: &Field, loaded: &Loaded, text: &str, layer: &str) {
     let found = show(field, loaded);
     let same = (field.read)(&found).map(|(value, _)| value) == (field.read)(text).map(|(value, _)| value);
@@ -167,7 +167,7 @@ fn assert_others_default(field: &Field, loaded: &Loaded) {
     }
 }
 
-/// Each layer sets the field; taking the winner away, one after the other, shows the one below.
+/// Each layer sets the field; removing the winner, one after another, reveals the layer below.
 #[test]
 fn later_layers_win_for_every_field() {
     for field in fields() {
@@ -202,7 +202,7 @@ fn later_layers_win_for_every_field() {
         fs::remove_file(path("kdgat.toml")).unwrap();
         expect(&sources, &first, "preset high (presets/high.toml:1)");
         sources.presets.pop();
-        // A preset that sets `model` is a model, of which only one may be named.
+        // A preset that sets `model` is a model preset, and only one of these may be named.
         if field.name != "model" {
             expect(&sources, &second, "preset low (presets/low.toml:1)");
         }
@@ -211,7 +211,7 @@ fn later_layers_win_for_every_field() {
     }
 }
 
-/// A run's `config.json` and the output of `kdgat config` give the same configuration again.
+/// Reading a run's `config.json` or the output of `kdgat config` gives the same configuration again.
 #[test]
 fn every_field_survives_freezing_and_printing() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn every_field_survives_freezing_and_printing() {
         let again = config::load(&Sources { config_file: Some(name.into()), ..sources(folder.path()) }).unwrap();
         let mut expected = loaded.config.clone();
         if name == "config.json" {
-            // Replayed, a run is a new one, shown as whoever replays it wants.
+            // A repeated run is a new run, with its own output settings.
             expected.output.live = false;
             expected.output.resume = false;
             expected.output.run_dir = None;

@@ -1,4 +1,4 @@
-//! Every preset is loaded, and the values that papers and users rely on are pinned.
+//! Every preset loads, and the values that papers and users rely on are pinned.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn load_in(folder: &Path, presets: &str) -> Result<Config, String> {
     config::load(&sources).map(|loaded| loaded.config).map_err(|error| error.to_string())
 }
 
-/// Away from the repository, so that the presets of the binary are used.
+/// Loads presets outside the repository, so that those of the binary are used.
 fn load(presets: &str) -> Config {
     let folder = tempfile::tempdir().unwrap();
     load_in(folder.path(), presets).unwrap_or_else(|error| panic!("--preset {presets}: {error}"))
@@ -127,7 +127,7 @@ fn wrong_presets_are_named_with_the_way_out() {
     let error = |presets: &str| load_in(folder.path(), presets).unwrap_err();
     assert_eq!(error("student"), "--preset: `student` is a size; name its model first: --preset vgae,student");
     assert!(
-        error("vgea,student").contains("no preset is called `vgea`; the nearest is `vgae`"),
+        error("vgea,student").contains("unknown preset `vgea`; the nearest is `vgae`"),
         "{}",
         error("vgea,student")
     );
@@ -141,7 +141,7 @@ fn wrong_presets_are_named_with_the_way_out() {
     let message = error("vgae,mine");
     assert!(message.contains("preset mine (presets/mine.toml:2): unknown field `learning_rte`"), "{message}");
     assert!(
-        message.contains("preset mine (presets/mine.toml:3): `fast` is no value of lr; expected a number"),
+        message.contains("preset mine (presets/mine.toml:3): `fast` is not a valid value for lr; expected a number"),
         "{message}"
     );
 }

@@ -1,4 +1,4 @@
-//! The references in `docs/` say what the program does.
+//! The generated references in `docs/` are up to date.
 
 use std::path::Path;
 

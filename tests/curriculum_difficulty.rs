@@ -1,4 +1,4 @@
-//! Difficulty scores: batched or one at a time, kept in files, refused when damaged.
+//! Difficulty scores: batched or one at a time, cached in files, refused if damaged.
 
 mod stage_support;
 
@@ -27,7 +27,7 @@ fn store(folder: &Path) -> Arc<Store> {
     Arc::new(open_or_build(&dataset, &BuildOptions::default(), folder, &Quiet).unwrap())
 }
 
-/// Writes a fresh VGAE as a run's best model.
+/// Writes an untrained VGAE as a run's best model.
 fn write_model(path: &Path, store: &Store, seed: u64, edge_scaling: Option<EdgeScaling>) -> Vgae {
     let config = VgaeConfig {
         hidden: vec![32, 16, 8],
@@ -64,7 +64,7 @@ fn scorer(path: &Path) -> Scorer {
 
 #[test]
 fn batched_difficulty_equals_one_at_a_time() {
-    // Graphs of one window have no work for a second thread, and waking it takes longer than they do.
+    // A single graph is too little work for a second thread; waking it would take longer.
     tch::set_num_threads(1);
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
@@ -84,7 +84,7 @@ fn batched_difficulty_equals_one_at_a_time() {
             }
             assert_eq!(batched, Scores::compute(&scorer, &store, &graphs, chunk).unwrap(), "scored twice");
         }
-        // The whole forward gives the same, with decoders that scoring leaves out.
+        // The full forward pass, including decoders that scoring skips, gives the same.
         let options = AssembleOptions {
             vocabulary: Arc::new(store.vocabulary().clone()),
             unknown_drop: None,
@@ -107,7 +107,7 @@ fn a_chunk_never_has_many_more_nodes_than_ordinary_traffic() {
     let path = folder.path().join("best.safetensors");
     write_model(&path, &store, 3, None);
     let nodes = |graph: u64| store.graph(graph).num_nodes();
-    // Enough for several chunks, although the number of graphs would allow one.
+    // Enough nodes for several chunks, although the number of graphs would fit one.
     let all: usize = (0..store.num_graphs()).map(nodes).sum();
     let graphs: Vec<u64> = (0..store.num_graphs()).cycle().take(50_000 / all * store.num_graphs() as usize).collect();
     let (mut chunks, mut scored) = (Vec::new(), Vec::new());
@@ -133,12 +133,12 @@ fn kept_scores_are_used_only_where_they_belong() {
     let scores = Scores::cached(&kept, &first, &store, &graphs, 500).unwrap();
     assert_eq!(Scores::read(&kept).unwrap(), scores);
 
-    // What is kept is taken as it is: a file of other values under the same digests is read back.
+    // The cache is used as it is: a file with other values under the same digests is read back.
     let mut changed = scores.clone();
     changed.difficulty[0] += 1.0;
     changed.write(&kept).unwrap();
     assert_eq!(Scores::cached(&kept, &first, &store, &graphs, 500).unwrap(), changed);
-    // Another model, other graphs, or damage: scored again.
+    // Another model, other graphs or damage: the graphs are scored again.
     let others = Scores::cached(&kept, &second, &store, &graphs, 500).unwrap();
     assert_ne!(others.difficulty, scores.difficulty);
     assert_eq!(Scores::cached(&kept, &first, &store, &graphs[1..], 500).unwrap().graphs, graphs[1..]);

@@ -1,4 +1,4 @@
-//! Files that are damaged, or are no such files: every command names them, ends with code 2, and gives advice that fits.
+//! Damaged files and files of another kind: every command names them, exits with code 2, and gives fitting advice.
 
 mod support;
 
@@ -38,7 +38,7 @@ fn pointers_that_leave_their_shard_are_named_by_every_command() {
     let shard = &shards(&workplace)[0];
     let whole = fs::read(shard).unwrap();
     let classifier = ["--preset", "gat,student", "--use-kd", "false", "--max-epochs", "1"];
-    // The second pointer, now far past the end of the shard.
+    // Moves the second pointer far past the end of the shard.
     for (tensor, byte) in [("node_ptr", 15), ("edge_ptr", 11)] {
         fs::write(shard, &whole).unwrap();
         damage(shard, tensor, |bytes| bytes[byte] ^= 0x10);
@@ -62,7 +62,7 @@ fn pointers_that_leave_their_shard_are_named_by_every_command() {
 fn edges_between_no_nodes_are_named_with_their_shard() {
     let workplace = Workplace::with_teacher();
     for shard in shards(&workplace) {
-        // The high byte of every source: no graph has so many nodes.
+        // Flips a bit in the high byte of every source: no graph has that many nodes.
         damage(&shard, "edge_source", |bytes| bytes.iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x40));
     }
     let said = workplace.refused(&student(&["--run-dir", "run"]));
@@ -74,7 +74,7 @@ fn edges_between_no_nodes_are_named_with_their_shard() {
 fn a_changed_feature_is_found_by_verifying() {
     let workplace = Workplace::with_teacher();
     let said = workplace.success(&["data", "info", "--verify"]);
-    assert!(said.contains("all as they were written") && said.contains("IDs in the vocabulary"), "{said}");
+    assert!(said.contains("all checksums match") && said.contains("IDs in the vocabulary"), "{said}");
     damage(&shards(&workplace)[0], "node_features", |bytes| bytes[2] ^= 1);
     workplace.success(&["data", "info"]);
     let said = workplace.refused(&["data", "info", "--verify"]);
@@ -93,11 +93,11 @@ fn advice_about_weights_fits_what_is_wrong_with_them() {
     };
     fs::write(run.join("frames.log"), "").unwrap();
     let detect = |model| ["detect", "--model", model, "run/frames.log"];
-    advice(&detect("run/metrics.csv"), &["run/metrics.csv: is no checkpoint of kdgat", "name a vgae or gat"]);
+    advice(&detect("run/metrics.csv"), &["run/metrics.csv: is not a checkpoint of kdgat", "name a vgae or gat"]);
     advice(&detect("run/last/state.safetensors"), &["is the state of a training run; name a vgae or gat"]);
     for (name, words) in [
         ("best.safetensors", ["damaged", "train it again"]),
-        ("last/state.safetensors", ["damaged", "start the run anew, without --resume"]),
+        ("last/state.safetensors", ["damaged", "start the run again, without --resume"]),
     ] {
         let path = run.join(name);
         let bytes = fs::read(&path).unwrap();
@@ -110,7 +110,7 @@ fn advice_about_weights_fits_what_is_wrong_with_them() {
     }
 }
 
-/// A teacher is described by a file that anyone may have written.
+/// Anyone may have written the file that describes a teacher.
 #[test]
 fn a_teacher_that_cannot_be_built_is_named_with_its_field_by_every_command() {
     let workplace = Workplace::with_teacher();
@@ -147,7 +147,7 @@ fn a_teacher_that_cannot_be_built_is_named_with_its_field_by_every_command() {
     }
 }
 
-/// The system ends whoever reads a page of a file that is no longer there.
+/// The system kills a process that reads a mapped page beyond the end of a truncated file.
 #[test]
 fn a_store_cut_short_during_a_training_is_said() {
     let workplace = Workplace::with_teacher();
@@ -173,5 +173,5 @@ fn a_store_cut_short_during_a_training_is_said() {
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert!(said.contains("a graph store, was cut short") && said.contains("data info --verify"), "{said}");
+    assert!(said.contains("a graph store, was truncated") && said.contains("data info --verify"), "{said}");
 }

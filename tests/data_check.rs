@@ -1,4 +1,4 @@
-//! `kdgat data check`: what a dataset holds is found and said. Duplicates never stay in training.
+//! `kdgat data check` reports the content and problems of a dataset. Duplicates never stay in training.
 
 mod graph_support;
 mod support;
@@ -34,7 +34,7 @@ fn what_may_mislead_is_said() {
     write_log(&root, "train_01_attack_free", "drive.csv", &benign);
     write_log(&root, "train_02_with_attacks", "attack.csv", &traffic(3000, 12, 2, 500..900));
     write_log(&root, "test_01", "copy.csv", &benign);
-    // The same drive from another moment on, under other times, with a bad row.
+    // The same drive from a later frame on, with shifted times and a bad row.
     let shifted: Vec<Frame> =
         benign[333..2000].iter().map(|frame| Frame { timestamp: frame.timestamp + 5000.0, ..*frame }).collect();
     write_log(&root, "test_01", "shifted.csv", &shifted);
@@ -94,8 +94,8 @@ fn what_vanishes_is_said() {
     fs::create_dir_all(root.join("test_03_none")).unwrap();
     fs::write(root.join("test_03_none/c.blf"), "x").unwrap();
     let messages = [
-        "test_01_short: 1 of 1 logs give no window, for which 101 frames are needed (a.csv)",
-        "test_02 holds files that are not taken for logs: b.csv.bz2, sub/; logs lie",
+        "test_01_short: 1 of 1 logs are too short for a window, which needs 101 frames (a.csv)",
+        "test_02 holds files that are not taken for logs: b.csv.bz2, sub/; logs must",
         "test_03_none holds no log (found c.blf)",
     ];
     for command in ["check", "build", "build", "info"] {
@@ -104,7 +104,7 @@ fn what_vanishes_is_said() {
         assert!(!said.contains("no test folder") && !said.contains("capture_metadata"), "{said}");
     }
     let said = workplace.success(&["data", "check", "--data", "car", "--window", "50"]);
-    assert!(!said.contains("give no window"), "{said}");
+    assert!(!said.contains("too short for a window"), "{said}");
     fs::remove_dir_all(root.join("test_01_short")).unwrap();
     fs::remove_dir_all(root.join("test_02")).unwrap();
     let report = report_of(&root);
@@ -146,7 +146,7 @@ fn labels_that_may_be_missing_are_said() {
         Severity::Warning,
         &["test_01: none of its 2 frames is labelled as an attack", "F1 are not defined"],
     );
-    // A folder with one attack in any of its logs has labels.
+    // A folder has labels if any of its logs has an attack.
     write_log(&root, "test_01", "attack.csv", &traffic(300, 12, 3, 50..90));
     let report = report_of(&root);
     assert!(!report.findings.iter().any(|finding| finding.text.contains("is labelled as an attack")), "{report:#?}");
@@ -170,20 +170,20 @@ fn training_that_is_all_in_a_test_says_so() {
     write_log(&root, "train_01_attack_free", "drive.csv", &drive);
     write_log(&root, "test_01", "copy.csv", &drive);
     let said = workplace.refused(&["autoencoder", "--data", "car", "--stores-dir", "stores", "--run-dir", "run"]);
-    assert!(said.contains("left out, since they are also in") && said.contains("--keep-duplicates"), "{said}");
+    assert!(said.contains("left out, because they are also in") && said.contains("--keep-duplicates"), "{said}");
 }
 
-/// A dataset in which training repeats a test and its own validation.
+/// Dataset whose training logs repeat a test log and validation windows.
 fn leaky(root: &Path) -> Dataset {
     let drive = traffic(4000, 12, 1, 0..0);
     write_log(root, "train_01_attack_free", "drive.csv", &drive);
     let mut other = traffic(4000, 12, 2, 0..0);
-    // IDs that only leave with what is dropped.
+    // These IDs occur only in windows that are dropped.
     other.iter_mut().take(1000).for_each(|frame| frame.can_id += 1);
     write_log(root, "train_01_attack_free", "other.csv", &other);
     write_log(root, "train_02_with_attacks", "attack.csv", &traffic(4000, 12, 3, 100..2000));
     write_log(root, "test_01", "copy.csv", &other[..1000]);
-    // Of the first drive, only what is held out for validation.
+    // The part of the first drive that is held out for validation.
     write_log(root, "train_01_attack_free", "again.csv", &drive[780..1000]);
     Dataset::open(root).unwrap()
 }
@@ -216,7 +216,7 @@ fn graphs_of_validation_and_tests_are_left_out_of_training() {
     assert_eq!(duplicates.num_dropped() as usize, all.len() - train.len());
     assert_eq!(with_all.manifest().duplicates.num_dropped(), 0);
     assert_eq!(with_all.manifest().duplicates.train_in_test, 38, "counted all the same");
-    // The shifted IDs come from dropped windows, but for the one at the border.
+    // The shifted IDs are in dropped windows only, except for the one at the border.
     assert!(with_all.vocabulary().len() >= store.vocabulary().len());
 }
 
@@ -255,14 +255,14 @@ fn known_datasets_are_listed_and_found_by_name() {
     assert!(code == Some(0) && text.starts_with("building") && text.contains("set_04: windows of 100"), "{text}");
     let (code, text) = run(&["data", "info", "--data", "set_05"]);
     assert!(code == Some(2) && text.contains("did you mean set_0"), "{text}");
-    // The folder of datasets chooses none.
+    // A folder of several datasets sets no default.
     let (code, text) = run(&["data", "info"]);
     assert!(code == Some(0) && text.contains("sim: windows of 100"), "{text}");
     let (code, text) = run(&["data", "info", "--data", "all"]);
     assert!(code == Some(2) && text.contains("--data NAME"), "{text}");
 }
 
-/// A known dataset's logs are read in whatever format they are; one that is not its publisher's is noted.
+/// The logs of a known dataset are read in any format; a format that is not the publisher's is noted.
 #[test]
 fn logs_in_another_format_than_the_published_one_are_noted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `kdgat data build --parts` on this machine: processes build parts, and the store is that of a single build.
+//! `kdgat data build --parts` on this machine: processes build parts, and the result equals the store of a single build.
 
 mod support;
 
@@ -9,13 +9,13 @@ use std::process::Stdio;
 
 use support::cli::{Workplace, contents, only_store, said};
 
-/// The bytes of the store that a single build makes.
+/// Files of the store that a single build writes.
 fn single(workplace: &Workplace) -> std::collections::BTreeMap<String, Vec<u8>> {
     workplace.success(&["data", "build", "--stores-dir", "single"]);
     contents(&only_store(&workplace.path().join("single")))
 }
 
-/// Names in a folder, hidden ones too.
+/// File names in a folder, including hidden ones.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = entries.collect();
@@ -30,7 +30,7 @@ fn parts_become_the_store_and_one_that_is_there_is_not_built_again() {
     workplace.success(&["data", "build", "--part", "1/3", "--stores-dir", "stores"]);
     let arguments = ["data", "build", "--parts", "3", "--executor", "local", "--stores-dir", "stores"];
     let text = workplace.success(&arguments);
-    assert!(text.contains("in 3 parts, 1 of them there"), "{text}");
+    assert!(text.contains("in 3 parts, 1 of them done"), "{text}");
     assert!(!text.contains("started  part 1/3"), "it is built again:\n{text}");
     assert!(text.contains("started  part 2/3") && text.contains("started  part 3/3"), "{text}");
     let stores = workplace.path().join("stores");
@@ -71,7 +71,7 @@ fn a_part_that_fails_is_tried_again_and_named() {
     let workplace = Workplace::new();
     let expected = single(&workplace);
     let stores = workplace.path().join("stores");
-    // Where the part's lock has to be lies something else.
+    // Something else is in the place of the part's lock.
     let store = only_store(&workplace.path().join("single")).file_name().unwrap().to_string_lossy().into_owned();
     let obstacle = stores.join(format!(".{store}.part-2-of-2.lock"));
     fs::create_dir_all(&obstacle).unwrap();
@@ -84,7 +84,7 @@ fn a_part_that_fails_is_tried_again_and_named() {
     assert!(text.contains("part-2-of-2.lock"), "the reason is not told:\n{text}");
     fs::remove_dir(&obstacle).unwrap();
     let text = workplace.success(&arguments);
-    assert!(text.contains("1 of them there") && !text.contains("started  part 1/2"), "{text}");
+    assert!(text.contains("1 of them done") && !text.contains("started  part 1/2"), "{text}");
     assert!(contents(&only_store(&stores)) == expected, "other bytes");
 }
 

@@ -1,4 +1,4 @@
-//! `kdgat detect`: the scores of an evaluation, from a stream.
+//! `kdgat detect` gives the scores of an evaluation from a stream.
 
 mod evaluate_support;
 
@@ -17,7 +17,7 @@ fn fed(mut command: Command, text: &[u8]) -> Output {
     let text = text.to_vec();
     let writer = std::thread::spawn(move || input.write_all(&text));
     let output = child.wait_with_output().unwrap();
-    // Whoever refuses a stream may do so before its end.
+    // The program may refuse a stream before its end.
     let written = writer.join().unwrap();
     assert!(written.is_ok() || !output.status.success(), "{written:?}");
     output
@@ -37,7 +37,7 @@ fn model(run: &Path) -> String {
     run.strip_prefix(run.ancestors().nth(4).unwrap()).unwrap().display().to_string()
 }
 
-/// A replay through `candump` gives the scores and decisions of the evaluation of the same file.
+/// A replay in `candump` format gives the scores and decisions of the evaluation of the same file.
 #[test]
 fn a_replay_has_the_scores_of_the_evaluation() {
     let bench = Bench::new();
@@ -94,7 +94,7 @@ fn garbage_is_counted_and_passed_over() {
     assert!(text.contains("1001 frames"), "{text}");
 }
 
-/// Each window is printed when the frame after it has come, not when the stream ends.
+/// Each window is printed when the frame after it has arrived, not when the stream ends.
 #[test]
 fn a_live_stream_is_answered_at_once() {
     let bench = Bench::new();
@@ -158,7 +158,7 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     let file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let output = bench.kdgat(&["detect", "--model", &model(&run), "--calibration", "benign", "benign.log"]);
     let detected = detections(&output);
-    // The threshold is for windows that the calibration has not seen; those that it has are nearer to what is usual.
+    // The threshold is set for windows outside the calibration; the calibration's own windows are more usual.
     let called = detected.iter().filter(|window| window["label"] == "attack").count();
     assert!(called <= 4, "{called} of 40 windows, one in ten is allowed");
     for window in &detected {
@@ -182,7 +182,7 @@ fn a_calibration_sets_the_threshold_for_another_car() {
     assert!(stderr(&few).contains("3 attack-free windows are too few"), "{}", stderr(&few));
 }
 
-/// Sends a signal and waits for the end, which must not take a second signal.
+/// Sends a signal and waits for the process to exit without a second signal.
 fn ended_by(mut child: Child, signal: rustix::process::Signal) -> Output {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
     let start = Instant::now();
@@ -196,7 +196,7 @@ fn ended_by(mut child: Child, signal: rustix::process::Signal) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What `systemctl stop` does to a service whose bus is silent.
+/// `systemctl stop` of a service whose bus is silent.
 #[test]
 fn one_signal_ends_a_silent_stream_in_order() {
     let bench = Bench::new();
@@ -228,13 +228,13 @@ fn one_signal_ends_a_pipe_that_nobody_writes_into() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let arguments = ["detect", "--model", &model(&run), "--threshold", "0.5", "can0"];
     let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Opening it waits for the reader, which listens to signals by then.
+    // Opening the pipe waits for the reader, which handles signals by then.
     let writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     let ended = ended_by(child, rustix::process::Signal::TERM);
     assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
     drop(writer);
 
-    // What is written comes out as from a file.
+    // Frames written to the pipe give the same output as a file.
     let text = candump(&frames_of(&bench.log(KNOWN, "spoofing.csv"))[..301]);
     let child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::fs::write(&pipe, &text).unwrap();
@@ -289,7 +289,7 @@ fn compressed_streams_are_read_as_compressed_files_are() {
     feed(bench.command(&[&arguments[..], &["--output", "car.json"]].concat()), &gzip);
     let nameless = fed(bench.command(&arguments), &gzip);
     assert_eq!(nameless.status.code(), Some(2));
-    assert!(stderr(&nameless).contains("the calibration has no name: give one with --name"), "{}", stderr(&nameless));
+    assert!(stderr(&nameless).contains("the calibration has no name; give one with --name"), "{}", stderr(&nameless));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_log_of_which_nothing_can_be_read_is_an_error() {
     let csv: &[&str] = &["--format", "can-train-and-test"];
     let ascii: &[&str] = &["--format", "candump-ascii"];
     for (format, name, content, message) in [
-        (ascii, "drive.log", &text, "drop --format to have the format recognised"),
+        (ascii, "drive.log", &text, "drop --format to detect the format"),
         (csv, "foo.csv", &headless, "the header needs a column data_field (or data, payload)"),
         (&[], "foo.csv", &headless, "lacks a column data_field (or data, payload)"),
     ] {
@@ -320,7 +320,7 @@ fn a_log_of_which_nothing_can_be_read_is_an_error() {
     assert!(stderr(&empty).contains("standard input: the stream ended before its first line"), "{}", stderr(&empty));
 }
 
-/// A bus may be silent, or have nothing but errors, for as long as it was recorded.
+/// A bus may be silent or carry only error frames during the whole recording.
 #[test]
 fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
     let bench = Bench::new();
@@ -328,7 +328,7 @@ fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
     let errors = "(1.0) can0 20000004#0000000000000000\n".repeat(3);
     for (name, content, message) in [
         ("header.csv", "timestamp,arbitration_id,data_field,attack\n", "0 windows"),
-        ("errors.log", &errors, "3 error frames of the bus skipped"),
+        ("errors.log", &errors, "3 CAN error frames skipped"),
     ] {
         std::fs::write(bench.path().join(name), content).unwrap();
         for file in ["-", name] {
@@ -339,7 +339,7 @@ fn headers_and_error_frames_alone_are_no_error_from_a_file_or_a_stream() {
     }
 }
 
-/// A calibration belongs to a car: it has a name, is never written over by accident, and is used when it is asked for.
+/// A calibration has the name of its car, is never overwritten by accident, and is used only on request.
 #[test]
 fn calibrations_are_named_and_used_when_asked_for() {
     let bench = Bench::new();
@@ -364,15 +364,15 @@ fn calibrations_are_named_and_used_when_asked_for() {
         serde_json::from_slice(&std::fs::read(bench.path().join(path)).unwrap()).unwrap()
     };
 
-    refused(&calibrate(&[]), "one.log: 1.0 s of traffic, a calibration takes at least 10 s");
-    refused(&calibrate(&["--seconds", "1"]), "--seconds 1: a calibration takes at least 10 s of traffic");
-    refused(&calibrate(&["--name", "../car"]), "'../car' is no name of a calibration");
-    refused(&calibrate(&["--name", "none"]), "'none' is no name of a calibration");
+    refused(&calibrate(&[]), "one.log: 1.0 s of traffic, but a calibration needs at least 10 s");
+    refused(&calibrate(&["--seconds", "1"]), "--seconds 1: a calibration needs at least 10 s of traffic");
+    refused(&calibrate(&["--name", "../car"]), "'../car' is not a valid calibration name");
+    refused(&calibrate(&["--name", "none"]), "'none' is not a valid calibration name");
     refused(&calibrate(&["--benign", "one.log"]), "--benign one.log is given twice");
     refused(&calibrate(&["--model", &name]), "--model is given 2 times");
     assert!(!run.join("calibrations").exists(), "something was written before the refusal");
 
-    // Several logs, of which no window reaches from one into the next; so many seconds of them.
+    // Several logs: no window spans two of them. Then a limited number of seconds.
     let both = made(&["--benign", "two.log", "--name", "golf"]);
     assert_eq!((both["windows"].as_u64(), both["source"].as_str()), (Some(20 + 24), Some("one.log, two.log")));
     assert!((both["seconds"].as_f64().unwrap() - 2.249).abs() < 1e-3, "{}", both["seconds"]);
@@ -381,22 +381,23 @@ fn calibrations_are_named_and_used_when_asked_for() {
     let one = made(&["--seconds", "0.8"]);
     assert_eq!((one["windows"].as_u64(), one["source"].as_str()), (Some(16), Some("one.log")));
 
-    // Nothing is written over.
+    // No calibration is overwritten.
     let again = |arguments: &[&str]| calibrate(&[&["--least-seconds", "0.5"], arguments].concat());
     let of_golf = std::fs::read(run.join("calibrations/golf.json")).unwrap();
-    refused(&again(&["--name", "golf"]), "calibrations/golf.json: is there already; give another --name, or --replace");
+    refused(&again(&["--name", "golf"]), "calibrations/golf.json exists already; use another --name, or --replace");
     assert_eq!(std::fs::read(run.join("calibrations/golf.json")).unwrap(), of_golf);
     assert!(again(&["--name", "golf", "--replace"]).status.success());
     assert_ne!(std::fs::read(run.join("calibrations/golf.json")).unwrap(), of_golf);
     assert!(again(&["--output", "car.json"]).status.success());
-    refused(&again(&["--output", "car.json"]), "car.json: is there already");
+    refused(&again(&["--output", "car.json"]), "car.json exists already");
 
-    // None is used unless it is asked for.
+    // No calibration is used unless requested.
     bench.evaluate(&["--resamples", "0", run.to_str().unwrap()]);
     let detect = |arguments: &[&str]| bench.kdgat(&[&["detect", "--model", &name, "two.log"], arguments].concat());
     let plain = detect(&[]);
     assert!(stderr(&plain).contains("recorded by `kdgat evaluate` on small"), "{}", stderr(&plain));
-    let said = "no calibration is used; vgae_student_autoencoder/1 has golf, one, polo: name that of this car with --calibration";
+    let said =
+        "no calibration is used; vgae_student_autoencoder/1 has golf, one, polo: choose this car's with --calibration";
     assert!(stderr(&plain).contains(said), "{}", stderr(&plain));
     assert!(detections(&plain).iter().all(|window| window["deviations"].is_null()));
     let none = detect(&["--calibration", "none"]);
@@ -407,7 +408,7 @@ fn calibrations_are_named_and_used_when_asked_for() {
     assert!(detections(&polo).iter().all(|window| window["deviations"].is_f64()));
     refused(&detect(&["--calibration", "passat"]), "has no such calibration");
     refused(&detect(&["--calibration", "passat"]), "it has golf, one, polo; `kdgat calibrate` makes one");
-    // As a file, and as an earlier version wrote it.
+    // From a file, and in the form of an earlier version.
     assert_eq!(detect(&["--calibration", "car.json"]).status.code(), Some(0));
     let mut earlier = some.clone();
     earlier.as_object_mut().unwrap().remove("seconds");
@@ -420,7 +421,7 @@ fn calibrations_are_named_and_used_when_asked_for() {
     assert!(stderr(&told).contains("calibration.json"), "{}", stderr(&told));
 }
 
-/// A rule decides by the threshold that an evaluation has recorded for it, or says how to have one recorded.
+/// A rule uses the threshold that an evaluation has recorded for it; without one, the error says how to record it.
 #[test]
 fn a_rule_is_a_threshold_where_it_is_recorded() {
     let bench = Bench::new();
@@ -463,7 +464,7 @@ fn a_rule_is_a_threshold_where_it_is_recorded() {
     refused(&detect(&["--threshold", "fpr:0.2"]), "(recorded: fpr:0.05, youden)");
     refused(&detect(&["--threshold", "many"]), "expected a finite number, fpr:RATE (above 0, below 1), or youden");
     refused(&detect(&["--model", "other"]), "--model is given 2 times");
-    // A calibration has one threshold, that of its rate.
+    // A calibration has a single threshold, that of its rate.
     let benign = bench.path().join("benign.log");
     std::fs::write(&benign, candump(&frames_of(&log)[..1500])).unwrap();
     let calibrate =

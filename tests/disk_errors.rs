@@ -1,5 +1,5 @@
-//! A disk that is full or cannot be written ends in an error that names the file, and nothing half-written is taken for
-//! whole afterwards.
+//! A full or read-only disk gives an error that names the file, and no partial file is used as complete
+//! afterwards.
 
 mod support;
 
@@ -11,7 +11,7 @@ fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "2"], more].concat()
 }
 
-/// Runs the program so that no file can grow beyond `kibibytes`: writes fail then, as on a full disk.
+/// Runs the program with a file size limit of `kibibytes`, beyond which writes fail as on a full disk.
 #[cfg(unix)]
 fn with_file_limit(workplace: &Workplace, kibibytes: u64, arguments: &[&str]) -> (bool, String) {
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kibibytes * 2);
@@ -31,7 +31,7 @@ fn with_file_limit(workplace: &Workplace, kibibytes: u64, arguments: &[&str]) ->
 #[cfg(unix)]
 fn a_full_disk_while_training_is_named_and_the_run_goes_on_later() {
     let workplace = Workplace::with_teacher();
-    // Enough for the logs, too little for a checkpoint.
+    // Enough for the logs, not enough for a checkpoint.
     let (success, text) = with_file_limit(&workplace, 8, &student(&["--run-dir", "run"]));
     assert!(!success && text.contains("safetensors"), "{text}");
     assert!(!workplace.path().join("run/summary.json").exists());
@@ -53,18 +53,18 @@ fn a_full_disk_while_a_store_is_built_is_named_and_the_next_build_is_whole() {
 #[cfg(target_os = "linux")]
 fn folders_that_cannot_be_written_are_named() {
     let workplace = Workplace::with_teacher();
-    // Nobody can make a folder there, not even root.
+    // Nobody can create a folder there, not even root.
     for (flag, folder) in [("--runs-dir", "/proc/runs"), ("--stores-dir", "/proc/stores")] {
         let text = workplace.refused(&student(&[flag, folder]));
         assert!(text.contains(folder), "{flag}: {text}");
     }
-    // A file where a folder should be.
+    // A file is in the place of a folder.
     std::fs::write(workplace.path().join("afile"), "").unwrap();
     let text = workplace.refused(&student(&["--teacher-cache", "disk", "--teacher-cache-dir", "afile"]));
     assert!(text.contains("targets afile; name another folder with --teacher-cache-dir"), "{text}");
 }
 
-/// Exit code 2, whatever the command.
+/// Every command exits with code 2.
 #[test]
 #[cfg(target_os = "linux")]
 fn outputs_that_cannot_be_written_are_wrong_input() {
@@ -80,7 +80,7 @@ fn outputs_that_cannot_be_written_are_wrong_input() {
     ] {
         let text = workplace.refused(arguments);
         assert!(!text.contains("scoring with"), "noticed after the work alone: {text}");
-        // A simulated dataset is made beside its place.
+        // A simulated dataset is first written next to its destination.
         let named = if arguments[1] == "simulate" { "/proc" } else { "/proc/kdgat" };
         assert!(text.contains(named), "{arguments:?}: {text}");
     }

@@ -1,4 +1,4 @@
-//! Targets that are computed once: equal to live ones, whoever filled the cache, and refused when they are another's.
+//! Cached targets equal live ones, whichever process filled the cache, and are refused if they belong to another teacher or dataset.
 
 mod distill_support;
 
@@ -35,7 +35,7 @@ fn all_bits(targets: &[Targets]) -> Vec<impl PartialEq + std::fmt::Debug + use<>
     targets.iter().map(bits).collect()
 }
 
-/// Two epochs of one burst each; what came, and the summary.
+/// Targets of two epochs of one burst each, and the summary.
 fn two_epochs(options: &TeacherOptions, batches: &[Vec<u64>]) -> (Vec<Targets>, Vec<Targets>, Summary) {
     let mut teacher = start(options);
     let first = burst(&mut teacher, batches).unwrap();
@@ -59,7 +59,7 @@ fn cached_targets_are_the_live_ones_and_the_teacher_runs_once() {
         let (first, second, summary) = two_epochs(&options, &batches);
         assert_eq!(all_bits(&first), all_bits(&expected), "{mode:?}, first epoch");
         assert_eq!(all_bits(&second), all_bits(&expected), "{mode:?}, second epoch");
-        // Five batches, and two small ones for the gate.
+        // Five batches, and two small ones for the determinism check.
         assert_eq!((summary.visits, summary.forwards), (1, 7), "{mode:?}");
         assert_eq!((summary.total.cache_miss_rows, summary.total.cache_hit_rows), (GRAPHS, GRAPHS), "{mode:?}");
         let cache = summary.cache.clone().unwrap();
@@ -95,7 +95,7 @@ fn half_a_batch_from_the_cache_keeps_every_row_in_its_place() {
     let mixed = burst(&mut teacher, &[(0..GRAPHS).rev().collect(), vec![5, 2, 5, 3]]).unwrap();
     let expected = live(&[(0..GRAPHS).rev().collect(), vec![5, 2, 5, 3]]);
     for (mixed, expected) in mixed.iter().zip(&expected) {
-        // Matrix products round by the number of rows.
+        // The rounding of matrix products depends on the number of rows.
         assert!(deviation(mixed, expected) < 1e-6, "{}", deviation(mixed, expected));
     }
     let report = teacher.report();
@@ -148,7 +148,7 @@ fn a_teacher_that_is_not_a_function_of_the_graph_is_refused() {
     assert!(dropout.contains("dropout") && dropout.contains("latent"), "{dropout}");
     let statistics = refusal(Behaviour::BatchStatistics);
     assert!(statistics.contains("batch norm"), "{statistics}");
-    // Without a cache it may run: whoever wants such a teacher can have it.
+    // Without a cache such a teacher is allowed.
     let model = Perceptron::vgae(Behaviour::Dropout);
     let weights = model.weights(3);
     let mut teacher =
@@ -234,7 +234,7 @@ fn damaged_records_are_computed_anew() {
     assert_eq!((cache.damaged_records, cache.filled_graphs), (damaged, GRAPHS), "{cache:?}");
 }
 
-/// Records of a cache file of that length which have bytes in `range`.
+/// Number of records with bytes in `range`, in a cache file of this length.
 fn records_in(range: std::ops::Range<u64>, length: u64) -> u64 {
     let layout = Perceptron::vgae(Behaviour::Proper).target_layout();
     let layout = RecordLayout::new(layout, Precision::F32, &shape(GRAPHS).node_counts);
@@ -277,7 +277,7 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
     };
     let mut teacher = start();
     burst(&mut teacher, &epoch(12)).unwrap();
-    // Targets are kept after they were answered: the next answer says that all were.
+    // Targets are cached after they have been returned; the next answer shows that all were.
     burst(&mut teacher, &epoch(12)).unwrap();
     let damage = || {
         let handle = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
@@ -288,7 +288,7 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
     let length = std::fs::metadata(&file).unwrap().len();
     let damaged = records_in(length - 900..length - 600, length);
     assert_eq!(teacher.finish().unwrap().cache.unwrap().damaged_records, damaged);
-    // The teacher's file holds others by now: both digests are named, and what to do.
+    // The teacher's file has other weights now: the error names both digests and what to do.
     let mut teacher = start();
     let expected = teacher.digest().to_string();
     burst(&mut teacher, &epoch(12)).unwrap();
@@ -300,7 +300,7 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
         assert!(error.contains(text), "{text} in {error}");
     }
     tch::Tensor::write_safetensors(&tensors, &weights_file).unwrap();
-    // The teacher's file is gone, and the cache is damaged once more: an error that says so.
+    // The teacher's file is gone, and the cache is damaged again: the error says so.
     let mut teacher = start();
     burst(&mut teacher, &epoch(12)).unwrap();
     std::fs::remove_file(&weights_file).unwrap();
@@ -310,7 +310,7 @@ fn weights_are_read_again_when_a_complete_cache_turns_out_damaged() {
     assert!(error.to_string().contains("weights.safetensors"), "{error}");
 }
 
-/// A teacher that fails in its first forward and takes a moment to give its memory back.
+/// A teacher that fails in its first forward pass and takes a moment to free its memory.
 struct SlowToEnd(Box<Perceptron>);
 
 impl FrozenModel for SlowToEnd {
@@ -339,7 +339,7 @@ impl Drop for SlowToEnd {
     }
 }
 
-/// Whoever waits for targets while the thread ends hears why it ended, however long the end takes.
+/// A caller that waits for targets while the thread ends gets the cause, however long the end takes.
 #[test]
 fn what_ends_the_thread_while_damaged_targets_are_computed_again_arrives() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn what_does_not_fit_is_said_before_anything_is_written() {
     assert_eq!(two_epochs(&small, &epoch(12)).2.cache.unwrap().kind, "disk");
 }
 
-/// Run by [`a_full_disk_ends_the_writing_and_nothing_else`] in a process that may not write far into a file.
+/// Run by [`a_full_disk_ends_the_writing_and_nothing_else`] in a process with a small file size limit.
 #[test]
 fn child_with_a_full_disk() {
     let Some(file) = std::env::var_os("KDGAT_TEST_FULL_DISK") else { return };
@@ -392,7 +392,7 @@ fn child_with_a_full_disk() {
 fn a_full_disk_ends_the_writing_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("targets.cache");
-    // The file has to exist: making it long is refused at once.
+    // The file must exist already, because extending it is refused at once.
     drop(start(&cache_options(CacheMode::Disk, Some(&file))));
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 40; exec \"$0\" --exact child_with_a_full_disk"])
@@ -401,7 +401,7 @@ fn a_full_disk_ends_the_writing_and_nothing_else() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    // What was written is right, and the next run completes it.
+    // The written records are correct, and the next run completes them.
     let (first, _, summary) = two_epochs(&cache_options(CacheMode::Disk, Some(&file)), &epoch(12));
     assert_eq!(summary.cache.unwrap().filled_graphs, GRAPHS);
     for (found, expected) in first.iter().zip(&live(&epoch(12))) {

@@ -1,5 +1,5 @@
-//! The teacher on a GPU: the same bits, nothing left between visits, and every rule of order proved by a race that it
-//! prevents. Without a GPU these tests say so and pass.
+//! The teacher on a GPU: bitwise equal results, no memory left between visits, and for every ordering rule a race that it
+//! prevents. Without a GPU these tests print a line and pass.
 
 mod distill_support;
 
@@ -19,10 +19,10 @@ use kdgat::torch::device::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// Cycles of the GPU's clock: about half a second.
+/// Cycles of the GPU's clock, about half a second.
 const LONG: i64 = 800_000_000;
 
-/// The GPU, for one test at a time: they look at its memory.
+/// Reserves the GPU for one test at a time, because the tests measure its memory.
 fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     kdgat::torch::load_cuda();
@@ -64,7 +64,7 @@ fn every_residency_and_the_cache_give_the_same_bits_on_a_gpu() {
 #[test]
 fn nothing_is_left_between_visits_and_peaks_are_ordered() {
     let Some((device, _gpu)) = gpu() else { return };
-    // cuBLAS keeps a workspace from its first product on, which is no weight that was left behind.
+    // cuBLAS allocates a workspace at its first product, which must not count as leftover weights.
     drop(run(&TeacherOptions::new(device)));
     let mut peaks = Vec::new();
     for residency in [Residency::Layer, Residency::Forward, Residency::Resident] {
@@ -87,7 +87,7 @@ fn nothing_is_left_between_visits_and_peaks_are_ordered() {
             } else {
                 assert_eq!(left, 0, "{residency}");
             }
-            // The student's step: as large as the teacher.
+            // The student's step allocates as much as the teacher.
             drop(Tensor::zeros([bytes], (Kind::Uint8, device)));
         }
         peaks.push((device_memory(device).unwrap().peak_allocated - before, bytes));
@@ -98,7 +98,7 @@ fn nothing_is_left_between_visits_and_peaks_are_ordered() {
     assert!(resident - forward > bytes * 8 / 10, "lower by about the teacher's size: {peaks:?}");
 }
 
-/// A GPU whose copies begin late.
+/// GPU whose copies start late.
 struct SlowCopies(Cuda);
 
 impl Accelerator for SlowCopies {
@@ -145,7 +145,7 @@ impl Accelerator for SlowCopies {
     }
 }
 
-/// A teacher whose layers begin late.
+/// Teacher whose layers start late.
 struct SlowLayers(Box<Perceptron>);
 
 impl FrozenModel for SlowLayers {
@@ -178,7 +178,7 @@ impl Rules for AllBut {
     }
 }
 
-/// One visit; what the student's stream sees of the targets while it corrupts whatever memory it is given.
+/// Makes one visit and returns the targets as the student's stream sees them while it overwrites all memory that it gets.
 fn visit<A: Accelerator, R: Rules>(
     accelerator: A,
     model: Box<dyn FrozenModel>,
@@ -202,7 +202,7 @@ fn visit<A: Accelerator, R: Rules>(
             })
             .unwrap();
     }
-    // On the student's stream from here: its new tensors are NaN, wherever their memory comes from.
+    // From here on, new tensors of the student's stream are NaN, wherever their memory comes from.
     let slots = shuttle.ring_slots(2).into_iter().map(|bytes| bytes as i64);
     let corrupters: Vec<Tensor> = std::iter::once(bytes)
         .chain(slots)
@@ -228,7 +228,7 @@ fn races_are_lost_only_when_a_rule_is_left_out() {
     let Some((device, _gpu)) = gpu() else { return };
     let plain = || Perceptron::wide(512, 5);
     let expected = visit(Cuda::new(device).unwrap(), plain(), AllRules, VisitKind::Forward);
-    // Memory that is poisoned, so that what is read too early shows.
+    // Fills memory with NaN, so that reads that are too early become visible.
     drop(Tensor::full([64 << 20], f64::NAN, (Kind::Float, device)));
     let overlapping = || Cuda::with_own_stream(device).unwrap();
     let slow_copies = || SlowCopies(overlapping());

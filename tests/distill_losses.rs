@@ -1,4 +1,4 @@
-//! A student's losses do not depend on where its teacher's weights are or on what is cached: the real models, on the
+//! A student's losses do not depend on teacher residency or caching: real models, on the
 //! CPU, one thread.
 
 #[path = "../benches/common/mod.rs"]
@@ -16,11 +16,11 @@ use kdgat::graph::{Batch, EdgeScaling};
 use kdgat::nn::{Architecture, GatConfig, VgaeConfig};
 use tch::Device;
 
-/// Graphs of the file that batches are made of.
+/// Graphs of the file that batches are built from.
 const GRAPHS: usize = 8;
 const BATCH: usize = 2;
 
-/// A student and its teacher.
+/// Student and its teacher.
 struct Pair {
     student: Architecture,
     teacher: Architecture,
@@ -62,7 +62,7 @@ fn gat() -> Pair {
     Pair { student: config(6, 2, 2, 4, 2), teacher: config(16, 3, 4, 8, 3) }
 }
 
-/// Where the weights are, and what is kept.
+/// Residency of the weights, and caching of the targets.
 struct Way {
     name: &'static str,
     residency: Residency,
@@ -100,14 +100,14 @@ fn teacher(pair: &Pair, way: &Way, graphs: &Graphs) -> Teacher {
     start_teacher(&pair.teacher, random_weights(&pair.teacher, 7).unwrap(), &options, &shape).unwrap()
 }
 
-/// One test at a time: the generator that dropout draws from is the process's.
+/// Runs one test at a time, because dropout uses the process's generator.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     tch::set_num_threads(1);
     LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The losses of all steps of these epochs, and the digest of what was trained.
+/// Losses of all steps of these epochs, and the digest of the trained weights.
 fn train(pair: &Pair, way: &Way, epochs: &[Vec<Batch>]) -> (Vec<f64>, String) {
     let running = teacher(pair, way, &graphs());
     let mut training = Training::new(&pair.student, Some((running, &pair.teacher)), way.burst, Device::Cpu).unwrap();
@@ -122,13 +122,13 @@ fn batches(graphs: &Graphs) -> Vec<Batch> {
     graphs.batches(BATCH, GRAPHS / BATCH).unwrap()
 }
 
-/// The same batches in every epoch.
+/// Epochs with the same batches.
 fn fixed(epochs: usize) -> Vec<Vec<Batch>> {
     let graphs = graphs();
     (0..epochs).map(|_| batches(&graphs)).collect()
 }
 
-/// In every epoch other graphs stand together.
+/// Epochs with differently composed batches.
 fn shuffled(epochs: usize) -> Vec<Vec<Batch>> {
     let Graphs::File(file) = graphs() else { unreachable!("opened from a file") };
     let all: Vec<u64> = (0..GRAPHS as u64).collect();
@@ -137,7 +137,7 @@ fn shuffled(epochs: usize) -> Vec<Vec<Batch>> {
     (0..epochs as u64).map(|number| epoch(number).iter().map(|graphs| batch(graphs).unwrap()).collect()).collect()
 }
 
-/// Computes the targets of every other graph into the file at `path`.
+/// Writes the targets of every second graph to the file at `path`.
 fn fill_half(pair: &Pair, path: &Path) -> Summary {
     let on_disk = Way { path: Some(path.to_owned()), ..way("half", Residency::Resident, 1, CacheMode::Disk) };
     let graphs = graphs();
@@ -220,7 +220,7 @@ fn half_precision_changes_losses_by_a_known_little() {
         println!("{name}: targets in f16 change a loss by at most {largest:.1e}, relatively");
         assert!(largest > 0.0 && largest < 1e-3, "{name}: {largest:e}");
 
-        // Rounded live as well: what is cached by chance changes nothing.
+        // Live targets are rounded too, so results do not depend on what is cached.
         let mut running = teacher(&pair, &half, &graphs());
         running.submit(batches(&graphs()));
         (0..GRAPHS / BATCH).for_each(|_| drop(running.targets().unwrap()));

@@ -1,4 +1,4 @@
-//! Four processes fill one cache and are killed at random moments: no wrong row is ever read.
+//! Four processes fill one cache and are killed at random moments; no wrong row is ever read.
 
 mod distill_support;
 
@@ -19,7 +19,7 @@ fn start(options: &TeacherOptions) -> Teacher {
     Teacher::start(model, weights, options, &shape(GRAPHS)).unwrap()
 }
 
-/// The graphs in an order of `seed`, eight a batch.
+/// Graphs in an order given by `seed`, eight per batch.
 fn shuffled(seed: u64) -> Vec<Vec<u64>> {
     let keys = values(seed, GRAPHS as usize);
     let mut graphs: Vec<u64> = (0..GRAPHS).collect();
@@ -27,7 +27,7 @@ fn shuffled(seed: u64) -> Vec<Vec<u64>> {
     graphs.chunks(8).map(<[u64]>::to_vec).collect()
 }
 
-/// Trains on the cache in `file`, and compares whatever comes with what a teacher without a cache gives.
+/// Runs a teacher on the cache in `file` and compares its targets with those of a teacher without a cache.
 fn check(file: &Path, seed: u64) -> Teacher {
     let mut reference = start(&TeacherOptions::new(Device::Cpu));
     let mut teacher = start(&cache_options(CacheMode::Disk, Some(file)));
@@ -44,14 +44,14 @@ fn check(file: &Path, seed: u64) -> Teacher {
     teacher
 }
 
-/// What each of the processes does, until it is killed.
+/// Body of each process, until it is killed.
 #[test]
 fn child_that_fills() {
     let Some(file) = std::env::var_os("KDGAT_TEST_CACHE") else { return };
     let seed: u64 = std::env::var("KDGAT_TEST_SEED").unwrap().parse().unwrap();
     tch::set_num_threads(1);
     std::fs::write(marker(Path::new(&file), seed), "started").unwrap();
-    // All begin at once, so that they are killed in the middle of it and not one after the other's end.
+    // All processes start together, so that they are killed while all are working.
     let go = Path::new(&file).with_extension("go");
     while std::env::var_os("KDGAT_TEST_ONCE").is_none() && !go.exists() {
         std::thread::sleep(Duration::from_micros(200));
@@ -64,7 +64,7 @@ fn child_that_fills() {
     }
 }
 
-/// A file that a process makes once it is about to work.
+/// File that a process creates when it is about to start working.
 fn marker(file: &Path, seed: u64) -> PathBuf {
     file.with_extension(format!("{seed}.started"))
 }
@@ -79,7 +79,7 @@ fn child(file: &Path, seed: u64, once: bool) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Kills four processes while they fill the cache; how many graphs are there then.
+/// Kills four processes while they fill the cache; returns the number of cached graphs.
 fn fill_and_kill(file: &Path, round: u64) -> u64 {
     let mut children: Vec<Child> = (0..PROCESSES).map(|number| child(file, round * 10 + number, false)).collect();
     while (0..PROCESSES).any(|number| !marker(file, round * 10 + number).exists()) {
@@ -111,7 +111,7 @@ fn killed_processes_leave_no_wrong_row() {
         let file = folder.path().join(format!("targets-{round}.cache"));
         filled.push(fill_and_kill(&file, round));
         filled.push(fill_and_kill(&file, round + 100));
-        // Whatever they left is right, and can be completed.
+        // The remaining records are correct, and the cache can be completed.
         let teacher = check(&file, round);
         assert_eq!(teacher.finish().unwrap().cache.unwrap().filled_graphs, GRAPHS);
     }

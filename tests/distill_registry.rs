@@ -1,4 +1,4 @@
-//! Registered teachers: whole or not at all, trusted by digest, and PyTorch's own files.
+//! Registered teachers: written completely or not at all, verified by digest; and PyTorch files as teachers.
 
 mod distill_support;
 mod support;
@@ -78,12 +78,12 @@ fn another_teacher_takes_the_place_only_when_told_to() {
     registry.register(&config(), &weights(2), true).unwrap();
     assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
     assert_eq!(names(&folder.path().join("hcrl_ch")), [".lock", "vgae"], "nothing is left behind");
-    // Interrupted between the two renames of a replacement: the teacher before is still there.
+    // Interrupted between the two renames of a replacement: the previous teacher is still available.
     std::fs::rename(folder.path().join("hcrl_ch/vgae"), folder.path().join("hcrl_ch/.vgae.17.previous")).unwrap();
     assert_eq!(registry.find("hcrl_ch", "vgae").unwrap().load().unwrap().digest(), weights(2).digest());
 }
 
-/// A thread that is given a moment to do what it should not do yet.
+/// Starts `work` in a thread and gives it a moment in which it must not finish.
 fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
     let thread = std::thread::spawn(work);
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -99,7 +99,7 @@ fn who_reads_or_registers_waits_for_another_replacement() {
     registry.register(&config(), &weights(1), false).unwrap();
     let other = Registry::new(&folder.path().join("other"));
     other.register(&config(), &weights(2), false).unwrap();
-    // Another process between its two renames.
+    // Simulates another process between its two renames.
     let lock = std::fs::File::open(place.join(".lock")).unwrap();
     lock.lock().unwrap();
     std::fs::rename(place.join("vgae"), place.join(".vgae.17.previous")).unwrap();
@@ -128,7 +128,7 @@ fn what_killed_processes_left_is_no_hindrance() {
     }
     registry.register(&config(), &weights(2), true).unwrap();
     assert_eq!(names(&place), [".lock", "vgae"]);
-    // Where the lock cannot be written, nor a folder be renamed: the teacher before is read where it lies.
+    // If neither the lock can be written nor a folder renamed, the previous teacher is read where it is.
     std::fs::rename(place.join("vgae"), place.join(".vgae.17.previous")).unwrap();
     std::fs::remove_file(place.join(".lock")).unwrap();
     std::fs::create_dir(place.join(".lock")).unwrap();
@@ -147,7 +147,7 @@ fn only_old_folders_of_killed_processes_are_removed() {
         let left = place.join(left);
         std::fs::create_dir_all(&left).unwrap();
         std::fs::write(left.join("weights.safetensors"), "half").unwrap();
-        // Another host without a common lock may write into one of them right now.
+        // Another host without a shared lock may be writing into one of them.
         if !left.ends_with(".vgae.live.partial") {
             age(&left.join("weights.safetensors"));
         }
@@ -163,7 +163,7 @@ fn no_teacher_says_how_to_train_one() {
     let registry = Registry::new(folder.path());
     let error = registry.find("hcrl_ch", "vgae").unwrap_err().to_string();
     assert!(error.contains("kdgat autoencoder --preset vgae,teacher --data"), "{error}");
-    // A name that is none, of the dataset that has no path.
+    // An unknown name, for the simulated dataset, which has no path.
     let error = registry.find(kdgat::can::catalogue::SIMULATED, "vgea").unwrap_err().to_string();
     assert!(error.ends_with("train one with: kdgat autoencoder --preset vgae,teacher"), "{error}");
     let error = registry.find("my car", "GAT").unwrap_err().to_string();
@@ -225,7 +225,7 @@ fn a_file_of_pytorch_is_a_teacher_when_config_json_lies_beside_it() {
     std::fs::write(folder.path().join("config.json"), json).unwrap();
     let teacher = Registered::open(&weights).unwrap();
     let loaded = teacher.verify(&[("z_mean.weight".to_string(), vec![16, 40])]).unwrap();
-    // It can be registered from there, and is safetensors from then on.
+    // It can be registered from there, and is stored as safetensors.
     let registry = Registry::new(&folder.path().join("teachers"));
     let config =
         TeacherConfig { dataset: TrainedOn { name: "set".to_string(), digest: String::new() }, ..teacher.config };

@@ -1,4 +1,4 @@
-//! The teacher's thread: the same numbers wherever the weights lie, and an orderly end whatever happens.
+//! The teacher's thread: the same results for every residency, and a clean end in every case.
 
 mod distill_support;
 
@@ -56,8 +56,8 @@ fn residencies_give_the_same_bits() {
     }
 }
 
-/// Between layers no more batches wait than memory was saved for, so `layer` never takes more than `forward`; the layers
-/// come to the device again for the others.
+/// Between layers, only as many batches wait as fit into the saved memory, so `layer` never takes more than `forward`. For the other
+/// batches, the layers are copied to the device again.
 #[test]
 fn a_long_burst_goes_through_the_layers_in_parts() {
     tch::set_num_threads(1);
@@ -92,7 +92,7 @@ fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
             for _ in 0..count {
                 teacher.targets().unwrap();
             }
-            // One more burst that waits for the end of the visit.
+            // Another burst waits for the end of the visit.
             teacher.submit(vec![batch(&[1])]);
             teacher.targets().unwrap();
         }
@@ -107,7 +107,7 @@ fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
         } else {
             assert_eq!(report.device_bytes_teacher, 0, "{residency}");
             assert!(summary.total.copy_ms > 0.0 && summary.total.copy_exposed_ms <= summary.total.copy_ms + 1e-9);
-            // Six visits, each of which copies all layers once.
+            // Six visits; each copies all layers once.
             assert_eq!(summary.copied_bytes, 6 * summary.total.teacher_bytes, "{residency}");
         }
         assert!(summary.total.teacher_forward_ms > 0.0 && summary.total.student_wait_ms > 0.0);
@@ -117,7 +117,7 @@ fn forward_and_layer_leave_nothing_on_the_device_between_visits() {
     assert!(peaks[0] < peaks[1] && peaks[1] == peaks[2], "layer holds less than the whole: {peaks:?}");
 }
 
-/// A processor whose system refuses to lock pages, and whose copies read the host's memory until they are waited for.
+/// CPU device whose system refuses to lock pages, and whose copies read host memory until they are waited for.
 #[derive(Default)]
 struct Refusing {
     cpu: Cpu,
@@ -198,7 +198,7 @@ fn refused_page_locking_is_said_and_changes_no_number() {
     assert_eq!(run(true), run(false));
 }
 
-/// The host's block of weights may not vanish under a copy: not at the end, nor after a panic, nor when it is parked.
+/// The host's block of weights must not be freed during a copy: not at the end, nor after a panic, nor when it is released.
 #[test]
 fn copies_are_waited_for_before_the_weights_are_let_go() {
     for behaviour in [Behaviour::Proper, Behaviour::PanicOn(0), Behaviour::PanicOn(1), Behaviour::FailOn(0)] {
@@ -231,7 +231,7 @@ fn a_panic_in_the_forward_arrives_with_its_message_and_ends_the_thread() {
         let outcomes: Vec<_> = (0..3).map(|_| teacher.targets()).collect();
         let error = outcomes.into_iter().find_map(Result::err).unwrap();
         assert!(matches!(&error, TeacherError::Panicked { message } if message.contains("forward broke")), "{error:?}");
-        // Later calls know the cause, and submitting to a dead thread does not block.
+        // Later calls return the cause, and submitting to a dead thread does not block.
         for _ in 0..20 {
             teacher.submit(vec![batch(&[1])]);
         }
@@ -269,7 +269,7 @@ fn a_shape_that_was_not_declared_is_an_error() {
     let weights = Perceptron::classifier().weights(1);
     let mut teacher = Teacher::start(model, weights, &options(Residency::Forward), &StoreShape::default()).unwrap();
     teacher.submit(vec![batch(&[1])]);
-    // The classifier's weights in a model of other widths: libtorch says which sizes do not match, though tch panics over it.
+    // The classifier's weights in a model of other widths: the error has libtorch's message about the sizes, although tch panics.
     let error = teacher.targets().unwrap_err();
     let TeacherError::Torch(cause) = &error else { panic!("{error}") };
     assert!(cause.to_string().contains("start (0) + length (4) exceeds dimension size (2)"), "{cause}");
@@ -333,7 +333,7 @@ fn status(field: &str) -> u64 {
     line.trim_matches(|character: char| !character.is_ascii_digit()).parse().unwrap()
 }
 
-/// Run by [`a_thousand_starts_and_stops_leak_nothing`] in a process of its own, where no other test starts threads.
+/// Run by [`a_thousand_starts_and_stops_leak_nothing`] in a separate process, where no other test starts threads.
 #[test]
 fn child_with_a_thousand_cycles() {
     if std::env::var_os("KDGAT_TEST_CYCLES").is_none() {
@@ -347,7 +347,7 @@ fn child_with_a_thousand_cycles() {
         teacher.submit(vec![batch(&[1, 2]), batch(&[3])]);
         let first = teacher.targets();
         assert!(first.is_ok() || number % 10 == 9);
-        // Some are finished, some dropped with work to do, some dropped after an error.
+        // Some are finished, some dropped with pending work, some dropped after an error.
         match number % 4 {
             0 => drop(teacher.targets()),
             1 => drop(teacher.finish()),

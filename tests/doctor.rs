@@ -1,4 +1,4 @@
-//! `kdgat doctor` says what was found, for people and as JSON.
+//! `kdgat doctor` prints what it found, as text and as JSON.
 
 mod support;
 
@@ -30,7 +30,7 @@ fn the_doctors_json_is_complete() {
     assert!(report["host"]["memory_available_bytes"].as_u64().unwrap() > 1 << 20);
     assert!(report["host"]["copy_bytes_per_second"].as_f64().unwrap() > 1e8);
     let devices = report["devices"].as_array().unwrap();
-    // Without a GPU the reason stands there, with one its numbers.
+    // Without a GPU the report has the reason, with a GPU its figures.
     assert_eq!(devices.is_empty(), report["no_cuda_device"].is_string());
     for device in devices {
         assert!(device["copies"]["Ok"]["pageable_bytes_per_second"].as_f64().unwrap() > 1e8, "{device}");

@@ -1,6 +1,6 @@
-//! The tutorials are true: every command in them is run, in order, in a folder of its own, and prints what they show.
+//! Runs every command of the tutorials, in order, in a new folder, and compares the output with the pages.
 //!
-//! What `scripts/tutorials` does more: it runs the one on real data, too, and `--write` puts today's output into the pages.
+//! `scripts/tutorials` also runs the tutorial on real data; its `--write` replaces the output in the pages.
 
 mod documents_support;
 #[path = "support/real_data.rs"]
@@ -14,7 +14,7 @@ fn the_tutorial_on_simulated_data() {
     follow("docs/tutorial-sim.md", &[]);
 }
 
-/// Trains for minutes on data that is not part of the repository.
+/// Trains for minutes, on data outside the repository.
 #[test]
 #[ignore = "takes minutes: scripts/tutorials runs it"]
 fn the_tutorial_on_real_data() {

@@ -1,11 +1,11 @@
-//! Laws that metrics keep, on random scores with many ties.
+//! Laws of the metrics, on random scores with many ties.
 
 use kdgat::evaluate::metrics::{Confusion, Decision, Sample};
 use kdgat::evaluate::ranking::{FALSE_POSITIVE_RATES, Ranking};
 use kdgat::evaluate::threshold;
 use proptest::prelude::*;
 
-/// Scores of few distinct values, each with a label.
+/// Scores with few distinct values, each with a label.
 fn scored() -> impl Strategy<Value = Vec<(f64, bool)>> {
     prop::collection::vec((0u8..12, any::<bool>()), 2..120)
         .prop_map(|pairs| pairs.into_iter().map(|(score, attack)| (f64::from(score) / 8.0 - 0.5, attack)).collect())
@@ -20,7 +20,7 @@ fn of_class(pairs: &[(f64, bool)], attack: bool) -> Vec<f64> {
 }
 
 proptest! {
-    /// ROC AUC is the share of pairs (attack, normal) in the right order, ties counting half.
+    /// ROC AUC is the share of (attack, normal) pairs in the right order; ties count half.
     #[test]
     fn roc_auc_is_its_pairwise_definition(pairs in scored()) {
         let (scores, labels) = split(&pairs);
@@ -35,7 +35,7 @@ proptest! {
         }
     }
 
-    /// Average precision and detection rates, threshold by threshold.
+    /// Average precision and detection rates equal those computed threshold by threshold.
     #[test]
     fn curves_are_what_every_threshold_gives(pairs in scored()) {
         let (scores, labels) = split(&pairs);
@@ -82,7 +82,7 @@ proptest! {
         }
     }
 
-    /// A threshold for a false-positive rate keeps it, and the next lower score would not.
+    /// A threshold for a false-positive rate meets it, and the next lower score would not.
     #[test]
     fn a_false_positive_rate_is_kept_and_used(pairs in scored(), rate in 0.001f64..0.5) {
         let normals = of_class(&pairs, false);
@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// No metric of the order changes under a rising function of the scores.
+    /// Ranking metrics do not change under an increasing function of the scores.
     #[test]
     fn ranking_depends_on_the_order_alone(pairs in scored()) {
         let (scores, labels) = split(&pairs);
@@ -105,7 +105,7 @@ proptest! {
         prop_assert!(before == after || before.roc_auc.is_nan() && after.roc_auc.is_nan());
     }
 
-    /// Weights count graphs, for decisions as for rankings.
+    /// A weight counts as that many graphs, for decisions and for rankings.
     #[test]
     fn a_weight_is_a_number_of_copies(pairs in scored(), seed in any::<u64>()) {
         let weights: Vec<u32> = (0..pairs.len() as u64).map(|i| (kdgat::random::mix(seed ^ i) % 4) as u32).collect();

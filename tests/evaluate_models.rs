@@ -16,7 +16,7 @@ use kdgat::nn::{Architecture, GivenTensors, Scope, Vgae, vgae};
 use serde_json::Value;
 use tch::Device;
 
-/// One graph has one score, bit by bit, whatever batch it is in.
+/// A graph has the same score, bit by bit, in any batch.
 #[test]
 fn scores_do_not_depend_on_the_batch() {
     tch::set_num_threads(1);
@@ -38,7 +38,7 @@ fn scores_do_not_depend_on_the_batch() {
     }
 }
 
-/// A window that is drawn has the score that is judged, and the attention that a node pays sums to one.
+/// A window in a report has the score of the evaluation, and the attention weights of each node sum to one.
 #[test]
 fn a_dissected_graph_has_its_score_and_whole_attention() {
     tch::set_num_threads(1);
@@ -63,7 +63,7 @@ fn a_dissected_graph_has_its_score_and_whole_attention() {
     }
 }
 
-/// The autoencoder's score is the difficulty as the model defines it.
+/// The autoencoder's score is the model's difficulty.
 #[test]
 fn an_autoencoder_scores_by_difficulty() {
     tch::set_num_threads(1);
@@ -86,7 +86,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     bench.gat("gat_student_normal", 1, 1);
     bench.gat_with("gat_student_normal", 2, 2, None);
     bench.vgae("vgae_student_autoencoder", 1, 1);
-    // An unfinished run is none.
+    // An unfinished run is not evaluated.
     let unfinished = bench.vgae("vgae_student_autoencoder", 2, 2);
     std::fs::remove_file(unfinished.join("summary.json")).unwrap();
     let text = bench.evaluate(&["--resamples", "100", "--calibrate-seconds", "1", "--predictions", "predictions.csv"]);
@@ -130,7 +130,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     assert_eq!(of("gat_student_normal/1", "folder", KNOWN, "none").len(), 2);
     assert_eq!(of("gat_student_normal/1", "file", KNOWN, "none").len(), 4);
     assert_eq!(of("vgae_student_autoencoder/1", "file", KNOWN, "none").len(), 2);
-    // The windows that calibrate, and the one that shares a frame with the last of them, are tested neither before nor after.
+    // The calibration windows, and the one that shares a frame with the last of them, are excluded from the test before and after.
     let (before, after) =
         (of("gat_student_normal/1", "file", UNKNOWN, "none"), of("gat_student_normal/1", "file", UNKNOWN, "first 1 s"));
     assert_eq!((before.len(), after.len()), (2, 1));
@@ -154,7 +154,7 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
         assert_eq!(row["predicted"] == "1", number("score") > number("threshold"), "{row:?}");
     }
 
-    // Chosen once, then read: the file stays as it is, and so do the decisions.
+    // The threshold is chosen once, then read: file and decisions do not change.
     let thresholds = bench.path().join("runs/small/gat_student_normal/1/thresholds.json");
     let recorded = std::fs::read(&thresholds).unwrap();
     bench.evaluate(&["--resamples", "0", "runs/small/gat_student_normal/1", "--output", "again"]);
@@ -221,7 +221,7 @@ fn a_calibration_of_nothing_is_said() {
     }
 }
 
-/// What `kdgat detect` calls attacks does not depend on what was tried in between, and it says by which threshold.
+/// The decisions of `kdgat detect` do not depend on thresholds tried in between, and it prints which threshold it uses.
 #[test]
 fn the_deciding_threshold_is_a_rules_and_is_said() {
     let bench = Bench::new();
@@ -262,7 +262,12 @@ fn a_run_named_in_several_ways_counts_once() {
     let arguments = ["evaluate", "--data", "small", "--device", "cpu", "--resamples", "0", "--output", "once"];
     let output = bench.kdgat(&[&arguments[..], &names.each_ref().map(String::as_str)].concat());
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(stderr(&output).matches("is named already, and counts once").count(), 2, "{}", stderr(&output));
+    assert_eq!(
+        stderr(&output).matches("is already in the list; it is evaluated once").count(),
+        2,
+        "{}",
+        stderr(&output)
+    );
     let folders = bench.rows("once/metrics.csv").into_iter().filter(|row| row["scope"] == "folder").count();
     assert_eq!(folders, 4, "two folders at two thresholds");
 }
@@ -279,7 +284,7 @@ fn a_threshold_that_cannot_be_recorded_is_used_all_the_same() {
     assert!(!bench.rows("runs/small/evaluation/metrics.csv").is_empty());
 }
 
-/// Too few windows calibrate nothing, as in `kdgat calibrate`; a folder of calibrated and other files is not ranked.
+/// Too few windows are not used for calibration, as in `kdgat calibrate`; a folder of calibrated and other files is not ranked.
 #[test]
 fn files_with_too_few_windows_are_not_calibrated() {
     let bench = Bench::new();
@@ -296,22 +301,19 @@ fn files_with_too_few_windows_are_not_calibrated() {
         (stderr(&output), rows.into_iter().filter(of_unknown).collect::<Vec<_>>())
     };
     let (said, rows) = evaluate("0.0001");
-    assert!(
-        said.contains("other.csv is not calibrated: 1 attack-free windows of its first 0.0001 s are too few"),
-        "{said}"
-    );
+    assert!(said.contains("other.csv is not calibrated: its first 0.0001 s have 1 attack-free windows"), "{said}");
     assert_eq!((rows.len(), rows[0]["graphs"].as_str()), (1, "79"), "nothing leaves the test");
 
     write_log(&bench.path().join("small"), UNKNOWN, "short.csv", &traffic(3_000, 20, 6, 200..2_900));
     let (said, rows) = evaluate("1");
-    assert!(said.contains("short.csv is not calibrated") && said.contains("have no common order"), "{said}");
+    assert!(said.contains("short.csv is not calibrated") && said.contains("are not comparable"), "{said}");
     let [raw, calibrated] = rows.as_slice() else { panic!("{} rows", rows.len()) };
     assert_eq!(calibrated["calibration"], "first 1 s");
     assert!(!raw["roc_auc"].is_empty() && !calibrated["f1"].is_empty());
     assert!(calibrated["roc_auc"].is_empty() && calibrated["detection_at_fpr_1"].is_empty(), "{calibrated:?}");
 }
 
-/// Windows that share a frame with one that calibrates are not tested.
+/// Windows that share a frame with a calibration window are not tested.
 #[test]
 fn calibration_windows_share_no_frame_with_tested_ones() {
     let bench = Bench::new();
@@ -324,11 +326,11 @@ fn calibration_windows_share_no_frame_with_tested_ones() {
         let tested = bench.rows("predictions.csv").into_iter().filter(|row| row["file"] == "other.csv");
         first.push(tested.map(|row| row["first_frame"].parse::<usize>().unwrap()).min().unwrap());
     }
-    // Frames come every 0.5 ms: the last window that calibrates reads frames 1975 to 2075 (1900 to 2000).
+    // Frames arrive every 0.5 ms: the last calibration window reads frames 1975 to 2075 (1900 to 2000).
     assert_eq!(first, [2100, 2100]);
 }
 
-/// Frames that a model was trained on choose no threshold for it, however the store is cut.
+/// No threshold is chosen on frames that the model was trained on, however the store is cut.
 #[test]
 fn no_threshold_is_chosen_on_training_windows() {
     let bench = Bench::new();
@@ -342,7 +344,7 @@ fn no_threshold_is_chosen_on_training_windows() {
         let file: Value = serde_json::from_slice(&std::fs::read(run.join("thresholds.json")).unwrap()).unwrap();
         file["thresholds"].as_array().unwrap().clone()
     };
-    // Counted by frames, from the stores alone.
+    // Counted by frames, from the stores only.
     let options = BuildOptions { stride: 50, validation_fraction: 0.4, ..BuildOptions::default() };
     let dataset = Dataset::open(&bench.path().join("small")).unwrap();
     let other = open_or_build(&dataset, &options, &bench.path().join("stores"), &()).unwrap();
@@ -365,7 +367,7 @@ fn no_threshold_is_chosen_on_training_windows() {
     let [recorded] = thresholds().try_into().unwrap();
     let count = |name: &str| recorded[name].as_u64().unwrap() as usize;
     assert_eq!(count("benign_graphs") + count("attack_graphs"), held_out);
-    // What an earlier version chose on training windows is chosen again.
+    // A threshold that an earlier version chose on training windows is chosen again.
     let mut earlier = recorded.clone();
     earlier["benign_graphs"] = (count("benign_graphs") + 7).into();
     earlier["value"] = 0.0001.into();
@@ -374,7 +376,7 @@ fn no_threshold_is_chosen_on_training_windows() {
     assert!(evaluate(&otherwise).status.success());
     assert_eq!(thresholds(), [recorded]);
 
-    // A model that was trained on all windows has its threshold from a store that it was validated on, or none.
+    // A model trained on all windows takes its threshold from a store with its own validation split, or has none.
     std::fs::remove_file(run.join("thresholds.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&std::fs::read(run.join("config.json")).unwrap()).unwrap();
     config["config"]["data"]["validation_fraction"] = 0.001.into();
@@ -389,7 +391,7 @@ fn no_threshold_is_chosen_on_training_windows() {
     assert_eq!(thresholds(), own);
 }
 
-/// A run is judged on its own dataset unless another is named, and that is said.
+/// A run is evaluated on its own dataset by default, and the program prints which one.
 #[test]
 fn the_dataset_of_a_run_is_the_default() {
     let bench = Bench::new();
@@ -410,7 +412,7 @@ fn the_dataset_of_a_run_is_the_default() {
         .filter(|name| name.starts_with("sim"))
         .collect();
     assert!(stores.is_empty(), "the simulated car was made: {stores:?}\n{said}");
-    // How the run's windows are cut is its default, too.
+    // The run's windowing is the default, too.
     let mut config: Value = serde_json::from_slice(&std::fs::read(gat.join("config.json")).unwrap()).unwrap();
     config["config"]["data"]["stride"] = 50.into();
     std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
@@ -432,16 +434,16 @@ fn the_dataset_of_a_run_is_the_default() {
     for arguments in [&evaluate[..], &["export", model, "--examples", "3"], &fused] {
         let output = bench.kdgat(&[arguments, &["--data", "plain"]].concat());
         assert!(output.status.success(), "{}", stderr(&output));
-        let said = "gat_student_normal/1 was trained on dataset 'small', and is used on 'plain' here";
+        let said = "gat_student_normal/1 was trained on dataset 'small' and is used on 'plain' here";
         assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
     }
-    // Runs of several datasets have none in common.
+    // Runs of several datasets have no common default.
     config["config"]["data"]["data"] = "plain".into();
     std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
     let output = bench.kdgat(&[&evaluate[..], &[vgae.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains(" on small: name the dataset with --data"), "{}", stderr(&output));
-    // A dataset that is gone, and one whose folder is not recorded, are asked for.
+    assert!(stderr(&output).contains(" on small; name the dataset with --data"), "{}", stderr(&output));
+    // For a missing dataset, or one without a recorded folder, `--data` is requested.
     config["config"]["data"]["data"] = "gone".into();
     std::fs::write(gat.join("config.json"), config.to_string()).unwrap();
     for said in ["was trained on gone: ", "was trained on dataset 'small', whose folder it does not record: "] {
@@ -454,7 +456,7 @@ fn the_dataset_of_a_run_is_the_default() {
     }
 }
 
-/// A rate that no window of the validation can show is not taken for one that was kept.
+/// A false-positive rate below the resolution of the validation windows gives a warning.
 #[test]
 fn a_rate_that_the_windows_cannot_show_is_called_out() {
     let bench = Bench::new();

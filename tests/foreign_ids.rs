@@ -1,4 +1,4 @@
-//! The list of known IDs that speaks beside a classifier.
+//! The list of known IDs as evidence in addition to a classifier.
 
 mod evaluate_support;
 mod stage_support;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use stage_support::Workplace;
 use tch::Device;
 
-/// In the data of the bench every attack brings IDs that are in no vocabulary, and nothing else does.
+/// In the data of the bench all attacks use IDs outside the vocabulary, and all other traffic uses known IDs.
 #[test]
 fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
     tch::set_num_threads(1);
@@ -36,7 +36,7 @@ fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
         assert_eq!(with[position], without[position] + expected, "graph {graph}");
         assert_eq!(logits[0][2 * position], logits[1][2 * position], "the logit of normal");
         assert_eq!(logits[0][2 * position + 1], logits[1][2 * position + 1] + expected, "the logit of an attack");
-        // One graph says what its nodes add: those of foreign IDs their share.
+        // For a single graph, the evidence is divided among the nodes with foreign IDs.
         let one = assemble(&bench.store, &[graph], &listed.assemble_options()).unwrap();
         let [with, without] = [&listed, &alone].map(|scorer| scorer.dissect(&one).unwrap().by_node);
         let added: Vec<f32> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
@@ -49,7 +49,7 @@ fn a_foreign_id_adds_its_evidence_and_a_known_one_nothing() {
     assert!(raised > 10 && raised < graphs.len() as u64 && counted.evidence() > 2.0, "{raised}, {counted:?}");
 }
 
-/// The list changes no weight: it is counted, and travels with them.
+/// The list changes no weight: it is counted on validation windows and stored with the weights.
 #[test]
 fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let place = Workplace::new();
@@ -71,7 +71,7 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let of_normals = store.select(Split::Validation, Some(false));
     assert_eq!(ForeignIds::count(&store, &of_normals).unwrap(), None, "nothing is known of attacks then");
 
-    // A registered teacher is judged as the run that made it.
+    // A registered teacher is evaluated like the run that trained it.
     let evaluate = ["evaluate", "listed", "teachers/tiny/gat", "--resamples", "0", "--output", "judged"];
     place.run(&evaluate);
     let rows = csv::Reader::from_path(place.path("judged/metrics.csv")).unwrap().into_deserialize();
@@ -83,35 +83,35 @@ fn a_training_counts_validation_windows_and_learns_the_same_without() {
     let (listed, registered) = (of("listed"), of("teacher"));
     assert!(!listed.is_empty() && listed == registered, "{listed:?}\n{registered:?}");
 
-    // A run goes on with the list that it began with, and an autoencoder has none.
+    // A resumed run uses the list it began with, and an autoencoder has none.
     let resume = ["--run-dir", "listed", "--resume", "--foreign-ids", "false"];
     let refusal = place.refused(&[&normal[..], &resume].concat());
     assert!(refusal.contains("foreign_ids (it was true, now false) changed"), "{refusal}");
     let autoencoder = ["autoencoder", "--preset", "vgae,student", "--use-kd", "false", "--foreign-ids", "true"];
     let refusal = place.refused(&autoencoder);
     assert!(refusal.contains("belongs to the classifier"), "{refusal}");
-    // Models keep theirs, whatever a flag says that is not about training.
+    // Outside training the flag is refused, and a model's list does not change.
     let refusal = place.refused(&["evaluate", "listed", "--foreign-ids", "false"]);
     assert!(refusal.contains("does not read it"), "{refusal}");
-    // A run of before there was a list goes on without one by its own configuration.
+    // A run from a version without the list is resumed without one.
     let path = place.path("alone/config.json");
     let mut config = place.json("alone/config.json");
     config["config"]["model"].as_object_mut().unwrap().remove("foreign_ids");
     std::fs::write(&path, config.to_string()).unwrap();
     let resume = ["--run-dir", "alone", "--resume"];
     let refusal = place.refused(&[&normal[..], &resume].concat());
-    assert!(refusal.contains("foreign_ids (it was not there, now true) changed"), "{refusal}");
+    assert!(refusal.contains("foreign_ids (it was not set, now true) changed"), "{refusal}");
     place.run(&["normal", "--config", "alone/config.json", "--run-dir", "alone", "--resume"]);
 }
 
-/// Frames of IDs that this car does not have are found in it, once its own traffic has been listed.
+/// After calibration on a car, frames with IDs that the car does not have are detected.
 #[test]
 fn another_car_is_read_by_its_own_list() {
     let bench = Bench::new();
     let run = bench.gat("gat_student_normal", 1, 1);
     let model = run.strip_prefix(bench.path()).unwrap().display().to_string();
     let mut frames = frames_of(&bench.log(UNKNOWN, "other.csv"));
-    // One forged frame in the last window.
+    // A single forged frame in the last window.
     frames[7850].can_id = 0x6f3;
     frames[7850].attack = true;
     std::fs::write(bench.path().join("benign.log"), candump(&frames[..4000])).unwrap();
@@ -133,16 +133,16 @@ fn another_car_is_read_by_its_own_list() {
         wrong += u64::from((line["label"] == "attack") != window.iter().any(|frame| frame.attack));
     }
     assert!(wrong <= 1, "{wrong} of 80 windows are called what they are not");
-    // The forged ID is the one that contributes most, though all IDs of this car are foreign to the model.
+    // The forged ID contributes most, although all IDs of this car are foreign to the model.
     assert_eq!((&lines[78]["label"], &lines[78]["id"]), (&"attack".into(), &"6F3".into()), "{}", lines[78]);
 
-    // Uncalibrated, all IDs are unknown to the model, and that is said.
+    // Uncalibrated, all IDs are unknown to the model, and the program prints this.
     let foreign = bench.kdgat(&["detect", "--model", &model, "--calibration", "absent.json", "drive.log"]);
     assert_eq!(foreign.status.code(), Some(2));
     let said = stderr(&bench.kdgat(&["detect", "--model", &model, "--threshold", "0.5", "drive.log"]));
     assert!(said.contains("79 of 79 windows have CAN IDs that the model's training data lacks"), "{said}");
 
-    // Rare IDs in several parts of the traffic: the list cannot be sure, and does not raise the threshold for others.
+    // With rare IDs in several parts of the traffic the list is uncertain; it must not raise the threshold for other attacks.
     let calibrate = |traffic: &[Frame]| {
         std::fs::write(bench.path().join("benign.log"), candump(traffic)).unwrap();
         let arguments = ["calibrate", "--model", &model, "--benign", "benign.log", "--output", "car.json"];
@@ -155,11 +155,16 @@ fn another_car_is_read_by_its_own_list() {
         frames[place].can_id = id;
     }
     let (said, threshold) = calibrate(&frames[..4000]);
-    assert!(said.contains("do not count as a sign of an attack: one alone would not lift a window above the threshold; 5 of these 39 windows"), "{said}");
+    assert!(
+        said.contains(
+            "is no evidence of an attack: alone it would not lift a window above the threshold; 5 of these 39 windows"
+        ),
+        "{said}"
+    );
     assert!((threshold / usual - 1.0).abs() < 0.5, "{threshold} where it was {usual}");
 }
 
-/// Thresholds and calibrations of the same weights with another list are not used.
+/// Thresholds and calibrations made with another list of the same weights are not used.
 #[test]
 fn what_was_chosen_beside_another_list_is_not_used() {
     let bench = Bench::new();

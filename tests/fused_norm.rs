@@ -1,4 +1,4 @@
-//! Fused normalisation, ReLU included, against the same composed of torch's operations: values, gradients and running
+//! Fused normalisation with ReLU, compared with torch's operations: values, gradients and running
 //! statistics.
 
 mod support;
@@ -12,16 +12,16 @@ use proptest::prelude::*;
 use support::comparison::{KERNELS, alone, assert_same_beside, normal, results};
 use tch::{Device, Kind, Tensor};
 
-/// What normalisation computes before ReLU, in double precision, and how large the numbers are that gradients are sums of.
+/// Mask of unambiguous ReLU gates and usual gradient magnitudes, computed in double precision.
 struct Reference {
-    /// Zero where ReLU's gate hangs on rounding, one elsewhere: a gate that two ways see differently is no fault of either.
+    /// 0 where rounding decides whether ReLU passes a value, 1 elsewhere; there the two implementations may differ.
     clear_gates: Tensor,
-    /// By names of leaves: what is usual where addends do not cancel. Where they do, a gradient is judged beside that.
+    /// Usual gradient magnitude of each leaf without cancellation. If the terms cancel, differences are relative to it.
     usual: [(&'static str, f64); 3],
 }
 
 impl Reference {
-    /// Of what `norm`'s tensors make of `x`, with gradients `gradient` of the output.
+    /// Reference of `norm` on `x`, with `gradient` as the gradient of the output.
     fn new(x: &Tensor, norm: &[NamedTensor], gradient: &Tensor, mode: Mode) -> Self {
         let double = |suffix: &str| {
             let named = norm.iter().find(|named| named.name.ends_with(suffix)).unwrap();
@@ -42,20 +42,20 @@ impl Reference {
         let usual = [
             ("norm.weight", root_of_squares(&addends * normalised)),
             ("norm.bias", root_of_squares(addends.copy())),
-            // Of two rows: see below.
+            // For two rows: see below.
             ("x", if x_rows == 2 { 0.0 } else { largest(addends * weight * scale) }),
         ];
         Self { clear_gates: before_relu.abs().gt(2e-5).to_kind(Kind::Float), usual }
     }
 
-    /// What a result is judged beside at least.
+    /// Minimum magnitude that differences of a result are relative to.
     fn least(&self, result: &str) -> f64 {
         let of_leaf = self.usual.iter().find(|(leaf, _)| result == format!("gradient of {leaf}"));
         of_leaf.map_or(0.0, |(_, usual)| *usual)
     }
 }
 
-/// The same by both ways, of `rows` times `columns` numbers around `offset`.
+/// Asserts that both implementations agree on `rows` × `columns` numbers around `offset`.
 fn assert_equal_normalisation(rows: i64, columns: i64, offset: f64, mode: Mode) {
     let [(fused, reference), (composed, _)] = KERNELS.map(|kernel| norm_results(kernel, rows, columns, offset, mode));
     assert_eq!(fused.len(), composed.len());
@@ -86,8 +86,8 @@ fn norm_results(
     leaves.push(("x", &x));
     let mut results = results(&output, &leaves);
     for (_, gradient) in results.iter_mut().filter(|(name, _)| rows == 2 && name == "gradient of x") {
-        // Of two rows nothing is left of the gradient but rounding: two numbers are normalised to 1 and -1 whatever
-        // they are. So it is judged beside the gradient that came in, of which it is a difference.
+        // With two rows the gradient is only rounding, because any two numbers are normalised to 1 and -1.
+        // It is a difference of incoming gradients; adding these sets the scale of the error.
         *gradient = &*gradient + normal(&[rows, columns], 99);
     }
     let buffers = tensors.iter().filter(|named| named.role == Role::Buffer);

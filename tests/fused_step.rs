@@ -1,5 +1,5 @@
-//! The fused passes of a step against the same composed of torch's operations: values, gradients and running statistics;
-//! masks by seed, layer and position alone; and nothing that depends on the number of threads.
+//! The fused passes of a step, compared with torch's operations: values, gradients and running statistics.
+//! Dropout masks depend only on seed, layer and position, and no result depends on the number of threads.
 
 mod support;
 
@@ -147,7 +147,7 @@ fn sizes_that_do_not_fit_a_linear_layer_are_errors() {
     assert!(linear(&x, &normal(&[3, 5], 2), Some(&bias)).unwrap_err().to_string().contains("bias"));
 }
 
-/// Random outputs of a model for a batch, all of which learn.
+/// Random model outputs for a batch; all of them require gradients.
 fn outputs_for(batch: &Batch, latent: i64, scale: f64, kernel: Backend) -> VgaeOutput {
     let leaf = |columns: i64, seed| (normal(&[batch.num_nodes(), columns], seed) * scale).set_requires_grad(true);
     VgaeOutput {
@@ -163,14 +163,14 @@ fn outputs_for(batch: &Batch, latent: i64, scale: f64, kernel: Backend) -> VgaeO
     }
 }
 
-/// The gradients of what a task's loss reads.
+/// Gradients of the outputs that a task loss reads.
 fn gradients_of(output: &VgaeOutput) -> Vec<(String, Tensor)> {
     let leaves =
         [&output.reconstruction, &output.id_logits, &output.successor_logits, &output.mean, &output.log_variance];
     leaves.iter().enumerate().map(|(index, leaf)| (format!("gradient {index}"), leaf.grad())).collect()
 }
 
-/// What of the total is trained on, and whether a part beside it: then their gradients add up.
+/// Losses, and gradients of `of_total` · total + `of_id` · ID loss; also the loss without gradients, and the difficulty.
 fn loss_results(
     kernel: Backend,
     batch: &Batch,
@@ -206,8 +206,8 @@ fn loss_results(
     found
 }
 
-/// Distillation in the presets' sizes and others: parts, and gradients of everything that learns. `scale` is that of the loss that
-/// is trained on; with another than 1, two parts are trained on besides.
+/// Distillation losses and gradients of everything trained. The backward pass starts from `scale` times the total loss; if `scale`
+/// is not 1, other loss terms are added.
 fn distillation_results(
     kernel: Backend,
     [graphs, latent, teacher_latent]: [i64; 3],
@@ -250,8 +250,8 @@ fn adam_results(length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
     let mut adam = Adam::new(&trainable, options).unwrap();
     let mut results = Vec::new();
     for step in 0..4 {
-        // With weight decay none near zero: where a gradient and its weight decay cancel, Adam divides what is left,
-        // rounding errors, by their own size, and any two ways to add numbers up part.
+        // With weight decay, no gradient near zero: where gradient and weight decay cancel, Adam divides the remaining
+        // rounding error by its own size, and any two ways of summation diverge.
         let (noise, least) = (normal(&[length], 10 + step), if options.weight_decay > 0.0 { 0.05 } else { 0.0 });
         trainable.gradients.copy_(&(noise.sign() * least + noise * 0.1));
         results.push(("norm".to_owned(), adam.step(&mut trainable, 1e-2).unwrap()));
@@ -262,7 +262,7 @@ fn adam_results(length: i64, options: AdamOptions) -> Vec<(String, Tensor)> {
     results
 }
 
-/// Gradients of a training step with dropout, on a number of threads.
+/// Gradients of a training step with dropout on `threads` threads.
 fn step_with_dropout(seed: u64, threads: i32) -> Vec<Tensor> {
     let before = tch::get_num_threads();
     tch::set_num_threads(threads);
@@ -364,7 +364,7 @@ fn a_mask_drops_its_share_and_lets_gradients_pass_where_it_keeps() {
     let evaluated = relu_dropout(&x.detach(), layer, 0.1, Backend::Auto, Mode::Evaluation).unwrap();
     assert!(evaluated == x.detach(), "evaluation drops activations");
 
-    // An MLP draws another mask for each of its layers.
+    // An MLP draws a different mask for each of its layers.
     let mlp = Mlp::new(Scope::root(&mut fresh), &[4, 4, 4, 4]).unwrap();
     let x = normal(&[64, 4], 1);
     let forward = || mlp.forward(&x, 0.5, Backend::Auto, Mode::Training).unwrap();

@@ -1,4 +1,4 @@
-//! `kdgat fusion` on a small dataset, from its models to its verdict.
+//! `kdgat fusion` on a small dataset, from the models to the verdict.
 
 mod support;
 
@@ -19,7 +19,7 @@ const AGENT: &[&str] = &["--hidden", "16,16", "--max-epochs", "3", "--resamples"
 
 const SHORT: &[&str] = &["--use-kd", "false", "--max-epochs", "3"];
 
-/// A workplace with a small VGAE and a small GAT of size student.
+/// Workplace with a small VGAE and a small GAT of size student.
 fn with_models() -> Workplace {
     static TRAINED: OnceLock<Workplace> = OnceLock::new();
     let trained = TRAINED.get_or_init(|| {
@@ -56,7 +56,7 @@ fn an_agent_stands_beside_its_baselines() {
     let run = workplace.run_folder("dqn_teacher_fusion", 1);
     let report = json(&run.join("fusion.json"));
 
-    // The verdict comes first, and is that of the numbers.
+    // The verdict is printed first and agrees with the numbers.
     let verdict = report["verdict"]["text"].as_str().unwrap();
     let beats = report["verdict"]["agent_beats_fixed_weight"].as_bool().unwrap();
     let [agent, fixed] = [0, 1].map(|side| report["verdict"]["mean_f1"][side].as_f64().unwrap());
@@ -65,7 +65,7 @@ fn an_agent_stands_beside_its_baselines() {
     assert_eq!(verdict.lines().next().unwrap().contains("does not beat the best fixed weight"), !beats, "{verdict}");
     assert!(text.contains(verdict), "{text}");
 
-    // Six contenders with intervals on each test folder; the scores of the models alone are their own.
+    // Six candidates with intervals on each test folder; the single models have their own scores.
     let models = report["evaluation"]["models"].as_array().unwrap();
     let names: Vec<&str> = models.iter().map(|model| model["model"].as_str().unwrap()).collect();
     assert_eq!((names.len(), names[0], &names[1..3]), (6, "dqn_teacher_fusion/1", &["VGAE alone", "GAT alone"][..]));
@@ -83,7 +83,7 @@ fn an_agent_stands_beside_its_baselines() {
     let mut rows = csv::Reader::from_path(run.join("fusion.csv")).unwrap();
     assert!(rows.records().count() >= 6 * (2 + 2));
 
-    // The models alone rank as `kdgat evaluate` says, where agents are no models.
+    // The ranking metrics of the single models equal those of `kdgat evaluate`, which does not list agents as models.
     let evaluation = workplace.success(&["evaluate", "--resamples", "0"]);
     assert!(!evaluation.contains("dqn_teacher"), "{evaluation}");
     let evaluated = json(&workplace.path().join("runs/small/evaluation/metrics.json"));
@@ -115,7 +115,7 @@ fn a_student_learns_from_the_teachers_values() {
     teacher(&workplace, &[]);
     let student = &["fusion", "--preset", "dqn,student", "--hidden", "8", "--max-epochs", "2", "--resamples", "10"];
     let said = workplace.success(student);
-    // The same models, found by their size; their states, found by their digests.
+    // The same models are found by size, and their states by digest.
     assert!(said.contains("fuses vgae_student_autoencoder/1 and gat_student_normal/1"), "{said}");
     assert!(said.contains("found in stores/fusion/small-") && !said.contains("computed in"), "{said}");
     let run = workplace.run_folder("dqn_student_fusion_kd", 1);
@@ -124,7 +124,7 @@ fn a_student_learns_from_the_teachers_values() {
     assert!(log.records().all(|row| row.unwrap()[column].parse::<f64>().unwrap() > 0.0));
     let teacher = json(&workplace.run_folder("dqn_teacher_fusion", 1).join("summary.json"));
     assert_eq!(json(&run.join("config.json"))["inputs"]["teacher_digest"], teacher["weights_digest"]);
-    // Without a teacher to be found it says how to get one.
+    // Without a teacher, the error says how to train one.
     std::fs::remove_dir_all(workplace.path().join("runs/small/dqn_teacher_fusion")).unwrap();
     let refused = workplace.refused(student);
     assert!(refused.contains("kdgat fusion --preset dqn,teacher"), "{refused}");
@@ -166,7 +166,7 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
         assert_eq!(digest(&whole), digest(&killed), "{kind}");
         let results = |run: &Path| json(&run.join("fusion.json"))["evaluation"]["models"][0]["results"].clone();
         assert_eq!(results(&whole), results(&killed), "{kind}");
-        // With other settings it is another run.
+        // Resuming with other settings is refused.
         std::fs::remove_file(killed.join("summary.json")).unwrap();
         let said = workplace.refused(&[&command("killed")[..], &["--resume", "--reward-balance", "0.2"]].concat());
         assert!(said.contains("other settings"), "{said}");
@@ -177,7 +177,7 @@ fn a_bandit_learns_too_and_goes_on_where_it_was_killed() {
     }
 }
 
-/// Multiplies the states of these graphs by two, and mends the checksum.
+/// Doubles the states of these graphs and updates the checksum.
 fn double_states(path: &Path, graphs: &[u64], num_graphs: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     let (row, trailer) = (64, 8);
@@ -233,7 +233,7 @@ fn the_graphs_that_the_models_were_trained_on_change_nothing() {
 
     let trained = run_with_doubled(&store.select(Split::Train, None), "training");
     assert_eq!((digest(&trained), results(&trained)), (digest(&expected), results(&expected)));
-    // What the agent learns is of the one half of the validation graphs, what is selected of the other.
+    // The agent learns from one half of the validation graphs; selection uses the other half.
     let first = run_with_doubled(&learned_on, "first-half");
     assert_ne!(learned(&first), learned(&expected));
     let second = run_with_doubled(&held_out, "second-half");
@@ -246,7 +246,7 @@ fn models_of_another_store_are_named() {
     let workplace = with_models();
     let warning = "was trained on another store";
     assert!(!teacher(&workplace, &[]).contains(warning));
-    // With longer validation stretches some of the models' training graphs are validation graphs.
+    // With longer validation sections, some training graphs of the models are validation graphs.
     let said = teacher(&workplace, &["--validation-fraction", "0.4"]);
     for model in ["vgae_student_autoencoder/1", "gat_student_normal/1"] {
         assert!(said.contains(&format!("warning: {model} {warning}")), "{said}");
@@ -259,7 +259,7 @@ fn agents_of_older_versions_are_named() {
     teacher(&workplace, &["--run-dir", "old"]);
     let run = workplace.path().join("old");
 
-    // A run of before is not resumed.
+    // A run of version 0.1 is not resumed.
     let path = run.join("config.json");
     let mut config = json(&path);
     let inputs = config["inputs"].as_object_mut().unwrap();
@@ -272,16 +272,16 @@ fn agents_of_older_versions_are_named() {
     let resumed = [&["fusion", "--preset", "dqn,teacher", "--run-dir", "old", "--resume"], &models[..], AGENT].concat();
     let said = workplace.refused(&resumed);
     assert!(
-        said.contains("old: this agent was trained by an older kdgat, on graphs that its models were trained on too"),
+        said.contains("old: an older kdgat trained this agent on graphs that its models were also trained on"),
         "{said}"
     );
     assert!(said.contains("start a new run without --resume"), "{said}");
 
-    // As a teacher it is used, with a warning.
+    // Using it as a teacher is accepted, with a warning.
     let best = run.join("best.safetensors");
     let student = ["fusion", "--preset", "dqn,student", "--hidden", "8", "--max-epochs", "1", "--teacher-path", "old"];
     let student = [&student[..], &["--resamples", "0"]].concat();
-    let warning = "this agent was trained by an older kdgat";
+    let warning = "an older kdgat trained this agent";
     let said = workplace.success(&student);
     assert!(!said.contains(warning), "{said}");
     let (tensors, description): (_, AgentDescription) = checkpoint::read(&best).unwrap();
@@ -318,7 +318,7 @@ fn damaged_states_are_named_and_computed_again() {
 #[test]
 fn settings_change_what_is_learned() {
     let workplace = with_models();
-    // With its list of known IDs the classifier leaves nothing to learn after the first epoch.
+    // With the list of known IDs, the agent would have nothing to learn after the first epoch.
     workplace.success(&[&["normal", "--preset", "gat,student", "--foreign-ids", "false"], GAT, SHORT].concat());
     let digest = |settings: &[&str]| {
         let student = &["fusion", "--preset", "dqn,student", "--use-kd", "false", "--hidden", "8", "--max-epochs", "3"];
@@ -364,8 +364,11 @@ fn what_makes_no_sense_is_refused() {
         (&["--bandit-ridge", "2"], "add --fusion bandit"),
         (&["--fusion", "bandit", "--fusion-gamma", "0.5"], "fusion is bandit"),
         (&["--epsilon-start", "0.1", "--epsilon-end", "0.5"], "is above epsilon_start"),
-        (&["--reward-correctness", "0", "--reward-agreement", "0", "--reward-confidence", "0"], "no label counts"),
-        (&["--fusion-vgae", "runs/small/gat_student_normal/1"], "this is a gat; name a vgae"),
+        (
+            &["--reward-correctness", "0", "--reward-agreement", "0", "--reward-confidence", "0"],
+            "would ignore the labels",
+        ),
+        (&["--fusion-vgae", "runs/small/gat_student_normal/1"], "this is a gat, expected a vgae"),
         (&["--fusion-gat", "nowhere"], "nowhere: does not exist"),
     ] {
         let said = workplace.refused(&[&student[..], arguments].concat());
@@ -374,7 +377,7 @@ fn what_makes_no_sense_is_refused() {
     let said = workplace.refused(&["fusion", "--preset", "gat,student"]);
     assert!(said.contains("trains a dqn") && said.contains("--preset dqn,student"), "{said}");
     let said = workplace.refused(&["autoencoder", "--preset", "vgae,student", "--fusion-gamma", "0.5"]);
-    assert!(said.contains("fuses no models"), "{said}");
+    assert!(said.contains("only `kdgat fusion` reads it"), "{said}");
     let said = workplace.refused(&["fusion", "--preset", "dqn,teacher", "--use-kd", "false"]);
     assert!(said.contains("kdgat autoencoder --preset vgae,teacher"), "{said}");
     assert!(said_once(&workplace).contains("no finished"), "{}", said_once(&workplace));
@@ -393,7 +396,7 @@ fn a_model_of_another_kind_is_named_with_what_is_wanted() {
     assert!(said.contains(&format!("--teacher-path {gat}: this is a gat")), "{said}");
 }
 
-/// What it says where there is nothing to fuse.
+/// Message when there is nothing to fuse.
 fn said_once(_: &Workplace) -> String {
     let empty = Workplace::new();
     said(&empty.run(&["fusion", "--preset", "dqn,student", "--use-kd", "false"]))

@@ -1,4 +1,4 @@
-//! The states of the fusion are the reference formulas, computed from the reference outputs of both models.
+//! The fusion states equal the reference formulas applied to the reference outputs of both models.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn gat(size: &str, kernel: Backend) -> Gat {
     Gat::new(Scope::root(&mut given), &config, kernel).unwrap()
 }
 
-/// The rows of each graph.
+/// Rows of each graph.
 fn by_graph(x: &Tensor, batch: &kdgat::graph::Batch) -> Vec<Tensor> {
     let pointers = Vec::<i64>::try_from(&batch.node_pointers).unwrap();
     pointers.windows(2).map(|ends| x.narrow(0, ends[0], ends[1] - ends[0]).to_kind(Kind::Double)).collect()

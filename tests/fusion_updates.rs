@@ -1,4 +1,4 @@
-//! Updates of the DQN and of LinUCB equal an obvious implementation in plain loops, on random transitions.
+//! Updates of the DQN and of LinUCB equal a simple implementation in plain loops, on random transitions.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const GAMMA: f64 = 0.9;
 const ALPHA: f64 = 0.3;
 const RENEWED_AFTER: u64 = 2;
 
-/// A number in ±1.
+/// Random number between -1 and 1.
 fn draw(place: u64, index: usize) -> f64 {
     2.0 * random::unit(11, Purpose::Step, place, index as u64) - 1.0
 }
@@ -65,7 +65,7 @@ struct Batch {
 impl Batch {
     fn new(place: u64) -> Self {
         let rows = |at: u64, columns: usize, scale: f64| -> Vec<Vec<f64>> {
-            // As f32, so that both see the same numbers.
+            // Rounded to f32, so that both implementations get the same numbers.
             let value =
                 |row: usize, column: usize| f64::from((scale * draw(10 * place + at, row * 100 + column)) as f32);
             (0..BATCH).map(|row| (0..columns).map(|column| value(row, column)).collect()).collect()
@@ -74,7 +74,7 @@ impl Batch {
             states: rows(0, INPUTS, 2.0),
             next: rows(1, INPUTS, 2.0),
             actions: (0..BATCH).map(|row| ((draw(10 * place + 2, row) + 1.0) * 1.49) as usize).collect(),
-            // Large enough that both parts of Huber's loss are met.
+            // Large enough to cover both parts of the Huber loss.
             rewards: rows(3, 1, 4.0).concat(),
             continues: (0..BATCH).map(|row| row % 3 != 0).collect(),
             teacher: rows(4, ACTIONS, 1.0),
@@ -120,7 +120,7 @@ impl Batch {
         [ALPHA * kd + (1.0 - ALPHA) * td, td, kd]
     }
 
-    /// By central differences.
+    /// Gradient by central differences.
     fn gradient(&self, online: &Weights, targets: &[f64]) -> Weights {
         const STEP: f64 = 1e-6;
         let mut gradient = online.clone();
@@ -217,7 +217,7 @@ fn a_dqn_goes_on_from_its_state_with_the_same_numbers() {
     assert_eq!(whole.state().unwrap(), resumed.state().unwrap());
 }
 
-/// Solves by Gaussian elimination.
+/// Solves a linear system by Gaussian elimination.
 fn solve(mut matrix: Vec<Vec<f64>>, mut vector: Vec<f64>) -> Vec<f64> {
     let count = vector.len();
     for pivot in 0..count {
@@ -274,7 +274,7 @@ fn linucb_equals_regressions_that_are_solved_anew() {
         all_rewards.push(reward);
     }
 
-    // Built anew from all observations it is the same.
+    // Rebuilt from all observations, it is the same.
     let mut rebuilt = LinUcb::new(ACTIONS as i64, COLUMNS as i64, RIDGE, EXPLORATION).unwrap();
     let mut sums = rebuilt.sums().unwrap();
     let rows = Tensor::from_slice(&all_features).view([-1, COLUMNS as i64]);

@@ -1,4 +1,4 @@
-//! Replays the corpus of fuzz/ on every target, and mutates it for as long as KDGAT_FUZZ_SECONDS says.
+//! Replays the corpus of fuzz/ on every target, and mutates it for KDGAT_FUZZ_SECONDS seconds.
 
 #[path = "../fuzz/checks.rs"]
 mod checks;
@@ -18,7 +18,7 @@ const TARGETS: [Target; 6] = [
     ("weights", checks::weights),
 ];
 
-/// Bytes of one kind tell nothing of readers of another.
+/// True if a corpus file has the kind of data that the target reads.
 fn is_for(path: &str, target: &str) -> bool {
     let folder = Path::new(path).parent().and_then(Path::file_name);
     match target {
@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// What rows are made of, and what they should not have.
+/// Tokens of valid rows, and invalid ones.
 const WORDS: [&str; 44] = [
     ",",
     "\n",
@@ -130,7 +130,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, others: &[(String, Vec<u8>)]
             bytes.splice(place..end, other[begin..begin + length].iter().copied());
         }
         5 => bytes.truncate(place),
-        // Lines beyond the longest, now and then.
+        // Occasionally, a line longer than allowed.
         6 if random.below(300) == 0 => drop(bytes.splice(place..place, std::iter::repeat_n(b'7', 66_000))),
         _ => drop(bytes.splice(place..place, WORDS[random.below(WORDS.len())].bytes())),
     }

@@ -1,4 +1,5 @@
-//! Models with `conv = "gatv2"`: the layer equals its formula, names are PyTorch Geometric's, teachers equal models.
+//! Models with `conv = "gatv2"`: the layer equals its formula, tensors have PyTorch Geometric's names, and frozen teachers equal
+//! their models.
 
 mod stage_support;
 
@@ -35,7 +36,7 @@ fn batch(edge_attributes: bool) -> (Batch, EdgeScaling, i64) {
     (assemble(&store, &graphs, &options).unwrap(), scaling, size)
 }
 
-/// A tensor as rows of numbers.
+/// Rows of a tensor.
 fn rows(tensor: &Tensor) -> Vec<Vec<f64>> {
     Vec::<Vec<f64>>::try_from(&tensor.to_kind(Kind::Double).reshape([tensor.size()[0], -1])).unwrap()
 }

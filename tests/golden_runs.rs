@@ -1,8 +1,8 @@
-//! Golden runs: a small student of each kind, trained again from simulated traffic and compared with what the repository
-//! keeps, by the command that a user has for it: `kdgat compare RUN tests/data/golden/KIND`.
+//! Golden runs: a small student of each kind is trained on simulated traffic and compared with the run stored in the
+//! repository, with `kdgat compare RUN tests/data/golden/KIND`.
 //!
-//! What is kept of a golden run is its `metrics.csv` without times and memory. Teacher and student are trained with one
-//! thread and fixed seeds. A change that is meant to change losses needs golden runs made anew:
+//! The stored part of a golden run is its `metrics.csv` without times and memory. Teacher and student are trained on one
+//! thread with fixed seeds. After an intended change of losses, write the golden runs again:
 //!
 //! ```text
 //! GOLDEN_RUNS=write cargo test --release --test golden_runs
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use support::cli::{SMALL_STUDENT, Workplace, said};
 
-/// A student, and how it is told apart from another one.
+/// A student, and a setting that must change its losses.
 struct Golden {
     name: &'static str,
     student: &'static [&'static str],
@@ -43,18 +43,18 @@ const GAT: Golden = Golden {
 const SMALL_GAT_TEACHER: &[&str] =
     &["normal", "--preset", "gat,teacher", "--hidden", "8", "--layers", "2", "--heads", "2", "--max-epochs", "2"];
 
-/// Whatever could follow from the machine is set.
+/// Settings that would otherwise depend on the machine.
 const FIXED: &[&str] = &["--max-epochs", "5", "--batch-size", "64", "--optimize-batch-size", "false", "--seed", "42"];
 
-/// Largest relative difference from a golden run. On the machine that made them it was below 1e-6. Without vectors in
-/// libtorch (`ATEN_CPU_CAPABILITY=default`) sums round otherwise in every step of teacher and student: that was seen to
-/// change `recon_kd` by 3e-5 and `kd_loss` by 7e-6.
+/// Largest relative difference from a golden run. On the machine that wrote them it was below 1e-6. Without vector instructions
+/// in libtorch (`ATEN_CPU_CAPABILITY=default`), sums round differently in every step of teacher and student, which changed
+/// `recon_kd` by 3e-5 and `kd_loss` by 7e-6.
 const TOLERANCE: &str = "1e-4";
-/// Between two runs on the same machine.
+/// Largest relative difference between two runs on the same machine.
 const SAME_MACHINE_TOLERANCE: &str = "1e-6";
 
 impl Golden {
-    /// A folder in which the teacher is registered.
+    /// Workplace with the registered teacher.
     fn workplace(&self) -> Workplace {
         if self.name == "vgae" {
             return Workplace::with_teacher();
@@ -64,7 +64,7 @@ impl Golden {
         workplace
     }
 
-    /// Trains the student with these settings more, as run `number`.
+    /// Trains the student with these additional settings, as run `number`.
     fn train(&self, workplace: &Workplace, number: u64, more: &[&str]) -> PathBuf {
         let stage = if self.name == "vgae" { "autoencoder" } else { "normal" };
         workplace.success(&[&[stage], self.student, FIXED, more].concat());
@@ -75,7 +75,7 @@ impl Golden {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(self.name)
     }
 
-    /// Exit code of `kdgat compare` with the golden run, and what it said.
+    /// Exit code and output of `kdgat compare` with the golden run.
     fn compare(&self, workplace: &Workplace, run: &Path) -> (Option<i32>, String) {
         self.compare_within(TOLERANCE, workplace, run, &self.folder())
     }
@@ -104,17 +104,17 @@ impl Golden {
         let other = self.train(&workplace, 3, &self.other_distillation);
         let (code, said) = self.compare(&workplace, &other);
         assert_eq!(code, Some(1), "{:?} changed nothing:\n{said}", self.other_distillation);
-        assert!(said.contains("the runs part in epoch 0 (kd_loss)"), "{said}");
+        assert!(said.contains("the runs first differ in epoch 0 (kd_loss)"), "{said}");
 
         // The first epoch has the same learning rate under both schedules.
         let later = self.train(&workplace, 4, &["--schedule", "constant"]);
         let (code, said) = self.compare(&workplace, &later);
         assert_eq!(code, Some(1), "another schedule changed nothing:\n{said}");
-        assert!(said.contains("the runs part in epoch 1 (kd_loss)"), "{said}");
+        assert!(said.contains("the runs first differ in epoch 1 (kd_loss)"), "{said}");
     }
 }
 
-/// Keeps of a run's log what does not change from one machine to the next.
+/// Writes the columns of a run's log that do not depend on the machine.
 fn keep(run: &Path, golden: &Path) {
     let measured = ["graphs_per_second", "peak_memory_bytes", "seconds"];
     std::fs::create_dir_all(golden).unwrap();

@@ -1,4 +1,4 @@
-//! Batches equal a slow, obvious assembly of the same graphs.
+//! Batches equal a slow, simple assembly of the same graphs.
 
 mod graph_support;
 
@@ -28,7 +28,7 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
     Vec::try_from(tensor.contiguous().view([-1])).unwrap()
 }
 
-/// The same graphs, put together one set and map at a time.
+/// Asserts that a batch equals the reference assembly of the same graphs with sets and maps.
 fn assert_equals_reference(batch: &Batch, graphs: &[AnyGraph], index_of: &dyn Fn(u32) -> i64) {
     let size = batch.vocabulary_size;
     let ids: Vec<u32> = graphs.iter().flat_map(|graph| graph.ids.clone()).collect();
@@ -93,7 +93,7 @@ fn assert_equals_reference(batch: &Batch, graphs: &[AnyGraph], index_of: &dyn Fn
 /// IDs, continuous features, sources, targets, edge features, node pointers, labels.
 type EdgeListArrays = (Vec<u32>, Vec<f32>, Vec<i64>, Vec<i64>, Vec<f32>, Vec<i64>, Vec<i64>);
 
-/// Arrays of an edge list with the edges in any order.
+/// Arrays of an edge list with shuffled edges.
 fn edge_list_of(graphs: &[AnyGraph], seed: u64) -> EdgeListArrays {
     let ids: Vec<u32> = graphs.iter().flat_map(|graph| graph.ids.clone()).collect();
     let continuous = graphs.iter().flat_map(|graph| graph.node_features.clone()).collect();
@@ -125,7 +125,7 @@ proptest! {
         mut graphs in prop::collection::vec(any_graph(), 1..8),
         seed in any::<u64>(),
     ) {
-        // Vocabulary indices in no order and repeated, as UNKNOWN is.
+        // Unordered and repeated vocabulary indices, as with UNKNOWN.
         let mut draw = Draw(seed);
         graphs.iter_mut().flat_map(|graph| &mut graph.ids).for_each(|id| *id = draw.next(25) as u32);
         let (ids, continuous, sources, targets, features, pointers, labels) = edge_list_of(&graphs, seed);
@@ -156,7 +156,7 @@ fn graph_of(store: &Store, graph: u64) -> AnyGraph {
     }
 }
 
-/// A model that hashes IDs reads the IDs themselves, and any other where one is dropped; targets stay the vocabulary's.
+/// A model that hashes IDs gets the IDs themselves, with dropped ones replaced by any other ID; its targets use the vocabulary.
 #[test]
 fn hashed_inputs_are_ids_and_any_other_where_dropped() {
     let store = store();
@@ -186,7 +186,7 @@ fn hashed_inputs_are_ids_and_any_other_where_dropped() {
 #[test]
 fn batches_of_a_store_equal_the_reference() {
     let store = store();
-    // Across shards and files, in any order, one of them twice; attack IDs are unknown.
+    // From several shards and files, unordered, one of them twice; attack IDs are unknown.
     let picked: Vec<u64> = (0..store.num_graphs()).step_by(7).chain([3, 3, 1]).collect();
     let graphs: Vec<AnyGraph> = picked.iter().map(|&graph| graph_of(&store, graph)).collect();
     let options = options(&store);
@@ -198,7 +198,7 @@ fn batches_of_a_store_equal_the_reference() {
     assert_equals_reference(&batch, &graphs, &index_of);
     assert_eq!(integers(&batch.id_input), integers(&batch.id_index));
 
-    // The vocabulary of another model, and none of the buffers' old content.
+    // With the vocabulary of another model, and without old content of the reused buffers.
     let mut assembler = Assembler::default();
     let other = Arc::new(Vocabulary::from_ids([0x103, 0x700, 0x703]));
     let other_options = AssembleOptions {
@@ -218,7 +218,7 @@ fn batches_of_a_store_equal_the_reference() {
     assert!(matches!(error, StoreError::NoSuchGraph { .. }), "{error}");
 }
 
-/// Graphs side by side in a shard are not copied, those across shards are; both are the same batches.
+/// Consecutive graphs in one shard are not copied, graphs of several shards are; the batches are the same.
 #[test]
 fn graphs_side_by_side_are_read_in_place() {
     let store = store();
@@ -244,7 +244,7 @@ fn graphs_side_by_side_are_read_in_place() {
     }
 }
 
-/// A batch holds on to the file that its features lie in.
+/// A batch keeps the file with its features mapped.
 #[test]
 fn a_batch_outlives_its_store() {
     let folder = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ fn edge_lists_that_do_not_fit_are_refused() {
     }
 }
 
-/// The graphs of a file of reference values, one after another.
+/// Files of reference values are read graph by graph.
 #[test]
 fn reference_files_are_read() {
     for (name, graphs) in [("batch", 8), ("edge_batch", 3)] {
@@ -335,7 +335,7 @@ fn reference_files_are_read() {
     assert!(error.to_string().contains("/nowhere/graphs.safetensors"), "{error}");
 }
 
-/// What is written for other programs is read as the batch that the store makes, and is the same file each time.
+/// A file written for other programs gives the same batch as the store, and is the same file each time.
 #[test]
 fn graphs_written_for_other_programs_are_the_stores() {
     let store = store();
@@ -364,7 +364,7 @@ fn graphs_written_for_other_programs_are_the_stores() {
     assert!(error.to_string().contains("cannot be written"), "{error}");
 }
 
-/// Prints how long a batch of 512 graphs of real traffic takes (`--nocapture`).
+/// Prints the time to assemble a batch of 512 graphs of real traffic (`--nocapture`).
 #[test]
 fn assembling_is_fast() {
     let Some(data) = candata("hcrl_sa") else { return };
@@ -397,7 +397,7 @@ fn assembling_is_fast() {
     }
 }
 
-/// A GPU that is not there, or is full, is an error that can be recovered from, whoever brings a batch to it.
+/// A missing or full GPU gives a recoverable error in every way of moving a batch to it.
 #[test]
 fn a_batch_that_cannot_go_to_a_gpu_is_an_error() {
     if kdgat::torch::device::cuda_device_count().is_ok_and(|count| count > 0) {

@@ -1,4 +1,4 @@
-//! Builds of stores that are killed, and several at once: what is half-written is never used, and nobody builds twice.
+//! Killed and concurrent store builds: a partial store is never used, and no store is built twice.
 
 mod graph_support;
 
@@ -41,7 +41,7 @@ fn two_at_once_build_one_store() {
     assert_eq!((digests.len(), heard.count("started")), (1, 1));
 }
 
-/// Not a test: what `builds_survive_kills` runs in processes that it kills.
+/// Not a test: `builds_survive_kills` runs this in processes that it kills.
 #[test]
 #[ignore = "a process of another test"]
 fn build_in_a_process_that_is_killed() {

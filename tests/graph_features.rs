@@ -1,4 +1,4 @@
-//! Graphs of windows equal a slow, obvious implementation of their definition.
+//! Graphs of windows equal a slow, simple implementation of their definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use kdgat::graph::{EDGE_FEATURES, GraphView, NODE_FEATURES};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
-/// A graph as its definition reads, one sentence after another.
+/// A graph computed step by step from the definition.
 struct Reference {
     ids: Vec<u32>,
     node_features: Vec<[f64; NODE_FEATURES]>,
-    /// By (target, source), as IDs.
+    /// Features of each edge, by (target ID, source ID).
     edges: BTreeMap<(u32, u32), [f64; EDGE_FEATURES]>,
     attack_free: Vec<bool>,
     attack: bool,
@@ -113,7 +113,7 @@ fn assert_equals_reference(graph: &GraphView<'_>, frames: &[Frame]) {
     }
 }
 
-/// Few or many IDs, standard and extended, with attack frames now and then.
+/// Frames with few or many IDs, standard and extended, and occasional attack frames.
 fn arbitrary_frames(longest: usize) -> impl Strategy<Value = Vec<Frame>> {
     let id = prop_oneof![8 => 0u32..6, 4 => 0u32..2048, 1 => 0u32..(1 << 29), 2 => 2040u32..2056];
     let frame = (id, any::<[u8; 8]>(), prop::bool::weighted(0.1), 0.0..0.01f64);
@@ -193,7 +193,7 @@ fn one_id_alone_has_a_self_loop_and_its_raw_count() {
     assert_eq!(graph.edge_features, [10.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.9, 0.9, 1.0, 400.0, 1.0]);
 }
 
-/// Not a law, but what a build of 200 million frames counts on; prints the speed (`--nocapture`).
+/// Minimum speed for builds of 200 million frames; prints the speed (`--nocapture`).
 #[test]
 fn windows_and_features_are_fast() {
     let mut state = 1u64;

@@ -1,4 +1,4 @@
-//! The loader hands out the batches that assembling gives, in order, and ends when it is told to.
+//! The loader returns the same batches as direct assembly, in order, and stops on request.
 
 mod graph_support;
 
@@ -49,7 +49,7 @@ fn the_loader_stops_when_dropped_and_tells_errors() {
     for taken in [0, 1, 5] {
         let mut epoch = loader.epoch(batches.clone(), 0);
         assert!(epoch.by_ref().take(taken).all(|batch| batch.is_ok()));
-        // Another epoch while the first has not ended: validation in the middle of training.
+        // A second epoch starts before the first has ended: validation in the middle of training.
         assert_eq!(loader.epoch(batches[..10].to_vec(), 0).filter(Result::is_ok).count(), 10);
         assert_eq!(epoch.len(), batches.len() - taken);
         drop(epoch);

@@ -1,4 +1,4 @@
-//! Builds in pieces, in parts, and builds that go on after a kill: always the same bytes.
+//! Builds in pieces, builds in parts, and builds resumed after a kill: always the same bytes.
 
 mod graph_support;
 mod support;
@@ -34,7 +34,7 @@ fn parts_become_the_store_of_a_single_build() {
     for count in [1, 2, 3, 5, 12] {
         let stores = folder.path().join(format!("of-{count}"));
         let mut parts = parts(&dataset, &small(), count, &stores.join("parts"));
-        // In any order, and without the logs.
+        // Merged in any order, without the logs.
         parts.reverse();
         let merged = merge(&parts, &stores, &()).unwrap();
         assert!(contents(merged.path()) == bytes, "{count} parts give other bytes");
@@ -44,7 +44,7 @@ fn parts_become_the_store_of_a_single_build() {
     }
 }
 
-/// Statistics of features are sums over all parts.
+/// The feature statistics are sums over all parts.
 #[test]
 fn parts_with_rich_features_become_the_store_of_a_single_build() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn parts_with_rich_features_become_the_store_of_a_single_build() {
         assert!(contents(again.path()) == bytes, "one thread gives other bytes");
         let stores = folder.path().join(format!("of-{count}-{features}"));
         let mut parts = parts(&dataset, &options, count, &stores.join("parts"));
-        // In any order, and without the logs.
+        // Merged in any order, without the logs.
         parts.reverse();
         let merged = merge(&parts, &stores, &()).unwrap();
         assert!(contents(merged.path()) == bytes, "{count} parts give other bytes");
@@ -91,7 +91,7 @@ fn parts_that_make_no_store_are_refused() {
     refused(&[&folder.path().to_path_buf()], &["no part.json"]);
     write_log(&dataset.root, "train_01_attack_free", "drive-1.csv", &traffic(900, 12, 1, 0..0));
     let changed = parts(&dataset, &small(), 2, &folder.path().join("changed"));
-    refused(&[&halves[0], &changed[1]], &["train_01_attack_free/drive-1.csv has not the same size and time"]);
+    refused(&[&halves[0], &changed[1]], &["train_01_attack_free/drive-1.csv differs in size, in time"]);
     let description = halves[1].join("part.json");
     let text = fs::read_to_string(&description).unwrap();
     fs::write(&description, text.replacen("can_train", "can-train", 1).replacen("graphs", "Graphs", 1)).unwrap();
@@ -152,7 +152,7 @@ fn a_log_in_pieces_gives_the_windows_of_a_log_read_at_once() {
     }
 }
 
-/// Text of a log with all that can be wrong with one.
+/// Text of a log with every kind of bad row.
 fn messy_log(seed: u64, rows: usize, header: bool) -> Vec<u8> {
     let mut draw = Draw(seed);
     let mut text = if header { "attack,data_field,timestamp,arbitration_id\n".to_string() } else { String::new() };
@@ -235,7 +235,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
     let folder = workplace.path().join("killed");
     let mut went_on = 0;
     for lines in [2, 4, 6, 9, 12] {
-        // Killed as soon as so many lines are in the journal.
+        // Killed as soon as the journal has this many lines.
         let mut child = build("killed", &[]).stderr(std::process::Stdio::null()).spawn().unwrap();
         let start = Instant::now();
         while journal_lines(&folder) < lines && start.elapsed() < Duration::from_secs(20) {
@@ -247,7 +247,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
         child.kill().unwrap();
         child.wait().unwrap();
         if lines == 6 {
-            // What a kill in the middle of a write leaves: a torn line, and a file that nobody noted.
+            // The result of a kill during a write: an incomplete line, and a file that the journal does not list.
             let unfinished = only_folder(&folder);
             if unfinished.file_name().unwrap().to_string_lossy().starts_with('.') {
                 let journal = unfinished.join("build.journal");
@@ -258,7 +258,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
         }
         let output = build("killed", &[]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
-        went_on += usize::from(said(&output).contains("continuing an interrupted build"));
+        went_on += usize::from(said(&output).contains("resuming an interrupted build"));
         let built = only_folder(&folder);
         assert!(contents(&built) == contents(&whole), "killed after {lines} lines: other bytes");
         fs::remove_dir_all(&built).unwrap();
@@ -266,7 +266,7 @@ fn a_killed_build_goes_on_and_gives_the_same_bytes() {
     assert!(went_on >= 2, "only {went_on} of 5 builds were killed in time to go on");
 }
 
-/// Lines in the journal of the unfinished store in a folder.
+/// Number of lines in the journal of the unfinished store in a folder.
 fn journal_lines(stores: &Path) -> usize {
     let Ok(entries) = fs::read_dir(stores) else { return 0 };
     let journals = entries.filter_map(|entry| fs::read(entry.ok()?.path().join("build.journal")).ok());

@@ -1,4 +1,4 @@
-//! Stores: what is written is read, nothing leaks between splits, and nothing damaged or half-written is used.
+//! Stores: reading returns what was written, nothing leaks between splits, and no damaged or partial store is used.
 
 mod graph_support;
 
@@ -16,7 +16,7 @@ use kdgat::graph::store::shard::{self, Shard};
 use kdgat::graph::{BuildOptions, FeatureSet, Share, Split, Store, StoreError, Vocabulary, build_part, open_or_build};
 use proptest::prelude::*;
 
-/// Every file of a folder.
+/// Bytes of every file of a folder.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
@@ -90,7 +90,7 @@ fn counts_splits_and_vocabulary_are_those_of_the_frames() {
     assert_eq!(manifest.totals.ids, 20 + 12, "IDs of traffic and of attacks");
     assert!(manifest.shards.len() > 10, "{} shards of 20 kB", manifest.shards.len());
 
-    // Attack IDs begin at 0x700; IDs of the second training file go up to 14; those of the test go further.
+    // Attack IDs begin at 0x700; the second training file has 14 IDs; the test has more.
     let expected: Vec<u32> = (0..14).map(|id| 0x100 + id * 3).collect();
     assert_eq!(store.vocabulary(), &Vocabulary::from_ids(expected));
 
@@ -145,14 +145,14 @@ fn a_store_is_built_once_and_again_when_something_changed() {
     assert_eq!(heard.count("started"), 1);
     assert_eq!(open(&fixture, &small()).1.count("started"), 0, "built twice");
 
-    // Touched, with the same content: compared by content, once.
+    // A touched file with the same content is compared by content, once.
     let file = fixture.dataset.files[2].path.clone();
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes).unwrap();
     let (touched, heard) = open(&fixture, &small());
     assert_eq!((heard.count("started"), touched.digest()), (0, first.digest()));
 
-    // Another digit, same size.
+    // Another digit, with the same file size.
     let changed = String::from_utf8(bytes).unwrap().replacen("0,10", "0,11", 1);
     fs::write(&file, changed).unwrap();
     let (second, heard) = open(&fixture, &small());
@@ -160,7 +160,7 @@ fn a_store_is_built_once_and_again_when_something_changed() {
     assert_eq!(second.path(), first.path());
     assert_ne!(second.digest(), first.digest());
 
-    // Other options or more rows: another store beside it.
+    // Other options or more rows give another store.
     let (other, heard) = open(&fixture, &BuildOptions { stride: 10, ..small() });
     assert_eq!(heard.count("started"), 1);
     assert_ne!(other.path(), second.path());
@@ -170,7 +170,7 @@ fn a_store_is_built_once_and_again_when_something_changed() {
     assert_eq!((heard.count("started"), longer.num_graphs()), (1, second.num_graphs() + 10));
 }
 
-/// ROAD's labels lie beside its logs.
+/// ROAD's labels are in a file beside its logs.
 #[test]
 fn a_store_is_built_again_when_labels_beside_its_logs_change() {
     let mut fixture = fixture(1000);
@@ -243,7 +243,7 @@ fn damage_is_found_and_named() {
     fs::remove_file(&shard).unwrap();
     names_shard(Store::open(&folder).unwrap_err());
 
-    // A flipped bit anywhere: found by verifying, and no panic on the way to a batch.
+    // A flipped bit anywhere is found by verification and causes no panic during batch assembly.
     let bytes = &whole["shard-00001.safetensors"];
     for position in (0..bytes.len()).step_by(bytes.len() / 40) {
         let mut damaged = bytes.clone();
@@ -285,7 +285,7 @@ fn pointers_that_descend_or_leave_a_shard_are_found_when_it_is_opened() {
     let whole = fs::read(&shard).unwrap();
     let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let graphs = store.manifest().shards[1].graphs as usize;
-    // `node_ptr` and `edge_ptr` come first: the first pointer, one in the middle, the last, each in its lowest and highest bit.
+    // One flipped bit in the first, a middle or the last pointer of `node_ptr` or `edge_ptr`, the first columns of a shard.
     for (column, name) in [(0, "node_ptr"), (1, "edge_ptr")] {
         for (graph, byte, bit) in [(0, 0, 0x01), (graphs / 2, 0, 0x80), (graphs / 2, 7, 0x80), (graphs, 0, 0x01)] {
             let mut damaged = whole.clone();
@@ -343,7 +343,7 @@ fn what_gives_no_store_says_why() {
     }
     let blocked = fixture.dataset.root.join("train_01_attack_free/drive-1.csv/stores");
     let error = open_or_build(&fixture.dataset, &small(), &blocked, &()).unwrap_err();
-    // A path that can be no folder, whoever tries.
+    // A path that nobody can create a folder at.
     assert!(error.is_input() && error.to_string().contains("cannot create"), "{error}");
 }
 

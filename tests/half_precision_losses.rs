@@ -1,4 +1,4 @@
-//! Losses of a VGAE whose outputs are in half precision: rounded outputs, but no rounded sums.
+//! Losses of a VGAE with half-precision outputs: the outputs are rounded, the sums are not.
 
 mod support;
 

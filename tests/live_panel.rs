@@ -1,4 +1,4 @@
-//! `--live` on a terminal of its own: what it shows, and that the terminal is given back however the run ends.
+//! `--live` on a pseudo-terminal: its content, and that the terminal is restored however the run ends.
 
 mod support;
 
@@ -14,18 +14,18 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use support::cli::{SMALL_STUDENT, Workplace};
 
-/// Nothing here takes as long, on however busy a machine.
+/// Longer than anything here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
-/// More epochs than any test waits for.
+/// Settings with more epochs than any test waits for.
 const ENDLESS: [&str; 6] = ["--max-epochs", "100000", "--patience", "100000", "--run-dir", "live"];
 
-/// A program on a terminal.
+/// A program on a pseudo-terminal.
 struct Terminal {
     child: Child,
     keyboard: File,
-    /// The program's side, whose mode can be asked for when the program has ended.
+    /// The program's side of the terminal; its mode can be read after the program has ended.
     device: File,
     written: Receiver<Vec<u8>>,
     bytes: Vec<u8>,
@@ -58,7 +58,7 @@ impl Terminal {
         Self { child, keyboard, device, written, bytes: Vec::new(), screen: vt100::Parser::new(rows, columns, 0) }
     }
 
-    /// `kdgat` with these arguments on a terminal of 100 columns.
+    /// Starts `kdgat` with these arguments on a terminal of 100 columns.
     fn of<S: AsRef<OsStr>>(workplace: &Workplace, arguments: &[S]) -> Self {
         let mut command = workplace.command(arguments);
         command.env_remove("NO_COLOR");
@@ -82,7 +82,7 @@ impl Terminal {
         self.screen.screen().alternate_screen()
     }
 
-    /// Waits until the panel shows all of this.
+    /// Waits until the panel shows all of these texts.
     fn shows(&mut self, expected: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         while !(self.has_panel() && expected.iter().all(|text| self.text().contains(text))) {
@@ -105,7 +105,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the end. Returns the exit code and what stands on the terminal after the panel.
+    /// Waits for the end. Returns the exit status and the text on the terminal after the panel.
     fn end(&mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -137,7 +137,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test must not leave a process running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -151,7 +151,7 @@ fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, &["--live"], more].concat()
 }
 
-/// Epochs in a run's `metrics.csv`.
+/// Number of epochs in a run's `metrics.csv`.
 fn epochs(workplace: &Workplace) -> usize {
     std::fs::read_to_string(workplace.path().join("live/metrics.csv")).unwrap().lines().count() - 1
 }
@@ -217,7 +217,7 @@ fn no_color_is_respected() {
     }
 }
 
-/// Whether any escape sequence chooses a colour; going back to the terminal's own is none.
+/// True if any escape sequence sets a colour; a reset to the terminal's default does not count.
 fn has_colors(transcript: &str) -> bool {
     let sequences = transcript.split("\x1b[").skip(1);
     let styles = sequences.filter_map(|text| {
@@ -247,7 +247,7 @@ fn a_second_ctrl_c_gives_the_terminal_back_too() {
     terminal.shows(&["last epoch"]);
     terminal.press(b"\x03\x03");
     let (status, after) = terminal.end();
-    // Between two keys that are read one by one, the run may have come to its orderly end.
+    // Between the two key presses the run may already have ended normally.
     assert!(matches!(status.code(), Some(130 | 1)), "{status}: {after}");
 }
 
@@ -257,7 +257,7 @@ fn an_error_gives_the_terminal_back() {
     let mut terminal = Terminal::of(&workplace, &student(&ENDLESS));
     terminal.shows(&["last epoch"]);
     let folder = workplace.path().join("live/last");
-    // A checkpoint may be written between the two; then they are done again.
+    // A checkpoint may be written between the two calls; then they are repeated.
     while std::fs::remove_dir_all(&folder).and_then(|()| std::fs::write(&folder, "in the way")).is_err() {}
     let (status, after) = terminal.end();
     assert!(!status.success(), "{after}");

@@ -1,4 +1,4 @@
-//! Loader threads leave the training loop's threads alone. A file of its own: threads of other tests have the same names.
+//! Loader threads do not use the training loop's threads. Separate test binary, because threads of other tests have the same names.
 
 mod graph_support;
 
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use graph_support::{options, store};
 use kdgat::graph::{Loader, LoaderOptions};
 
-/// libtorch's threads for the loops of a loader thread have its name.
+/// libtorch's threads for the loops of a loader thread have that thread's name.
 #[test]
 #[cfg(target_os = "linux")]
 fn loader_threads_start_no_others() {
     tch::set_num_threads(4);
     let store = store();
-    // Long enough for loops of libtorch on several threads.
+    // Large enough for libtorch loops on several threads.
     let batch: Vec<u64> = (0..4000).map(|index| index % store.num_graphs()).collect();
     let options = LoaderOptions { assemble: options(&store), workers: 1, prefetch_batches: 1 };
     let mut epoch = Loader::start(Arc::clone(&store), options).epoch(vec![batch; 6], 0);
@@ -21,7 +21,7 @@ fn loader_threads_start_no_others() {
     assert!(made.continuous.numel() > 1 << 17, "{} elements", made.continuous.numel());
     let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|thread| {
         let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
-        // Some thread may have ended meanwhile.
+        // A thread may have ended in the meantime.
         name.ok().map(|name| name.trim_end().to_owned())
     });
     let names: Vec<String> = names.filter(|name| name.starts_with("kdgat-loader")).collect();

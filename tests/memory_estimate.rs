@@ -1,4 +1,4 @@
-//! The budget from the architecture, against what runs take.
+//! The memory budget computed from the architecture, compared with the memory of runs.
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::cli::Workplace;
 const COMMON: &[&str] =
     &["--max-epochs", "1", "--optimize-batch-size", "false", "--batch-size", "64", "--gradient-checkpointing", "false"];
 
-/// The number before a unit of bytes.
+/// Number of bytes from a number and its unit after `before`.
 fn bytes_after(said: &str, before: &str) -> f64 {
     let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before:?} in:\n{said}"));
     let mut words = rest.split_whitespace();
@@ -16,7 +16,7 @@ fn bytes_after(said: &str, before: &str) -> f64 {
     number * if unit == "GiB" { f64::from(1 << 30) } else { f64::from(1 << 20) }
 }
 
-/// What a run is expected to take, and what it took.
+/// Expected and actual peak memory of a run, in bytes.
 fn expected_and_peak(workplace: &Workplace, run: &str, arguments: &[&str]) -> [f64; 2] {
     let said = workplace.success(&[arguments, COMMON, &["--run-dir", run]].concat());
     let metrics = workplace.path().join(run).join("metrics.csv");
@@ -50,7 +50,7 @@ fn the_architecture_tells_no_less_than_runs_take() {
     }
 }
 
-/// However few graphs go through the model at a time, the targets of a burst are there.
+/// The targets of a burst are in memory, however few graphs go through the model at a time.
 #[test]
 fn hints_whose_targets_do_not_fit_are_refused_before_the_first_epoch() {
     let workplace = Workplace::new();
@@ -62,7 +62,7 @@ fn hints_whose_targets_do_not_fit_are_refused_before_the_first_epoch() {
     let said = workplace.refused(&limited("8MB", &[]));
     assert!(said.contains("--teacher-burst") && said.contains("--batch-size"), "{said}");
     assert!(said.contains("however few graphs go through the model"), "{said}");
-    // The advice is good; where no burst would fit, none is advised.
+    // The suggested burst works; if none would fit, none is suggested.
     let (_, advised) = said.split_once("--offload-teacher --teacher-burst ").unwrap();
     let burst = advised.split(',').next().unwrap();
     workplace.success(&limited("8MB", &["--offload-teacher", "--teacher-burst", burst]));

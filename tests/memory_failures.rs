@@ -1,4 +1,4 @@
-//! Allocations that fail at random moments of a training: it ends with the same losses or with a clear error.
+//! Random allocation failures during a training: it ends with the same losses or with a clear error.
 
 mod support;
 
@@ -16,12 +16,12 @@ use kdgat::train::checkpoint;
 use kdgat::train::state::Position;
 use support::cli::{Workplace, loss_columns, small_dataset};
 
-/// Trainings with failures at other places each (`FAILURE_RUNS` for more).
+/// Number of trainings, each with failures at other places (`FAILURE_RUNS` for more).
 const RUNS: u64 = 200;
-/// Of each allocation to fail; a training of two epochs makes some tens of thousands.
+/// Failure probabilities of an allocation; a training of two epochs makes some tens of thousands of them.
 const PROBABILITIES: [f64; 4] = [2e-5, 1e-4, 5e-4, 2e-3];
 
-/// Failures are those of the whole process: one test at a time.
+/// Runs one test at a time, because failures affect the whole process.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,11 +31,11 @@ fn turn() -> MutexGuard<'static, ()> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Training {
-    /// A VGAE whose teacher's targets are kept.
+    /// A VGAE whose teacher's targets are cached in memory.
     Cached,
-    /// A VGAE whose teacher's targets are kept in a file, which the first run fills for the others.
+    /// A VGAE whose teacher's targets are cached in a file, which the first run fills for the others.
     FromDisk,
-    /// A VGAE whose teacher comes for each burst.
+    /// A VGAE whose teacher visits the device for each burst.
     Visited,
     /// A GAT without a teacher.
     Classifier,
@@ -75,7 +75,7 @@ impl Training {
     }
 }
 
-/// What `work` gives while allocations fail, and how many did. No more than a minute, and no panic.
+/// Runs `work` while allocations fail; returns its result and the number of failures. At most a minute, and no panic.
 fn with_failures<T>(seed: u64, work: impl FnOnce() -> Result<T, StageError>) -> (Result<T, String>, u64) {
     let before = allocator::stats().failures;
     let start = Instant::now();
@@ -190,7 +190,7 @@ fn assert_close(seed: u64, found: &[Vec<String>], expected: &[Vec<String>]) {
     }
 }
 
-/// Whatever is in a run's folder is whole.
+/// Checks that every file in a run's folder is complete.
 fn check_folder(run: &Path) {
     for name in ["config.json", "summary.json"] {
         if let Ok(text) = std::fs::read(run.join(name)) {

@@ -1,4 +1,4 @@
-//! `kdgat memory`: overlays are what the table recommends, and a plan says what would fit.
+//! `kdgat memory`: the overlays equal the table's recommendations, and a plan says what would fit.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn a_plan_names_components_and_what_would_help() {
     assert!(hopeless.contains("not even one graph"), "{hopeless}");
 }
 
-/// More graphs than memory has bytes are planned for like any others.
+/// A plan works for more graphs than the memory has bytes.
 #[test]
 fn a_plan_takes_the_same_memory_for_any_number_of_graphs() {
     let workplace = Workplace::new();
@@ -61,7 +61,7 @@ fn a_plan_takes_the_same_memory_for_any_number_of_graphs() {
 
 const SIZE: &[&str] = &["--graphs", "5000", "--nodes", "30", "--edges", "80", "--memory-limit", "8GiB"];
 
-/// Bytes of a component, as its line in the table ends.
+/// Size of a component, from the end of its line in the table.
 fn component<'a>(plan: &'a str, name: &str) -> &'a str {
     let line = plan.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in:\n{plan}"));
     line[name.len()..].trim_end().rsplit("  ").next().unwrap().trim()
@@ -93,7 +93,7 @@ fn a_plan_for_a_size_reads_what_a_training_would() {
     assert!(mebibytes(&hinted, "hints") > 1.0, "{hinted}");
 }
 
-/// Targets of training and of validation, and of hidden layers where they are distilled.
+/// Includes targets of training and validation graphs, and of hidden layers if they are distilled.
 #[test]
 fn a_plan_keeps_the_targets_that_the_training_keeps() {
     let workplace = Workplace::new();
@@ -110,7 +110,7 @@ fn a_plan_keeps_the_targets_that_the_training_keeps() {
         let number: f64 = words.next().unwrap().parse().unwrap();
         let kept = number * if words.next() == Some("kB") { 1e-3 } else { 1.0 };
         let planned = mebibytes(&plan, "cache of targets") * 1.048_576;
-        // Both round to a tenth.
+        // Both are rounded to a tenth.
         assert!((planned - kept).abs() < 0.11, "{planned} MB planned, {kept} MB kept:\n{plan}\n{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of whole runs: inside limits, flat over epochs, and measured without a trace.
+//! Memory of whole runs: within limits, constant over epochs, and measured without side effects.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn batch_graphs(run: &Path) -> u64 {
     serde_json::from_slice::<serde_json::Value>(&text).unwrap()["inputs"]["batch_graphs"].as_u64().unwrap()
 }
 
-/// 60 % of what a run takes without a limit, on the simulated dataset that is used when none is given.
+/// Limit: 60 % of the memory of an unlimited run, on the default simulated dataset.
 #[test]
 fn a_limit_is_kept_by_teachers_and_students() {
     let workplace = Workplace::new();
@@ -48,7 +48,7 @@ fn a_limit_is_kept_by_teachers_and_students() {
             let kind = format!("{model},{size}");
             let (free, limited) = (format!("{model}-{size}-free"), format!("{model}-{size}-limited"));
             let common = ["--max-epochs", "1", "--min-steps-per-epoch", "4", "--memory-sample-seconds", "0.02"];
-            // The first teacher is registered, and teaches both students.
+            // The first teacher is registered and teaches both students.
             success(&[&[stage, "--preset", &kind, "--run-dir", &free], &common[..]].concat());
             let (free, limited_run) = (workplace.path().join(free), workplace.path().join(&limited));
             let needed = largest(&column(&free, "metrics.csv", "peak_memory_bytes"));
@@ -79,7 +79,7 @@ fn what_fits_nowhere_is_said_before_the_first_epoch() {
     assert!(said.contains("memory"), "{said}");
 }
 
-/// The limit is named, not the file or device that was at work when it was reached, and the exit code is that of wrong input.
+/// The error names the limit, not the file or device in use when it was reached; the exit code is that of wrong input.
 #[test]
 fn a_limit_too_small_for_the_first_tensors_is_named() {
     let workplace = Workplace::with_teacher();
@@ -104,7 +104,7 @@ fn measuring_leaves_no_trace() {
     let workplace = Workplace::with_teacher();
     let of = |more: &[&str]| joined(&[&["autoencoder"], SMALL_STUDENT, &["--max-epochs", "3"], more]);
     let said = success(&workplace, &of(&["--run-dir", "measured", "--min-steps-per-epoch", "4"]));
-    // The flags that pin the batch size are said where it is chosen.
+    // The run prints the flags that pin the chosen batch size.
     let size = batch_graphs(&workplace.path().join("measured")).to_string();
     let pinned = ["--optimize-batch-size", "false", "--batch-size", &size];
     let line = said.lines().find(|line| line.starts_with("memory: the batch size was chosen")).unwrap();
@@ -116,7 +116,7 @@ fn measuring_leaves_no_trace() {
     assert!(workplace.path().join("measured/memory_budget.json").exists());
 }
 
-/// Mixed precision rounds, so losses are near those of f32, not equal.
+/// Mixed precision rounds, so losses are close to those of f32 but not equal.
 #[test]
 fn mixed_precision_trains_on_the_cpu() {
     let workplace = Workplace::with_teacher();
@@ -127,7 +127,7 @@ fn mixed_precision_trains_on_the_cpu() {
             let losses = ["32", "bf16-mixed"].map(|precision| {
                 let run = format!("{}-{precision}-{checkpointing}", arguments[0]);
                 let common = ["--max-epochs", "2", "--precision", precision, "--run-dir", &run];
-                // A limit that activations of whole batches do not fit lets them be computed again.
+                // A limit too small for the activations of whole batches turns on gradient checkpointing.
                 let scarce: &[&str] = if checkpointing == "true" { &["--memory-limit", "3MB"] } else { &[] };
                 workplace.success(&[arguments, &common[..], scarce].concat());
                 column(&workplace.path().join(run), "metrics.csv", "val_loss")
@@ -149,7 +149,7 @@ fn twenty_epochs_take_no_more_than_a_few() {
     let run = workplace.path().join("run");
     let epochs = column(&run, "memory.csv", "epoch");
     let of = |name: &str, from: f64, to: f64| {
-        // What the allocator has from the system is in use or kept.
+        // All memory that the allocator has from the system is in use or held for later.
         let values: Vec<f64> = match name {
             "reserved" => {
                 let in_use = column(&run, "memory.csv", "tensor_bytes");
@@ -173,7 +173,7 @@ fn twenty_epochs_take_no_more_than_a_few() {
     assert!(rows.is_sorted() && rows.len() > 20);
 }
 
-/// A student with batches of a given size, taught by the teacher of the repository on the simulated dataset.
+/// Trains a student with a given batch size, distilled from the repository's teacher on the simulated dataset.
 fn with_given_batches(workplace: &Workplace, run: &str, limit: &str, more: &[&str]) -> (Option<i32>, String) {
     let teachers = Path::new(env!("CARGO_MANIFEST_DIR")).join("teachers");
     let size = ["--optimize-batch-size", "false", "--batch-size", "512", "--max-epochs", "1", "--teacher-cache", "off"];
@@ -184,7 +184,7 @@ fn with_given_batches(workplace: &Workplace, run: &str, limit: &str, more: &[&st
     (output.status.code(), support::cli::said(&output))
 }
 
-/// Batches that are announced to the teacher, and their targets, are there as a whole.
+/// Batches submitted to the teacher and their targets are in memory as a whole.
 #[test]
 fn a_burst_of_batches_is_planned_for_or_refused_before_training() {
     let workplace = Workplace::new();
@@ -196,7 +196,7 @@ fn a_burst_of_batches_is_planned_for_or_refused_before_training() {
     let needed: f64 = after("with their targets, take ").parse().unwrap();
     let missing: f64 = after("(as configured): ").parse().unwrap();
     assert!((needed - 30.0 - missing).abs() < 0.11, "{refused}");
-    // What was said to be needed is enough, and so is the smaller burst; whatever fits is planned for, not found out by a step.
+    // The stated requirement is enough, and so is the smaller burst; both are planned, without a step that runs out of memory.
     let (enough, smaller) = (format!("{:.1}MiB", needed + 0.1), after("--teacher-burst "));
     let smaller = ["--teacher-burst", smaller.trim_end_matches(',')];
     let none: &[&str] = &[];

@@ -1,4 +1,4 @@
-//! Steps in parts and with recomputed activations: the gradients of the whole step, with less memory.
+//! Steps in parts and with gradient checkpointing: the gradients of the whole step, with less memory.
 
 mod support;
 
@@ -6,16 +6,16 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kdgat::can::Dataset;
+use kdgat::distill::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
 use kdgat::graph::padding::SizeClass;
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, assemble, open_or_build};
 use kdgat::memory::{Meter, MicroBatch};
 use kdgat::nn::attention::Backend;
 use kdgat::nn::fused::step_seed::{self, LayerId};
 use kdgat::nn::{ClassLoss, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
-use kdgat::stage::objective::{GatObjective, Student, TeacherLink, VgaeObjective};
 use kdgat::torch::allocator;
 use kdgat::train::console::Console;
-use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
+use kdgat::train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
 use kdgat::train::step::{StepBatch, StepOptions, StepRunner};
 use kdgat::train::trainable::Trainable;
 use tch::{Device, TchError, Tensor};
@@ -78,7 +78,7 @@ fn gat(batch: &Batch, task: ClassLoss) -> (GatObjective, Trainable) {
     (objective, Trainable::new(parameters.into_tensors(), Device::Cpu).unwrap())
 }
 
-/// Gradients, losses and running statistics of one step, and what it took at most.
+/// Gradients, losses and running statistics of one step, and its peak memory.
 fn step(
     objective: &mut dyn Objective,
     trainable: &mut Trainable,
@@ -89,7 +89,7 @@ fn step(
     if let Some(graphs) = parts_of {
         runner.begin_with(MicroBatch::at_most(graphs));
     }
-    objective.announce(std::slice::from_ref(batch)).unwrap();
+    objective.source_mut().announce(std::slice::from_ref(batch)).unwrap();
     objective.receive(batch).unwrap();
     let meter = Meter::new(Device::Cpu);
     meter.reset_peak();
@@ -168,7 +168,7 @@ fn parts_add_up_to_the_whole_batch() {
     }
 }
 
-/// An objective, and what happens first whenever a loss is asked for.
+/// Objective with a hook that runs before each loss.
 struct Before<F>(GatObjective, F);
 
 impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
@@ -176,16 +176,16 @@ impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
         self.0.parts()
     }
 
-    fn burst(&self) -> usize {
-        self.0.burst()
+    fn source(&self) -> &dyn TargetSource {
+        self.0.source()
     }
 
-    fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
-        self.0.announce(batches)
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        self.0.source_mut()
     }
 
-    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError> {
-        self.0.receive(batch)
+    fn start_batch(&mut self, batch: &Batch) {
+        self.0.start_batch(batch);
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
@@ -201,18 +201,6 @@ impl<F: FnMut() -> Result<(), ObjectiveError>> Objective for Before<F> {
     fn share(&self, part: &Part, whole: &Part) -> f64 {
         self.0.share(part, whole)
     }
-
-    fn step_columns(&self) -> &'static [&'static str] {
-        self.0.step_columns()
-    }
-
-    fn step_values(&mut self) -> Vec<String> {
-        self.0.step_values()
-    }
-
-    fn status(&self) -> String {
-        self.0.status()
-    }
 }
 
 #[test]
@@ -222,7 +210,7 @@ fn each_part_draws_masks_and_noise_of_its_own() {
     let (objective, mut trainable) = gat(&batch, ClassLoss::CrossEntropy);
     let drawn = RefCell::new(Vec::new());
     let mut objective = Before(objective, || {
-        // What a layer's masks are drawn by.
+        // The seed of a layer's masks.
         drawn.borrow_mut().push(step_seed::of_layer(LayerId::new("latent")).unwrap());
         Ok(())
     });
@@ -237,7 +225,7 @@ fn each_part_draws_masks_and_noise_of_its_own() {
     assert_eq!(seeds(None).len(), 1);
 }
 
-/// Batch norm sees a part at a time: losses are near those of the whole batch, running means equal, counted once.
+/// Batch norm normalises one part at a time: losses are close to those of the whole batch; running means are equal, updated once.
 #[test]
 fn batch_norm_in_parts_moves_its_statistics_once() {
     let _turn = turn();
@@ -276,7 +264,7 @@ fn memory_that_runs_out_ends_recording() {
     let mut runner = StepRunner::new(&trainable, Device::Cpu, None).unwrap();
     let mut console = Console::new(None).unwrap();
     let mut take_step = || {
-        objective.announce(std::slice::from_ref(&batch)).unwrap();
+        objective.source_mut().announce(std::slice::from_ref(&batch)).unwrap();
         objective.receive(&batch).unwrap();
         let step = StepBatch { batch: &batch, filled_up: Some(&filled_up) };
         let losses = runner.gradients(&mut objective, &mut trainable, step, OPTIONS, &mut console).unwrap();
@@ -305,11 +293,11 @@ fn memory_that_runs_out_in_validation_leaves_the_training_size_alone() {
         calls.set(calls.get() + 1);
         if calls.get() > failures.get() { Ok(()) } else { Err(TchError::Torch("CUDA out of memory".into()).into()) }
     });
-    objective.announce(std::slice::from_ref(&batch)).unwrap();
+    objective.source_mut().announce(std::slice::from_ref(&batch)).unwrap();
     objective.receive(&batch).unwrap();
     let mut runner = StepRunner::new(&trainable, Device::Cpu, None).unwrap();
     let mut console = Console::new(None).unwrap();
-    // The loss, and how often a loss was asked for.
+    // The loss, and the number of loss computations.
     let mut validated = |failing: u64| {
         failures.set(failing);
         calls.set(0);

@@ -89,7 +89,7 @@ fn soft_label_distillation_equals_the_reference() {
         let scale = gradients.values().map(|gradient| gradient.abs().max().double_value(&[])).fold(0.0, f64::max);
         for named in &tensors {
             let expected = &gradients[&named.name];
-            // A sum that cancels to far below the other gradients has their rounding: 1e-4 of the largest is the floor.
+            // A sum that cancels far below the other gradients has their rounding errors: the floor is 1e-4 of the largest.
             let own_scale: f64 = expected.abs().max().double_value(&[]);
             let allowed = TOLERANCE * (1e-4 * scale / own_scale.max(1e-30)).max(1.0);
             assert_close(&format!("gradient of {}", named.name), &grad(&named.tensor), expected, allowed);
@@ -97,8 +97,8 @@ fn soft_label_distillation_equals_the_reference() {
     }
 }
 
-/// The reference distillation loss is a difference of nearly equal f32 numbers, so it is only as good as their rounding:
-/// of 16 times the entropy, about 11, one part in 2^24.
+/// The reference distillation loss is a difference of nearly equal f32 numbers, so it is only as exact as their rounding:
+/// one part in 2^24 of 16 times the entropy, about 11.
 fn assert_kd(found: f64, expected: f64) {
     assert!((found - expected).abs() < 16.0 * 0.7 * f64::from(f32::EPSILON), "kd: {found} instead of {expected}");
 }

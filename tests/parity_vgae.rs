@@ -37,7 +37,7 @@ fn config(size: &str) -> VgaeConfig {
     }
 }
 
-/// The reference model, and its tensors as training holds them.
+/// Reference model and its named tensors, in the form that training uses.
 fn model(size: &str, kernel: Backend) -> (Vgae, Vec<NamedTensor>) {
     let state = parity_tensors(&format!("vgae_{size}_state"));
     let mut fresh = FreshParameters::new(0, Device::Cpu);
@@ -165,11 +165,11 @@ fn check_gradients(what: &str, tensors: &[NamedTensor], reference: &BTreeMap<Str
         let (found, expected) = (named.tensor.grad(), &reference[&named.name]);
         let own_scale = expected.abs().max().double_value(&[]);
         if own_scale < 1e-6 * scale {
-            // A bias before a batch norm: the mean takes it out again, so its gradient is zero but for rounding.
+            // A bias before a batch norm: subtracting the mean removes it, so its gradient is zero except for rounding.
             let found = found.abs().max().double_value(&[]);
             assert!(found < 1e-6 * scale, "{what}: gradient of {} is {found:e} instead of zero", named.name);
         } else {
-            // A sum that cancels to far below the other gradients has their rounding: 1e-4 of the largest is the floor.
+            // A sum that cancels far below the other gradients has their rounding errors: the floor is 1e-4 of the largest.
             let allowed = TOLERANCE * (1e-4 * scale / own_scale).max(1.0);
             assert_close(&format!("{what}: gradient of {}", named.name), &found, expected, allowed);
         }
@@ -187,7 +187,7 @@ fn distillation_equals_the_reference() {
     }
 }
 
-/// One step of a student that learns from `teacher`: losses, gradients, and weights after clipping and Adam.
+/// One step of a student distilled from `teacher`: losses, gradients, and weights after clipping and Adam.
 fn distil(teacher: &str, mode: &str, kernel: Backend) {
     let name = format!("kd_vgae_student_from_{teacher}_{mode}");
     let projection_name = teacher.replace("teacher", "projection_student_to_teacher");
@@ -254,8 +254,8 @@ fn distil(teacher: &str, mode: &str, kernel: Backend) {
     assert_scalar(&format!("{name}.grad_norm"), value(&norm), &scalars["grad_norm"], TOLERANCE);
     let after = parity_tensors(&format!("{name}_after_step"));
     for named in trainable.tensors() {
-        // Adam's first step divides a gradient by its own size, so where that is rounding alone (see check_gradients)
-        // the step is too, up to the learning rate; weight decay keeps it well below.
+        // Adam's first step divides a gradient by its own size. If the gradient is only rounding (see check_gradients), so
+        // is the step, up to the learning rate; weight decay keeps it well below.
         let rounding = gradients.get(&named.name).is_some_and(|gradient| gradient.abs().max().double_value(&[]) < 1e-7);
         let (what, expected) = (format!("{name} after the step: {}", named.name), &after[&named.name]);
         if rounding || named.role == Role::Buffer || kernel == Backend::Composed {
@@ -266,7 +266,7 @@ fn distil(teacher: &str, mode: &str, kernel: Backend) {
     }
 }
 
-/// What Adam takes for the gradient of a parameter: clipped to a norm of 1, with the weight decay of 1e-4.
+/// Gradient of a parameter as Adam uses it: clipped to a norm of 1, with a weight decay of 1e-4.
 fn slope(tensor: &Tensor, norm: &serde_json::Value) -> Tensor {
     let gradient = tensor.grad();
     if !gradient.defined() {
@@ -276,9 +276,9 @@ fn slope(tensor: &Tensor, norm: &serde_json::Value) -> Tensor {
     tch::no_grad(|| gradient * clip + tensor * 1e-4)
 }
 
-/// Fails unless the weights are the expected ones within [`TOLERANCE`] of the largest. Only where a gradient and the
-/// weight decay cancel to about Adam's ε may more be left: its first step, lr·g / (|g| + ε), makes much of the rounding of
-/// g there (one part in 10⁷ of the tensor's largest), in the reference's sums as in these.
+/// Fails unless the weights equal the expected ones within [`TOLERANCE`] of the largest. A larger difference is allowed only where
+/// gradient and weight decay cancel to about Adam's ε: its first step, lr·g / (|g| + ε), then amplifies the rounding of
+/// g (one part in 10⁷ of the tensor's largest), in the reference and here.
 fn assert_step(what: &str, found: &Tensor, expected: &Tensor, slope: &Tensor) {
     let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
     let (size, epsilon) = (slope.to_kind(Kind::Double).abs(), 1e-8);

@@ -1,4 +1,4 @@
-//! `kdgat pipeline` on a small dataset: planned, killed and continued, skipped when nothing has changed.
+//! `kdgat pipeline` on a small dataset: planned, killed and resumed, skipped if nothing has changed.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn pipeline(more: &[&'static str]) -> Vec<&'static str> {
     ["pipeline"].into_iter().chain(changes).chain(more.iter().copied()).collect()
 }
 
-/// The only folder in there.
+/// The only folder in `parent`.
 fn only_folder(parent: &Path) -> PathBuf {
     let entries: Vec<PathBuf> = std::fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -43,7 +43,7 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Digest of the weights of every step that trains, and F1 of all rows of the evaluation and of the fusions.
+/// Weight digest of every training step, and F1 of all rows of the evaluation and of the fusions.
 fn results(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder.join("tasks")).unwrap() {
@@ -60,7 +60,7 @@ fn results(folder: &Path) -> BTreeMap<String, String> {
             for model in json(&run.join(file)).pointer(models).unwrap().as_array().unwrap() {
                 let rows = model["results"].as_array().unwrap().iter();
                 let f1: Vec<String> = rows.map(|row| row["metrics"]["f1"].to_string()).collect();
-                // The folder of the run is the name of its task.
+                // The run's folder has the name of its task.
                 found.insert(format!("{name} {} {}", model["kind"], model["weights_digests"]), f1.join(" "));
             }
         }
@@ -68,7 +68,7 @@ fn results(folder: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// Processes whose parent is one of these.
+/// Child processes of `parent`.
 fn children(parent: u32) -> Vec<u32> {
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -82,20 +82,20 @@ fn children(parent: u32) -> Vec<u32> {
 #[test]
 fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let workplace = Workplace::new();
-    // Planned: nothing is written.
+    // The plan writes nothing.
     let planned = workplace.success(&pipeline(&["--dry-run"]));
     for step in
         ["vgae-teacher", "vgae-student", "gat-teacher", "gat-student", "fusion-teacher", "fusion-student", "evaluate"]
     {
         assert!(planned.lines().any(|line| line.contains("to do") && line.contains(step)), "{step}: {planned}");
     }
-    assert!(planned.contains("known when the graph store is built"), "{planned}");
+    assert!(planned.contains("known once the graph store is built"), "{planned}");
     assert!(planned.contains(", 1 threads and "), "{planned}");
     let planned = workplace.success(&pipeline(&["--threads", "2", "--dry-run"]));
     assert!(planned.contains(", 2 threads and "), "{planned}");
     assert!(!workplace.path().join("pipelines").exists() && !workplace.path().join("stores").exists());
 
-    // Whole.
+    // An uninterrupted run.
     let start = Instant::now();
     let said = workplace.success(&pipeline(&["--output", "whole"]));
     let whole_time = start.elapsed();
@@ -107,7 +107,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let whole = results(&only_folder(&workplace.path().join("whole")));
     assert_eq!(whole.keys().filter(|name| !name.contains(' ')).count(), 6, "{whole:?}");
 
-    // Killed again and again, with what it ran.
+    // Killed repeatedly, together with its child processes.
     let mut kills = 0;
     for attempt in 0u64.. {
         assert!(attempt < 100, "the pipeline does not end");
@@ -117,7 +117,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // In shares of what it takes whole, so that a busy machine changes nothing.
+        // Delays are shares of the uninterrupted time, so that they suit a busy machine too.
         let (start, delay) = (Instant::now(), whole_time.mul_f64(0.02 + 0.03 * attempt as f64));
         let mut status = None;
         while start.elapsed() < delay && status.is_none() {
@@ -139,18 +139,18 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     assert!(kills >= 3, "killed {kills} times only");
     assert_eq!(results(&only_folder(&workplace.path().join("killed"))), whole, "after {kills} kills");
 
-    // Again: nothing to do, and soon.
+    // Again: nothing to do, in little time.
     let start = Instant::now();
     let said = workplace.success(&pipeline(&["--output", "whole"]));
     assert!(said.contains(" 0 to do") && !said.contains("started "), "{said}");
     assert!(start.elapsed() < whole_time.min(Duration::from_secs(10)));
 
-    // A setting of one step: what follows from it is done again, what does not is kept.
+    // With another setting of one step, that step and the steps that depend on it run again; the others do not.
     let said = workplace.success(&pipeline(&["--output", "whole", "--set", "gat-student.lr=0.002"]));
     let started = |step: &str| said.lines().any(|line| line.starts_with("started ") && line.contains(step));
     assert!(started("gat-student") && started("fusion-student") && started("evaluate"), "{said}");
     assert!(!started("vgae-") && !started("gat-teacher") && !started("fusion-teacher"), "{said}");
-    // The results of both settings are kept; the report is on those of now, and on request on the others.
+    // The results of both settings remain; the report shows the current ones, and the others on request.
     let folder = only_folder(&workplace.path().join("whole"));
     let students = std::fs::read_dir(folder.join("tasks")).unwrap().map(|task| task.unwrap().file_name());
     let students: Vec<String> = students.filter_map(|name| name.into_string().ok()).collect();
@@ -162,7 +162,7 @@ fn a_pipeline_is_planned_killed_continued_and_skipped() {
     let earlier = folder.join("tasks").join(earlier[0]);
     workplace.success(&["report", earlier.to_str().unwrap()]);
 
-    // Other data: all of it.
+    // With other data everything runs again.
     let other = workplace.path().join("small");
     support::cli::copy_folder(support::cli::small_dataset(), &other);
     let log = std::fs::read_dir(other.join("train_01_attack_free")).unwrap().next().unwrap().unwrap().path();

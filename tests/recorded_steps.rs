@@ -1,6 +1,6 @@
-//! Steps on batches that are filled up, computed or replayed, give what steps on the batches themselves give.
+//! Steps on padded batches, computed or replayed, give the same results as steps on the unpadded batches.
 //!
-//! On a CPU a replay computes the step again on the recording's tensors; on a GPU, where there is one, it is a CUDA graph.
+//! On a CPU a replay computes the step again on the captured tensors; on a GPU it replays a CUDA graph.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -30,7 +30,7 @@ fn vgae(hidden: &[i64], latent: i64, heads: i64) -> Architecture {
         heads,
         embedding: 4,
         vocabulary_size: VOCABULARY,
-        // Dropout of a filled-up batch draws other masks: the generator gives as many numbers as there are rows.
+        // No dropout: a padded batch draws other masks, because the generator draws a number per row.
         dropout: 0.0,
         edge_scaling: None,
         input: Default::default(),
@@ -51,7 +51,7 @@ fn gat(hidden: i64, heads: i64) -> Architecture {
     })
 }
 
-/// The number of GPUs is looked for once, when a test first needs a generator: the library has to be there by then.
+/// The number of GPUs is determined once, when a test first needs a generator; the library must be loaded by then.
 fn turn() -> std::sync::MutexGuard<'static, ()> {
     let turn = alone();
     tch::set_num_threads(1);
@@ -59,7 +59,7 @@ fn turn() -> std::sync::MutexGuard<'static, ()> {
     turn
 }
 
-/// A student and its teacher.
+/// Students and their teachers.
 fn pairs() -> [[Architecture; 2]; 2] {
     [[vgae(&[16, 8], 4, 2), vgae(&[32, 12], 12, 4)], [gat(6, 2), gat(16, 4)]]
 }
@@ -73,7 +73,7 @@ fn training(student: &Architecture, taught_by: Option<&Architecture>, device: De
     Training::new(student, teacher, 1, device).unwrap()
 }
 
-/// The smallest class that all batches fit into.
+/// Smallest size class that all batches fit into.
 fn common_class(batches: &[Batch]) -> SizeClass {
     let classes: Vec<SizeClass> = batches.iter().map(SizeClass::of).collect();
     let most = |size: fn(&SizeClass) -> i64| classes.iter().map(size).max().unwrap();
@@ -85,7 +85,7 @@ fn common_class(batches: &[Batch]) -> SizeClass {
     }
 }
 
-/// What a step leaves: its losses, the gradients, the running statistics.
+/// Losses, gradients and running statistics of each step, and the number of captured size classes.
 fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeClass>) -> (Vec<Vec<Tensor>>, usize) {
     let device = training.trainable.values.device();
     let mut runner = StepRunner::new(&training.trainable, device, None).unwrap();
@@ -94,9 +94,9 @@ fn after_steps(training: &mut Training, batches: &[Batch], class: Option<SizeCla
     for (step, batch) in batches.iter().enumerate() {
         let filled_up = class.map(|class| batch.padded(class).unwrap().to_device(device).unwrap());
         let batch = &batch.to_device(device).unwrap();
-        training.objective.announce(std::slice::from_ref(batch)).unwrap();
+        training.objective.source_mut().announce(std::slice::from_ref(batch)).unwrap();
         training.objective.receive(batch).unwrap();
-        // Gradients of two steps are added up.
+        // Gradients of two steps are accumulated.
         let options = StepOptions { seed: 5 + step as i64, scale: 0.5, accumulates: step % 2 == 1 };
         let batch = StepBatch { batch, filled_up: filled_up.as_ref() };
         let trainable = &mut training.trainable;
@@ -155,12 +155,12 @@ fn steps_are_replayed_on_a_gpu() {
 }
 
 proptest! {
-    // Always the same cases: in one of thousands a gate of a ReLU hangs on rounding, and with it a gradient.
+    // Fixed cases: in one of thousands, rounding decides whether a ReLU passes a value, and changes a gradient.
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_added_changes_no_step(
-        // The nodes of a single small graph can all be alike: all gates hang on rounding then.
+        // In a single small graph all nodes may be alike; then rounding decides all ReLUs.
         graphs in prop::collection::vec(0_u64..40, 3..8),
         more in (0_i64..40, 0_i64..90, 0_i64..30, 0_i64..9),
     ) {
@@ -188,10 +188,10 @@ proptest! {
 fn a_batch_that_its_class_cannot_hold_is_refused() {
     let batch = &batches(&[&[0, 1]])[0];
     let class = batch.size_class();
-    // Nothing could be added to it: there is no node that added edges would belong to.
+    // The batch cannot be padded: there is no node for the added edges.
     let error = batch.padded(class).unwrap_err().to_string();
     assert!(error.contains("does not fit"), "{error}");
     let mut other = batch.padded(SizeClass::of(batch)).unwrap();
     let error = other.copy_from(batch).unwrap_err().to_string();
-    assert!(error.contains("was to be copied"), "{error}");
+    assert!(error.contains("cannot copy a tensor"), "{error}");
 }

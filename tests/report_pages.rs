@@ -1,5 +1,5 @@
-//! `kdgat report` on runs of every stage: which charts a page has, that they show something in a real browser, and what is
-//! said where there is nothing to show.
+//! `kdgat report` on runs of every stage: the charts of a page, that they are visible in a real browser, and the messages
+//! in place of missing charts.
 
 mod report_support;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use report_support::stage_support::Workplace;
 use report_support::{AUTOENCODER, CURRICULUM, EVALUATION, FUSION, NORMAL, RUNS, TEACHER, look, report, trained};
 
-/// Beginnings of the names of all charts of a page.
+/// Names of all charts of a page.
 fn charts(html: &str) -> Vec<String> {
     let names = html.split("<figure id=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
     names.collect()
@@ -45,7 +45,7 @@ fn a_run_of_each_stage_has_the_charts_of_its_stage() {
     for (run, own) in [(AUTOENCODER, &[][..]), (NORMAL, &[]), (CURRICULUM, &["difficulty-", "choice-"])] {
         let page = format!("{}.html", run.replace('/', "-"));
         let html = report(trained(), &[run], &page);
-        // One model alone has no trade-off.
+        // A single model has no trade-off chart.
         let html = html.replace("Not shown: size, latency and F1", "");
         expect(&html, &shared);
         expect(&html, own);
@@ -184,7 +184,7 @@ fn what_cannot_be_shown_is_said_with_the_way_to_get_it() {
     let html = report(&place, &["copied"], "none.html");
     assert!(html.contains("graphs are not scored with --curriculum none"), "the reason is another");
     fs::write(run.join("config.json"), config).unwrap();
-    // A name that is none of ours, in every place that it comes to.
+    // A malicious name, which appears in several places.
     let evil = place.path("<img src=x onerror=alert(1)>");
     fs::rename(&run, &evil).unwrap();
     let html = report(&place, &["<img src=x onerror=alert(1)>"], "evil.html");
@@ -270,16 +270,16 @@ fn runs_of_other_settings_are_lines_of_their_own() {
     let html = report(&place, &["runs"], "report.html");
     let title = html.split("lowest validation task loss").nth(1).unwrap().split('<').next().unwrap();
     assert!(title.contains("no KD, lr 0.003 ") && title.contains("no KD, lr 0.02 "), "{title}");
-    // The legend has room for what differs.
+    // The legend has room for the settings that differ.
     assert!(html.contains("lr 0.003 (mean of 2)") && !html.contains("student, n…"), "the settings are cut off");
     let lowest = |run: &str| place.metric(run, "val_task_loss").into_iter().fold(f64::INFINITY, f64::min);
     let mean = (lowest("runs/a") + lowest("runs/b")) / 2.0;
     let shown: f64 = title.split("lr 0.003 ").nth(1).unwrap().split(';').next().unwrap().trim().parse().unwrap();
     assert!((shown - mean).abs() < 1e-3 * mean, "{title}: the mean is {mean}");
-    // Losses of different kinds are not in one chart: there is no second line of the focal loss, so no chart of it.
+    // Different kinds of losses are not in one chart. Only one run has a focal loss, so there is no chart of it.
     assert_eq!(charts(&html).iter().filter(|chart| chart.starts_with("comparison-")).count(), 1);
 
-    // One that was stopped is no repetition of those that came to their end.
+    // A stopped run does not count as a repetition of finished ones.
     fs::create_dir(place.path("stopped")).unwrap();
     for file in ["metrics.csv", "config.json"] {
         fs::copy(place.path("runs/a").join(file), place.path("stopped").join(file)).unwrap();
@@ -290,7 +290,7 @@ fn runs_of_other_settings_are_lines_of_their_own() {
     let shown: f64 = title.split("student, no KD ").nth(1).unwrap().split(';').next().unwrap().trim().parse().unwrap();
     assert!((shown - mean).abs() < 1e-3 * mean, "{title}: the mean is {mean}");
 
-    // What is damaged is named, not left out.
+    // Damaged files are reported, not left out.
     fs::write(place.path("runs/b/config.json"), "{\"format\": \"kdgat").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
         .current_dir(place.path(""))

@@ -1,4 +1,4 @@
-//! Rich features of windows equal a slow, obvious implementation of the definitions in docs/data.md.
+//! Rich features of windows equal a slow, simple implementation of the definitions in docs/data.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ fn gap(one: &Frame, next: &Frame) -> f64 {
     (next.timestamp - one.timestamp).clamp(-1000.0, 1000.0)
 }
 
-/// Features of the node `id`, one after another as docs/data.md lists them.
+/// Features of the node `id`, in the order of docs/data.md.
 fn node(frames: &[Frame], id: u32) -> Vec<f64> {
     let window = &frames[..frames.len() - 1];
     let pairs: BTreeSet<(u32, u32)> = frames.windows(2).map(|pair| (pair[0].can_id, pair[1].can_id)).collect();
@@ -75,7 +75,7 @@ fn node(frames: &[Frame], id: u32) -> Vec<f64> {
     features
 }
 
-/// By (target, source), as IDs.
+/// Features of each edge, by (target ID, source ID).
 fn edges(frames: &[Frame]) -> BTreeMap<(u32, u32), Vec<f64>> {
     let pairs: Vec<(u32, u32)> = frames.windows(2).map(|pair| (pair[0].can_id, pair[1].can_id)).collect();
     let features = |(source, target): (u32, u32)| {
@@ -125,7 +125,7 @@ fn graphs_of(features: FeatureSet, frames: &[Frame], window: usize, stride: usiz
     columns
 }
 
-/// Few or many IDs, payloads of any length, of few or many values; time that stands still, steps back and jumps.
+/// Frames with few or many IDs, payloads of any length with few or many values, and times that stand still, step back and jump.
 fn arbitrary_frames(longest: usize) -> impl Strategy<Value = Vec<Frame>> {
     let id = prop_oneof![8 => 0u32..6, 4 => 0u32..2048, 1 => 0u32..(1 << 29)];
     let byte = prop_oneof![Just(0u8), Just(255u8), 0u8..4, any::<u8>()];
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// Many neighbours a node: triangles are counted along other ways than the obvious one.
+    /// Many neighbours per node: the program counts triangles differently from the simple way.
     #[test]
     fn dense_graphs_equal_the_reference(ids in prop::collection::vec(0u32..12, 120..300)) {
         let frame = |(position, &can_id): (usize, &u32)| {
@@ -184,7 +184,7 @@ fn a_single_frame_and_a_node_that_is_only_a_target_have_zeros_where_nothing_can_
     };
     let columns = graphs_of(FeatureSet::Rich, &[frame(0, 1), frame(1, 1), frame(2, 2), frame(3, 3)], 3, 1);
     let rows: Vec<&[f32]> = columns.node_features.chunks(RICH_NODE_FEATURES).collect();
-    // Mean of bytes; 1 frame of 2 different bytes, in the second half; a neighbour on each side, not joined.
+    // Mean of bytes; 1 frame with 2 different bytes, in the second half; one neighbour on each side, not connected to each other.
     let mut expected = [0.0; RICH_NODE_FEATURES];
     (expected[0], expected[24], expected[25]) = (1.0, 1.0, 1.0);
     (expected[33], expected[34]) = (1.0, 1.0);

@@ -1,4 +1,4 @@
-//! Models of rich features and of hashed IDs, from training to detection, as a user runs them.
+//! Models with rich features and with hashed IDs, from training to detection, as a user runs them.
 
 mod stage_support;
 
@@ -29,10 +29,10 @@ fn a_vgae_of_rich_features_and_hashed_ids_learns_teaches_and_detects() {
     let registered = place.json("teachers/tiny/vgae/config.json");
     assert_eq!(registered["architecture"]["input"]["node_scaling"]["mean"].as_array().unwrap().len(), 35);
 
-    // A student of the other set is refused, one of the same learns, with the other encoding of IDs.
+    // A student with the other feature set is refused; one with the same set trains, with the other ID encoding.
     let student = ["autoencoder", "--preset", "vgae,student", "--hidden", "8", "--latent", "4"];
     let refusal = place.refused(&all(&[&student, &QUICK]));
-    assert!(refusal.contains("reads rich features, the student window ones"), "{refusal}");
+    assert!(refusal.contains("reads rich features, the student window features"), "{refusal}");
     place.run(&all(&[&student, &QUICK, &RICH]));
     let run = "runs/tiny/vgae_student_autoencoder_kd/1";
     assert!(place.metric(run, "recon_kd").iter().all(|loss| loss.is_finite() && *loss > 0.0));
@@ -47,7 +47,7 @@ fn a_vgae_of_rich_features_and_hashed_ids_learns_teaches_and_detects() {
     }
 }
 
-/// A log through `detect` has the scores of the evaluation.
+/// Asserts that `detect` gives the scores of the evaluation.
 fn scores_agree(place: &Workplace, run: &str, kind: &str) {
     let predictions = format!("{kind}.csv");
     place.run(&["evaluate", run, "--resamples", "0", "--predictions", &predictions, "--features", "rich"]);
@@ -85,10 +85,10 @@ fn a_gat_of_rich_features_learns_by_a_curriculum_of_its_set() {
     let student = all(&[&["curriculum", "--preset", "gat,student", "--use-kd", "false"], &SMALL_GAT, &QUICK]);
     place.run(&all(&[&vgae, &SMALL_VGAE]));
     let refusal = place.refused(&all(&[&student, &RICH]));
-    assert!(refusal.contains("reads window features, the data is built with rich ones"), "{refusal}");
+    assert!(refusal.contains("reads window features, but the data has rich features"), "{refusal}");
     place.run(&all(&[&vgae, &SMALL_VGAE, &RICH]));
     place.run(&all(&[&student, &RICH, &HASH, &["--unknown-drop", "0.2"]]));
-    // Of another encoding, taught by one that hashes.
+    // A student with another encoding than its teacher, which hashes IDs.
     let teacher = ["normal", "--preset", "gat,teacher"];
     place.run(&all(&[&teacher, &SMALL_GAT, &QUICK, &RICH, &HASH]));
     place.run(&all(&[&["normal", "--preset", "gat,student"], &QUICK, &RICH, &["--offload-teacher"]]));
@@ -131,7 +131,7 @@ fn hashing_is_refused_where_it_is_not_asked_for_and_takes_what_it_says() {
     assert_eq!(parameters(hashed) - parameters(InputConfig::default()), (120 + 240 - 200) as f64);
 }
 
-/// The closed form knows how wide rich nodes are: in the batch, in the input, and in what is reconstructed.
+/// The static estimate uses the width of rich node features in the batch, the input and the reconstruction.
 #[test]
 fn the_static_estimate_knows_the_widths() {
     let config = |input| VgaeConfig {
@@ -165,7 +165,7 @@ fn the_static_estimate_knows_the_widths() {
     let hashed = || InputConfig { node_scaling: None, id_hash: Some(IdHash { probes: 3, buckets: 8 }) };
     for fused in [true, false] {
         let plain = bytes(InputConfig::default(), fused);
-        // 25 values more in the batch, in the input and its gradient, and four times in the decoder; 35 standardised.
+        // 25 more values in the batch, in the input and its gradient, and four times in the decoder; 35 standardised.
         assert!(bytes(rich(), fused) - plain > 4.0 * (25.0 * 7.0 + 35.0) * 0.99, "{fused}");
         let of_hash = bytes(hashed(), fused) - plain;
         assert!(if fused { of_hash.abs() < 1e-3 } else { of_hash > 4.0 * 2.0 * 3.0 * 4.0 }, "{fused}: {of_hash}");

@@ -1,4 +1,4 @@
-//! Stores of rich features: their statistics, what opening refuses, and the datasets of the shared material.
+//! Stores with rich features: their statistics, stores that are refused on opening, and real datasets.
 
 mod graph_support;
 
@@ -28,7 +28,7 @@ fn statistics(rows: &[Vec<f64>]) -> Vec<(f64, f64)> {
 
 fn assert_statistics(what: &str, found: impl Iterator<Item = (f64, f64)>, expected: &[(f64, f64)]) {
     for (feature, (found, expected)) in found.zip(expected).enumerate() {
-        // What never changes has deviation 1.
+        // A feature that never changes has deviation 1.
         let deviation = if expected.1 < 1e-12 { 1.0 } else { expected.1 };
         let close = |found: f64, expected: f64| (found - expected).abs() <= 1e-6 * expected.abs().max(1e-3);
         assert!(close(found.0, expected.0) && close(found.1, deviation), "{what} {feature}: {found:?}, {expected:?}");
@@ -55,7 +55,7 @@ fn the_scaling_is_that_of_benign_training_graphs() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("car");
     write_dataset(&root, 3000);
-    // A copy of a training log among the tests: its graphs train nothing, and do not decide the scaling.
+    // A test log is a copy of a training log: its graphs leave training and do not count for the scaling.
     fs::copy(root.join("train_01_attack_free/drive-2.csv"), root.join("test_01_known/copy.csv")).unwrap();
     let dataset = Dataset::open(&root).unwrap();
     let store = open_or_build(&dataset, &rich(), &folder.path().join("stores"), &()).unwrap();
@@ -63,7 +63,7 @@ fn the_scaling_is_that_of_benign_training_graphs() {
     assert_eq!(store.features(), FeatureSet::Rich);
     assert_scaling_of_benign_training_graphs(&store);
     store.verify().unwrap();
-    // The two sets are two stores, of the same graphs.
+    // The two feature sets give two stores with the same graphs.
     let plain = BuildOptions { features: FeatureSet::Window, ..rich() };
     let plain = open_or_build(&dataset, &plain, &folder.path().join("stores"), &()).unwrap();
     assert_ne!(plain.path(), store.path());
@@ -95,7 +95,7 @@ fn a_changed_scaling_is_damage() {
     Store::open(store.path()).unwrap();
 }
 
-/// Both datasets with both sets.
+/// Both datasets with both feature sets.
 #[test]
 fn real_datasets_build_with_both_sets() {
     for name in ["hcrl_sa", "set_04"] {

@@ -1,5 +1,5 @@
-//! What runs leave for other programs: JSON lines and TensorBoard events beside the CSV files, and exported models that
-//! PyTorch alone can read.
+//! Output for other programs: JSON lines and TensorBoard events beside the CSV files, and exported models that
+//! PyTorch can read without kdgat.
 
 #[path = "graph_support/mod.rs"]
 mod graph_support;
@@ -30,7 +30,7 @@ const SMALL: [&str; 12] = [
 ];
 const RUN: &str = "runs/tiny/gat_teacher_normal/1";
 
-/// The rows of a CSV file, and of its mirror.
+/// Rows of a CSV file and of its JSON lines.
 fn rows(place: &Workplace, name: &str) -> (Vec<Vec<String>>, Vec<Value>) {
     let mut reader = csv::Reader::from_path(place.path(RUN).join(format!("{name}.csv"))).unwrap();
     let rows = reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
@@ -81,10 +81,10 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     assert_eq!((&config["format"], &config["model"]), (&"kdgat model".into(), &"gat".into()));
     assert_eq!(config["architecture"]["vocabulary_size"], config["vocabulary"].as_array().unwrap().len() + 1);
     assert!(said.contains("examples: 200 test graphs\n"), "{said}");
-    // What was exported is a model that this program reads, too.
+    // kdgat can read the exported model, too.
     place.run(&["evaluate", "exported/model.safetensors", "--resamples", "0", "--output", "again"]);
 
-    // The environment of benches/peer has it.
+    // The environment of benches/peer has PyTorch.
     let Some(python) = python_with("torch", "peer", "scripts/test --all installs it") else { return };
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_student.py");
     let output = Command::new(python)
@@ -99,8 +99,8 @@ fn an_exported_classifier_answers_the_same_in_pytorch() {
     assert!(difference < 1e-5, "{}", said.lines().last().unwrap());
 }
 
-/// Reads `model.onnx` and the examples of a folder, once as they are and once without the last graph, so that the numbers of
-/// nodes, edges and graphs are others; prints the largest difference.
+/// Runs `model.onnx` on the examples of a folder, once as they are and once without the last graph, with other numbers of
+/// nodes, edges and graphs; prints the largest difference.
 const COMPARE_ONNX: &str = r#"
 import sys, onnx, onnxruntime, numpy as np
 from safetensors.numpy import load_file
@@ -164,9 +164,9 @@ fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
     let nodes = tensors.tensor("id").unwrap().shape()[0];
     assert_eq!(tensors.tensor("continuous").unwrap().shape(), [nodes, 10]);
     let said = place.run(&["export", run, "--examples", "999999"]);
-    assert!(said.contains("all that the dataset has (999999 were asked for)"), "{said}");
+    assert!(said.contains("all that the dataset has (999999 were requested)"), "{said}");
     let refusal = place.refused(&["export", run, "--onnx", "--output", "onnx"]);
-    assert!(refusal.contains("only classifiers (gat) can be written as ONNX"), "{refusal}");
+    assert!(refusal.contains("only classifiers (gat) can be exported as ONNX"), "{refusal}");
     assert!(!place.path("onnx").exists(), "something was written before the refusal");
     let refusal =
         place.refused(&["export", run, "--examples", "3", "--window", "50", "--stride", "50", "--output", "other"]);
@@ -176,7 +176,7 @@ fn an_exported_autoencoder_has_its_examples_and_says_what_reads_it() {
     assert!(refusal.contains("absent"), "{refusal}");
 }
 
-/// Weights with the examples of other weights would mislead every reader.
+/// Weights beside the examples of other weights would mislead every reader.
 #[test]
 fn an_export_is_not_mixed_with_another() {
     let place = Workplace::new();
@@ -185,23 +185,23 @@ fn an_export_is_not_mixed_with_another() {
     place.run(&["export", RUN, "--output", "exported", "--onnx"]);
     let before = fs::read(place.path("exported/model.safetensors")).unwrap();
     let refusal = place.refused(&["export", &RUN.replace("/1", "/2"), "--output", "exported"]);
-    assert!(refusal.contains("exported/config.json: is that of other weights"), "{refusal}");
+    assert!(refusal.contains("exported/config.json: belongs to other weights"), "{refusal}");
     assert_eq!(fs::read(place.path("exported/model.safetensors")).unwrap(), before);
-    // The same weights once more, and what belongs to them stays.
+    // The same weights are exported again, and their optional files stay.
     place.run(&["export", RUN, "--output", "exported"]);
     assert!(place.path("exported/model.onnx").exists());
-    // The same weights beside another list of known IDs answer otherwise.
+    // The same weights with another list of known IDs give other results.
     place.run(&[&SMALL[..], &["--foreign-ids", "false", "--run-dir", "alone"]].concat());
     let refusal = place.refused(&["export", "alone", "--output", "exported"]);
-    assert!(refusal.contains("is that of the same weights with another list of known IDs"), "{refusal}");
-    // A run's own configuration is no export's.
+    assert!(refusal.contains("belongs to the same weights with another list of known IDs"), "{refusal}");
+    // The `config.json` of a run is not that of an export.
     let config = fs::read(place.path(RUN).join("config.json")).unwrap();
     let refusal = place.refused(&["export", RUN, "--output", RUN]);
-    assert!(refusal.contains("is no export's, and would be written over"), "{refusal}");
+    assert!(refusal.contains("does not belong to an export and would be overwritten"), "{refusal}");
     assert_eq!(fs::read(place.path(RUN).join("config.json")).unwrap(), config);
 }
 
-/// `tiny` with another test log before the others: windows where it matters that the frame after a window is none of it.
+/// `tiny` with another test log before the others, whose windows show that the frame after a window does not belong to it.
 fn with_edge_windows(place: &Workplace, known: [u32; 2], foreign: u32) -> PathBuf {
     let data = place.path("edges");
     for entry in fs::read_dir(stage_support::dataset()).unwrap().map(Result::unwrap) {
@@ -213,7 +213,7 @@ fn with_edge_windows(place: &Workplace, known: [u32; 2], foreign: u32) -> PathBu
             }
         }
     }
-    // Only the frame after the window; its first frame; a run at its end; nothing else; its first frame, again.
+    // Foreign frames, window by window: only the frame after it; its first frame; its last ten; all of them; its first frame.
     let is_foreign = |position: usize| position == 100 || (290..=400).contains(&position);
     let frame = |position: usize| Frame {
         timestamp: position as f64 * 0.001,
@@ -227,7 +227,7 @@ fn with_edge_windows(place: &Workplace, known: [u32; 2], foreign: u32) -> PathBu
     data
 }
 
-/// Reads the logits of the examples and, with `model.onnx`, those of onnxruntime.
+/// Prints the logits of the examples and, with `model.onnx`, those of onnxruntime.
 const ONNX_LOGITS: &str = r#"
 import sys, onnxruntime
 from safetensors.numpy import load_file
@@ -237,7 +237,7 @@ found = session.run(["logits"], {value.name: examples[value.name] for value in s
 for row in found: print(row[1])
 "#;
 
-/// The list of known IDs counts the frames of the window, not the one that its last edge leads to.
+/// The list of known IDs counts the frames of the window, without the frame that its last edge leads to.
 #[test]
 fn an_id_of_the_next_window_is_none_of_this_one() {
     let onnx = python_with("onnxruntime, onnx, safetensors", "onnx", "scripts/test --all installs it");
@@ -291,7 +291,7 @@ fn an_id_of_the_next_window_is_none_of_this_one() {
     }
 }
 
-/// A Python that has `modules`: the system's, or that of the environment `name` which clones share.
+/// Python with `modules`: the system's, or that of the environment `name`, which clones share.
 fn python_with(modules: &str, name: &str, remedy: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));

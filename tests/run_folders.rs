@@ -1,4 +1,4 @@
-//! What a run's folder goes through: taken ones, refused continuations, closed outputs, states that must not be kept.
+//! Run folders: existing folders, refused resumes, closed outputs, and states that must not be saved.
 
 mod support;
 
@@ -14,12 +14,12 @@ fn student<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["autoencoder"], SMALL_STUDENT, more].concat()
 }
 
-/// When the run's state was written last.
+/// Time of the last write of the run's state.
 fn last_written(run: &Path) -> Option<SystemTime> {
     std::fs::metadata(run.join("last/state.safetensors")).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// Waits until the run's state is not that of `before` any more, and asks it to stop.
+/// Waits until the run's state is newer than `before`, and asks the run to stop.
 fn interrupt(child: &Child, run: &Path, before: Option<SystemTime>) {
     let start = Instant::now();
     while last_written(run) == before {
@@ -38,7 +38,7 @@ fn a_new_run_is_not_written_over_another() {
     let said = workplace.refused(&arguments);
     assert!(said.contains("there is a run already") && said.contains("--resume"), "{said}");
     assert!(contents_without_lock(&workplace.path().join("run")) == before, "the refused run has changed the other");
-    // Somebody's folder of other files.
+    // A folder with other files.
     let precious = workplace.path().join("precious");
     std::fs::create_dir(&precious).unwrap();
     std::fs::write(precious.join("metrics.csv"), "mine").unwrap();
@@ -47,7 +47,7 @@ fn a_new_run_is_not_written_over_another() {
     assert_eq!(std::fs::read_to_string(precious.join("metrics.csv")).unwrap(), "mine");
 }
 
-/// The files of a run's folder, without those of folders in it.
+/// Bytes of the files in a run's folder and in its `last` folder.
 fn contents_without_lock(run: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let last = run.join("last");
     let mut files = if last.exists() { contents(&last) } else { Default::default() };
@@ -67,7 +67,7 @@ fn a_refused_continuation_names_what_changed_and_touches_nothing() {
     let said = workplace.refused(&student(&["--max-epochs", "2", "--lr", "0.01", "--run-dir", "run", "--resume"]));
     assert!(said.contains("lr (it was 0.002, now 0.01)"), "{said}");
     assert!(contents_without_lock(&run) == before, "a refused continuation has changed the run");
-    // Another order of the graphs gives other losses, too.
+    // Another order of the graphs would give other losses, too.
     let said =
         workplace.refused(&student(&["--max-epochs", "2", "--shuffle-block", "8", "--run-dir", "run", "--resume"]));
     assert!(said.contains("shuffle_block (it was 0, now 8)"), "{said}");
@@ -113,7 +113,7 @@ fn a_stop_in_the_middle_of_an_accumulation_loses_no_gradients() {
     assert_eq!(loss_columns(&workplace.path().join("whole")), loss_columns(&run), "after {stops} stops");
 }
 
-/// `best` and `last` of a run's summary, without what differs from one time to the next.
+/// `best` and `last` of a run's summary, without values that vary between repetitions.
 fn best_and_last(run: &Path) -> [serde_json::Value; 2] {
     let summary = std::fs::read(run.join("summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
@@ -129,8 +129,8 @@ fn best_and_last(run: &Path) -> [serde_json::Value; 2] {
 #[test]
 fn the_best_epoch_is_told_by_whoever_goes_on_behind_it() {
     let workplace = Workplace::new();
-    // At this rate losses jump about, and fall no more long before the run is stopped early. At ten times the rate most
-    // seeds end in a loss that is no number.
+    // At this learning rate losses fluctuate and stop falling long before early stopping. At ten times the rate, most
+    // seeds end with a NaN loss.
     let teacher = |more: &[&str]| {
         let common =
             ["--max-epochs", "500", "--patience", "25", "--lr", "0.3", "--schedule", "constant", "--threads", "1"];
@@ -185,7 +185,7 @@ fn a_run_in_parts_of_batches_goes_on_in_the_same_parts() {
 #[test]
 fn patience_is_the_number_of_epochs_without_a_better_one() {
     let workplace = Workplace::with_teacher();
-    // Steps so large that the loss soon rises.
+    // Such large steps that the loss soon rises.
     let arguments = ["--max-epochs", "60", "--patience", "3", "--lr", "0.3", "--run-dir", "run"];
     workplace.success(&student(&arguments));
     let losses: Vec<f64> = {
@@ -204,7 +204,7 @@ fn without_validation_graphs_nothing_is_trained() {
     for stage in [&["autoencoder"][..], &["normal", "--preset", "gat,student", "--use-kd", "false"]] {
         let arguments = [stage, &["--validation-fraction", "0.001", "--use-kd", "false", "--run-dir", "none"]].concat();
         let said = workplace.refused(&arguments);
-        assert!(said.contains("no graph for validation") && said.contains("--validation-fraction"), "{said}");
+        assert!(said.contains("no validation graph") && said.contains("--validation-fraction"), "{said}");
     }
     assert!(!workplace.path().join("none").exists());
 }
@@ -255,7 +255,7 @@ fn targets_that_were_computed_ahead_are_read_into_memory() {
     let workplace = Workplace::with_teacher();
     workplace.success(&[&["teachers", "cache"], SMALL_STUDENT].concat());
     let said = workplace.success(&student(&["--max-epochs", "2", "--run-dir", "run"]));
-    assert!(said.contains("kept in memory") && said.contains("graphs read from"), "{said}");
+    assert!(said.contains("cached in memory") && said.contains("graphs read from"), "{said}");
     let summary = std::fs::read(workplace.path().join("run/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
     assert_eq!(summary["teacher"]["total"]["cache_miss_rows"], 0, "the teacher has run all the same");
@@ -274,12 +274,12 @@ fn where_a_teacher_could_not_be_registered_none_is_trained() {
     assert!(!said.contains("epoch "), "it was trained before that was noticed:\n{said}");
 }
 
-/// A folder with a summary is finished in every respect, a teacher in its place among them.
+/// A folder with a summary is completely finished, including the registration of its teacher.
 #[test]
 fn a_teacher_that_could_not_be_registered_leaves_its_run_unfinished() {
     let workplace = Workplace::new();
     let (run, place) = (workplace.path().join("run"), workplace.path().join("teachers/small/vgae"));
-    // No folder can be put where a link leads nowhere.
+    // No folder can be created at a dangling link.
     std::fs::create_dir_all(place.parent().unwrap()).unwrap();
     std::os::unix::fs::symlink("nowhere", &place).unwrap();
     let arguments = [&["autoencoder"], SMALL_TEACHER, &["--max-epochs", "1", "--run-dir", "run"]].concat();
@@ -291,7 +291,7 @@ fn a_teacher_that_could_not_be_registered_leaves_its_run_unfinished() {
     assert!(place.join("weights.safetensors").exists() && run.join("summary.json").exists());
 }
 
-/// The state counts the rows of the logs: it is written when they are on the disk.
+/// The state counts the rows of the logs, so it is written only after these are on disk.
 #[test]
 fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
     for log in ["metrics.csv", "steps.csv"] {
@@ -302,7 +302,7 @@ fn a_log_that_does_not_get_to_the_disk_leaves_the_state_as_it_was() {
         interrupt(&child, &run, None);
         assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
         let state = std::fs::read(run.join("last/state.safetensors")).unwrap();
-        // A device takes rows and cannot be synced.
+        // A device accepts rows but cannot be synced.
         std::fs::remove_file(run.join(log)).unwrap();
         std::os::unix::fs::symlink("/dev/null", run.join(log)).unwrap();
         let output = workplace.run(&arguments);

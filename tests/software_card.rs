@@ -1,5 +1,5 @@
-//! Whole runs on a card made of software: losses of the CPU, peaks and leftovers of memory, the order of work, and errors in
-//! any call. The tests of a GPU run on that card, too.
+//! Whole runs on a GPU simulated in software: the losses of the CPU, memory peaks and leaks, the order of work, and errors in
+//! any call. The GPU tests run on it, too.
 
 mod software_card_support;
 mod stage_support;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use software_card_support::Card;
 use stage_support::Workplace;
 
-/// A teacher and its student.
+/// Stage with the settings of its teacher and its student.
 struct Stage {
     name: &'static str,
     teacher: &'static [&'static str],
@@ -35,11 +35,11 @@ const NORMAL: Stage = Stage {
     student: &["--preset", "gat,student", "--hidden", "4"],
 };
 
-/// The same operations on both devices, in small steps.
+/// Settings with the same operations on both devices, in small steps.
 const COMMON: &[&str] = &["--attention", "composed", "--batch-size", "64", "--optimize-batch-size", "false"];
 const TWO_EPOCHS: &[&str] = &["--max-epochs", "2"];
 
-/// Both teachers, trained on the CPU, and the losses of their students there.
+/// Both teachers trained on the CPU, and the losses of their students there.
 struct Trained {
     workplace: Workplace,
     autoencoder: Vec<f64>,
@@ -76,7 +76,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs the program on the CPU, beside a card: it draws random numbers as it does on a GPU.
+/// Runs the program on the CPU while a card is present, so that it draws random numbers as on a GPU.
 fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
     let mut command = workplace.command(arguments);
     Card::new().apply(&mut command);
@@ -84,7 +84,7 @@ fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
     assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", said(&output));
 }
 
-/// Runs the program on a card; its output and what the card counted.
+/// Runs the program on a card; returns its output and the card's counts.
 fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output, Value) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let report = workplace.path(&format!("report-{}.json", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -96,7 +96,7 @@ fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output, Va
     (output, serde_json::from_slice(&counted).unwrap())
 }
 
-/// The same, which has to go well and to leave nothing behind. Returns what the program said, too.
+/// Runs the program on a card, asserts success and no leaks; returns its output text and the card's counts.
 fn success_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (String, Value) {
     let (output, counted) = run_on(card, workplace, arguments);
     let said = said(&output);
@@ -132,7 +132,7 @@ fn software_card_trains_teachers_as_the_cpu_does() {
         let expected = losses(workplace, &format!("{}-teacher", stage.name));
         for (name, card) in [("at-once", Card::new()), ("late", Card::new().late(1)), ("later", Card::new().late(2))] {
             let run = format!("{}-{name}", stage.name);
-            // Of a size that no student asks for.
+            // With a size that no student requests.
             let other = ["--size", "other", "--run-dir", &run];
             let arguments = [&[stage.name], stage.teacher, COMMON, TWO_EPOCHS, &other].concat();
             let (_, counted) = success_on(&card, workplace, &arguments);
@@ -181,7 +181,7 @@ fn column(workplace: &Workplace, file: &str, name: &str) -> Vec<f64> {
     reader.records().map(|row| row.unwrap()[position].parse().unwrap()).collect()
 }
 
-/// A teacher whose weights are more than a step of its student takes.
+/// The teacher's weights are larger than a step of its student.
 #[test]
 fn software_card_peaks_are_ordered() {
     let workplace = Workplace::new();
@@ -190,7 +190,7 @@ fn software_card_peaks_are_ordered() {
     on_cpu(&workplace, &[&teacher[..], &little, &["64", "--run-dir", "teacher"]].concat());
     let peak = |residency: &str| {
         let student = ["normal", "--preset", "gat,student", "--hidden", "32", "--use-teacher-cache", "false"];
-        // A resident teacher makes no visits.
+        // A resident teacher has no visits.
         let burst = if residency == "resident" { &[][..] } else { &["--teacher-burst", "1"] };
         let run = ["--teacher-residency", residency, "--run-dir", residency];
         success_on(&Card::new(), &workplace, &[&student[..], &little, &["8"], burst, &run].concat());
@@ -201,7 +201,7 @@ fn software_card_peaks_are_ordered() {
     assert!(layer < forward && forward < resident, "layer {layer}, forward {forward}, resident {resident}");
 }
 
-/// A run that ends with an error of the card in its second epoch, and is resumed on a sound one.
+/// A run fails with an error of the card in its second epoch and is resumed on a working card.
 #[test]
 fn software_card_runs_are_resumed() {
     let trained = Trained::get();
@@ -235,7 +235,7 @@ fn software_card_keeps_to_a_third_of_the_memory() {
         success_on(&Card::new(), workplace, &[&student(stage, &free)[..], &offload].concat());
         let needed = workplace.json(&format!("{free}/summary.json"))["peak_memory_bytes"].as_u64().unwrap();
         let limit = (needed / 3).to_string();
-        // The size that is found for the limit, and the same on the CPU.
+        // The batch size found for the limit, and a CPU run with the same size.
         let found = name("limited");
         let common = ["--attention", "composed", "--batch-size", "64", "--gpu-memory-limit", &limit];
         let sized = [&[stage.name], stage.student, &common, &offload, &["--run-dir", &found]].concat();
@@ -253,7 +253,7 @@ fn software_card_keeps_to_a_third_of_the_memory() {
     }
 }
 
-/// Memory that runs out in spite of the plan: fewer graphs at a time, which is the same step where there is no batch norm.
+/// Memory runs out despite the plan: the step uses fewer graphs at a time, with the same result if there is no batch norm.
 #[test]
 fn software_card_recovers_where_memory_runs_out() {
     let workplace = &Trained::get().workplace;
@@ -272,7 +272,7 @@ fn software_card_recovers_where_memory_runs_out() {
     }
 }
 
-/// Without what orders copies and forwards, an access is found that nothing orders.
+/// Without a rule that orders copies and forward passes, the card reports an unordered access.
 #[test]
 fn software_card_needs_every_wait() {
     let workplace = &Trained::get().workplace;
@@ -294,8 +294,8 @@ fn software_card_needs_every_wait() {
     }
 }
 
-/// The tests of a GPU, on the card. Results have to show what a rule that is left out does, so that faults are not looked for
-/// there; in the other tests they are.
+/// Runs the GPU tests on the card. In tests that leave out a rule, the results must show its effect, so the card does not check
+/// the order there; in the others it does.
 #[test]
 fn software_card_passes_the_tests_of_a_gpu() {
     let race = "distill_cuda::races_are_lost_only_when_a_rule_is_left_out";
@@ -331,9 +331,9 @@ fn software_card_refuses_cuda_graphs() {
     assert!(said.contains("the software card cannot record CUDA graphs"), "{said}");
 }
 
-/// Errors injected into calls of every kind: the same losses, or an error that names the cause.
+/// Errors injected into calls of every kind give the same losses, or an error that names the cause.
 ///
-/// `SOFTWARE_CARD_ERRORS` sets their number.
+/// `SOFTWARE_CARD_ERRORS` sets the number of errors.
 #[test]
 fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
     let errors = std::env::var("SOFTWARE_CARD_ERRORS").map_or(200, |text| text.parse::<u64>().unwrap());
@@ -348,7 +348,7 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
     let sound: Vec<&str> = sound.iter().map(String::as_str).collect();
     let (_, counted) = success_on(&Card::new(), workplace, &sound);
     let expected = losses(workplace, "sound");
-    // As many of each kind as it has calls, up to an equal share; what is left over goes to allocations.
+    // Each kind gets an equal share, limited by its number of calls; the rest goes to allocations.
     let calls: Vec<(&String, u64)> =
         counted["calls"].as_object().unwrap().iter().map(|(kind, calls)| (kind, calls.as_u64().unwrap())).collect();
     let share = errors / calls.len() as u64;
@@ -356,7 +356,7 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
     let mut failures = Vec::new();
     for (kind, calls) in &calls {
         let count = if *kind == "allocate" { errors - others } else { share.min(*calls) };
-        // Spread over the run, its first and its last calls among them.
+        // Spread over the run, including its first and last calls.
         let call = |index: u64| 1 + index * (calls - 1) / (count - 1).max(1);
         failures.extend((0..count).map(|index| format!("{kind}:{}", call(index))));
     }
@@ -380,8 +380,8 @@ fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
                     assert!(same_losses(&losses(workplace, &run), &expected), "{}", about());
                     survived.fetch_add(1, Ordering::Relaxed);
                 }
-                // 2 is for input, of which there is nothing wrong; 101 would be a panic. One inside tch, where a number is let
-                // go of while an error waits to be read, is caught and told as the error.
+                // Code 2 would mean wrong input, but the input is valid; 101 would be a panic. A panic inside tch, where a scalar is
+                // dropped while an error is pending, is caught and reported as that error.
                 Some(1) => assert!(said.contains("error: ") && says_cause(failure, &said), "{}", about()),
                 code => panic!("exit code {code:?}: {}", about()),
             }

@@ -1,4 +1,4 @@
-//! `kdgat normal` and `kdgat curriculum` as a user runs them.
+//! `kdgat normal` and `kdgat curriculum`, as a user runs them.
 
 mod stage_support;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stage_support::Workplace;
 
 const QUICK: [&str; 4] = ["--max-epochs", "2", "--lr", "0.003"];
-/// Widths that train in a moment.
+/// Widths small enough to train quickly.
 const SMALL_VGAE: [&str; 4] = ["--hidden", "16,8", "--latent", "8"];
 
 fn with<'a>(first: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
@@ -56,7 +56,7 @@ fn a_student_learns_from_the_registered_teacher_by_each_loss() {
     let (kd, hint) = (place.metric(run, "kd_loss"), place.metric(run, "hint_kd"));
     let (task, total) = (place.metric(run, "task_loss"), place.metric(run, "train_loss"));
     assert!((0.7 * kd[0] + 0.3 * task[0] - total[0]).abs() < 1e-5 && hint[1] < hint[0], "{kd:?} {hint:?} {total:?}");
-    // Between two classes, decoupling changes nothing; logits as they are do.
+    // With two classes `dkd` equals `kl`; `mse` on the logits differs.
     assert!((seen[0] - seen[1]).abs() < 1e-5 && (seen[0] - seen[2]).abs() > 1e-3, "{seen:?}");
 }
 
@@ -99,7 +99,7 @@ fn the_curriculum_chooses_as_it_says() {
     place.run(&with(&student, &["--curriculum", "none", "--run-dir", "all"]));
     let normals = place.metric("all", "curriculum_normals");
     assert!(normals.iter().all(|&count| count == normals[0]) && normals[0] > 100.0, "{normals:?}");
-    // The scores are kept once, by the digests of data and model.
+    // The scores are cached once, by the digests of data and model.
     let kept: Vec<_> = std::fs::read_dir(place.path("stores/difficulty")).unwrap().collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
 }
@@ -110,11 +110,11 @@ fn scores_are_the_same_twice_and_a_run_can_name_its_model() {
     small_vgae_teacher(&place, &[]);
     let first = place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]);
     assert_eq!(first, place.run(&["curriculum", "--score-only", "--difficulty-chunk", "64"]));
-    // `| head -2`: whoever reads the table may go away.
+    // The reader of the table may exit early, as with `| head -2`.
     let mut child = place.command(&["curriculum", "--score-only"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
-    // By its folder, or its file.
+    // The model is named by its folder or its file.
     for model in ["runs/tiny/vgae_teacher_autoencoder/1", "runs/tiny/vgae_teacher_autoencoder/1/best.safetensors"] {
         let named = ["curriculum", "--score-only", "--difficulty-chunk", "64", "--difficulty-model", model];
         place.run(&with(&named, &["--scores", "s.csv"]));
@@ -160,7 +160,7 @@ fn an_interrupted_curriculum_goes_on_with_its_scores_until_new_ones_are_due() {
     let place = Workplace::new();
     small_vgae_teacher(&place, &[]);
     let curriculum = ["curriculum", "--preset", "gat,student", "--use-kd", "false", "--max-epochs", "20"];
-    // Few enough normals that it matters which.
+    // Few enough normal graphs that the choice matters.
     let ratios = ["--curriculum-start-ratio", "0.5", "--curriculum-end-ratio", "1.5"];
     let curriculum = with(&with(&curriculum, &ratios), &["--difficulty-cache-update", "5"]);
     place.run(&with(&curriculum, &["--run-dir", "whole"]));
@@ -176,7 +176,7 @@ fn an_interrupted_curriculum_goes_on_with_its_scores_until_new_ones_are_due() {
     let signal = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(signal.success());
     assert_eq!(child.wait().unwrap().code(), Some(1), "an interrupted run is not done");
-    // Another VGAE takes the teacher's place: only the next scoring, after epochs 5, 10 or 15, sees it.
+    // Another VGAE replaces the teacher; only the next scoring, after epoch 5, 10 or 15, uses it.
     let next_scoring = (epochs() - 1) / 5 * 5 + 5;
     assert!(next_scoring < 20, "the run was too fast to be interrupted");
     small_vgae_teacher(&place, &["--seed", "7"]);

@@ -1,4 +1,4 @@
-//! Sweep files: every shipped one expands, what cannot be meant is said with its place, digests are stable.
+//! Sweep files: every shipped one expands, errors name their place, digests are stable.
 
 mod support;
 
@@ -64,7 +64,7 @@ fn what_trials_share_is_one_task() {
     assert_eq!(plan.trials.len(), 6 * 3);
     assert_eq!(count(&plan, TaskKind::Store), 6);
     assert_eq!(count(&plan, TaskKind::Targets), 6 * 3 * 2, "each teacher has its own targets");
-    // Whatever a task needs comes before it.
+    // The inputs of a task come before it.
     for (at, task) in plan.tasks.iter().enumerate() {
         assert!(task.needs.iter().all(|need| plan.tasks[..at].iter().any(|other| other.id == *need)), "{}", task.label);
     }
@@ -99,8 +99,8 @@ fn digests_change_with_what_matters_and_with_nothing_else() {
     let first = ids(&[]);
     assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 4);
     assert_eq!(first, ids(&[]));
-    // Pinned: a sweep that was begun earlier goes on while the preset's values and the fields are the same. Either
-    // change makes other trials, and another digest here.
+    // Pinned: an earlier sweep can be resumed as long as the preset's values and the fields are the same. A change of either
+    // gives other trials, and another digest here.
     assert_eq!(first[0], "e57a779916b5");
     assert_eq!(first, ids(&["threads=3"]), "where a trial runs is no part of it");
     assert!(ids(&["kd_alpha=0.5"]).iter().all(|id| !first.contains(id)));
@@ -129,13 +129,13 @@ fn mistakes_are_said_with_their_place() {
     let said = wrong(&SMALL.replace("val_loss", "val_los"));
     assert!(said.contains("step `student` has no metric `val_los`; the nearest is `val_loss`"), "{said}");
     let said = wrong(&SMALL.replace("field = \"lr\"", "field = \"lr\"\nname = \"metric\""));
-    assert!(said.contains("an axis is called `metric`, as a column of sweep.csv"), "{said}");
+    assert!(said.contains("axis `metric` has the name of a column of sweep.csv"), "{said}");
     let said = wrong(&SMALL.replace("[[axis]]", "[step.set]\nrun_dir = \"here\"\n[[axis]]"));
     assert!(said.contains("step `student` sets `run_dir`, which the sweep sets itself"), "{said}");
     let said = plan_of(SMALL, &["lrr=1"]).unwrap_err();
     assert!(said.contains("--set lrr=1") && said.contains("`lr`"), "{said}");
     let said = plan_of(SMALL, &["lr=fast"]).unwrap_err();
-    assert!(said.contains("lr=fast") && said.contains("no value of lr"), "{said}");
+    assert!(said.contains("lr=fast") && said.contains("not a valid value for lr"), "{said}");
 
     for (section, name) in [
         ("[resources]\nthreads = 0", "[resources] threads = 0"),
@@ -152,11 +152,11 @@ fn mistakes_are_said_with_their_place() {
     let workplace = Workplace::new();
     assert!(workplace.refused(&["sweep", "student-size"]).contains("student-sizes"));
     assert!(workplace.refused(&["sweep", "status", "nowhere"]).contains("no sweep has been started"));
-    // A dataset that is not there is missed before the first task, and leaves no folder.
+    // A missing dataset is reported before the first task, and no folder is left.
     let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--set", "data=no/such/car"]);
     assert!(said.contains("no/such/car"), "{said}");
     assert!(!workplace.path().join("sweeps").exists());
-    // So are a teacher that no step trains and a GPU.
+    // So are a missing teacher that no step trains, and a missing GPU.
     let said = workplace.refused(&["sweep", "offload-policies"]);
     assert!(said.contains("no teacher small/vgae in teachers") && said.contains("vgae,teacher --data"), "{said}");
     let said = workplace.refused(&["sweep", "curriculum-ablation"]);
@@ -164,7 +164,7 @@ fn mistakes_are_said_with_their_place() {
     let no_gpu = ["sweep", "kd-alpha-temperature", "--set", "device=cuda:99"];
     assert!(workplace.refused(&no_gpu).contains("step `teacher` with device = \"cuda:99\": "));
     assert!(!workplace.path().join("sweeps").exists());
-    // A combination's error says its reason once.
+    // The error of a combination has its reason once.
     let said = workplace.refused(&["sweep", "kd-alpha-temperature", "--dry-run", "--set", "student.kd_alpha=3"]);
     assert_eq!(said.matches("out of range").count(), 1, "{said}");
 }
@@ -204,12 +204,12 @@ fn no_shipped_sweep_selects_on_the_test_folders() {
         let plan = shipped(name, &[]);
         assert_eq!(plan.caveat(), None, "{name}");
     }
-    // Of one trial nothing is selected; of several the best is.
+    // A single trial is not a selection; the best of several is.
     assert!(shipped("pipeline", &["lr=0.001,0.002"]).caveat().unwrap().contains("selected on the test folders"));
     let workplace = Workplace::new();
     let text = find(Path::new("student-sizes")).unwrap().text.replace("validation_roc_auc", "test_01_known_attack/f1");
     std::fs::write(workplace.path().join("tested.toml"), text).unwrap();
     let said = workplace.success(&["sweep", "tested.toml", "--dry-run"]);
-    assert!(said.contains("the best will be selected on the test folders, so better than"), "{said}");
+    assert!(said.contains("the best trial will be selected on the test folders, so an optimistic estimate"), "{said}");
     assert!(said.contains("`metric = \"validation_roc_auc\"` selects on validation data"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `kdgat sweep --executor ray` against a real Ray on this machine.
+//! `kdgat sweep --executor ray` with a real Ray on this machine.
 
 mod support;
 mod sweep_support;
@@ -13,14 +13,14 @@ use sweep_support::JobsServer;
 
 const START_SECONDS: u64 = 120;
 
-/// A Ray that ends with the test.
+/// A Ray cluster that is stopped at the end of the test.
 struct Ray {
     head: Child,
     address: String,
     _folder: tempfile::TempDir,
 }
 
-/// The program that `scripts/test --all` installs, or the one on the path.
+/// The `ray` program that `scripts/test --all` installs, or the one on the path.
 fn program() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
@@ -35,7 +35,7 @@ fn free_port() -> u16 {
 }
 
 impl Ray {
-    /// `None`, with the reason printed, where there is none.
+    /// Starts Ray; without it, prints the reason and returns `None`.
     fn start() -> Option<Self> {
         let Some(program) = program() else {
             println!("skipped: tests of Ray (it is not installed; scripts/test --all installs it)");
@@ -79,7 +79,7 @@ impl Ray {
 
 impl Drop for Ray {
     fn drop(&mut self) {
-        // It ends all that it has started; what does not end is in its group.
+        // Ray stops its own processes; those that remain are in its process group.
         let _ = Command::new("kill").args(["-TERM", &self.head.id().to_string()]).status();
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(20) && matches!(self.head.try_wait(), Ok(None)) {
@@ -122,7 +122,7 @@ fn ray_gives_the_metrics_of_this_machine() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 8);
     workplace.success(&["sweep", "small.toml", "--output", "local"]);
-    // The submitting process is killed, the jobs go on; another one looks after them.
+    // The submitting process is killed; the jobs continue, and another process monitors them.
     let mut first = on_ray(&workplace, &ray);
     let start = Instant::now();
     let begun = || metrics(&workplace, "ray").iter().any(|row| row[1] == "running");
@@ -136,13 +136,13 @@ fn ray_gives_the_metrics_of_this_machine() {
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(metrics(&workplace, "ray"), metrics(&workplace, "local"), "{}", said(&output));
 
-    // What a job has said stands in the folder of its task, to the end.
+    // The folder of a task has the complete output of its job.
     for task in std::fs::read_dir(workplace.path().join("ray/tasks")).unwrap().map(|entry| entry.unwrap().path()) {
         let log = std::fs::read_to_string(task.join("ray-1.log")).unwrap();
         assert!(log.contains("done     "), "{}: {log}", task.display());
     }
 
-    // Parts of a store are jobs as well.
+    // Parts of a store are jobs, too.
     let arguments = ["data", "build", "--executor", "ray", "--parts", "3", "--stores-dir", "parts"];
     let output = workplace.command(&arguments).env("RAY_ADDRESS", &ray.address).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
@@ -150,8 +150,8 @@ fn ray_gives_the_metrics_of_this_machine() {
     assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
 }
 
-/// Against a server that answers as Ray does: the log of a running job can be followed in the sweep's folder, and a job
-/// that is killed for memory is submitted again with more.
+/// With a fake Ray server: the log of a running job can be followed in the sweep's folder, and a job
+/// killed for memory is submitted again with more memory.
 #[test]
 fn logs_are_copied_while_jobs_run_and_memory_grows() {
     let workplace = Workplace::with_teacher();
@@ -199,7 +199,7 @@ fn a_dry_run_prints_the_requests_and_a_missing_cluster_is_told() {
     let said_dry = workplace.success(&["sweep", "small.toml", "--executor", "ray", "--dry-run"]);
     assert_eq!(said_dry.matches("entrypoint_num_cpus").count(), 14, "{said_dry}");
     assert!(said_dry.contains("\"entrypoint_memory\": 734003200"), "{said_dry}");
-    assert!(said_dry.contains("; jobs on Ray, one a task\n") && !said_dry.contains("at once"), "{said_dry}");
+    assert!(said_dry.contains("; jobs on Ray, one per task\n") && !said_dry.contains("at once"), "{said_dry}");
     assert!(said_dry.contains("\n  12 student: 1 CPUs, 0.0 GPUs, 700 MiB each\n"), "{said_dry}");
     let nowhere = format!("http://127.0.0.1:{}", free_port());
     let mut command = workplace.command(&["sweep", "small.toml", "--executor", "ray"]);

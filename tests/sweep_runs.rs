@@ -1,4 +1,4 @@
-//! `kdgat sweep` on this machine: killed and continued, by many processes at once, within its memory, with shared work
+//! `kdgat sweep` on this machine: killed and resumed, by several processes at once, within its memory, with shared work
 //! done once.
 
 mod support;
@@ -15,7 +15,7 @@ use support::cli::{SMALL_TEACHER, Workplace, said};
 const TWELVE: &str = "seeds = [1, 2]\n[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.3, 0.5, 0.7]\n\
                       [[axis]]\nfield = \"lr\"\nvalues = [0.002, 0.004]\n";
 
-/// A sweep of small students with these lines in its file.
+/// Writes the file of a sweep of small students, with these additional lines.
 fn write_file(workplace: &Workplace, epochs: u64, lines: &str) {
     let text = format!(
         "metric = \"val_task_loss\"\n{lines}\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
@@ -45,7 +45,7 @@ fn metrics(workplace: &Workplace, folder: &str) -> Vec<[String; 3]> {
     table(workplace, folder).into_iter().map(row).collect()
 }
 
-/// The folders of a step's tasks.
+/// Folders of a step's tasks.
 fn tasks(workplace: &Workplace, folder: &str, step: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(workplace.path().join(folder).join("tasks")).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -57,7 +57,7 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Processes whose parent is one of these.
+/// Child processes of `parents`.
 fn children(parents: &[u32]) -> Vec<u32> {
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -89,7 +89,7 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
     for attempt in 0u64.. {
         assert!(attempt < 100, "the sweep does not end");
         let mut child = spawn(&workplace, &sweep(&["--output", "killed"]));
-        // In shares of what it takes whole, so that a busy machine changes nothing.
+        // Delays are shares of the uninterrupted time, so that they suit a busy machine too.
         let delay = whole_time.mul_f64(0.02 + 0.03 * attempt as f64 + 0.01 * (attempt * 71 % 130) as f64 / 130.0);
         let start = Instant::now();
         let mut status = None;
@@ -102,7 +102,7 @@ fn killed_and_continued_it_has_the_metrics_of_one_that_was_not() {
             assert!(status.success(), "attempt {attempt}: {}", said(&output));
             break;
         }
-        // Sometimes with what it runs, sometimes not: those go on alone then.
+        // Sometimes together with its child processes; otherwise these continue alone.
         let tasks = children(&[child.id()]);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -158,7 +158,7 @@ fn the_teacher_sees_the_dataset_once_in_a_whole_sweep() {
         assert!(teacher["total"]["cache_hit_rows"].as_u64().unwrap() > 0);
         assert_eq!(teacher["total"]["cache_miss_rows"], 0);
     }
-    // One pass: every graph that training and validation have, each of them once.
+    // One pass: every training and validation graph once.
     let log = std::fs::read_to_string(students[0].join("log.txt")).unwrap();
     let line = log.lines().find(|line| line.contains("training and")).unwrap();
     let words: Vec<&str> = line.split(' ').collect();
@@ -236,7 +236,7 @@ fn what_was_killed_is_not_shown_as_running() {
     let trainings = children(&[child.id()]);
     kill("-KILL", child.id());
     child.wait().unwrap();
-    // The training goes on without its sweep.
+    // The training continues without its sweep.
     workplace.success(&["sweep", "status", "killed"]);
     assert_eq!(states(), ["running", "waiting"]);
     trainings.iter().for_each(|&process| kill("-KILL", process));
@@ -280,18 +280,18 @@ fn what_fails_is_told_and_what_needs_it_is_not_begun() {
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = table(&workplace, "failed");
-    // The registered teacher is damaged: wrong input, which is not tried again.
+    // The registered teacher is damaged: wrong input, which is not retried.
     assert!(rows.iter().all(|row| row["state"] == "blocked" && row["reason"].contains("digest")), "{rows:?}");
     let targets = tasks(&workplace, "failed", "targets");
     assert!(std::fs::read_to_string(targets[0].join("state.json")).unwrap().contains("\"attempts\": 1,"));
     assert!(tasks(&workplace, "failed", "student").is_empty());
 
-    // With a whole teacher it goes on, when it is told to; until then it says what failed, why, and how to go on.
+    // With the teacher restored, the sweep resumes on request; until then it prints what failed, why, and how to resume.
     std::fs::write(&registered, whole).unwrap();
     let output = workplace.run(&sweep(&["--output", "failed"]));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     for words in
-        ["failed: targets teacher vgae: exit status: 2: error: ", "digest", "with --retry-failed the same command"]
+        ["failed: targets teacher vgae: exit status: 2: error: ", "digest", "with the same command and --retry-failed"]
     {
         assert!(said(&output).contains(words), "no `{words}` in\n{}", said(&output));
     }
@@ -307,10 +307,13 @@ fn out_of_memory_is_tried_again_down_the_ladder() {
     let output = workplace.run(&sweep(&[&["--output", "small"], &set[..]].concat()));
     let rows = table(&workplace, "small");
     assert_eq!(rows[0]["state"], "failed", "{}", said(&output));
-    assert!(rows[0]["reason"].contains("nothing is left to change"), "{rows:?}");
+    assert!(rows[0]["reason"].contains("no memory setting left to change"), "{rows:?}");
     assert!(rows[0]["memory_rung"].parse::<u32>().unwrap() >= 3, "{rows:?}");
-    for words in ["out of memory; next with teacher_cache=disk", "next with gradient_checkpointing=true", "batch_size="]
-    {
+    for words in [
+        "out of memory; next attempt with teacher_cache=disk",
+        "next attempt with gradient_checkpointing=true",
+        "batch_size=",
+    ] {
         assert!(said(&output).contains(words), "nothing was said of {words}:\n{}", said(&output));
     }
 }
@@ -355,8 +358,8 @@ fn a_chain_trains_its_own_teacher_once_and_leaves_the_registry_alone() {
     assert!(!workplace.path().join("teachers").exists(), "the sweep registered its teacher for everyone");
     assert_eq!(std::fs::read_dir(workplace.path().join("stores/targets")).unwrap().count(), 1);
 
-    // Where the best was selected is said beside it, on the console and in every report.
-    const CAVEAT: &str = "selected on the test folders, so better than it will be on new data";
+    // The console and every report say where the best trial was selected.
+    const CAVEAT: &str = "selected on the test folders, so an optimistic estimate for new data";
     let best = said_best.lines().find(|line| line.starts_with("best: roc_auc ")).unwrap();
     assert!(best.contains(&format!(" ({CAVEAT}) with kd_alpha=")), "{best}");
     let report = |folder: &str| {
@@ -368,19 +371,19 @@ fn a_chain_trains_its_own_teacher_once_and_leaves_the_registry_alone() {
         assert!(text.contains(&format!("roc_auc is {CAVEAT}.")), "{text}");
         assert!(!text.contains("test roc_auc"), "{text}");
     }
-    // Without a metric the same trials are compared on validation data, and the test results stand beside.
+    // Without a metric the same trials are compared on validation data, and the test results are shown beside.
     let text = text.replace("metric = \"roc_auc\"\ndirection = \"maximize\"\n", "");
     std::fs::write(workplace.path().join("small.toml"), text).unwrap();
     let said_best = workplace.success(&sweep(&["--output", "chain"]));
     assert!(said_best.contains("best: validation_roc_auc 0.") && !said_best.contains(CAVEAT), "{said_best}");
     assert!(table(&workplace, "chain").iter().all(|row| row["attempts"] == "1"), "trained again for another metric");
     for text in report("chain") {
-        assert!(text.contains("Selected by validation_roc_auc; the test folders had no part in that."), "{text}");
+        assert!(text.contains("Selected by validation_roc_auc; the test folders were not used."), "{text}");
         assert!(text.contains("test f1") && text.contains("test roc_auc") && !text.contains(CAVEAT), "{text}");
     }
 }
 
-/// Trial and metric of the only row.
+/// Trial and metric of the only row, which one attempt must have completed.
 fn only_row(workplace: &Workplace, folder: &str) -> [String; 2] {
     let rows = table(workplace, folder);
     assert_eq!(rows.len(), 1);
@@ -400,7 +403,7 @@ fn first_log(data: &Path) -> PathBuf {
     paths(&folder.unwrap()).remove(0)
 }
 
-/// A line of a log with the frame's data from back to front.
+/// Line of a log with the frame's data reversed.
 fn with_other_data(line: &str) -> String {
     let mut columns: Vec<String> = line.split(',').map(str::to_owned).collect();
     if columns[2].bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -433,7 +436,7 @@ fn results_belong_to_the_content_of_the_data() {
     let first = run();
     assert_eq!(run(), first, "nothing has changed");
 
-    // A time is no content, and neither is a copy of the same log.
+    // A new modification time or a copy of the same log does not change the content.
     let log = first_log(&data);
     let old = std::fs::read_to_string(&log).unwrap();
     std::fs::remove_file(&log).unwrap();
@@ -467,7 +470,7 @@ fn results_belong_to_the_registered_teacher() {
     assert!(second[0] != first[0] && second[1] != first[1], "{first:?} {second:?}");
     assert_eq!(tasks(&workplace, "taught", "targets").len(), 2);
     assert_eq!(tasks(&workplace, "taught", "store").len(), 1, "no teacher is in a store");
-    // As a file that a step names, too.
+    // The same for a file that a step names.
     let named = |folder: &str| {
         let path = format!("student.teacher_path={folder}/small/vgae/weights.safetensors");
         workplace.success(&sweep(&["--output", "named", "--set", &path]));

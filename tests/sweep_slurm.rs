@@ -1,4 +1,4 @@
-//! `kdgat sweep --executor slurm` against a real Slurm of one node, started by a script of the repository.
+//! `kdgat sweep --executor slurm` with a real one-node Slurm, started by a script of the repository.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use support::cli::{Workplace, contents, only_store, said};
 
-/// A Slurm that ends with the test.
+/// A Slurm cluster that is stopped at the end of the test.
 struct Slurm {
     folder: tempfile::TempDir,
 }
@@ -19,7 +19,7 @@ fn script() -> PathBuf {
 }
 
 impl Slurm {
-    /// `None`, with the reason printed, where there is none.
+    /// Starts Slurm; without it, prints the reason and returns `None`.
     fn start() -> Option<Self> {
         let there = |program: &str| {
             let found = Command::new("sh").args(["-c", &format!("PATH=$PATH:/usr/sbin command -v {program}")]).output();
@@ -52,14 +52,14 @@ impl Slurm {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Jobs in this state that belong to a step.
+    /// Jobs of a step in this state.
     fn jobs(&self, step: &str, state: &str) -> Vec<String> {
         let listed = self.call("squeue", &["--noheader", "--array", "--format=%i %T %j"]);
         let fits = |line: &&str| line.split(' ').nth(1) == Some(state) && line.ends_with(step);
         listed.lines().filter(fits).map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     }
 
-    /// Takes a drained node back. A controller that has just been started does not know it yet.
+    /// Resumes a drained node. A controller that has just started does not know the node yet.
     fn resume(&self, node: &str) {
         let start = Instant::now();
         loop {
@@ -126,7 +126,7 @@ fn columns<const N: usize>(workplace: &Workplace, folder: &str, names: [&str; N]
     reader.records().map(|row| row.map(|row| columns.map(|at| row[at].to_owned())).unwrap()).collect()
 }
 
-/// Changes words of the sweep file.
+/// Replaces text in the sweep file.
 fn change_file(workplace: &Workplace, from: &str, to: &str) {
     let path = workplace.path().join("small.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -134,7 +134,7 @@ fn change_file(workplace: &Workplace, from: &str, to: &str) {
     std::fs::write(path, text.replace(from, to)).unwrap();
 }
 
-/// The processes of a student that is being trained: the job's, and the training that it has started.
+/// Processes of a student in training: the job's, and the training that it has started.
 struct Working {
     job: Pid,
     training: Pid,
@@ -165,14 +165,14 @@ impl Working {
         Some(Self { job: Pid::from_raw(job as i32)?, training: Pid::from_raw(training)? })
     }
 
-    /// As the system does when the job's memory is used up: all of it goes, and nobody can note anything.
+    /// Kills everything at once, as the system does when the job's memory is used up, so that no process can record anything.
     fn kill(&self) {
         kill_process(self.job, Signal::STOP).unwrap();
         kill_process(self.training, Signal::KILL).unwrap();
         kill_process(self.job, Signal::KILL).unwrap();
     }
 
-    /// Whether the training has been asked to save, although it stands still.
+    /// True if the training has received the request to save, although it is stopped.
     fn is_told(&self) -> bool {
         const TERM: u64 = 1 << (15 - 1);
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.training.as_raw_nonzero())).unwrap();
@@ -191,22 +191,22 @@ fn slurm_gives_the_metrics_of_this_machine_through_faults() {
     write_file(&workplace, 30, TWELVE);
     workplace.success(&["sweep", "small.toml", "--output", "local"]);
 
-    // The submitting process is killed, the jobs go on; another one looks after them.
+    // The submitting process is killed; the jobs continue, and another process monitors them.
     let mut first = on_slurm(&workplace, &slurm, "slurm");
     slurm.wait_for_running("student");
     first.kill().unwrap();
     first.wait().unwrap();
     let second = on_slurm(&workplace, &slurm, "slurm");
-    // What Slurm sends before a time limit: the task saves, the job is put into the queue again.
-    // A job that has just ended cannot be told any more; then another one is.
-    // Of one that just begins `scancel` waits for long, in which all others may end.
+    // The signal that Slurm sends before a time limit: the task saves, and the job is requeued.
+    // A job that has just ended cannot be signalled; then another one is.
+    // For a job that is just starting, `scancel` waits so long that all others may end.
     let tell = |job: &str| {
         let mut command = Command::new("timeout");
         command.args(["2", "scancel", "--batch", "--signal=USR1", job]).env("SLURM_CONF", slurm.conf());
         command.status().unwrap().success()
     };
     while !tell(&slurm.wait_for_running("student")) {}
-    // A node is drained: what runs goes on, nothing new begins until it is back.
+    // The node is drained: running jobs continue, and none starts until it is resumed.
     let node = slurm.call("sinfo", &["--noheader", "--format=%n"]).trim().to_owned();
     slurm.call("scontrol", &["update", &format!("nodename={node}"), "state=drain", "reason=test"]);
     let restarted = Command::new(script()).arg("restart").arg(slurm.folder.path()).status().unwrap();
@@ -235,7 +235,7 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let text = std::fs::read_to_string(workplace.path().join("cancelled/sweep.csv")).unwrap();
-    assert!(text.contains("was cancelled from outside"), "{text}");
+    assert!(text.contains("was cancelled by another user or program"), "{text}");
     workplace.success(&["sweep", "cancel", "cancelled"]);
     let output = child.wait_with_output().unwrap();
     assert!(said(&output).contains("cancelled; run the same command again to continue"), "{}", said(&output));
@@ -246,7 +246,7 @@ fn a_job_cancelled_from_outside_is_told_and_a_cancelled_sweep_leaves_no_job() {
     }
 }
 
-/// Parts of a store are jobs like the tasks of a sweep, looked after by another process when the first one is killed.
+/// Parts of a store are jobs like the tasks of a sweep; if the submitting process is killed, another one monitors them.
 #[test]
 fn slurm_builds_the_parts_of_a_store() {
     let Some(slurm) = Slurm::start() else { return };
@@ -267,7 +267,7 @@ fn slurm_builds_the_parts_of_a_store() {
     assert!(contents(&merged) == contents(&single), "other bytes: {}", said(&output));
 }
 
-/// Slurm itself sends the signal before the limit. It looks at limits twice a minute, so the training is held meanwhile.
+/// Slurm itself sends the signal before the limit. It checks limits twice a minute, so the training is stopped meanwhile.
 #[test]
 fn a_job_at_its_time_limit_saves_and_goes_on() {
     let Some(slurm) = Slurm::start() else { return };
@@ -288,7 +288,7 @@ fn a_job_at_its_time_limit_saves_and_goes_on() {
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(metrics(&workplace, "limited"), metrics(&workplace, "local"), "{}", said(&output));
     assert_eq!(columns(&workplace, "limited", ["attempts", "memory_rung"]), [["2", "0"]], "{}", said(&output));
-    // The same job, put into the queue again, and not another one.
+    // The same job is requeued; no new one is submitted.
     assert_eq!(said(&output).matches("tasks of student").count(), 1, "{}", said(&output));
 }
 
@@ -341,14 +341,14 @@ fn a_dry_run_prints_the_scripts() {
     ] {
         assert!(said.contains(words), "no `{words}` in\n{said}");
     }
-    assert!(said.contains("; 3 job arrays on Slurm, an element a task\n") && !said.contains("at once"), "{said}");
+    assert!(said.contains("; 3 job arrays on Slurm, one element per task\n") && !said.contains("at once"), "{said}");
     assert!(said.contains("\n  array of 12 student: 1 cores, 805 MiB, 00:10:00 each\n"), "{said}");
     let refused = workplace.refused(&["sweep", "small.toml", "--executor", "slurm", "--dry-run", "--jobs", "2"]);
     assert!(refused.contains("--jobs divides this machine"), "{refused}");
     assert_eq!(said.matches("#!/usr/bin/env bash").count(), 3, "one script each for store, targets and students");
     let place = |step: &str| said.find(&format!("--job-name=kdgat-small-{step}")).unwrap();
     assert!(place("store") < place("targets") && place("targets") < place("student"));
-    // The shell takes them as they are.
+    // The shell parses the scripts.
     for script in said.split("#!/usr/bin/env bash").skip(1) {
         let mut shell = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
         std::io::Write::write_all(&mut shell.stdin.take().unwrap(), script.as_bytes()).unwrap();
@@ -356,14 +356,14 @@ fn a_dry_run_prints_the_scripts() {
     }
 }
 
-/// Whenever the signal comes, the task's own exit code decides: one that has saved is put into the queue again.
+/// Whenever the signal arrives, the task's own exit code decides: a task that has saved is requeued.
 #[test]
 fn a_signal_never_costs_the_exit_code() {
     let workplace = Workplace::with_teacher();
     write_file(&workplace, 3, TWELVE);
     let said = workplace.success(&["sweep", "small.toml", "--executor", "slurm", "--dry-run"]);
     let script = said.split("#!/usr/bin/env bash").nth(1).unwrap();
-    // In the place of the program one that saves as soon as it is told to, and in that of Slurm one that notes it.
+    // Fakes: a program that saves as soon as it is signalled, and a Slurm that records the call.
     let (mut lines, mut replaced) = (String::from("scontrol() { echo requeued; }\n"), 0);
     for line in script.lines() {
         let is_task = line.contains(" sweep work ");

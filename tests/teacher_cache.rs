@@ -1,4 +1,4 @@
-//! `kdgat teachers cache`, and that a student's files hold nothing of its teacher.
+//! `kdgat teachers cache`; and a student's files contain nothing of its teacher.
 
 mod support;
 
@@ -15,7 +15,7 @@ fn cache<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["teachers", "cache"], SMALL_STUDENT, more].concat()
 }
 
-/// The only file of targets in a workplace.
+/// The only target cache file in a workplace.
 fn targets_file(workplace: &Workplace) -> PathBuf {
     let folder = workplace.path().join("stores/targets");
     let mut files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -23,7 +23,7 @@ fn targets_file(workplace: &Workplace) -> PathBuf {
     file.unwrap_or_else(|| panic!("no file of targets in {}", folder.display()))
 }
 
-/// The sum of a column of `steps.csv`.
+/// Sum of a column of `steps.csv`.
 fn column_sum(run: &Path, name: &str) -> f64 {
     let mut reader = csv::Reader::from_path(run.join("steps.csv")).unwrap();
     let rows = reader.deserialize::<BTreeMap<String, String>>();
@@ -52,14 +52,14 @@ fn targets_are_computed_ahead_once_and_training_reads_them() {
     assert_eq!(column_sum(&run, "copy_ms"), 0.0, "the weights were brought to the device for nothing");
 }
 
-/// Ctrl-C ends in order: what was computed is kept, and the same command goes on from there.
+/// Ctrl-C ends the computation cleanly: computed targets stay cached, and the same command resumes.
 #[test]
 fn an_interrupted_computation_goes_on() {
     let workplace = Workplace::with_teacher();
     let one_at_a_time = ["--batch-size", "1", "--optimize-batch-size", "false"];
     let mut command = workplace.command(&cache(&one_at_a_time));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The file is made before the first target is computed.
+    // The file is created before the first target is computed.
     let folder = workplace.path().join("stores/targets");
     while !folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended already");
@@ -90,7 +90,7 @@ fn what_is_missing_or_damaged_is_computed_again() {
     workplace.success(&cache(&[]));
     let path = targets_file(&workplace);
     let mut bytes = std::fs::read(&path).unwrap();
-    // The last byte that was written lies in the last record.
+    // The last byte that is not zero is in the last written record.
     let last = bytes.iter().rposition(|&byte| byte != 0).unwrap();
     bytes[last] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
@@ -136,7 +136,7 @@ fn a_students_files_hold_no_bytes_of_its_teacher() {
         let mut compared = 0;
         for (name, tensor) in teacher.iter() {
             let tensor = tensor.flatten(0, -1);
-            // What a student may have by chance: a bias of zeros, counts.
+            // Tensors that may be equal by chance: a zero bias, counts.
             let Ok(values) = Vec::<f32>::try_from(&tensor) else { continue };
             if values.len() < 8 || values.iter().all(|value| *value == values[0]) {
                 continue;

@@ -1,5 +1,5 @@
-//! The host allocator: exact counts, limits, reuse, phases and injected failures. Its state is global, so that
-//! the tests take turns.
+//! The host allocator: exact counts, limits, reuse, phases and injected failures. Its state is global, so
+//! the tests run one at a time.
 
 mod distill_support;
 
@@ -14,7 +14,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 const MIB: u64 = 1 << 20;
 
-/// One test at a time, from a known state.
+/// Runs one test at a time, from a known state.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ fn a_limit_fails_an_allocation_and_nothing_else() {
     assert!(!allocator::is_out_of_memory(&TchError::Torch("shape mismatch".into())));
     drop(held);
     let _held = bytes(12 * MIB).unwrap();
-    // What is kept makes room: there is no block of this size among it.
+    // Cached memory is freed to make room, because no cached block has this size.
     let _small = bytes(5 * MIB).unwrap();
     assert!(allocator::stats().peak_reserved <= limit);
     assert_eq!(allocator::stats().limit, limit);
@@ -85,10 +85,10 @@ fn an_operation_that_fails_returns_its_memory() {
     allocator::set_limit(Some(before.in_use + 4 * MIB));
     let error = held.f_add(&held).unwrap_err();
     assert!(allocator::is_out_of_memory(&error), "{error}");
-    // tch panics here, for all that it is a fallible method.
+    // tch panics here, although the method is fallible.
     let error = recover(|| held.f_add_scalar(1)).unwrap_err();
     assert!(allocator::is_out_of_memory(&error), "{error}");
-    // The error of that operation is not taken for the next one's.
+    // The error of that operation is not attributed to the next one.
     assert!(held.f_narrow(0, 0, 10).is_ok());
     assert_eq!(allocator::stats().current, before.current);
 }
@@ -117,7 +117,7 @@ fn what_is_kept_is_bounded() {
     drop([20, 12, 25, 9].map(|size| bytes(size * MIB).unwrap()));
     assert!(allocator::stats().kept <= 30 * MIB);
     allocator::set_limits(Limits { limit_bytes: None, keep_bytes: None });
-    // Sizes that never fit each other: no more is kept than the largest moment needed, and a quarter, or 128 MiB.
+    // Sizes that never match: the allocator caches at most the largest need plus a quarter, or 128 MiB.
     for size in 10..60 {
         drop(bytes(size * 3 * MIB).unwrap());
     }
@@ -210,7 +210,7 @@ fn failures_are_injected_where_asked_for() {
     assert!((200..300).contains(&failed), "{failed} of 1000 failed instead of 250");
 }
 
-/// Wherever an allocation of a training step fails, the step ends with that error, and everything is freed.
+/// If any allocation of a training step fails, the step ends with that error, and everything is freed.
 #[test]
 fn every_allocation_of_a_step_can_fail() {
     let _turn = turn();
@@ -239,7 +239,7 @@ fn every_allocation_of_a_step_can_fail() {
     assert!(failures >= 5, "only {failures} allocations were seen");
 }
 
-/// A teacher whose weights a file has, from the reading of the file to its first answer.
+/// Covers a teacher with weights from a file, from reading the file to its first targets.
 #[test]
 fn a_teachers_weights_lie_once_in_host_memory_while_they_are_packed() {
     let _turn = turn();
@@ -262,7 +262,7 @@ fn a_teachers_weights_lie_once_in_host_memory_while_they_are_packed() {
         teacher.submit(vec![batch(&[1])]);
         teacher.targets().unwrap();
         teacher.finish().unwrap();
-        // The largest of them is a twelfth.
+        // The largest tensor is a twelfth of the weights.
         println!("{name}: {bytes} bytes, at most {read} while reading and {packed} until packed");
         assert!(bytes > 2 * MIB && packed >= bytes, "{name}: {packed} for {bytes}");
         assert!(read < bytes + bytes / 8, "{name}: {read} while {bytes} were read");
@@ -270,7 +270,7 @@ fn a_teachers_weights_lie_once_in_host_memory_while_they_are_packed() {
     }
 }
 
-/// An archive as `torch.save` writes it.
+/// Writes an archive in the form of `torch.save`.
 fn write_as_pytorch(weights: &Weights, path: &std::path::Path) {
     use std::io::Write;
     let text = |text: &str| [b"X".as_slice(), &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();

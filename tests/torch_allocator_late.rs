@@ -1,4 +1,4 @@
-//! Installing the allocator after tensors were made. (A process of its own: it is installed once.)
+//! Installing the allocator after tensors were created. Separate test binary, because it is installed once per process.
 
 use kdgat::torch::allocator::{self, Phase};
 use tch::{Device, Kind, Tensor};

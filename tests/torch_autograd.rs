@@ -1,4 +1,4 @@
-//! Custom autograd functions: gradients, errors and panics in the backward, and when their state is dropped.
+//! Custom autograd functions: gradients, errors and panics in the backward pass, and when their state is dropped.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
 type Backward = fn(&[Tensor], &[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, TchError>;
 
-/// `x²` and `3x`, with a backward of choice and a state whose drop can be seen.
+/// `x²` and `3x`, with a configurable backward pass and a state whose drop can be observed.
 struct Example {
     backward: Backward,
     save_output: bool,
@@ -245,7 +245,7 @@ fn checkpointing_gives_the_same_gradients() {
     outputs[0].sum(Kind::Float).backward();
     assert_eq!([x.grad(), weight.grad()], expected);
 
-    // Input without a gradient: the parameters still receive theirs.
+    // If the input needs no gradient, the parameters still receive theirs.
     clear_grad(&weight).unwrap();
     let handle = weight.shallow_clone();
     let outputs = checkpoint(move |inputs| Ok(vec![body(&inputs[0], &handle)]), &[&x.detach()], &[&weight]).unwrap();
@@ -266,8 +266,8 @@ fn an_error_in_a_recomputation_arrives() {
     assert!(error.contains("checkpoint: no memory left for it"), "{error}");
 }
 
-/// Weights of a seed are those of earlier versions, which drew them from the generator of the process. No other test of this
-/// file draws from that one.
+/// The weights of a seed equal those of earlier versions, which used the process's generator. No other test of this
+/// file uses that generator.
 #[test]
 fn a_generator_of_its_own_gives_the_numbers_of_the_default_one() {
     for seed in [0, 7, u64::MAX - 5] {

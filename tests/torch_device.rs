@@ -1,5 +1,5 @@
 //! Streams, events, page-locked memory and device statistics: complete on the CPU, clear errors without a GPU, and
-//! the real thing where there is one.
+//! the real functions on a GPU.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 const GPU: Device = Device::Cuda(0);
 
-/// Whether the tests of a GPU can run; if not, says so.
+/// True if GPU tests can run; otherwise prints why not.
 fn gpu(test: &str) -> bool {
     load_cuda();
     let available = cuda_device_count();
@@ -159,7 +159,7 @@ fn copies_overlap_and_events_keep_their_order() {
     let mut copied = Event::new(GPU, true).unwrap();
     {
         let _guard = StreamGuard::enter(&side).unwrap();
-        // Delays the copy: whoever does not wait for the event reads zeros.
+        // Delays the copy: reading without waiting for the event gives zeros.
         cuda_sleep(200_000_000).unwrap();
         copy(&mut device, &host, true).unwrap();
         copied.record(&side).unwrap();

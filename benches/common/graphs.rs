@@ -1,4 +1,4 @@
-//! Batches to measure with: of a file of graphs that other programs read too, or of simulated traffic.
+//! Batches for the benches: from a file of graphs that other programs read too, or from simulated traffic.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use kdgat::graph::{AssembleOptions, Batch, BuildOptions, Split, Store, assemble,
 
 use super::Error;
 
-/// Rows of the vocabulary of a file of graphs, as the program that kdgat is compared with takes them.
+/// Vocabulary size of a file of graphs; equals that of the Python program.
 const FILE_VOCABULARY: i64 = 40;
 
-/// Graphs that the step is measured with, as [`write_graphs`] makes them.
+/// Graphs that [`write_graphs`] writes.
 const STEP_GRAPHS: usize = 6000;
-/// One in so many of them has an attack.
+/// One in this many graphs has an attack.
 const ATTACK_EVERY: usize = 14;
 
-/// Writes the graphs that kdgat and the Python program are measured with: drives of the simulated car, every 14th graph one with
-/// an attack. The same file each time.
+/// Writes the graphs that kdgat and the Python program are measured with: drives of the simulated car, where every 14th graph has
+/// an attack. The file is the same each time.
 pub fn write_graphs(path: &Path) -> Result<(), Error> {
     let (store, _folder) = simulated(&SimulationOptions { attack_free_drives: 12, ..SimulationOptions::default() })?;
     let training = |attack| {
@@ -50,7 +50,7 @@ pub fn write_graphs(path: &Path) -> Result<(), Error> {
     Ok(edge_list::write(&store, &graphs, path)?)
 }
 
-/// A store of simulated traffic, and the folder that holds it.
+/// Builds a store of simulated traffic; returns it with its folder.
 fn simulated(options: &SimulationOptions) -> Result<(Store, tempfile::TempDir), Error> {
     let folder = tempfile::tempdir()?;
     let root = folder.path().join("sim");
@@ -59,16 +59,16 @@ fn simulated(options: &SimulationOptions) -> Result<(Store, tempfile::TempDir), 
     Ok((store, folder))
 }
 
-/// Where graphs come from.
+/// Source of the graphs.
 pub enum Graphs {
     /// A safetensors file with `x`, `edge_index`, pointers and `y`.
     File(Box<EdgeListFile>),
-    /// A store of simulated traffic, in a folder that goes away with it.
+    /// A store of simulated traffic, with its temporary folder.
     Simulated(Box<Store>, tempfile::TempDir),
 }
 
 impl Graphs {
-    /// The graphs of a file, or simulated ones.
+    /// Opens the graphs of a file, or simulates traffic.
     pub fn open(file: Option<&Path>) -> Result<Self, Error> {
         if let Some(path) = file {
             return Ok(Self::File(Box::new(EdgeListFile::open(path)?)));
@@ -84,7 +84,7 @@ impl Graphs {
         }
     }
 
-    /// Rows of the vocabulary that batches refer to.
+    /// Size of the vocabulary that batches refer to.
     pub fn vocabulary_size(&self) -> i64 {
         match self {
             Self::File(_) => FILE_VOCABULARY,
@@ -92,7 +92,7 @@ impl Graphs {
         }
     }
 
-    /// `count` batches of `size` graphs, one after the other; from the beginning again where there are too few.
+    /// `count` consecutive batches of `size` graphs, starting over when the graphs run out.
     pub fn batches(&self, size: usize, count: usize) -> Result<Vec<Batch>, Error> {
         let numbers = |batch: usize| (0..size).map(move |graph| (batch * size + graph) % self.count());
         (0..count).map(|batch| self.batch(&numbers(batch).collect::<Vec<_>>())).collect()
@@ -111,7 +111,7 @@ impl Graphs {
         }
     }
 
-    /// What a cache of a teacher's targets for all graphs of a store is laid out by.
+    /// Shape that determines the layout of a target cache for all graphs of a store.
     pub fn shape_of(store: &Store) -> StoreShape {
         let nodes = |graph| store.graph(graph).num_nodes() as u32;
         StoreShape {
@@ -121,7 +121,7 @@ impl Graphs {
         }
     }
 
-    /// What a cache of a teacher's targets for `used` graphs is laid out by.
+    /// Shape that determines the layout of a target cache for `used` graphs.
     pub fn shape(&self, used: usize) -> StoreShape {
         let nodes = |graph| match self {
             Self::File(file) => file.columns().graph(graph).num_nodes(),

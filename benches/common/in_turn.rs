@@ -1,4 +1,4 @@
-//! Epochs of two trainings in turn: what lasts long enough to be believed on a machine whose speed changes by the second.
+//! Alternating epochs of two trainings: long enough for reliable ratios on a machine whose speed changes by the second.
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use super::rows::Rows;
 use super::training::{Training, start_teacher, teacher_options};
 use super::{Error, median};
 
-/// Batches of a visit of the teacher that fills the cache.
+/// Batches per visit of the teacher that fills the cache.
 const BURST: usize = 16;
 
-/// A student beside itself, once alone and once with a teacher whose targets are all kept in memory.
+/// The same student twice: once alone, and once with a teacher whose targets are all cached in memory.
 pub struct InTurn {
     alone: Training,
     taught: Training,
@@ -24,7 +24,7 @@ pub struct InTurn {
 }
 
 impl InTurn {
-    /// Takes both through an epoch: the cache is full then.
+    /// Trains both for one epoch, which fills the cache.
     pub fn start(
         student: &Architecture,
         teacher: &Architecture,
@@ -46,7 +46,7 @@ impl InTurn {
         Ok(in_turn)
     }
 
-    /// Milliseconds of an epoch alone and of one with kept targets, in either order.
+    /// Milliseconds of an epoch alone and of one with cached targets, in the given order.
     fn round(&mut self, batches: &[Batch], taught_first: bool) -> Result<[f64; 2], Error> {
         let mut milliseconds = [0.0; 2];
         for which in if taught_first { [1, 0] } else { [0, 1] } {
@@ -60,7 +60,7 @@ impl InTurn {
         Ok(milliseconds)
     }
 
-    /// Both take their turns; a row for what an epoch with kept targets takes, and for its share of one without.
+    /// Measures both in turn; adds a row for the time of an epoch with cached targets, and one for its ratio to an epoch without.
     pub fn report(mut self, name: &str, batches: &[Batch], rounds: usize, rows: &mut Rows) -> Result<(), Error> {
         let mut turns = Vec::with_capacity(rounds);
         for round in 0..rounds {

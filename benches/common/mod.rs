@@ -1,5 +1,5 @@
-//! What the benches share: graphs, students as the training loop steps them, and rows of results.
-#![allow(dead_code)] // each bench uses its own part
+//! Shared by the benches: graphs, students stepped as in the training loop, and rows of results.
+#![allow(dead_code)] // Each bench uses only some items.
 
 pub mod graphs;
 pub mod in_turn;
@@ -7,30 +7,30 @@ pub mod models;
 pub mod rows;
 pub mod training;
 
-/// Options that every bench has.
+/// Options of every bench.
 #[derive(Debug, clap::Args)]
 pub struct Output {
-    /// Less of everything: under three minutes
+    /// Measure less, in under three minutes
     #[arg(long)]
     pub quick: bool,
-    /// One JSON object a row instead of a table
+    /// Print one JSON object per row instead of a table
     #[arg(long)]
     pub json: bool,
-    /// A folder for the full results
+    /// Folder for the full results
     #[arg(long)]
     pub results: Option<std::path::PathBuf>,
 }
 
-/// The error of a bench, of whatever module it comes from.
+/// Error of a bench, from any module.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The middle one of some numbers (the upper of two).
+/// Median of some numbers (the upper one of two).
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// `cpu`, `cuda`, `cuda:1`.
+/// Parses `cpu`, `cuda` or `cuda:INDEX`.
 pub fn device(name: &str) -> Result<tch::Device, Error> {
     match name.split_once(':').unwrap_or((name, "0")) {
         ("cpu", "0") => Ok(tch::Device::Cpu),
@@ -45,7 +45,7 @@ pub fn device(name: &str) -> Result<tch::Device, Error> {
     }
 }
 
-/// Before anything else touches torch, as the program does: its allocator, and CUDA where it is.
+/// Installs the program's allocator and loads CUDA if available. Must run before anything else uses torch.
 pub fn start(threads: usize) -> Result<(), Error> {
     kdgat::memory::install()?;
     for warning in kdgat::memory::start_devices(None).warnings {

@@ -1,4 +1,4 @@
-//! The models that are measured, with random weights: their sizes, and the work that a batch makes.
+//! Measured models with random weights: their sizes, and the work of a batch.
 
 use kdgat::distill::Weights;
 use kdgat::graph::{Batch, NODE_FEATURES};
@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use super::Error;
 
-/// The architecture of a size, as the presets have it; dropout as the program that kdgat is compared with.
+/// Architecture of a preset size, with the dropout of the Python program.
 pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Architecture, Error> {
     let vgae = |hidden: &[i64], latent, heads, embedding| {
         let (hidden, dropout, edge_scaling) = (hidden.to_vec(), 0.1, None);
@@ -53,7 +53,7 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
     })
 }
 
-/// A VGAE of four layers each way whose weights take about so many bytes.
+/// VGAE with four encoder and four decoder layers whose weights take about `bytes` bytes.
 pub fn vgae_of_bytes(bytes: u64, vocabulary_size: i64) -> Result<VgaeConfig, Error> {
     let config = |width: i64| VgaeConfig {
         hidden: vec![width; 4],
@@ -65,7 +65,7 @@ pub fn vgae_of_bytes(bytes: u64, vocabulary_size: i64) -> Result<VgaeConfig, Err
         edge_scaling: None,
         input: Default::default(),
     };
-    // Five of the layers are width × width; the others count little.
+    // Five of the layers are width × width; the others are small.
     let mut width = ((bytes as f64 / 4.0 / 5.0).sqrt() as u64).next_multiple_of(8) as i64;
     while width > 8 && 4 * (5 * width * width + 200 * width) > bytes as i64 * 21 / 20 {
         width -= 8;
@@ -89,7 +89,7 @@ pub fn random_weights(architecture: &Architecture, seed: u64) -> Result<Weights,
     Ok(Weights::from_tensors(random_tensors(architecture, seed)?)?)
 }
 
-/// What a forward cannot do without: operations of matrix products, and bytes of memory traffic if each layer reads
+/// Minimum work of a forward pass: operations of matrix products, and bytes of memory traffic if each layer reads
 /// its input, writes and reads the products once, and writes its output.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Work {
@@ -103,25 +103,25 @@ impl Work {
         Self { operations: 2.0 * rows * input * output, bytes: 4.0 * rows * (input + output) }
     }
 
-    /// A linear layer, and attention over what it gives.
+    /// Work of a linear layer and of attention over its output.
     fn attention(rows: f64, input: i64, output: i64) -> Self {
         let products = Self::linear(rows, input, output);
         Self { bytes: products.bytes + 4.0 * rows * 2.0 * output as f64, ..products }
     }
 
-    /// The work of both.
+    /// Sum of both.
     pub fn and(self, other: Self) -> Self {
         Self { operations: self.operations + other.operations, bytes: self.bytes + other.bytes }
     }
 
-    /// That of a training step of a model with so many parameters: the backward is two forwards, and Adam reads four
-    /// and writes four values a parameter.
+    /// Work of a training step of a model with `parameters` parameters: the backward pass is two forward passes, and Adam reads four
+    /// and writes four values per parameter.
     pub fn trained(self, parameters: i64) -> Self {
         Self { operations: 3.0 * self.operations, bytes: 3.0 * self.bytes + 32.0 * parameters as f64 }
     }
 }
 
-/// The work of a forward of `batch`; a teacher has no decoders of IDs and successors.
+/// Work of a forward pass of `batch`; a teacher skips the decoders of IDs and successors.
 pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool) -> Work {
     let (nodes, graphs) = (batch.num_nodes() as f64, batch.num_graphs() as f64);
     let features = NODE_FEATURES as i64;

@@ -1,4 +1,4 @@
-//! Rows of results: printed as a table or as JSON, and kept in files that name the hardware.
+//! Rows of results: printed as a table or as JSON, and saved in files named by the hardware.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tch::Device;
 
 use super::Error;
 
-/// A number and what it is compared with.
+/// Value and the value of its peer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     pub bench: String,
@@ -21,11 +21,11 @@ pub struct Row {
     pub unit: String,
     pub peer: Option<String>,
     pub peer_value: Option<f64>,
-    /// Above 1: better than the peer.
+    /// Above 1 if better than the peer.
     pub ratio: Option<f64>,
 }
 
-/// Prints each row as it comes (or all of them as a table at the end).
+/// Prints each row when it is added, or all of them as a table at the end.
 #[derive(Debug)]
 pub struct Rows {
     bench: &'static str,
@@ -38,7 +38,7 @@ impl Rows {
         Self { bench, json, rows: Vec::new() }
     }
 
-    /// A value beside its peer's: name, value, ratio.
+    /// Adds a value and, if there is a peer, the peer's name, value and ratio.
     pub fn add(
         &mut self,
         row: &str,
@@ -64,7 +64,7 @@ impl Rows {
         self.rows.push(row);
     }
 
-    /// Keeps the rows that a measurement of other parts, by this version on this day, has written to that file.
+    /// Keeps the file's rows of other measurements if this version wrote them on this day.
     fn keep_others(&mut self, path: &Path) {
         let text = std::fs::read(path).unwrap_or_default();
         let before: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Rows {
     }
 }
 
-/// What was measured on.
+/// Hardware of the measurement.
 pub fn hardware(device: Device) -> Value {
     let (processor, threads) = (doctor::processor(), tch::get_num_threads());
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -155,13 +155,13 @@ pub fn hardware(device: Device) -> Value {
     })
 }
 
-/// A text as part of a file's name.
+/// Converts a text to a part of a file name.
 fn slug(text: &str) -> String {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join("-")
 }
 
-/// The date (UTC), `2026-11-21`.
+/// Current date (UTC), such as `2026-11-21`.
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     // Days since 0000-03-01, in eras of 400 years (Howard Hinnant's civil_from_days).

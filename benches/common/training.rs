@@ -1,15 +1,15 @@
-//! A student with its optimiser, stepped as the training loop steps it.
+//! Student with its optimiser, stepped as in the training loop.
 
 use std::path::PathBuf;
 
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
+use kdgat::distill::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
 use kdgat::graph::Batch;
 use kdgat::nn::attention::Backend;
 use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
 use kdgat::random::{self, Purpose};
-use kdgat::stage::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
 use kdgat::train::optimizer::{Adam, AdamOptions};
@@ -22,15 +22,15 @@ use super::Error;
 
 const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 2e-3;
-/// The presets' optimiser.
+/// Optimiser settings of the presets.
 pub const ADAM: AdamOptions =
     AdamOptions { weight_decay: 1e-4, gradient_clip: 1.0, offload: false, kernel: Backend::Auto };
 
-/// How a student's losses weigh what its teacher says: the presets' values.
+/// Weights of the distillation losses: the values of the presets.
 pub const VGAE_WEIGHTS: VgaeWeights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.5 };
 const TEMPERATURE: f64 = 4.0;
 
-/// A teacher at work.
+/// Starts a teacher.
 pub fn start_teacher(
     architecture: &Architecture,
     weights: Weights,
@@ -41,7 +41,7 @@ pub fn start_teacher(
     Ok(Teacher::start(model, weights, options, shape)?)
 }
 
-/// How a teacher is run: where its weights lie, and whether its targets are kept in memory.
+/// Options of a teacher: residency of its weights, and caching of its targets in memory.
 pub fn teacher_options(device: Device, residency: Residency, burst: usize, cached: bool) -> TeacherOptions {
     let cache = CacheOptions {
         mode: if cached { CacheMode::Ram } else { CacheMode::Off },
@@ -52,13 +52,13 @@ pub fn teacher_options(device: Device, residency: Residency, burst: usize, cache
     TeacherOptions { residency, burst, cache, ..TeacherOptions::new(device) }
 }
 
-/// Everything that a step works on.
+/// State of a training.
 pub struct Training {
     pub objective: Box<dyn Objective>,
     pub trainable: Trainable,
     runner: StepRunner,
     device: Device,
-    /// Its states appear at the first step, as in a run that is measured before it begins.
+    /// Its states are allocated at the first step, as in a run that is measured before it begins.
     optimizer: Option<Adam>,
     console: Console,
     sums: Tensor,
@@ -66,7 +66,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// A student that learns alone or, where there is a link to one, from a teacher of that architecture.
+    /// Creates a student that trains alone or, with a link, is distilled from a teacher of that architecture.
     pub fn new(
         student: &Architecture,
         teacher: Option<(Teacher, &Architecture)>,
@@ -76,7 +76,7 @@ impl Training {
         Self::with_checkpointing(student, teacher, burst, device, false)
     }
 
-    /// As [`Training::new`], with activations computed again in the backward pass.
+    /// Same as [`Training::new`], with gradient checkpointing.
     pub fn with_checkpointing(
         student: &Architecture,
         teacher: Option<(Teacher, &Architecture)>,
@@ -119,7 +119,7 @@ impl Training {
         Self::of(objective, parameters, device)
     }
 
-    /// Any objective with the parameters that it trains.
+    /// Creates a training of any objective with its parameters.
     pub fn of(objective: Box<dyn Objective>, parameters: FreshParameters, device: Device) -> Result<Self, Error> {
         let trainable = Trainable::new(parameters.into_tensors(), device)?;
         let runner = StepRunner::new(&trainable, device, None)?;
@@ -129,10 +129,10 @@ impl Training {
         Ok(Self { objective, trainable, runner, device, optimizer: None, console, sums, steps: 0 })
     }
 
-    /// Steps through `batches`, announced in bursts of the objective's choice.
+    /// Trains on `batches`, announced in bursts of the objective's size.
     pub fn run(&mut self, batches: &[Batch]) -> Result<(), Error> {
-        for burst in batches.chunks(self.objective.burst().max(1)) {
-            self.objective.announce(burst)?;
+        for burst in batches.chunks(self.objective.source().burst().max(1)) {
+            self.objective.source_mut().announce(burst)?;
             for batch in burst {
                 let _ = self.step(batch)?;
             }
@@ -140,11 +140,11 @@ impl Training {
         Ok(())
     }
 
-    /// As [`Training::run`]; reads the total loss of each step.
+    /// Same as [`Training::run`]; returns the total loss of each step.
     pub fn losses(&mut self, batches: &[Batch]) -> Result<Vec<f64>, Error> {
         let mut losses = Vec::with_capacity(batches.len());
-        for burst in batches.chunks(self.objective.burst().max(1)) {
-            self.objective.announce(burst)?;
+        for burst in batches.chunks(self.objective.source().burst().max(1)) {
+            self.objective.source_mut().announce(burst)?;
             for batch in burst {
                 losses.push(self.step(batch)?.f_double_value(&[])?);
             }
@@ -152,8 +152,8 @@ impl Training {
         Ok(losses)
     }
 
-    /// One step as `train::fit` makes it: targets, seed, loss, backward, running sums, clip and Adam on the flat
-    /// parameters. Gives the total loss, which nobody has waited for.
+    /// Makes one step as `train::fit` does: targets, seed, loss, backward, running sums, clipping and Adam on the flat
+    /// parameters. Returns the total loss without synchronising.
     fn step(&mut self, batch: &Batch) -> Result<Tensor, Error> {
         let _threads = own_threads(&self.trainable, ADAM.kernel, self.device, None);
         self.objective.receive(batch)?;
@@ -173,7 +173,7 @@ impl Training {
         Ok(losses.f_get(0)?)
     }
 
-    /// Sum of all total losses so far: reading it waits for the device.
+    /// Sum of all total losses so far; reading it synchronises with the device.
     pub fn loss_sum(&self) -> Result<f64, Error> {
         Ok(self.sums.f_double_value(&[0])?)
     }

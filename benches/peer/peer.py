@@ -3,13 +3,13 @@
 
     peer.py train   --model vgae --size student --batch 512 --graphs FILE
     peer.py kd      --model vgae --teacher teacher --batch 512 --graphs FILE    (the teacher runs in every step)
-    peer.py cached  --model vgae --teacher teacher --batch 512 --graphs FILE    (its targets are given)
+    peer.py cached  --model vgae --teacher teacher --batch 512 --graphs FILE    (targets are computed before)
     peer.py infer   --model gat  --size teacher --batch 512 --graphs FILE
     peer.py score   --size student --batch 1|500 --graphs FILE                  (difficulty)
     peer.py build   --csv FILE.csv                                              (frames to graphs)
 
-Prints one JSON line: median seconds of a step, graphs (or frames) a second, peak memory. FILE: graphs as the bench `step`
-writes them (x, edge_index local to a graph, node_ptr, edge_ptr, y). README.md says how to install what this needs.
+Prints one JSON line: median seconds per step, graphs (or frames) per second, peak memory. FILE: graphs as the bench `step`
+writes them (x, edge_index local to a graph, node_ptr, edge_ptr, y). README.md explains how to install the packages.
 """
 import argparse, json, resource, time
 import torch, torch.nn as nn, torch.nn.functional as F

@@ -1,5 +1,5 @@
-//! Compiles the C++ part of this crate against libtorch's headers, and puts libtorch's folder on the run
-//! path, so that what cargo builds runs without LD_LIBRARY_PATH.
+//! Compiles the C++ shim against libtorch's headers and adds libtorch's folder to the run path, so that binaries built
+//! by cargo run without LD_LIBRARY_PATH.
 
 #[path = "../run_path.rs"]
 mod run_path;
@@ -25,13 +25,14 @@ fn main() {
     }
     let libtorch = std::env::var("LIBTORCH").unwrap_or_default();
     if libtorch.is_empty() {
-        panic!("LIBTORCH is not set: run scripts/setup once, it obtains libtorch and tells cargo where it is");
+        panic!("LIBTORCH is not set: run scripts/setup once; it obtains libtorch and configures cargo to find it");
     }
     compile_shim(&std::env::var("LIBTORCH_INCLUDE").unwrap_or_else(|_| libtorch.clone()));
     run_path::main();
 }
 
-/// Links nothing of its own: `torch-sys` already links libtorch and the OpenMP run time that libtorch uses.
+/// Compiles the shim. It links nothing itself: `torch-sys` already links libtorch and the OpenMP runtime that libtorch
+/// uses.
 fn compile_shim(headers: &str) {
     let abi = std::env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".to_owned());
     cc::Build::new()
@@ -41,7 +42,7 @@ fn compile_shim(headers: &str) {
         .emit_rerun_if_env_changed(false)
         .includes([format!("{headers}/include"), format!("{headers}/include/torch/csrc/api/include")])
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
-        // at::parallel_for is a template: without this it would run its body on the calling thread only.
+        // at::parallel_for is a template: without this flag it would run its body on the calling thread only.
         .flag("-fopenmp")
         .opt_level(2)
         .debug(false)

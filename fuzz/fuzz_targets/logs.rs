@@ -1,4 +1,4 @@
-//! Every format and the recognition of formats and compressions, as a file.
+//! Log files in every format, with recognised format and compression.
 #![no_main]
 
 #[path = "../checks.rs"]

@@ -1,4 +1,4 @@
-//! The manifest of a store.
+//! Manifest of a store.
 #![no_main]
 
 #[path = "../checks.rs"]

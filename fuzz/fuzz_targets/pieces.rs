@@ -1,4 +1,4 @@
-//! A CSV cut into byte ranges is the CSV.
+//! A CSV read in byte ranges gives the same frames as the whole CSV.
 #![no_main]
 
 #[path = "../checks.rs"]

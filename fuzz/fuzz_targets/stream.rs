@@ -1,4 +1,4 @@
-//! Every format, as a stream in small pieces.
+//! Streams in small pieces, in every format.
 #![no_main]
 
 #[path = "../checks.rs"]

@@ -1,4 +1,4 @@
-//! Weights that others saved: a safetensors file, an archive of PyTorch, and the pickle in one.
+//! Foreign weights: a safetensors file, a PyTorch archive, and the pickle inside one.
 #![no_main]
 
 #[path = "../checks.rs"]

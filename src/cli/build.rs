@@ -1,4 +1,4 @@
-//! `kdgat data build`: the graph store of a dataset, at once, one part of it, or in parts by many processes.
+//! `kdgat data build`: builds a dataset's graph store: all of it, one part of it, or in parts by many processes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,32 +20,32 @@ use crate::sweep::state::SweepFolder;
 use crate::sweep::{parts, ray, slurm};
 use crate::{interrupt, stage};
 
-/// What `kdgat data build` takes.
+/// Arguments of `kdgat data build`.
 #[derive(Args, Debug)]
 pub struct BuildArgs {
-    /// Build one part of several, such as 2/8: on several machines, one part each; `kdgat data merge` joins them
+    /// Build only part I of N, such as 2/8. Build each part on another machine, then join them with `kdgat data merge`
     #[arg(long, value_name = "I/N", conflicts_with = "parts")]
     pub part: Option<Share>,
-    /// Have so many parts built, wait for them, and join them
+    /// Build the store in this many parts in parallel, wait for them, and join them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub parts: Option<u16>,
-    /// Where parts are built
+    /// Executor that builds the parts
     #[arg(long, value_enum, default_value_t = Executor::Local, requires = "parts")]
     pub executor: Executor,
-    /// Retries, [resources] and [slurm] of the jobs, as a sweep file has them
+    /// TOML file with `retries`, [resources] and [slurm] for the jobs, as in a sweep file
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub jobs_file: Option<PathBuf>,
-    /// Parts at once on this machine; without, as many as memory and cores allow
+    /// Parts to build at the same time on this machine (default: as many as memory and cores allow)
     #[arg(long, value_name = "N", requires = "parts")]
     pub jobs: Option<usize>,
-    /// Print the scripts or commands of the parts, and build nothing
+    /// Print the scripts or commands that would build the parts, and build nothing
     #[arg(long, requires = "parts")]
     pub dry_run: bool,
     #[command(flatten)]
     pub settings: Settings,
 }
 
-/// Builds what is asked for, if it is not there.
+/// Builds the store, or the requested part, unless it exists.
 pub fn run(args: &BuildArgs) -> Result<ExitCode> {
     let config = args.settings.load_reading(&reads::BUILD)?.config;
     match (args.part, args.parts) {
@@ -61,7 +61,7 @@ pub fn run(args: &BuildArgs) -> Result<ExitCode> {
 
 fn in_parts(args: &BuildArgs, config: &Config, count: usize) -> Result<ExitCode> {
     let jobs = args.jobs_file.as_deref().map(JobsFile::read).transpose()?.unwrap_or_default();
-    // Of all processes together: what the limit leaves to the build, and what a process needs beside it.
+    // For all processes together: the configured limit for tensors, plus the overhead of a process.
     let memory_bytes = config.memory.memory_limit.map(|size| size.0 + PROCESS_BYTES);
     let wish = Wish { jobs: args.jobs, memory_bytes };
     if args.dry_run {
@@ -96,11 +96,10 @@ fn print(executor: Executor, folder: &SweepFolder, plan: &Plan, slots: &Slots) -
 fn build_and_merge(executor: Executor, gathering: Gathering, plan: &Plan, slots: &Slots) -> Result<ExitCode> {
     let folder = SweepFolder::at(&gathering.folder())?;
     requests(executor, &folder, plan)?;
-    let membership =
-        folder.join(plan, "# The parts of a graph store; it is a task each, and there are no trials.\n")?;
+    let membership = folder.join(plan, "# The parts of a graph store: one task per part, no trials.\n")?;
     let there = parts::agree(&folder, plan, |share| gathering.has(share))?;
     let place = folder.path().display();
-    eprint!("store {} in {} parts, {there} of them there; states and logs: {place}; ", plan.name, plan.tasks.len());
+    eprint!("store {} in {} parts, {there} of them done; states and logs: {place}; ", plan.name, plan.tasks.len());
     let ended = match executor {
         Executor::Local => {
             eprintln!("{}", slots.reason);

@@ -23,45 +23,45 @@ use crate::files;
 use crate::interrupt;
 use crate::nn::attention::Backend;
 
-/// Seconds of traffic below which a car's rare IDs and usual scores are hardly known.
+/// Seconds of traffic below which too little is known about a car's rare IDs and usual scores.
 const LEAST_SECONDS: f64 = 10.0;
 
-/// What `kdgat calibrate` takes.
+/// Arguments of `kdgat calibrate`.
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
     /// The model: a run's folder or a weight file
     #[arg(long, value_name = "RUN", required = true)]
     pub model: Vec<PathBuf>,
-    /// Attack-free traffic of the car: a log in any format, or - for standard input; given several times, several logs
+    /// Attack-free traffic of the car: a log in any format, or - for standard input. Repeat the flag for several logs
     #[arg(long, value_name = "FILE", required = true)]
     pub benign: Vec<PathBuf>,
-    /// Name of the calibration, one for each car: `kdgat detect --calibration NAME` uses it; without, the name of the first log
+    /// Name of the calibration, for `kdgat detect --calibration NAME`; use one name per car (default: the name of the first log)
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Write the calibration to this file instead, not into the run's folder
+    /// Write the calibration to this file instead of the run's folder
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub output: Option<PathBuf>,
-    /// Write over a calibration of that name, or over that file
+    /// Overwrite an existing calibration of that name, or that file
     #[arg(long)]
     pub replace: bool,
-    /// Use the first so many seconds of the traffic; without, all
+    /// Use only this many seconds from the start of the traffic (default: all)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Seconds of traffic that a calibration takes at least
+    /// Minimum duration of the traffic, in seconds; shorter traffic is refused. Lower it only for cars without more traffic
     #[arg(long, value_name = "SECONDS", default_value_t = LEAST_SECONDS, allow_negative_numbers = true, value_parser = seconds)]
     pub least_seconds: f64,
-    /// Share of attack-free windows that may be called attacks: fpr:RATE
+    /// Target false-positive rate: the share of attack-free windows that may be classified as attacks, as fpr:RATE
     #[arg(long, value_name = "THRESHOLD", default_value = "fpr:0.001")]
     pub threshold: String,
-    /// Format of the log; without, it is recognised by its content
+    /// Format of the log (default: recognised from its content)
     #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
     pub format: Option<Format>,
-    /// Threads that compute; without, one for each core
+    /// CPU threads for computation (default: one per core)
     #[arg(long, value_name = "COUNT", value_parser = super::commands::threads())]
     pub threads: Option<i32>,
 }
 
-/// A time that traffic can last.
+/// Parses a duration in seconds, 0 or more.
 fn seconds(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "expected a number of seconds".to_owned())?;
     if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("expected seconds, 0 or more".to_owned()) }
@@ -72,7 +72,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let Some(Threshold::FalsePositiveRate(rate)) = Threshold::parse(&args.threshold) else {
         let found = &args.threshold;
         return Err(UsageError(format!(
-            "--threshold {found}: traffic without labels can only set a false-positive rate, such as fpr:0.001"
+            "--threshold {found}: expected fpr:RATE, such as fpr:0.001; traffic without labels can only set a false-positive rate"
         ))
         .into());
     };
@@ -82,7 +82,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     if let Some(seconds) = args.seconds.filter(|seconds| *seconds < args.least_seconds) {
         let least = args.least_seconds;
         return Err(UsageError(format!(
-            "--seconds {seconds}: a calibration takes at least {least} s of traffic; give more, or --least-seconds {seconds}"
+            "--seconds {seconds}: a calibration needs at least {least} s of traffic; raise --seconds, or use --least-seconds {seconds}"
         ))
         .into());
     }
@@ -93,7 +93,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto)?;
     let window = model.window()?;
     let stride = model.stride.unwrap_or(window);
-    // As of `detect`: what has come by then is what is calibrated from.
+    // As in `detect`: a signal ends the reading, and the frames read so far are used.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let traffic = Traffic::read(&args, &scorer, window, stride)?;
     let Traffic { windows, seconds, source } = &traffic;
@@ -116,7 +116,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes the calibration: its threshold, its source, and a warning where there was little traffic.
+/// Describes the calibration: its threshold and source, and a warning if there was little traffic.
 fn report(model: &str, calibration: &Calibration, seconds: f64, rate: f64, path: &Path) -> String {
     let Calibration { threshold, method, windows, .. } = calibration;
     let mut text = format!(
@@ -127,30 +127,30 @@ fn report(model: &str, calibration: &Calibration, seconds: f64, rate: f64, path:
     );
     if (*windows as f64) < 1.0 / rate {
         text += &format!(
-            "warning: a false-positive rate of {rate} takes at least {:.0} windows, and there are {windows}: the threshold is the \
-             highest score among them, and more than that share of other windows may be above it; calibrate with longer traffic\n",
+            "warning: a false-positive rate of {rate} needs at least {:.0} windows, and there are {windows}: the threshold is their \
+             highest score, and a larger share of other windows may exceed it; calibrate with longer traffic\n",
             (1.0 / rate).ceil()
         );
     }
     text + &about_ids(calibration)
 }
 
-/// Attack-free traffic of a car, scored.
+/// Scored attack-free traffic of a car.
 struct Traffic {
     windows: Vec<Profiled>,
     seconds: f64,
-    /// The logs.
+    /// Paths of the logs, for display.
     source: String,
 }
 
 impl Traffic {
-    /// Reads the logs one after the other, until the seconds that are asked for are full.
+    /// Reads the logs one after the other, up to the requested number of seconds.
     fn read(args: &CalibrateArgs, scorer: &Scorer, window: usize, stride: usize) -> Result<Self> {
         let mut duration = Duration::up_to(args.seconds);
         let (mut windows, mut logs) = (Vec::new(), Vec::new());
         for log in &args.benign {
             if duration.is_full() || interrupt::requested() {
-                eprintln!("{}: not read, after {:.1} s of traffic", log.display(), duration.seconds());
+                eprintln!("{}: not read; {:.1} s of traffic were read before it", log.display(), duration.seconds());
                 continue;
             }
             let mut stream = FrameStream::open(log, args.format)?;
@@ -163,7 +163,7 @@ impl Traffic {
     }
 }
 
-/// The one model of a command that reads one: of two, none is passed over.
+/// The model of a command that takes exactly one; refuses several instead of ignoring all but one.
 pub(super) fn only_model(models: &[PathBuf]) -> Result<&Path, UsageError> {
     match models {
         [model] => Ok(model),
@@ -174,7 +174,7 @@ pub(super) fn only_model(models: &[PathBuf]) -> Result<&Path, UsageError> {
     }
 }
 
-/// Refuses a log that is named twice: its windows would be judged by themselves.
+/// Refuses a log that is given twice: its windows would be evaluated against themselves.
 fn expect_once(logs: &[PathBuf]) -> Result<(), UsageError> {
     let place = |log: &Path| log.canonicalize().unwrap_or_else(|_| log.to_owned());
     let is_again = |(index, log): (usize, &PathBuf)| logs[..index].iter().any(|other| place(other) == place(log));
@@ -193,18 +193,18 @@ fn target(args: &CalibrateArgs, model: &TrainedModel) -> Result<PathBuf> {
     let after_log = || first.iter().find_map(|log| calibrations::name_after(log).filter(|name| name != STANDARD_INPUT));
     let name = args.name.clone().or_else(after_log).ok_or_else(|| {
         UsageError(
-            "the calibration has no name: give one with --name, after the car, or a file with --output".to_owned(),
+            "the calibration has no name; give one with --name, such as the car's, or a file with --output".to_owned(),
         )
     })?;
     Ok(calibrations::path(model, &name)?)
 }
 
-/// Refuses to write over a file, unless that was asked for; a device or a pipe is written into.
+/// Refuses to overwrite a file unless `replace` is set. Devices and pipes are always written to.
 fn expect_free(path: &Path, replace: bool) -> Result<(), UsageError> {
     if replace || !path.exists() || files::is_stream(path).unwrap_or(false) {
         return Ok(());
     }
-    Err(UsageError(format!("{}: is there already; give another --name, or --replace to write over it", path.display())))
+    Err(UsageError(format!("{} exists already; use another --name, or --replace to overwrite it", path.display())))
 }
 
 fn expect_long_enough(Traffic { seconds, source, .. }: &Traffic, least: f64) -> Result<(), UsageError> {
@@ -212,7 +212,7 @@ fn expect_long_enough(Traffic { seconds, source, .. }: &Traffic, least: f64) -> 
         return Ok(());
     }
     Err(UsageError(format!(
-        "{source}: {seconds:.1} s of traffic, a calibration takes at least {least} s; give a longer log or several (--benign FILE \
+        "{source}: {seconds:.1} s of traffic, but a calibration needs at least {least} s; give a longer log or several (--benign FILE \
          --benign FILE), or a smaller --least-seconds"
     )))
 }
@@ -223,13 +223,13 @@ fn expect_attack_free(log: &Path, attacks: &[bool]) -> Result<(), UsageError> {
         return Ok(());
     }
     Err(UsageError(format!(
-        "{}: {with_attack} of {} windows are labelled as attacks; --benign wants attack-free traffic",
+        "{}: {with_attack} of {} windows are labelled as attacks; --benign needs attack-free traffic",
         log.display(),
         attacks.len()
     )))
 }
 
-/// What the car's own list of IDs is worth, where a classifier has one.
+/// Describes the evidence from the car's own list of IDs, if the classifier has one.
 fn about_ids(calibration: &Calibration) -> String {
     let Some(ids) = calibration.car.ids() else { return String::new() };
     let (foreign, all) = (ids.foreign_windows, calibration.windows);
@@ -240,8 +240,8 @@ fn about_ids(calibration: &Calibration) -> String {
             ids.evidence()
         ),
         false => format!(
-            "CAN IDs that are not in this traffic do not count as a sign of an attack: one alone would not lift a window above the \
-             threshold; {counted}; longer traffic may change that\n"
+            "a CAN ID that is not in this traffic is no evidence of an attack: alone it would not lift a window above the threshold; \
+             {counted}; longer traffic may change that\n"
         ),
     }
 }

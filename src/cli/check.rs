@@ -1,4 +1,4 @@
-//! `kdgat data check`: what a dataset holds and what may mislead, before anything is built.
+//! `kdgat data check`: the contents of a dataset and its pitfalls, before anything is built.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::graph::BuildOptions;
 use crate::stage;
 
-/// Reads all logs and prints the report. Exit code 2 when a build would refuse a log.
+/// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
     let dataset = stage::dataset(config)?;
     let BuildOptions { format, window, max_reject_share, threads, .. } = stage::build_options(config);
@@ -27,7 +27,7 @@ fn describe(report: &CheckReport) -> String {
     let rows: Vec<[String; 9]> = report.logs.iter().map(row).collect();
     let mut text = format!("{}: {} logs\n\n{}", report.dataset, report.logs.len(), data::aligned(&COLUMNS, &rows));
     text.push_str(
-        "\nunseen IDs: of no attack-free frame in training; benign overlap: stretches that training has too\n\n",
+        "\nunseen IDs: IDs that no attack-free training frame has; benign overlap: sampled benign stretches that are also in training\n\n",
     );
     for finding in &report.findings {
         let severity = match finding.severity {

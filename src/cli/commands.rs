@@ -19,7 +19,7 @@ use super::report::ReportArgs;
 use super::settings::Settings;
 use super::sweep::SweepArgs;
 
-/// Trains large graph networks on CAN traffic and distils them into small ones, on machines that are too small for both.
+/// Trains large graph networks on CAN traffic and distils them into small ones, on machines too small to hold both
 #[derive(Debug, Parser)]
 #[command(name = "kdgat", version, propagate_version = true, args_override_self = true)]
 pub struct Cli {
@@ -31,51 +31,52 @@ pub struct Cli {
 pub enum Command {
     /// Train a graph autoencoder on attack-free traffic (--preset vgae,teacher or vgae,student)
     Autoencoder(Settings),
-    /// Train a classifier on all graphs (--preset gat,teacher or gat,student)
+    /// Train a classifier on all graphs in every epoch (--preset gat,teacher or gat,student)
     Normal(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
     Curriculum(CurriculumArgs),
-    /// Learn to fuse a VGAE and a GAT, and compare with fixed weights and other baselines (--preset dqn,teacher or dqn,student)
+    /// Train an agent that fuses a VGAE and a GAT, and compare it with fixed weights and other baselines (--preset dqn,teacher or
+    /// dqn,student)
     Fusion(FusionArgs),
-    /// Score trained models on the test folders of their dataset
+    /// Score trained models on the test folders of their dataset, with metrics and confidence intervals
     Evaluate(EvaluateArgs),
-    /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 when they differ
+    /// Compare the losses and metrics of two runs, epoch by epoch; exit code 1 if they differ
     Compare(CompareArgs),
-    /// Make one page of charts and tables of runs, evaluations and sweeps (report.html)
+    /// Write one HTML page with charts and tables of runs, evaluations and sweeps (report.html)
     Report(ReportArgs),
-    /// Set a model's threshold and score scale from attack-free traffic of another car
+    /// Adapt a model's threshold and score scale to another car, from its attack-free traffic
     Calibrate(CalibrateArgs),
-    /// Score a log or a live stream window by window, a JSON line each
+    /// Score a log or a live stream, and print one JSON line per window
     Detect(DetectArgs),
-    /// Write a trained model as safetensors and JSON, for other programs
+    /// Write a trained model as safetensors and JSON (and ONNX), for other programs
     Export(ExportArgs),
-    /// Simulate, build and describe datasets
+    /// Simulate, check, build and describe datasets
     #[command(subcommand)]
     Data(DataCommand),
-    /// List, show and check registered teachers, or compute their outputs ahead of time
+    /// List, show and verify registered teachers, or cache their outputs before training
     #[command(subcommand)]
     Teachers(TeachersCommand),
-    /// Train teachers, students and their fusion, one step after the other, skipping what is done
+    /// Train teachers, students and their fusion step by step, skipping steps that are done
     Pipeline(PipelineArgs),
-    /// Run many trainings from one file and put them into one table
+    /// Run many trainings described by one file, and collect their results in one table
     Sweep(SweepArgs),
-    /// Predict what a training takes, and what to set for a memory size
+    /// Predict how much memory a training needs, and recommend settings
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Print the merged configuration and which layer set each value
+    /// Print the merged configuration, with the layer that set each value
     Config(ConfigArgs),
-    /// Print what was found: libtorch, GPUs, memory, copy bandwidth
+    /// Examine this machine and print what was found: libtorch, GPUs, memory, copy bandwidth
     Doctor {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Threads that libtorch computes and copies with meanwhile; without, one for each core
+        /// CPU threads that libtorch uses for these measurements (default: one per core)
         #[arg(long, value_name = "COUNT", value_parser = threads())]
         threads: Option<i32>,
     },
     /// Print a completion script for a shell
     Completions {
-        /// The shell to complete in
+        /// The shell to generate the script for
         shell: Shell,
     },
     /// Print the reference of all commands (docs/commands.md)
@@ -83,17 +84,17 @@ pub enum Command {
     Commands,
 }
 
-/// A number of threads.
+/// Parses a number of threads, 1 to 4096.
 pub(super) fn threads() -> RangedI64ValueParser<i32> {
     RangedI64ValueParser::new().range(1..=4096)
 }
 
 #[derive(Args, Debug)]
 pub struct CurriculumArgs {
-    /// Train nothing: score the difficulty of every graph of the dataset and print a table (CSV)
+    /// Do not train; score the difficulty of every graph of the dataset and print the scores as CSV
     #[arg(long)]
     pub score_only: bool,
-    /// Write that table to a file instead of standard output
+    /// Write these scores to a file instead of standard output
     #[arg(long, value_name = "FILE", requires = "score_only")]
     pub scores: Option<PathBuf>,
     #[command(flatten)]
@@ -102,31 +103,31 @@ pub struct CurriculumArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Write a simulated dataset: normal traffic and labelled attacks
+    /// Write a simulated dataset with normal traffic and labelled attacks
     Simulate {
-        /// The folder to make
+        /// Folder to create
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
         #[command(flatten)]
         settings: Settings,
     },
-    /// Build the graph store of a dataset (stages do so by themselves)
+    /// Build the graph store of a dataset (training does this when needed)
     Build(BuildArgs),
-    /// Join the parts of a store into the store that a single build would have made
+    /// Merge the parts of a store into the store that a single build would have written
     Merge {
-        /// The folders that `kdgat data build --part` wrote
+        /// Folders written by `kdgat data build --part`, all N of them
         #[arg(value_name = "PART", required = true)]
         parts: Vec<PathBuf>,
         #[command(flatten)]
         settings: Settings,
     },
-    /// List the known datasets, where they are, and under which terms they may be used
+    /// List the known datasets, with their location and licence
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Read all logs of a dataset and report what is in them and what may mislead, before anything is built
+    /// Read all logs of a dataset and report their contents and pitfalls, before anything is built
     Check {
         /// Print JSON
         #[arg(long)]
@@ -139,7 +140,7 @@ pub enum DataCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Read the whole graph store first and compare it with its checksums
+        /// First read the whole graph store and verify its checksums
         #[arg(long)]
         verify: bool,
         #[command(flatten)]
@@ -151,7 +152,7 @@ pub enum DataCommand {
 pub enum TeachersCommand {
     /// List the registered teachers
     List(Settings),
-    /// Show a teacher's card, configuration and digests
+    /// Show the card and configuration of a teacher, with its digests
     Show {
         /// The teacher, as DATASET/MODEL
         #[arg(value_name = "TEACHER")]
@@ -159,15 +160,15 @@ pub enum TeachersCommand {
         #[command(flatten)]
         settings: Settings,
     },
-    /// Check that teachers are undamaged, fit their configuration, and answer the same twice
+    /// Verify that teachers are undamaged, match their configuration, and give the same outputs twice
     Verify {
-        /// Teachers, as DATASET/MODEL; without any, all
+        /// Teachers, as DATASET/MODEL (default: all registered teachers)
         #[arg(value_name = "TEACHER")]
         teachers: Vec<String>,
         #[command(flatten)]
         settings: Settings,
     },
-    /// Compute a teacher's outputs for a dataset ahead of the training
+    /// Compute and cache a teacher's outputs for a dataset before training
     Cache(Settings),
 }
 
@@ -176,7 +177,7 @@ pub struct ConfigArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Print the reference of all fields (docs/configuration.md) instead
+    /// Print the reference of all fields (docs/configuration.md) instead of the configuration
     #[arg(long, conflicts_with = "json")]
     pub reference: bool,
     #[command(flatten)]

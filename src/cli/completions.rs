@@ -1,4 +1,4 @@
-//! `kdgat completions SHELL`.
+//! `kdgat completions SHELL`: prints a completion script.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub fn print(shell: Shell) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with what completion looks at, without its hidden subcommands and flags, which `clap_complete` would offer.
+/// A copy of the command for completion, without hidden subcommands and flags, which `clap_complete` would otherwise offer.
 fn shown(command: &Command) -> Command {
     let mut copy = Command::new(command.get_name().to_owned())
         .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())

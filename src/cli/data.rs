@@ -1,4 +1,4 @@
-//! `kdgat data`: simulate, build, describe.
+//! `kdgat data`: simulates, builds and describes datasets.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub fn simulate(config: &Config, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Known datasets, and whether they are in the folder of `KDGAT_DATA`.
+/// Lists the known datasets, and whether they are in the folder `KDGAT_DATA`.
 pub fn list(json: bool) -> Result<ExitCode> {
     let data_folder = catalogue::data_folder();
     let found = |entry: &Entry| data_folder.as_deref().and_then(|folder| entry.find(folder));
@@ -43,8 +43,8 @@ pub fn list(json: bool) -> Result<ExitCode> {
             )
         };
         let heading = match &data_folder {
-            Some(folder) => format!("looked for in {} ({})\n\n", folder.display(), catalogue::DATA_FOLDER_VARIABLE),
-            None => format!("{} names no folder to look in\n\n", catalogue::DATA_FOLDER_VARIABLE),
+            Some(folder) => format!("searched in {} ({})\n\n", folder.display(), catalogue::DATA_FOLDER_VARIABLE),
+            None => format!("{} is not set to a folder with datasets\n\n", catalogue::DATA_FOLDER_VARIABLE),
         };
         heading + &catalogue::entries().iter().map(describe).collect::<String>()
     };
@@ -52,12 +52,12 @@ pub fn list(json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Joins parts of a store.
+/// Merges the parts of a store.
 pub fn merge(config: &Config, parts: &[PathBuf]) -> Result<ExitCode> {
     describe(&stage::merge_store_parts(config, parts)?)
 }
 
-/// One line on a store.
+/// Prints one line about a store.
 pub fn describe(store: &Store) -> Result<ExitCode> {
     let totals = &store.manifest().totals;
     output::write(&format!(
@@ -71,7 +71,7 @@ pub fn describe(store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts of a dataset, a line a file.
+/// Prints the counts of a dataset, one line per file.
 pub fn info(config: &Config, json: bool) -> Result<ExitCode> {
     let store = stage::open_store(config)?;
     let manifest = store.manifest();
@@ -97,10 +97,10 @@ fn table(manifest: &Manifest) -> String {
     ]);
     let dropped = match manifest.duplicates.num_dropped() {
         0 => String::new(),
-        dropped => format!("; {dropped} training graphs left out, since they are also in validation or a test"),
+        dropped => format!("; {dropped} training graphs left out, because they are also in validation or a test"),
     };
     let heading = format!(
-        "{}: windows of {} frames, a new one every {}; {} IDs in the vocabulary; digest {}",
+        "{}: windows of {} frames, stride {}; {} IDs in the vocabulary; digest {}",
         manifest.dataset,
         manifest.options.window,
         manifest.options.stride,
@@ -110,7 +110,7 @@ fn table(manifest: &Manifest) -> String {
     heading + &dropped + "\n\n" + &aligned(&COLUMNS, &rows)
 }
 
-/// A table: the first column to the left, the others to the right.
+/// Formats a table: first column left-aligned, the others right-aligned.
 pub fn aligned<const N: usize>(columns: &[&str; N], rows: &[[String; N]]) -> String {
     let letters = |cell: &str| cell.chars().count();
     let width = |column: usize| {

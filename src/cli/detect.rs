@@ -1,4 +1,4 @@
-//! `kdgat detect`: a line for each window of a stream of frames.
+//! `kdgat detect`: scores a stream of frames and prints one line per window.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ use crate::interrupt;
 use crate::nn::Architecture;
 use crate::shell;
 
-/// Share of windows with unknown IDs above which the car is probably another one.
+/// Share of windows with unknown IDs above which the traffic is probably from another car.
 const MOSTLY: f64 = 0.9;
 
-/// What `kdgat detect` takes.
+/// Arguments of `kdgat detect`.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
     /// The model: a run's folder or a weight file
@@ -34,37 +34,38 @@ pub struct DetectArgs {
     /// The traffic: a log in any format, a named pipe, or - for standard input (candump -L can0 | kdgat detect --model RUN -)
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Score above which a window is an attack, or the rule of a recorded one: fpr:RATE, youden; without, that of the calibration, else the one recorded by `kdgat evaluate`
+    /// Decision threshold: a score above which a window is an attack, or the rule of a recorded threshold (fpr:RATE or youden)
+    /// (default: the calibration's threshold, else the one recorded by `kdgat evaluate`)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold)]
     pub threshold: Option<Threshold>,
-    /// The calibration for this car, by its name or as a file; without, or with none, the car of the training is expected
+    /// Calibration for this car, by name or as a file; none, or without the flag: the traffic is from the car of the training data
     #[arg(long, value_name = "NAME|FILE")]
     pub calibration: Option<String>,
-    /// Frames from one window to the next; without, as in the model's training
+    /// Frames from the start of one window to the start of the next (default: the stride of the model's training)
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     pub stride: Option<u32>,
-    /// Format of the log; without, it is recognised by its content
+    /// Format of the log (default: recognised from its content)
     #[arg(long, value_name = "FORMAT", value_parser = LogFormatParser)]
     pub format: Option<Format>,
-    /// Threads that compute
+    /// CPU threads for computation
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=4096))]
     pub threads: i32,
 }
 
-/// A finite score, which windows can be above or below, or a rule.
+/// Parses a threshold: a finite score, or a rule.
 fn parse_threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text.trim())
         .ok_or_else(|| "expected a finite number, fpr:RATE (above 0, below 1), or youden".to_owned())
 }
 
-/// Reads, scores and prints until the stream ends.
+/// Reads, scores and prints until the stream ends or a signal arrives.
 pub fn run(args: DetectArgs) -> Result<ExitCode> {
     tch::set_num_threads(args.threads);
     let model = TrainedModel::read(only_model(&args.model)?)?;
     let Chosen { threshold, car, source } = threshold(&args, &model)?;
     let stride = args.stride.map(|stride| stride as usize).or(model.stride).unwrap_or(model.description.window);
     let mut detector = Detector::new(&model, DetectOptions { stride, threshold, car }, Device::Cpu)?;
-    // A stream of a bus goes on for ever: stopping is how it usually ends.
+    // A live stream has no end; a signal is the usual way to stop.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let mut stream = FrameStream::open(&args.file, args.format)?;
 
@@ -80,7 +81,7 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
             serde_json::to_writer(&mut output, &detection).map_err(|error| OutputError(error.into()))?;
             Ok(output.write_all(b"\n").map_err(OutputError)?)
         })?;
-        // Whoever reads a live stream gets each line as soon as it is known.
+        // Flushed at once, so that readers of a live stream see each line immediately.
         output.flush().map_err(OutputError)?;
         busy += start.elapsed();
     }
@@ -88,25 +89,22 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is called an attack.
+/// The threshold in use.
 struct Chosen {
     threshold: AttackAbove,
-    /// The car's own scale if there is one.
+    /// The car's own score scale, from a calibration.
     car: Option<CarScale>,
-    /// Where the threshold comes from, in words.
+    /// Origin of the threshold, for display.
     source: String,
 }
 
-/// The user's threshold, else the calibration's, else a recorded one, else what is usual for a classifier.
+/// Chooses the threshold: the user's, else the calibration's, else a recorded one, else 0.5 for a classifier.
 fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
     let calibration = match &args.calibration {
         Some(asked) => calibrations::find(model, asked)?,
         None => {
             if let Some(known) = calibrations::known(model)? {
-                eprintln!(
-                    "no calibration is used; {} has {known}: name that of this car with --calibration",
-                    model.name
-                );
+                eprintln!("no calibration is used; {} has {known}: choose this car's with --calibration", model.name);
             }
             None
         }
@@ -122,7 +120,7 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
         }
         (Some(rule), Some((path, calibration))) if Threshold::parse(&calibration.method) != Some(rule) => {
             Err(UsageError(format!(
-                "--threshold {rule}: {} was made with {}, and has no threshold for another rate; make one with `kdgat calibrate \
+                "--threshold {rule}: {} was made with {} and has no threshold for another rule; make one with `kdgat calibrate \
                  --threshold {rule}`, or leave --threshold out",
                 path.display(),
                 calibration.method
@@ -145,7 +143,7 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
     }
 }
 
-/// The error of a rule whose threshold would have to be chosen on validation windows, which `detect` has not.
+/// The error for a rule without a recorded threshold: choosing one needs validation windows, which `detect` does not have.
 fn not_recorded(model: &TrainedModel, rule: Threshold) -> UsageError {
     let methods: Vec<String> = records::read(model).unwrap_or_default().into_iter().map(|one| one.method).collect();
     let others = if methods.is_empty() { String::new() } else { format!(" (recorded: {})", methods.join(", ")) };
@@ -157,7 +155,7 @@ fn not_recorded(model: &TrainedModel, rule: Threshold) -> UsageError {
     ))
 }
 
-/// The score that is usual for a model without a threshold, and where it comes from.
+/// The default threshold of a model without a recorded one, and its explanation.
 fn usual(model: &TrainedModel) -> Result<(f64, String)> {
     let run = shell::quoted_path(&model.folder);
     match model.description.architecture {
@@ -165,8 +163,8 @@ fn usual(model: &TrainedModel) -> Result<(f64, String)> {
             Ok((0.5, format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name)))
         }
         Architecture::Vgae(_) => Err(UsageError(format!(
-            "no threshold is recorded for {}, and the score of an autoencoder has no usual one; run `kdgat evaluate {run}` or \
-             `kdgat calibrate`, or give --threshold",
+            "no threshold is recorded for {}, and the scores of an autoencoder have no default threshold; run `kdgat evaluate {run}` \
+             or `kdgat calibrate`, or give --threshold",
             model.name
         ))
         .into()),
@@ -189,7 +187,7 @@ fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadRepor
     let each = 1e3 * busy.as_secs_f64() / windows.max(1) as f64;
     let mut text = format!("{windows} windows, {attacks} called attacks, {each:.3} ms each; {} frames", report.frames);
     if report.error_frames > 0 {
-        text += &format!("\n{} error frames of the bus skipped", report.error_frames);
+        text += &format!("\n{} CAN error frames skipped", report.error_frames);
     }
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
@@ -198,8 +196,8 @@ fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadRepor
     let foreign = detector.windows_with_unknown_ids();
     if !detector.is_calibrated() && windows > 0 && foreign as f64 > MOSTLY * windows as f64 {
         text += &format!(
-            "\n{foreign} of {windows} windows have CAN IDs that the model's training data lacks, which counts as a sign of an \
-             attack: if this is another car than that of the training, calibrate the model with its attack-free traffic \
+            "\n{foreign} of {windows} windows have CAN IDs that the model's training data lacks, which counts as evidence of an \
+             attack: if this is another car than in the training data, calibrate the model with its attack-free traffic \
              (`kdgat calibrate`)"
         );
     }

@@ -1,4 +1,4 @@
-//! From a parsed command to the code that does it.
+//! Dispatches a parsed command to the code that runs it.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::stage::{self, Outcome};
 use crate::train::fit::Ending;
 use crate::{interrupt, memory, torch};
 
-/// Carries out one command.
+/// Runs one command.
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Config(args) => configuration::print(&args),
@@ -100,14 +100,14 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// What training commands do before anything touches torch.
+/// Prepares a training command before anything touches torch: signal handler, GPU allocator.
 fn start(config: &Config) -> Result<()> {
     interrupt::listen()?;
     start_devices(gpu_cap(config));
     Ok(())
 }
 
-/// The limit that the GPU's allocator is to keep, where there is one.
+/// The configured limit for the GPU's allocator, if any.
 fn gpu_cap(config: &Config) -> Option<GpuCap> {
     let device = match config.training.device {
         DeviceChoice::Cpu => return None,
@@ -117,18 +117,18 @@ fn gpu_cap(config: &Config) -> Option<GpuCap> {
     Some(GpuCap { device, bytes: config.memory.gpu_memory_limit?.0 })
 }
 
-/// Loads CUDA where it is, and says what is wrong with it.
+/// Loads CUDA if it is installed, and prints warnings about it.
 fn start_devices(cap: Option<GpuCap>) {
     let devices = memory::start_devices(cap);
     if !devices.settings.is_empty() {
-        eprintln!("allocator of the GPU: {}", devices.settings);
+        eprintln!("GPU allocator: {}", devices.settings);
     }
     for warning in devices.warnings {
         eprintln!("warning: {warning}");
     }
 }
 
-/// An interrupted run is neither done nor wrong usage.
+/// The exit code of a training run: an interruption is a failure (1), not wrong usage (2).
 fn exit_code(outcome: &Outcome) -> ExitCode {
     if outcome.ending == Ending::Interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

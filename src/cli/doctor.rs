@@ -1,4 +1,4 @@
-//! `kdgat doctor`: what was found on this machine.
+//! `kdgat doctor`: examines this machine.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ fn describe(report: &Report) -> String {
         ("CUDA", report.cuda_library.detail.clone()),
         ("driver", driver(report)),
     ];
-    // Of no use, and no loss, where there is no GPU.
+    // The kernel compiler matters only with a GPU.
     if report.cuda_library.works {
         lines.push(("kernels", report.kernel_compiler.detail.clone()));
     }
@@ -90,7 +90,7 @@ fn describe_device(device: &DeviceReport) -> Vec<(&'static str, String)> {
 
 fn describe_overlap(overlap: &doctor::Overlap) -> String {
     let verdict =
-        if overlap.hidden_share > 0.5 { "a copy runs beside a computation" } else { "copies wait for computations" };
+        if overlap.hidden_share > 0.5 { "copies overlap with computation" } else { "copies wait for computation" };
     format!(
         "{verdict}: {:.0} % of {:.1} ms hidden (computation alone {:.1} ms, both {:.1} ms)",
         100.0 * overlap.hidden_share,

@@ -1,4 +1,4 @@
-//! `kdgat evaluate`: how good trained models are.
+//! `kdgat evaluate`: scores trained models.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,29 +14,30 @@ use crate::evaluate::judge::NOT_CALIBRATED;
 use crate::evaluate::tables::Row;
 use crate::stage::{self, EvaluateOptions};
 
-/// What `kdgat evaluate` takes beside the configuration.
+/// Arguments of `kdgat evaluate`, in addition to the configuration.
 #[derive(Args, Debug)]
 pub struct EvaluateArgs {
-    /// Run folders or weight files; without any, all finished runs of the dataset and its registered teachers
+    /// Run folders or weight files (default: all finished runs of the dataset and its registered teachers)
     #[arg(value_name = "RUN")]
     pub runs: Vec<PathBuf>,
-    /// Write a row for each test graph and model: score, threshold, decision (CSV)
+    /// Write a CSV file with one row per test graph and model: score, threshold, decision
     #[arg(long, value_name = "FILE")]
     pub predictions: Option<PathBuf>,
-    /// Show unknown cars (folders named *unknown_vehicle*) before and after calibration on so many seconds of their attack-free traffic
+    /// Also evaluate unknown cars (test folders named *unknown_vehicle*) after calibration on this many seconds of their attack-free
+    /// traffic
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub calibrate_seconds: Option<f64>,
-    /// Folder of metrics.json and metrics.csv; without, `evaluation` beside the dataset's runs
+    /// Folder for metrics.json and metrics.csv (default: `evaluation` next to the dataset's runs)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Resamples of the 95 % bootstrap intervals; 0 makes none
+    /// Bootstrap resamples for the 95 % confidence intervals; 0 computes none. More give steadier intervals and take longer
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
     #[command(flatten)]
     pub settings: Settings,
 }
 
-/// Scores, writes, prints.
+/// Scores the models, writes the results and prints them.
 pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     let loaded = args.settings.load_reading_of(&reads::EVALUATE, &args.runs)?;
     let options = EvaluateOptions {
@@ -50,8 +51,8 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
     let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
     if options.calibrate_seconds.is_some() && !report.models.iter().any(|model| model.rows.iter().any(is_calibrated)) {
         eprintln!(
-            "nothing was calibrated: {} has no test folder with `unknown_vehicle` in its name whose logs have enough attack-free \
-             traffic",
+            "nothing was calibrated: {} has no test folder with `unknown_vehicle` in its name and enough attack-free traffic in its \
+             logs",
             report.dataset
         );
     }

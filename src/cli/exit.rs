@@ -1,9 +1,9 @@
-//! How the program ends: exit code 0 is fine, 2 is wrong usage or input, 1 anything else.
+//! Exit codes and error output: 0 for success, 2 for wrong usage or input, 1 for anything else.
 //!
-//! One rule tells 2 from 1, whatever the command. 2 is for what the user gave, arguments, paths, files and limits: the same
-//! command would end the same way until one of them is another. 1 is for what the machine or the program did: a disk that is
-//! full, memory that others have taken, an interruption, a bug. An error type says which of the two it is (`is_input`);
-//! memory and full disks can be at the bottom of any error and are looked for here.
+//! One rule separates 2 from 1 for all commands. 2 means the user's arguments, paths, files or limits: the same command fails in
+//! the same way until one of them changes. 1 means the machine or the program: a full disk, memory taken by other programs, an
+//! interruption, a bug. An error type decides between the two (`is_input`). Running out of memory or disk space can be the cause
+//! of any error, so this module checks for it first.
 
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ use crate::stage::StageError;
 use crate::sweep::SweepError;
 use crate::torch::allocator;
 
-/// Wrong usage or input.
+/// Exit code for wrong usage or input.
 pub const INPUT: u8 = 2;
-/// Anything else.
+/// Exit code for any other failure.
 pub const FAILURE: u8 = 1;
 
-/// An error type that knows which exit code it ends the program with.
+/// An error type with an exit code.
 pub trait ExitStatus {
     fn exit_code(&self) -> u8;
 }
@@ -85,7 +85,7 @@ impl ExitStatus for RegistryError {
     }
 }
 
-/// Arguments that fit their types but not each other or the world.
+/// Arguments that parse, but contradict each other or do not fit the existing files and devices.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -96,8 +96,8 @@ impl ExitStatus for UsageError {
     }
 }
 
-/// The exit code by what ran out, else that of the first type in the error's chain that has one. New error types are
-/// added to the list here.
+/// The exit code of an error: by the resource that ran out, else that of the first type in the chain with an [`ExitStatus`]. New
+/// error types must be added to the list here.
 pub fn exit_code(error: &Error) -> u8 {
     match memory_failure(error) {
         Some(MemoryFailure::Limit(_)) => return INPUT,
@@ -126,13 +126,13 @@ pub fn exit_code(error: &Error) -> u8 {
     found.unwrap_or(FAILURE)
 }
 
-/// Why memory ran out.
+/// The cause of an out-of-memory error.
 enum MemoryFailure {
-    /// The limit of host memory, in bytes, was reached.
+    /// The limit of host memory was reached, in bytes.
     Limit(u64),
-    /// The system refused although the limit had room.
+    /// The system refused memory below the limit.
     Refused,
-    /// A GPU had no more, or the system, as libtorch says it.
+    /// libtorch reported that a GPU or the system is out of memory.
     Gpu,
 }
 
@@ -152,8 +152,8 @@ fn is_disk_full(error: &Error) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|error| full.contains(&error.kind()))
 }
 
-/// Prints `error: …` with the chain of causes to standard error. When the reader of the output has gone away
-/// (`kdgat config | head -1`), that is no error.
+/// Prints `error: …` with the chain of causes to standard error, and returns the exit code. A closed output pipe
+/// (`kdgat config | head -1`) is not an error.
 pub fn report(error: &Error) -> ExitCode {
     let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
@@ -165,24 +165,24 @@ pub fn report(error: &Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
-/// The error with its causes, each on its line. Where memory ran out that comes first: what needed it is not to blame.
+/// The error with its causes, one per line. Running out of memory comes first: the operation that needed it is not the cause.
 fn text(error: &Error) -> String {
     let mut causes = error.chain().map(|cause| readable(&cause.to_string()));
     let first = causes.next().unwrap_or_default();
     let mut text = match memory_failure(error) {
         Some(MemoryFailure::Limit(bytes)) => format!(
             "error: out of memory: the limit of {} for tensors was reached; raise --memory-limit; `kdgat memory plan` with \
-             the same options says what a training takes\n  while: {first}\n",
+             the same options predicts what training needs\n  while: {first}\n",
             ByteSize(bytes)
         ),
         Some(MemoryFailure::Refused) => format!(
-            "error: out of memory: the system has no more, although the limit has room; others have taken it: try again \
+            "error: out of memory: the system has no more, although the limit is not reached; other programs use it: try again \
              later\n  while: {first}\n"
         ),
         Some(MemoryFailure::Gpu) | None => format!("error: {first}\n"),
     };
     for cause in causes {
-        // Some messages say what they were caused by themselves.
+        // Some messages contain their cause.
         if !text.contains(&cause) {
             text += &format!("  because: {cause}\n");
         }
@@ -190,14 +190,14 @@ fn text(error: &Error) -> String {
     text
 }
 
-/// A message without what is for programmers only.
+/// Removes the parts of a message that only help programmers.
 fn readable(message: &str) -> String {
     without_trace(message)
         .replace("Internal torch error: ", "")
         .replace("kdgat: host memory limit", "host memory limit")
 }
 
-/// A message of libtorch without the dozens of lines on where in its own code it was.
+/// Removes the stack trace from a message of libtorch.
 pub fn without_trace(message: &str) -> &str {
     let end = message.find("Exception raised from").unwrap_or(message.len());
     message[..end].trim_end_matches("\\n").trim_end()
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_small_is_named_and_not_the_file() {
+    fn an_out_of_memory_error_names_the_limit_and_not_the_file() {
         let error = out_of_memory("it would be exceeded");
         assert_eq!(exit_code(&error), INPUT);
         let text = text(&error);
@@ -226,12 +226,12 @@ mod tests {
         assert!(text.contains("raise --memory-limit") && text.contains("kdgat memory plan"), "{text}");
         assert!(text.contains("while: cannot read weights from teachers"), "{text}");
         assert!(!text.contains("Internal torch error") && !text.contains("kdgat: host"), "{text}");
-        // A sweep recognises by its words that a task ran out of memory.
+        // A sweep recognises a task that ran out of memory by these words.
         assert!(allocator::says_out_of_memory(&text));
     }
 
     #[test]
-    fn memory_that_others_took_is_no_wrong_input() {
+    fn memory_used_by_other_programs_is_not_an_input_error() {
         let error = out_of_memory("the system has no more");
         assert_eq!(exit_code(&error), FAILURE);
         assert!(text(&error).starts_with("error: out of memory: the system has no more"), "{}", text(&error));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_input_and_full_disks_are_not() {
+    fn bad_paths_are_input_errors_and_full_disks_are_not() {
         let stage = |kind: ErrorKind| -> Error {
             StageError::File { path: "out".into(), action: "write", source: kind.into() }.into()
         };

@@ -1,4 +1,4 @@
-//! `kdgat export`: a trained model for other programs.
+//! `kdgat export`: writes a trained model for other programs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,29 +11,29 @@ use super::settings::Settings;
 use crate::config::reads;
 use crate::stage::{self, ExportOptions};
 
-/// What `kdgat export` takes beside the configuration.
+/// Arguments of `kdgat export`, in addition to the configuration.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// The model: a run's folder or a weight file
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Folder of the files; without, `export` in the run's folder
+    /// Folder for the files (default: `export` in the run's folder)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Write a classifier as an ONNX model, too
+    /// Also write the model as ONNX (classifiers only)
     #[arg(long)]
     pub onnx: bool,
-    /// Write so many test graphs of the dataset, too, with what the model answers: to check a reader by
+    /// Also write this many test graphs with the model's outputs, for testing a program that reads the export
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub examples: usize,
     #[command(flatten)]
     pub settings: Settings,
 }
 
-/// Reads, writes, says where.
+/// Exports the model and prints the files written.
 pub fn run(args: ExportArgs) -> Result<ExitCode> {
     let reads = if args.examples > 0 { &reads::EXPORT_EXAMPLES } else { &reads::EXPORT };
-    // Only examples are made of data.
+    // Only examples need data.
     let of_data = if args.examples > 0 { std::slice::from_ref(&args.run) } else { &[] };
     let loaded = args.settings.load_reading_of(reads, of_data)?;
     let options = ExportOptions { run: args.run, output: args.output, onnx: args.onnx, examples: args.examples };
@@ -42,7 +42,7 @@ pub fn run(args: ExportArgs) -> Result<ExitCode> {
     if options.examples > 0 {
         let (written, wanted) = (exported.examples, options.examples);
         let fewer = if written < wanted {
-            format!(", all that the dataset has ({wanted} were asked for)")
+            format!(", all that the dataset has ({wanted} were requested)")
         } else {
             String::new()
         };

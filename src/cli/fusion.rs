@@ -1,4 +1,4 @@
-//! `kdgat fusion`: which weight to fuse two models with, learned graph by graph.
+//! `kdgat fusion`: trains an agent that chooses, for each graph, the weight with which two models are fused.
 
 use std::process::ExitCode;
 
@@ -11,17 +11,17 @@ use crate::config::Config;
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::{stage, torch};
 
-/// What `kdgat fusion` takes beside the configuration.
+/// Arguments of `kdgat fusion`, in addition to the configuration.
 #[derive(Args, Debug)]
 pub struct FusionArgs {
-    /// Resamples of the 95 % bootstrap intervals; 0 makes none
+    /// Bootstrap resamples for the 95 % confidence intervals; 0 computes none. More give steadier intervals and take longer
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
     #[command(flatten)]
     pub settings: Settings,
 }
 
-/// Learns, compares, prints.
+/// Trains the agent, compares it with the baselines and prints the report.
 pub fn run(config: &Config, resamples: u64) -> Result<ExitCode> {
     let outcome = torch::recover(|| stage::fusion(config, resamples))?;
     let Some(report) = outcome.report else { return Ok(ExitCode::FAILURE) };

@@ -1,14 +1,14 @@
-//! The command line with the fields that each command reads.
+//! The command line, with help that lists only the fields that each command reads.
 //!
-//! Every working command parses the flags of all fields, so that the flag of a field that it does not read is refused with a
-//! reason; its help lists those that it reads.
+//! Every command with a configuration parses the flags of all fields, so that it can refuse the flag of a field that it does not
+//! read and give the reason.
 
 use clap::{Command, CommandFactory};
 
 use super::commands::Cli;
 use crate::config::{self, Field, Reads, Stage, reads};
 
-/// Commands that read at most so many fields show all of them with `-h`.
+/// Commands that read at most this many fields show all of them with `-h`.
 const FEW: usize = 20;
 
 /// The fields that a command reads.
@@ -17,7 +17,7 @@ enum Listed {
     Reading(&'static [Reads]),
 }
 
-/// The commands that read a part of the configuration, as words; `config` reads all.
+/// The commands that read a part of the configuration, and that part. `config` is missing: it reads all fields.
 const COMMANDS: &[(&str, Listed)] = &[
     ("autoencoder", Listed::Training(Stage::Autoencoder)),
     ("normal", Listed::Training(Stage::Normal)),
@@ -46,7 +46,7 @@ impl Listed {
     }
 }
 
-/// The command line; of each command, only the fields that it reads are shown.
+/// Builds the command line and hides the fields that a command does not read.
 pub fn command() -> Command {
     COMMANDS.iter().fold(Cli::command(), |root, (path, listed)| {
         let words: Vec<&str> = path.split(' ').collect();
@@ -54,7 +54,7 @@ pub fn command() -> Command {
     })
 }
 
-/// Changes the command at the end of a path of names.
+/// Changes the subcommand with this path of names.
 fn at(command: Command, words: &[&str], change: &dyn Fn(Command) -> Command) -> Command {
     match words.split_first() {
         None => change(command),
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_with_fields_is_known() {
+    fn every_command_with_fields_is_listed() {
         fn walk(command: &Command, path: &str, found: &mut Vec<String>) {
             for inner in command.get_subcommands() {
                 let path = format!("{path} {}", inner.get_name()).trim().to_owned();
@@ -92,7 +92,7 @@ mod tests {
         }
         let mut found = Vec::new();
         walk(&Cli::command(), "", &mut found);
-        // Prints all fields.
+        // `config` prints all fields.
         found.retain(|path| path != "config");
         found.sort();
         let mut known: Vec<&str> = COMMANDS.iter().map(|(path, _)| *path).collect();

@@ -1,4 +1,4 @@
-//! The value of `--format`: a log format, with what each of them is.
+//! The parser of `--format`: a log format, with a help text for each.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! `kdgat memory`: what a training would take, without training.
+//! `kdgat memory`: predicts what training needs, without training.
 
 use std::process::ExitCode;
 
@@ -14,11 +14,11 @@ use crate::stage::{PlannedSize, plan_memory};
 
 #[derive(Debug, Subcommand)]
 pub enum MemoryCommand {
-    /// Print what takes how much memory, what to set, and, if it does not fit, what would help
+    /// Print the memory that each component needs, recommended settings, and, if it does not fit, ways to make it fit
     Plan(PlanArgs),
-    /// Print the recommended settings for GPUs of 4 to 141 GB
+    /// Print recommended settings for GPUs with 4 to 141 GB
     Table {
-        /// Print the overlays presets/gpu-*.toml instead
+        /// Print the overlays presets/gpu-*.toml instead of the table
         #[arg(long)]
         overlays: bool,
     },
@@ -26,25 +26,25 @@ pub enum MemoryCommand {
 
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Graphs to train on, instead of a dataset's
+    /// Number of training graphs, to plan for a dataset that need not exist
     #[arg(long, value_name = "N", requires = "nodes", value_parser = at_least_one())]
     pub graphs: Option<usize>,
-    /// Nodes of a graph (distinct IDs in a window)
+    /// Nodes per graph: distinct CAN IDs in a window
     #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
     pub nodes: Option<usize>,
-    /// Edges of a graph (distinct successions in a window)
+    /// Edges per graph: distinct pairs of successive CAN IDs in a window (default: three per node)
     #[arg(long, value_name = "N", requires = "graphs", value_parser = at_least_one())]
     pub edges: Option<usize>,
     #[command(flatten)]
     pub settings: Settings,
 }
 
-/// A graph without nodes takes nothing, and says nothing about a training.
+/// Parses a count of 1 or more: empty graphs need no memory and predict nothing.
 fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(command: MemoryCommand) -> Result<ExitCode> {
     let text = match command {
         MemoryCommand::Plan(args) => {

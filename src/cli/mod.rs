@@ -1,4 +1,4 @@
-//! The command line: types and help texts, and the way from a command to the code that does it.
+//! The command line: argument types, help texts, and the dispatch of commands.
 
 mod build;
 mod calibrate;
@@ -41,7 +41,7 @@ pub use sweep::{Executor, SweepArgs, SweepCommand};
 
 use crate::{notices, shell, torch};
 
-/// The whole program: parses the process's arguments, runs the command, prints what went wrong.
+/// The whole program: parses the process's arguments, runs the command, prints errors.
 pub fn main() -> ExitCode {
     notices::listen();
     shell::note_command(std::env::args_os());
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
     match parse(std::env::args_os()) {
         Ok(cli) => run(cli).unwrap_or_else(|error| exit::report(&error)),
         Err(message) => {
-            // Help and version are such messages too; nobody reading them is no failure.
+            // Help and version come here, too; a closed output pipe is not a failure.
             let _ = message.print();
             ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(exit::INPUT))
         }

@@ -1,10 +1,10 @@
-//! Standard output without panics: a reader that has gone away is an error that the program ends quietly on.
+//! Standard output without panics: a closed pipe is an error, on which the program ends quietly.
 
 use std::io::{self, Write};
 
 use thiserror::Error;
 
-/// What is printed cannot be written.
+/// Standard output cannot be written.
 #[derive(Debug, Error)]
 #[error("cannot write to standard output")]
 pub struct OutputError(#[source] pub io::Error);
@@ -12,7 +12,7 @@ pub struct OutputError(#[source] pub io::Error);
 /// Writes all of `text` to standard output.
 ///
 /// # Errors
-/// When nobody reads it any more, or where it is redirected to is full.
+/// If the pipe is closed, or the disk of the target file is full.
 pub fn write(text: &str) -> Result<(), OutputError> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(OutputError)

@@ -1,5 +1,5 @@
-//! Parsing the command line. clap names similar flags and commands only when they are very similar; here an
-//! unknown name is always answered with the nearest one.
+//! Parses the command line. clap suggests only very similar flags and commands; here the message for an unknown name always
+//! suggests the nearest one.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use super::commands::Cli;
 use super::listed;
 use crate::config::nearest;
 
-/// Names that people expect, and the commands that do what they mean.
+/// Command names that users may expect, and the commands that do what they mean.
 const EXPECTED: &[(&[&str], &[&str])] = &[
     (&["train", "fit", "learn", "run"], &["autoencoder", "normal"]),
     (&["distill", "distil", "kd", "student", "teacher"], &["autoencoder", "normal"]),
@@ -22,7 +22,7 @@ const EXPECTED: &[(&[&str], &[&str])] = &[
     (&["simulate", "build"], &["data"]),
 ];
 
-/// The command line, or the error (or help text) to print.
+/// Parses the command line; `Err` is an error or help text to print.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = listed::command().try_get_matches_from(&arguments);
@@ -38,7 +38,7 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             if let Some(name) = context(ContextKind::InvalidArg).filter(|name| name.starts_with("--")) {
-                // Also flags that this command refuses: it says which command reads them.
+                // Includes flags that this command refuses: its message names the command that reads them.
                 let flags: Vec<&str> = command.get_arguments().filter_map(|argument| argument.get_long()).collect();
                 let flag = format!("--{}", nearest(&name[2..], flags.into_iter()));
                 error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
@@ -55,7 +55,7 @@ fn with_nearest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     error
 }
 
-/// The commands that were probably meant: by what the name means, else by how it is written.
+/// The commands that the user probably meant: by the meaning of the name, else by its spelling.
 fn suggested(name: &str, command: &clap::Command) -> Vec<String> {
     let known: Vec<&str> = command.get_subcommands().map(|command| command.get_name()).collect();
     let expected = EXPECTED.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));

@@ -1,4 +1,4 @@
-//! `kdgat pipeline`: from logs to a fused student, step by step.
+//! `kdgat pipeline`: trains everything from logs to a fused student, step by step.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,43 +15,44 @@ use crate::sweep::run::{self, Ended, Wish};
 use crate::sweep::state::SweepFolder;
 use crate::{interrupt, stage};
 
-/// What `kdgat pipeline` takes.
+/// Arguments of `kdgat pipeline`.
 #[derive(Args, Debug)]
 pub struct PipelineArgs {
-    /// Folder of a dataset, or the name of one in the folder KDGAT_DATA; without, the dataset that KDGAT_DATA is itself, else the simulated `sim`
+    /// The dataset: its folder, or a name from `kdgat data list`, which is looked up in the folder KDGAT_DATA (default: the dataset
+    /// in KDGAT_DATA if that is one itself, else the simulated `sim`)
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// Presets that are laid over those of each step, such as quick
+    /// Presets applied on top of each step's own, such as quick
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub preset: Vec<String>,
-    /// One value for all steps that train, or STEP.FIELD=VALUE for one step; elements of a list are separated by commas
+    /// Set a field for all steps that train, or for one step with STEP.FIELD=VALUE; separate the elements of a list by commas
     #[arg(long, value_name = "FIELD=VALUE")]
     pub set: Vec<String>,
-    /// Print the steps and what is left to do, and do nothing
+    /// Print the steps and their state, and run nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Folder of pipelines; each dataset's content has one of its own in it
+    /// Folder for pipelines; each version of a dataset gets its own subfolder
     #[arg(long, value_name = "FOLDER", default_value = pipeline::FOLDER)]
     pub output: PathBuf,
-    /// Steps at once; without, as many as memory, GPUs and cores allow
+    /// Steps to run at the same time (default: as many as memory, GPUs and cores allow)
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Threads of each step; without, the machine's cores are divided among the steps that run at once
+    /// CPU threads per step (default: the cores are divided among the steps that run at the same time)
     #[arg(long, value_name = "COUNT", value_parser = super::commands::threads())]
     pub threads: Option<i32>,
-    /// Host memory of all steps together, such as 12GiB; without, what the machine grants
+    /// Host memory for all steps together, such as 12GiB (default: what the machine allows)
     #[arg(long, value_name = "SIZE", value_parser = super::sweep::size)]
     pub memory: Option<ByteSize>,
 }
 
-/// Prints the plan, does what is left of it, prints what came of it.
+/// Prints the plan, runs the remaining steps, and prints the results.
 pub fn run(args: PipelineArgs) -> Result<ExitCode> {
     let mut changes = args.set;
     changes.extend(args.threads.map(|threads| format!("threads={threads}")));
     let options = PipelineOptions { data: args.data, overlays: args.preset, changes };
     let found = pipeline::file(&options)?;
     let mut plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
-    // The folder is that of the data's content.
+    // The pipeline's folder already depends on the data's content, so only the weights are bound.
     super::sweep::bind_weights(&mut plan)?;
     let config = &pipeline::store(&plan)?.config;
     let slots = run::slots(&plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?;
@@ -60,7 +61,7 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
         let place = store.map(|store| pipeline::folder(&args.output, &store.manifest().dataset, store.digest()));
         let folder = place.as_deref().map(SweepFolder::at).transpose()?;
         let shown = folder.as_ref().map_or_else(
-            || "its folder is known when the graph store is built".to_owned(),
+            || "its folder is known once the graph store is built".to_owned(),
             |folder| folder.path().display().to_string(),
         );
         output::write(&format!("pipeline: {shown}; {}\n", slots.reason))?;
@@ -68,7 +69,7 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
 
-    // The data's content is part of what every step follows from.
+    // The folder depends on the data's content, so the store comes first.
     interrupt::listen()?;
     let store = stage::open_store(config)?;
     let folder = pipeline::folder(&args.output, &store.manifest().dataset, store.digest());
@@ -83,7 +84,7 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
     Ok(match ended {
         Ended::Done => {
             let page = folder.path().join(report::PAGE);
-            // Of the same results the page is the same.
+            // Nothing new was trained: the page is up to date.
             if !had_all || !page.exists() {
                 let paths = vec![folder.path().to_owned()];
                 report::write(&ReportOptions { paths, output: Some(page.clone()), ..ReportOptions::default() })?;
@@ -92,7 +93,7 @@ pub fn run(args: PipelineArgs) -> Result<ExitCode> {
             ExitCode::SUCCESS
         }
         Ended::Failed => {
-            eprintln!("a step has failed, for the reason above; run the same command again to retry it");
+            eprintln!("a step failed, for the reason above; run the same command again to retry it");
             ExitCode::FAILURE
         }
         Ended::Interrupted | Ended::Cancelled => {

@@ -1,4 +1,4 @@
-//! `docs/commands.md`, made from the types that parse the command line.
+//! `docs/commands.md`, generated from the types that parse the command line.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -15,23 +15,23 @@ const OPENING: &str = "\
 
 <!-- Made by `kdgat commands`; a test compares the two. -->
 
-`kdgat COMMAND -h` shows the common flags of a command, `--help` all of them, `kdgat --version` the version.
+`kdgat COMMAND -h` shows the common flags of a command, `--help` shows all of them, and `kdgat --version` prints the version.
 
-Commands that read the configuration have a flag for each field that they read (`max_epochs` is `--max-epochs`); the fields are
-explained in [configuration.md](configuration.md), and each command names its own here. The flag of another field is refused. They also take
-`--preset NAME,..`, presets that are merged left to right (a model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a
-TOML file, or the `config.json` of a run to repeat it.
+Commands that read the configuration have a flag for each field that they read (`max_epochs` is `--max-epochs`). This page lists the
+fields of each command; [configuration.md](configuration.md) explains them. Flags of other fields are refused. These commands also have
+`--preset NAME,..`, presets merged left to right (a model, a size, then overlays: `vgae,student,quick`), and `--config FILE`, a TOML file,
+or the `config.json` of a run to repeat that run.
 `kdgat completions bash` (or `zsh`, `fish`, ...) prints a script that completes all flags in a shell.
 
-Results are written to standard output, what goes on to standard error. Exit codes: 0 fine, 2 wrong usage or input, 1 anything else: a
-failure, an interruption (the same command, a training with `--resume`, goes on), or, of `kdgat compare`, a difference. Input is all that
-a user gives: arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too small. A full disk, and
-memory that the system or a GPU does not have, are failures. A second Ctrl-C ends the program at once, with 130. Commands that have nothing to
-save (`evaluate`, `calibrate`, `export`, `report`, ...) are ended by the first signal itself, which a shell shows as 130, or 143 for
-SIGTERM. `detect` finishes what has come and ends with 0.
+Results go to standard output, progress and warnings to standard error. Exit codes: 0 for success, 2 for wrong usage or input, 1 for
+anything else: a failure, an interruption, or a difference found by `kdgat compare`. After an interruption, the same command continues; for
+a training add `--resume`. Input means arguments, paths that cannot be read or written, damaged files, and a `--memory-limit` that is too
+small. A full disk, or a system or GPU without enough memory, is a failure. A second Ctrl-C ends the program at once, with exit code 130.
+The first signal ends commands that have nothing to save (`evaluate`, `calibrate`, `export`, `report`, ...), which a shell shows as 130, or
+143 for SIGTERM. `detect` finishes the frames it has read and exits with 0.
 ";
 
-/// `kdgat commands`.
+/// Runs `kdgat commands`: prints the reference.
 pub fn print() -> Result<ExitCode> {
     output::write(&reference())?;
     Ok(ExitCode::SUCCESS)
@@ -48,7 +48,7 @@ pub fn reference() -> String {
     text
 }
 
-/// The commands within a command that help shows, but for `help` itself.
+/// The visible subcommands of a command, except `help`.
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
 }
@@ -73,14 +73,14 @@ fn section(text: &mut String, command: &Command, parent: &str, level: usize) {
         let _ = write!(text, "\n| argument | |\n|---|---|\n{}", rows.concat());
     }
     if reads_configuration {
-        let _ = write!(text, "\nReads of the [configuration](configuration.md): {}.\n", fields_of(command));
+        let _ = write!(text, "\nReads from the [configuration](configuration.md): {}.\n", fields_of(command));
     }
     for inner in shown(command) {
         section(text, inner, &name, level + 1);
     }
 }
 
-/// The fields that a command's help lists: the names of sections that it lists whole, then other fields.
+/// The fields in a command's help: names of sections that it lists completely, then single fields.
 fn fields_of(command: &Command) -> String {
     let listed: Vec<&str> = command
         .get_arguments()
@@ -100,7 +100,7 @@ fn fields_of(command: &Command) -> String {
     }
 }
 
-/// Whether an argument is a field of the configuration; those alone stand under headings in the help.
+/// True if an argument is a field of the configuration; only these have a heading in the help.
 fn is_field(argument: &Arg) -> bool {
     argument.get_help_heading().is_some()
 }
@@ -117,7 +117,7 @@ fn row(argument: &Arg) -> String {
     let mut help = escaped(&argument.get_help().map(ToString::to_string).unwrap_or_default());
     let defaults: Vec<String> = argument.get_default_values().iter().map(|value| value.display().to_string()).collect();
     if !defaults.is_empty() && argument.get_action().takes_values() {
-        let _ = write!(help, "; without it `{}`", defaults.join(" "));
+        let _ = write!(help, " (default: `{}`)", defaults.join(" "));
     }
     let mut choices = argument.get_possible_values();
     choices.retain(|choice| !choice.is_hide_set());
@@ -131,7 +131,7 @@ fn row(argument: &Arg) -> String {
     format!("| `{}` | {help} |\n", shown.replace('|', "\\|"))
 }
 
-/// Help texts are plain: what Markdown would take for more stays what it is.
+/// Escapes a plain help text for Markdown.
 fn escaped(text: &str) -> String {
     text.trim_end_matches('.').replace('*', "\\*").replace('|', "\\|").replace('<', "&lt;")
 }

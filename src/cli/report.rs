@@ -1,4 +1,4 @@
-//! `kdgat report`: what runs came to, to look at.
+//! `kdgat report`: a page with the results of runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,21 +9,21 @@ use clap::Args;
 use super::output;
 use crate::report::{self, ReportOptions};
 
-/// What `kdgat report` takes.
+/// Arguments of `kdgat report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Folders of runs, of evaluations, of sweeps, or folders that hold such (runs/sim)
+    /// Folders of runs, evaluations or sweeps, or folders that contain such folders (runs/sim)
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
-    /// The page; without, report.html in the folder, or in the one that all have in common
+    /// File to write (default: report.html in the folder, or in the common parent of several folders)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write each figure as an SVG and a PNG file, too
+    /// Also write each figure as an SVG and a PNG file to this folder
     #[arg(long, value_name = "FOLDER")]
     pub figures: Option<PathBuf>,
 }
 
-/// Reads, draws, writes.
+/// Reads the folders and writes the page.
 pub fn run(args: ReportArgs) -> Result<ExitCode> {
     let options = ReportOptions { paths: args.paths, output: args.output, figures: args.figures, pairs: Vec::new() };
     let written = report::write(&options)?;
@@ -32,7 +32,9 @@ pub fn run(args: ReportArgs) -> Result<ExitCode> {
         text +=
             &format!("written: {} SVG and {} PNG files in {}\n", written.vectors, written.pictures, folder.display());
         if written.pictures == 0 && written.vectors > 0 {
-            eprintln!("no PNG files: the system has no font for their texts; install one, such as fonts-dejavu-core");
+            eprintln!(
+                "no PNG files: the system has no font for the text in them; install one, such as fonts-dejavu-core"
+            );
         }
     }
     output::write(&text)?;

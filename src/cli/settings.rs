@@ -1,5 +1,5 @@
-//! The flags that every working command shares: presets, a configuration file, and one flag for each field of
-//! the configuration, made from the table of fields.
+//! The flags shared by all commands with a configuration: presets, a configuration file, and one flag per field, generated from
+//! the table of fields.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crate::config::{self, Choice, Config, ConfigError, Field, Loaded, Reads, SECTIONS, Sources, Stage};
 use crate::stage::RunData;
 
-/// What a command's configuration is merged from.
+/// The sources of a command's configuration.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Settings {
-    /// Presets, merged left to right: a model, a size, then overlays (vgae,student,quick)
+    /// Presets, merged left to right: a model, one of its sizes, then overlays (vgae,student,quick)
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub preset: Vec<String>,
-    /// A TOML file, or the config.json of a run to repeat it
+    /// Configuration file: TOML, or the config.json of a run to repeat that run
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -26,35 +26,35 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The merged configuration, checked for what holds for every command.
+    /// Merges the configuration, and checks what holds for every command.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
         let loaded = self.merge()?;
         config::check(&loaded.config)?;
         Ok(loaded)
     }
 
-    /// The merged configuration, checked for a command that trains.
+    /// Merges the configuration, and checks it for a command that trains.
     pub fn load_for(&self, stage: Stage) -> Result<Loaded, ConfigError> {
         let loaded = self.merge()?;
         config::check_stage(&loaded, stage)?;
         Ok(loaded)
     }
 
-    /// The merged configuration, checked for a command that reads a part of it.
+    /// Merges the configuration, and checks it for a command that reads a part of it.
     pub fn load_reading(&self, reads: &Reads) -> Result<Loaded, ConfigError> {
         let loaded = self.merge()?;
         config::check_reads(&loaded, reads)?;
         Ok(loaded)
     }
 
-    /// Merges the settings like [`Settings::load_reading`], for a command on runs: their dataset is the default.
+    /// Like [`Settings::load_reading`], for a command that works on runs: their dataset is the default.
     pub fn load_reading_of(&self, reads: &Reads, runs: &[PathBuf]) -> Result<Loaded> {
         let loaded = self.merge_of(runs)?;
         config::check_reads(&loaded, reads)?;
         Ok(loaded)
     }
 
-    /// Merges the settings like [`Settings::load_for`], for the training of a fusion: the dataset of the named models is the default.
+    /// Like [`Settings::load_for`], for `kdgat fusion`: the dataset of the named models is the default.
     pub fn load_for_fusion(&self) -> Result<Loaded> {
         let models = self.merge()?.config.fusion;
         let named: Vec<PathBuf> = [models.fusion_vgae, models.fusion_gat].into_iter().flatten().collect();
@@ -76,7 +76,7 @@ impl Settings {
         Ok(loaded)
     }
 
-    /// The layers, with the process's environment and working directory.
+    /// The sources of the configuration, with the process's environment and working directory.
     pub fn sources(&self) -> Sources {
         Sources {
             run: None,
@@ -89,11 +89,11 @@ impl Settings {
     }
 }
 
-/// Pairs of a field's name and the text of its flag, for the flags that were given.
+/// The flags given on the command line, as pairs of field name and text.
 #[derive(Clone, Debug, Default)]
 pub struct FieldFlags(pub Vec<(String, String)>);
 
-/// The flags that `-h` shows; `--help` shows all.
+/// The fields whose flags `-h` shows; `--help` shows all.
 const COMMON: &[&str] = &[
     "data",
     "max_epochs",
@@ -167,8 +167,7 @@ fn capitalised(word: &str) -> String {
     first.to_ascii_uppercase() + rest
 }
 
-/// Accepts any text, so that all bad values are reported together by the configuration; knows the valid
-/// ones for help and completion.
+/// Accepts any text, so that the configuration can report all bad values together. Knows the valid values for help and completion.
 #[derive(Clone)]
 struct AnyText {
     choices: &'static [Choice],

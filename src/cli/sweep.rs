@@ -1,4 +1,4 @@
-//! `kdgat sweep`: many runs from one file.
+//! `kdgat sweep`: many trainings from one file.
 
 mod contents;
 mod dry_run;
@@ -25,70 +25,71 @@ use crate::sweep::{ray, report};
 pub(super) use contents::bind_weights;
 pub(super) use dry_run::requests;
 
-/// What `kdgat sweep` takes.
+/// Arguments of `kdgat sweep`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct SweepArgs {
     #[command(subcommand)]
     pub command: Option<SweepCommand>,
-    /// A sweep file, or the name of a shipped one (`kdgat sweep list`)
+    /// A sweep file, or the name of a built-in sweep (`kdgat sweep list`)
     #[arg(value_name = "FILE", required = true)]
     pub file: Option<PathBuf>,
-    /// Other values for an axis, a new axis, or one value for all trials; STEP.FIELD for one step; of a field that is a list,
-    /// elements are separated by commas and lists by semicolons
+    /// Change the values of an axis, add an axis, or set one value for all trials; STEP.FIELD applies to one step only. For a field
+    /// that is a list, separate elements by commas and lists by semicolons
     #[arg(long, value_name = "FIELD=A,B,..")]
     pub set: Vec<String>,
-    /// Where trials run
+    /// Executor that runs the trials
     #[arg(long, value_enum, default_value_t = Executor::Local)]
     pub executor: Executor,
-    /// Print what would run, and run nothing
+    /// Print the trials and tasks that would run, and run nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Try tasks again that have failed for good, from their beginning or last checkpoint
+    /// Retry tasks that have failed permanently, from their last checkpoint if there is one. Use it once the cause is fixed
     #[arg(long)]
     pub retry_failed: bool,
-    /// Folder of the sweep; without, sweeps/NAME
+    /// Folder of the sweep (default: sweeps/NAME)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Trials at once; without, as many as memory, GPUs and cores allow
+    /// Trials to run at the same time (default: as many as memory, GPUs and cores allow)
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Host memory of all trials together, such as 12GiB; without, what the machine grants
+    /// Host memory for all trials together, such as 12GiB (default: what the machine allows)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<ByteSize>,
 }
 
+/// The place where tasks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Executor {
-    /// On this machine
+    /// Processes on this machine
     Local,
-    /// As job arrays of Slurm
+    /// Slurm job arrays
     Slurm,
-    /// As jobs of the Ray cluster at RAY_ADDRESS
+    /// Jobs on the Ray cluster at RAY_ADDRESS
     Ray,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SweepCommand {
-    /// List the shipped sweeps
+    /// List the built-in sweeps
     List,
-    /// Show how far a sweep is
+    /// Show the state of each task of a sweep
     Status {
         /// The sweep's folder
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
-    /// Put the results into tables: mean and deviation over seeds, the best, the effect of each axis, the Pareto front
+    /// Write tables of the results: mean and deviation over seeds, the best settings, the effect of each axis, the Pareto front
     Report {
         /// The sweep's folder
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
-        /// Compare two settings over trials that differ in nothing else: --compare kd_alpha=0.5 kd_alpha=0.9
+        /// Compare two values of an axis, over pairs of trials that differ in nothing else: --compare kd_alpha=0.5 kd_alpha=0.9
         #[arg(long, num_args = 2, value_names = ["AXIS=VALUE", "AXIS=VALUE"])]
         compare: Vec<String>,
     },
-    /// Work on one task: what jobs of a batch system run. Exit code 75: saved, to be started again; 76: the
-    /// same, with more memory
+    /// Run one task; jobs of a batch system call this. Exit code 75: saved, start it again; 76: start it again with more
+    /// memory
     #[command(hide = true)]
     Work {
         #[arg(value_name = "FOLDER")]
@@ -97,7 +98,7 @@ pub enum SweepCommand {
         task: String,
         #[arg(long, value_name = "N", default_value_t = 1)]
         threads: usize,
-        /// Host memory of the task
+        /// Host memory for the task
         #[arg(long, value_name = "SIZE", value_parser = size)]
         memory: Option<ByteSize>,
     },
@@ -113,7 +114,7 @@ pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(args: SweepArgs) -> Result<ExitCode> {
     match &args.command {
         Some(SweepCommand::List) => list(),
@@ -146,12 +147,12 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     if slots.is_some() {
         needs::expect(&folder, &plan, args.retry_failed)?;
     }
-    // A path that no job could have is refused before anything is written.
+    // Refuses paths that no job could use, before anything is written.
     requests(args.executor, &folder, &plan)?;
     interrupt::listen()?;
     let _membership = folder.join(&plan, &found.text)?;
     if args.retry_failed {
-        eprintln!("{} failed tasks are tried again", folder.retry_failed(&plan)?);
+        eprintln!("retrying {} failed tasks", folder.retry_failed(&plan)?);
     }
     eprint!("sweep {}: {} trials, {}; ", plan.name, plan.trials.len(), counts(&plan));
     let ended = match (args.executor, slots) {
@@ -171,7 +172,7 @@ fn start(args: &SweepArgs) -> Result<ExitCode> {
     summary(&folder, &plan, ended)
 }
 
-/// Flags that another executor would not look at.
+/// Refuses flags that the chosen executor would ignore.
 fn refuse_ignored(args: &SweepArgs) -> Result<()> {
     let given = [("--jobs", args.jobs.is_some()), ("--memory", args.memory.is_some())];
     let remedy = match args.executor {
@@ -185,24 +186,24 @@ fn refuse_ignored(args: &SweepArgs) -> Result<()> {
     }
 }
 
-/// How this machine is divided.
+/// Divides this machine among the trials.
 fn local_slots(args: &SweepArgs, plan: &Plan) -> Result<Slots> {
     Ok(run::slots(plan, &Wish { jobs: args.jobs, memory_bytes: args.memory.map(|size| size.0) })?)
 }
 
-/// The file with its changes, and what it means.
+/// Reads the sweep file, applies the changes, and expands it into a plan.
 fn expand(path: &Path, changes: &[String]) -> Result<(Found, Plan)> {
     let mut found = plan::find(path)?;
     for change in changes {
         plan::override_field(&mut found.file, change)?;
-        // The copy in the sweep's folder tells what was asked for.
+        // The copy in the sweep's folder records the change.
         found.text += &format!("\n# --set {change}\n");
     }
     let plan = plan::expand(&found.file, &found.name, &found.shown, &Surroundings::of_process())?;
     Ok((found, plan))
 }
 
-/// `1 store, 1 targets, 10 student`.
+/// Counts the tasks of each step, such as `12 tasks (1 store, 1 targets, 10 student)`.
 fn counts(plan: &Plan) -> String {
     let mut steps: Vec<(&str, usize)> = Vec::new();
     for task in &plan.tasks {
@@ -215,10 +216,10 @@ fn counts(plan: &Plan) -> String {
     format!("{} tasks ({})", plan.tasks.len(), texts.join(", "))
 }
 
-/// Failures that are told with their reasons.
+/// Number of failures that are printed with their reasons.
 const TOLD_FAILURES: usize = 3;
 
-/// Says which tasks have failed for good and why, whether they failed now or another time, and how they are tried again.
+/// Prints the tasks that have failed permanently, now or earlier, with reasons, and the flag that retries them.
 fn tell_failures(folder: &SweepFolder, plan: &Plan) -> Result<()> {
     let mut count = 0;
     for task in &plan.tasks {
@@ -230,7 +231,7 @@ fn tell_failures(folder: &SweepFolder, plan: &Plan) -> Result<()> {
         if count <= TOLD_FAILURES {
             let reason = state.reason.unwrap_or_default();
             let log = folder.task(task).join("log.txt");
-            eprintln!("failed: {} {}: {reason}\n        its log: {}", task.step, task.label, log.display());
+            eprintln!("failed: {} {}: {reason}\n        log: {}", task.step, task.label, log.display());
         }
     }
     if count > TOLD_FAILURES {
@@ -239,7 +240,7 @@ fn tell_failures(folder: &SweepFolder, plan: &Plan) -> Result<()> {
     }
     if count > 0 {
         let tasks = if count == 1 { "the failed task".to_owned() } else { format!("the {count} failed tasks") };
-        eprintln!("with --retry-failed the same command tries {tasks} again, once the cause is mended");
+        eprintln!("once the cause is fixed, retry {tasks} with the same command and --retry-failed");
     }
     Ok(())
 }
@@ -300,9 +301,9 @@ fn status(folder: &Path) -> Result<ExitCode> {
             writeln!(text, "  {shown:<12}{} {}{metric}  {:.1} s{worker}{reason}", task.step, task.label, state.seconds);
     }
     output::write(&text)?;
-    // A sweep that was killed could not write its table again. Who may only read still sees the status.
+    // A sweep that was killed could not update its table. Users with read access only still see the status.
     if let Err(error) = folder.write_table(&plan) {
-        tracing::warn!("{TABLE} stays as it was: {error}");
+        tracing::warn!("{TABLE} was not updated: {error}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -327,7 +328,7 @@ fn work(folder: &Path, id: &str, threads: usize, memory: Option<ByteSize>) -> Re
     let folder = SweepFolder::at(folder)?;
     let (plan, _membership) = folder.enter()?;
     let Some(task) = plan.task(id) else {
-        return Err(UsageError(format!("{}: there is no task `{id}`", folder.path().display())).into());
+        return Err(UsageError(format!("{}: the sweep has no task `{id}`", folder.path().display())).into());
     };
     let grant =
         Grant { threads, memory_bytes: memory.map(|size| size.0), gpu: None, gpu_memory_bytes: None, may_grow: true };
@@ -348,7 +349,7 @@ fn cancel(folder: &Path) -> Result<ExitCode> {
         claimed += usize::from(folder.is_claimed(task)?);
     }
     output::write(&format!(
-        "{claimed} running tasks are asked to save and stop; `kdgat sweep` with the same file goes on\n"
+        "asked {claimed} running tasks to save and stop; `kdgat sweep` with the same file continues\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `kdgat teachers`: list, show, verify, cache.
+//! `kdgat teachers`: lists, shows and verifies teachers, and caches their outputs.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::distill::planner::format_bytes;
 use crate::distill::registry::Registry;
 use crate::stage;
 
-/// One line a registered teacher.
+/// Prints one line per registered teacher.
 pub fn list(config: &Config) -> Result<ExitCode> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let teachers = registry.list()?;
@@ -44,7 +44,7 @@ pub fn list(config: &Config) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The card, and the configuration.
+/// Prints a teacher's card and configuration.
 pub fn show(config: &Config, name: &str) -> Result<ExitCode> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let (dataset, model) = split(name)?;
@@ -54,7 +54,7 @@ pub fn show(config: &Config, name: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks weights against digest and architecture, and that the teacher answers the same twice.
+/// Checks weights against digest and architecture, and that the teacher gives the same outputs twice.
 pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let teachers = match names {
@@ -62,7 +62,7 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
         names => names.iter().map(|name| split(name)).collect::<Result<Vec<_>, _>>()?,
     };
     if teachers.is_empty() {
-        // A script with a misspelt folder must not take this for a pass.
+        // An error, so that a script with a misspelt folder does not pass.
         return Err(UsageError(format!(
             "no teacher is registered in {}, so there is none to verify",
             config.distillation.teachers_dir.display()
@@ -80,9 +80,9 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
             .map_err(anyhow::Error::from)
             .and_then(|(weights, config)| Ok(frozen::check(&config, weights)?));
         match checked {
-            Ok(()) => {
-                output::write(&format!("{dataset}/{model}: whole, fits its architecture, answers the same twice\n"))?
-            }
+            Ok(()) => output::write(&format!(
+                "{dataset}/{model}: undamaged, matches its architecture, gives the same outputs twice\n"
+            ))?,
             Err(error) => {
                 failed += 1;
                 output::write(&format!("{dataset}/{model}: {error:#}\n"))?;
@@ -95,7 +95,7 @@ pub fn verify(config: &Config, names: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fills the file of a teacher's targets, or goes on filling it.
+/// Fills the cache file of a teacher's targets, or continues an interrupted fill.
 pub fn cache(config: &Config) -> Result<ExitCode> {
     let cached = stage::cache_teacher(config)?;
     let what = if cached.interrupted { "interrupted; run the same command again to continue" } else { "complete" };

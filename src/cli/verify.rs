@@ -1,4 +1,4 @@
-//! `kdgat data info --verify`: whether a graph store still holds what was written.
+//! `kdgat data info --verify`: verifies the checksums of a graph store.
 
 use anyhow::Result;
 
@@ -12,9 +12,9 @@ pub fn store(config: &Config) -> Result<()> {
     store.verify()?;
     let shards = &store.manifest().shards;
     let bytes = shards.iter().map(|shard| shard.bytes).sum();
-    // Not on standard output, which is the table or JSON alone.
+    // Standard output is for the table or JSON only.
     eprintln!(
-        "{}: {} shards, {} of graphs: all as they were written",
+        "{}: {} shards, {} of graphs: all checksums match",
         store.path().display(),
         shards.len(),
         format_bytes(bytes)

@@ -1,4 +1,4 @@
-//! Values and combinations that are refused: out of range, contradicting each other, or given in vain.
+//! Validation: refuses values that are out of range, combinations that contradict each other, and flags that would be ignored.
 
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
@@ -40,15 +40,15 @@ impl Stage {
     }
 }
 
-/// Refuses values out of range and combinations that contradict each other; names all of them.
+/// Refuses values out of range and contradicting combinations; reports all of them together.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     let mut problems: Vec<Problem> = fields().filter_map(|field| range_problem(field, config)).collect();
     problems.extend(contradictions(config));
     ConfigError::unless_empty(problems)
 }
 
-/// What [`check`] refuses, a model that the stage does not train, and flags of the command line that
-/// the stage would not read. (A file or a variable may serve several stages, a flag is meant for this one.)
+/// Runs [`check`], and also refuses a model that the stage does not train and command-line flags that the stage would not read.
+/// (A file or a variable may serve several stages; a flag is meant for this one.)
 pub fn check_stage(loaded: &Loaded, stage: Stage) -> Result<(), ConfigError> {
     let mut problems = match check(&loaded.config) {
         Err(ConfigError::Invalid(problems)) => problems,
@@ -95,22 +95,22 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     );
     refuse(
         training.cuda_graphs && training.device == DeviceChoice::Cpu,
-        "cuda_graphs records the work of a GPU, and device is cpu",
+        "cuda_graphs needs a GPU, and device is cpu",
         "use --cuda-graphs false",
     );
     refuse(
         training.cuda_graphs && training.precision == Precision::Half,
-        "cuda_graphs records the factor of the loss, which precision 16-mixed changes as it goes",
+        "cuda_graphs captures the loss scale, which precision 16-mixed changes during training",
         "use --precision bf16-mixed or 32, or --cuda-graphs false",
     );
     refuse(
         training.cuda_graphs && model.conv == Convolution::GatV2,
-        "cuda_graphs cannot record the scales that conv = \"gatv2\" brings to the GPU in every step",
+        "cuda_graphs cannot capture the edge scaling that conv = \"gatv2\" copies to the GPU in every step",
         "use --conv gat, or --cuda-graphs false",
     );
     refuse(
         training.cuda_graphs && config.data.features == FeatureChoice::Rich,
-        "cuda_graphs cannot record the scales that features = \"rich\" bring to the GPU in every step",
+        "cuda_graphs cannot capture the feature scaling that features = \"rich\" copies to the GPU in every step",
         "use --features window, or --cuda-graphs false",
     );
     refuse(
@@ -125,7 +125,7 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     );
     refuse(
         distillation.use_kd && distillation.kd_alpha == 0.0,
-        "use_kd with kd_alpha = 0 would run the teacher and use nothing of it",
+        "use_kd with kd_alpha = 0 would run the teacher and ignore its outputs",
         "raise --kd-alpha, or use --use-kd false",
     );
     refuse(
@@ -134,13 +134,13 @@ fn contradictions(config: &Config) -> Vec<Problem> {
             && distillation.kd_vgae_latent_weight == 0.0
             && distillation.kd_vgae_recon_weight == 0.0
             && distillation.kd_hint_weight == 0.0,
-        "kd_vgae_latent_weight, kd_vgae_recon_weight and kd_hint_weight are all 0, so that nothing is distilled",
+        "kd_vgae_latent_weight, kd_vgae_recon_weight and kd_hint_weight are all 0, so nothing would be distilled",
         "raise --kd-vgae-latent-weight or --kd-vgae-recon-weight, or use --use-kd false",
     );
     let fusion = &config.fusion;
     refuse(
         [fusion.reward_correctness, fusion.reward_agreement, fusion.reward_confidence].iter().all(|part| *part == 0.0),
-        "reward_correctness, reward_agreement and reward_confidence are all 0, so that no label counts",
+        "reward_correctness, reward_agreement and reward_confidence are all 0, so the reward would ignore the labels",
         "raise --reward-correctness",
     );
     refuse(
@@ -151,8 +151,10 @@ fn contradictions(config: &Config) -> Vec<Problem> {
     problems
 }
 
-/// Whether a field switches something off: where it is not read, that is off anyway, and no harm is done. What came later is on
-/// by default and part of models that are read: those that have it keep it, whatever is said.
+/// True if the field switches something off. A command that does not read the field has it off anyway, so the flag is harmless.
+///
+/// Fields of [`later_fields`] are the exception: they are on by default and saved in models, and a model that has such a feature
+/// keeps it despite the flag.
 pub(super) fn says_no(field: &Field, config: &Config) -> bool {
     let came_later = later_fields().any(|(later, _)| later.name == field.name);
     field.kind.switch && !came_later && (field.show)(config) == "false"
@@ -180,7 +182,7 @@ fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {
 }
 
 impl DistillationConfig {
-    /// Where the teacher is, `offload_teacher` considered.
+    /// The teacher's residency, taking `offload_teacher` into account.
     pub fn residency(&self) -> Residency {
         match self.teacher_residency {
             Some(residency) => residency,
@@ -189,7 +191,7 @@ impl DistillationConfig {
         }
     }
 
-    /// Where the teacher's outputs are kept, `use_teacher_cache` considered.
+    /// The teacher's cache, taking `use_teacher_cache` into account.
     pub fn cache(&self) -> TeacherCache {
         if self.use_teacher_cache { self.teacher_cache } else { TeacherCache::Off }
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration. All problems of one configuration are reported together.
+//! Errors in a configuration. All problems of one configuration are reported together.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ fn all_of(problems: &[Problem]) -> String {
     }
 }
 
-/// One thing that is wrong, with its place and the way out.
+/// One problem, with its place and the remedy.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Problem {
     #[error("{origin}: unknown field `{name}`; the nearest is `{nearest}`")]
@@ -44,25 +44,25 @@ pub enum Problem {
         "{origin}: `{field}` belongs to the section [{section}], not to [{found}]; move it there or to the top of the file"
     )]
     WrongSection { field: &'static str, section: &'static str, found: String, origin: Origin },
-    #[error("{origin}: `{field}` is given a second time (first: {first}); keep one of the two")]
+    #[error("{origin}: `{field}` is set twice (first: {first}); remove one of them")]
     GivenTwice { field: &'static str, first: Origin, origin: Origin },
-    #[error("{origin}: `{found}` is no value of {field}; expected {expected}{}", nearest.as_ref().map(|name| format!("; the nearest is {name}")).unwrap_or_default())]
+    #[error("{origin}: `{found}` is not a valid value for {field}; expected {expected}{}", nearest.as_ref().map(|name| format!("; the nearest is {name}")).unwrap_or_default())]
     BadValue { field: &'static str, found: String, expected: String, nearest: Option<&'static str>, origin: Origin },
-    #[error("{}{field} = {found} is out of range: it has to be {limit}; {remedy}", origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default())]
+    #[error("{}{field} = {found} is out of range: it must be {limit}; {remedy}", origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default())]
     OutOfRange { field: &'static str, found: String, limit: String, remedy: String, origin: Option<Origin> },
     #[error("{file}:{line}: {message}")]
     Syntax { file: String, line: usize, message: String },
     #[error(
-        "{file}: written by a newer kdgat (version {found} of its layout, this program reads {supported}); use that program"
+        "{file}: written by a newer kdgat (layout version {found}; this program reads version {supported}); use a newer kdgat"
     )]
     NewerLayout { file: String, found: u64, supported: u64 },
-    #[error("--preset: no preset is called `{name}`; the nearest is `{nearest}` (there are: {known})")]
+    #[error("--preset: unknown preset `{name}`; the nearest is `{nearest}` (there are: {known})")]
     UnknownPreset { name: String, nearest: String, known: String },
     #[error("--preset: `{size}` is a size; name its model first: --preset {model},{size}")]
     SizeBeforeModel { size: String, model: String },
     #[error("--preset: {model} has no size `{size}`; the nearest is `{nearest}` (there are: {known})")]
     UnknownSize { model: String, size: String, nearest: String, known: String },
-    #[error("--preset: `{second}` and `{first}` are both {what}; keep one of the two")]
+    #[error("--preset: `{second}` and `{first}` are both {what}; keep one of them")]
     PresetConflict { what: &'static str, first: String, second: String },
     #[error("{what}; {remedy}")]
     Combination { what: String, remedy: String },

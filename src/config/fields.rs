@@ -1,4 +1,4 @@
-//! Every configuration field, once: its section, type, default, limit, and what it does.
+//! Every configuration field, defined once: section, type, default, limit and help text.
 
 use std::path::PathBuf;
 
@@ -10,249 +10,267 @@ use super::table::{Field, Section, config_fields};
 use super::values::*;
 
 config_fields! {
-    /// Where the traffic comes from and how it is cut into graphs.
+    /// The dataset, and how its traffic is cut into windows and graphs.
     data: DataConfig {
-        /// Folder of a dataset, or the name of one in the folder KDGAT_DATA (`kdgat data list`). none, or `sim` where nothing else has that name: the simulated dataset, made on first use.
+        /// The dataset: its folder, or a name from `kdgat data list`, which is looked up in the folder KDGAT_DATA. none (or `sim`, unless
+        /// something has that name): the simulated dataset, created on first use.
         data: Option<PathBuf> = None;
-        /// Folder of the graph stores.
+        /// Folder for graph stores. They are built from the logs on first use and can be deleted at any time.
         stores_dir: PathBuf = "stores".into();
-        /// Frames of a window, which becomes one graph.
+        /// Frames per window; each window becomes one graph. A model reads only windows of the length it was trained on.
         window: usize = 100, Between(2.0, 65534.0);
-        /// Frames from the start of a window to the start of the next.
+        /// Frames from the start of one window to the start of the next. Below `window`, windows overlap: more graphs, and earlier alarms.
         stride: usize = 100, Between(1.0, 4294967295.0);
-        /// Features of nodes and edges; teacher and student have the same.
+        /// Feature set of nodes and edges. Teacher and student must use the same set.
         features: FeatureChoice = FeatureChoice::Window;
-        /// Share of each training file's time that is held out for validation.
+        /// Share of each training log that is held out for validation, in contiguous blocks of time. Raise it when validation has too few
+        /// windows to choose a threshold on.
         validation_fraction: f64 = 0.2, Inside(0.0, 1.0);
-        /// Share of a file's rows that may be rejected before the file is refused.
+        /// Largest share of a log's rows that may be malformed; beyond it the log is refused. Raise it for logs known to be damaged.
         max_reject_share: f64 = 0.01, Between(0.0, 1.0);
-        /// Train on graphs that are, feature by feature, also in validation or a test. Without it they are left out of training.
+        /// Also train on graphs whose features all equal those of a validation or test graph. By default they are left out, because the
+        /// model would be evaluated on graphs that it has seen.
         keep_duplicates: bool = false;
-        /// Format of the log files.
+        /// Format of the log files. Set it when `auto` does not recognise them.
         #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;
     }
 
-    /// What is trained. A preset such as `vgae,student` sets all that belongs together.
+    /// The model. A preset such as `vgae,student` sets these fields together.
     model: ModelConfig {
-        /// The architecture: graph autoencoder or classifier.
+        /// Architecture of the model.
         model: ModelKind = ModelKind::Vgae;
-        /// Name of the size, part of the run folder's name; a preset sets it together with the widths.
+        /// Name of the model's size; part of the run folder's name. Presets set it together with the widths. A model whose size starts with
+        /// `teacher` and that is trained without `use_kd` is registered as the dataset's teacher.
         size: String = "student".to_string();
-        /// Widths of the hidden layers: one a layer for vgae, a single one for gat.
+        /// Widths of the hidden layers: one number per layer for vgae and dqn, a single number for gat.
         hidden: Vec<usize> = vec![80, 40, 16], Between(1.0, 1e6);
         /// Width of the latent space (vgae).
         latent: usize = 16, Between(1.0, 1e6);
-        /// Attention heads.
+        /// Attention heads per layer.
         heads: usize = 1, Between(1.0, 1024.0);
-        /// Width of the embedding of a CAN ID.
+        /// Width of a CAN ID's embedding.
         embedding: usize = 4, Between(1.0, 1e6);
-        /// How a CAN ID is embedded.
+        /// Embedding of CAN IDs.
         id_encoding: IdEncoding = IdEncoding::Vocabulary;
-        /// Rows of the table that IDs are hashed into.
+        /// Rows of the hashed embedding table (`id_encoding = "hash"`). More rows: fewer collisions between IDs, more parameters.
         id_buckets: usize = 128, Between(1.0, 1e8);
-        /// Rows of that table that an ID is put together from.
+        /// Rows of that table that are combined into the embedding of one ID. More rows: two IDs are less likely to share an embedding.
         id_probes: usize = 2, Between(1.0, 8.0);
-        /// Share of activations dropped in training.
+        /// Share of activations that dropout sets to zero in training. Raise it if the validation loss rises while the training loss falls.
         dropout: f64 = 0.1, Below(0.0, 1.0);
-        /// Attention layers (gat; vgae has one a hidden width).
+        /// Attention layers (gat). A vgae has one per hidden width.
         layers: usize = 2, Between(1.0, 1024.0);
-        /// Fully connected layers of the classifier's head (gat).
+        /// Fully connected layers of the classification head (gat).
         fc_layers: usize = 3, Between(1.0, 1024.0);
-        /// Graph convolution.
+        /// Graph convolution of the attention layers.
         conv: Convolution = Convolution::Gat;
-        /// How attention and the layers and losses around it are computed.
+        /// Implementation of attention and of the layers and losses around it. It affects speed and memory, not the model.
         attention: AttentionChoice = AttentionChoice::Auto;
-        /// Probability with which an ID is replaced by UNKNOWN in training (with `id_encoding = "hash"`: by any other ID).
+        /// Probability of replacing a CAN ID by UNKNOWN in training (with `id_encoding = "hash"`: by a random other ID). Raise it for
+        /// classifiers, so that they do not learn that an unknown ID alone means an attack; `--preset gat` uses 0.3.
         unknown_drop: f64 = 0.01, Below(0.0, 1.0);
-        /// Use CAN IDs unseen in attack-free traffic as extra evidence of an attack: they raise the log odds of their window by an amount measured on validation windows (gat).
+        /// Use CAN IDs unseen in attack-free traffic as extra evidence of an attack: they raise the log odds of their window by an amount
+        /// measured on validation windows (gat). Turn it off when unseen IDs are normal in your traffic.
         foreign_ids: bool = true;
     }
 
-    /// How it is trained.
+    /// The training loop: epochs, optimiser, batches, threads, device and precision.
     training: TrainingConfig {
-        /// Epochs at most.
+        /// Maximum number of epochs.
         max_epochs: usize = 300, AtLeast(1.0);
-        /// Epochs without a better validation loss after which training stops.
+        /// Early stopping: training ends after this many epochs without a lower validation loss.
         patience: usize = 100, AtLeast(1.0);
-        /// Learning rate at the start.
+        /// Initial learning rate.
         lr: f64 = 0.002, Above(0.0);
-        /// L2 penalty of the weights in Adam.
+        /// L2 penalty on the weights, added to the gradients in Adam. Raise it against overfitting.
         weight_decay: f64 = 1e-4, AtLeast(0.0);
-        /// Schedule of the learning rate.
+        /// Learning rate schedule.
         schedule: Schedule = Schedule::Cosine;
-        /// Epochs between two steps of the schedule `step`.
+        /// Epochs between two reductions of the learning rate (`schedule = "step"`).
         lr_step_epochs: usize = 100, AtLeast(1.0);
-        /// Factor of the learning rate at a step of the schedules `step` and `plateau`.
+        /// Factor applied to the learning rate at each reduction (schedules `step` and `plateau`).
         lr_gamma: f64 = 0.5, Inside(0.0, 1.0);
-        /// Largest norm of all gradients together; 0 does not clip.
+        /// Largest norm of the gradient over all parameters; larger gradients are scaled down to it. 0 turns clipping off.
         gradient_clip: f64 = 1.0, AtLeast(0.0);
-        /// Batches whose gradients are added up before an optimiser step.
+        /// Gradient accumulation: batches per optimiser step. Raise it together with a smaller `batch_size` to save memory.
         accumulate_grad_batches: usize = 1, Between(1.0, 1e9);
-        /// Graphs of a batch; the upper bound when the size is found automatically.
+        /// Graphs per batch. With `optimize_batch_size` it is the upper bound.
         batch_size: usize = 4096, Between(1.0, 1e9);
-        /// Nodes of a batch at most: its last graphs go into the next one. none: graphs alone are counted.
+        /// Maximum number of nodes per batch, for datasets whose graphs differ much in size. Graphs beyond it move to the next batch. none:
+        /// only graphs are counted.
         batch_nodes: Option<usize> = None, AtLeast(1.0);
-        /// Find the batch size that fits the memory.
+        /// Choose the largest batch size up to `batch_size` that fits the memory. Turn it off to get the same batches, and losses, on every
+        /// machine.
         optimize_batch_size: bool = true;
-        /// Batches that an epoch keeps when the batch size is found automatically.
+        /// Minimum number of batches per epoch that `optimize_batch_size` leaves. Lower it for larger batches on small datasets.
         min_steps_per_epoch: usize = 20, AtLeast(1.0);
-        /// Seed of every random decision.
+        /// Seed of all random numbers.
         seed: u64 = 42;
-        /// Threads that compute; 0 uses all cores.
+        /// CPU threads for computation; 0 uses all cores. Set it to leave cores to other programs.
         threads: usize = 0, Between(0.0, 4096.0);
-        /// Threads that assemble batches.
+        /// Threads that assemble batches. Raise it when a run reports a large share of waiting for data.
         num_workers: usize = 1, Between(1.0, 256.0);
-        /// Batches that are assembled ahead.
+        /// Batches that the workers prefetch, all workers together. Lower it to save host memory.
         prefetch_batches: usize = 4, Between(1.0, 1024.0);
-        /// Graphs that lie together in the store and are read together; 0 shuffles all graphs. For stores larger than the memory.
+        /// Graphs per block when shuffling: a block is read from disk in one piece. 0 shuffles single graphs. Set it (to 64, for example)
+        /// when the graph store is larger than the memory.
         shuffle_block: usize = 0;
-        /// Graphs of several blocks that are mixed with each other, at least (with `shuffle_block`).
+        /// Minimum number of graphs, from several blocks, that are shuffled with each other (with `shuffle_block`). Larger: more random,
+        /// more memory.
         shuffle_buffer: usize = 16384, AtLeast(1.0);
-        /// Where to train: auto (a GPU when there is one), cpu, cuda, cuda:N.
+        /// Device to train on: auto (the first GPU if there is one, else the CPU), cpu, cuda, or cuda:N.
         device: DeviceChoice = DeviceChoice::Auto;
-        /// Precision of the computation.
+        /// Floating-point precision of the computation. Mixed precision saves time and memory on GPUs that support it.
         precision: Precision = Precision::Single;
-        /// Experimental, no card has run it yet: capture training steps as CUDA graphs and replay them, so that a GPU waits less for its small kernels to be launched. Batches are padded by up to a sixteenth.
+        /// Experimental, not yet run on a real GPU: capture training steps as CUDA graphs and replay them, so that a GPU waits less for its
+        /// small kernels to be launched. Batches are padded by up to a sixteenth.
         cuda_graphs: bool = false;
-        /// Batches between two rows of steps.csv.
+        /// Batches between two rows of steps.csv. On a GPU each row waits for the device.
         log_every_n_steps: usize = 20, AtLeast(1.0);
-        /// Loss of the classifier (gat).
+        /// Loss of the classifier on the labels (gat).
         task_loss: TaskLoss = TaskLoss::CrossEntropy;
-        /// Exponent of the focal loss.
+        /// Focusing exponent γ of the focal loss. Larger values give less weight to windows that are classified well already.
         focal_gamma: f64 = 2.0, AtLeast(0.0);
     }
 
-    /// What the student learns from the teacher, and where the teacher is meanwhile.
+    /// Knowledge distillation: the losses, the teacher's place in memory, and the cache of its outputs.
     distillation: DistillationConfig {
-        /// Distil from a teacher.
+        /// Train with knowledge distillation from a teacher.
         use_kd: bool = false;
-        /// The teacher: a run's folder, or its weights, safetensors or a PyTorch state dict beside its config.json. none: the dataset's registered teacher.
+        /// The teacher: a run's folder, or a weight file (safetensors, or a PyTorch state dict with its config.json beside it). none: the
+        /// dataset's registered teacher.
         teacher_path: Option<PathBuf> = None;
         /// Folder of the registered teachers.
         teachers_dir: PathBuf = "teachers".into();
-        /// Temperature that softens the classes (gat).
+        /// Temperature that softens the class probabilities of teacher and student (gat).
         kd_temperature: f64 = 4.0, Above(0.0);
-        /// Weight of the teacher's part of the loss; the task has the rest.
+        /// Weight of the distillation loss; the task loss has the weight 1 − kd_alpha.
         kd_alpha: f64 = 0.7, Between(0.0, 1.0);
-        /// Weight of the latent part of the VGAE's distillation loss.
+        /// Weight of the latent distance within the distillation loss (vgae).
         kd_vgae_latent_weight: f64 = 0.5, AtLeast(0.0);
-        /// Weight of the reconstruction part of the VGAE's distillation loss.
+        /// Weight of the reconstruction distance within the distillation loss (vgae).
         kd_vgae_recon_weight: f64 = 0.5, AtLeast(0.0);
-        /// Weight of a hidden layer's part of the distillation loss: the encoder's last hidden layer (vgae), the pooled attention layers (gat). 0 compares outputs alone.
+        /// Weight of the distance between hidden layers within the distillation loss: the encoder's last hidden layer (vgae), the pooled
+        /// attention layers (gat). 0 compares outputs only. A positive weight makes cached targets larger.
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
-        /// Keep the teacher off the device except while it works: short for `teacher_residency = "forward"`.
+        /// Keep the teacher's weights in host memory except while it computes: saves GPU memory. Short for `teacher_residency = "forward"`.
         #[alias = "offload_teacher_to_cpu"]
         offload_teacher: bool = false;
-        /// Where the teacher's weights are. none: forward with `offload_teacher`, else resident.
+        /// Place of the teacher's weights during training. none: forward with `offload_teacher`, else resident.
         teacher_residency: Option<Residency> = None;
-        /// Batches that one visit of an offloaded teacher serves.
+        /// Batches per visit of an offloaded teacher. More: fewer copies of its weights, and more memory for batches and targets.
         teacher_burst: usize = 16, AtLeast(1.0);
-        /// Layers that are on the device at once with `teacher_residency = "layer"`.
+        /// Teacher layers on the device at the same time (`teacher_residency = "layer"`).
         teacher_layer_slots: usize = 2, AtLeast(1.0);
-        /// Keep the teacher's outputs, so that each graph is computed once.
+        /// Cache the teacher's outputs, so that it computes each graph only once.
         use_teacher_cache: bool = true;
-        /// Where they are kept.
+        /// Place of the cached teacher outputs.
         teacher_cache: TeacherCache = TeacherCache::Auto;
-        /// Precision of the kept outputs.
+        /// Precision of the cached outputs. f16 halves the size and rounds the targets.
         teacher_cache_precision: CachePrecision = CachePrecision::F32;
-        /// Folder of the outputs that are kept on disk.
+        /// Folder for outputs that are cached on disk.
         teacher_cache_dir: PathBuf = "stores/targets".into();
     }
 
-    /// Which graphs an epoch of `kdgat curriculum` sees.
+    /// The curriculum of `kdgat curriculum`: normal graphs per epoch, and their difficulty.
     curriculum: CurriculumConfig {
-        /// Which normal graphs an epoch sees.
+        /// Choice of the normal graphs of an epoch. Attacks are in every epoch.
         curriculum: CurriculumKind = CurriculumKind::Difficulty;
-        /// Normal graphs per attack graph at the first epoch.
+        /// Normal graphs per attack graph in the first epoch.
         curriculum_start_ratio: f64 = 1.0, Above(0.0);
-        /// Normal graphs per attack graph that the epochs go towards: after `max_epochs` it would be reached.
+        /// Normal graphs per attack graph at the end: the ratio grows linearly and would reach this value after `max_epochs`.
         curriculum_end_ratio: f64 = 10.0, Above(0.0);
-        /// Percentile of difficulty that the first epoch starts from; it rises to 95.
+        /// Percentile of difficulty above which the first epoch draws its normal graphs; it rises linearly to 95.
         difficulty_percentile: f64 = 50.0, Between(0.0, 95.0);
-        /// Epochs after which difficulty is scored again; 0 scores once.
+        /// Epochs between two scorings of difficulty; 0 scores once. Set it only if the scoring model is replaced while this one trains.
         difficulty_cache_update: usize = 0;
-        /// Graphs that are scored between two releases of memory.
+        /// Graphs per batch when scoring difficulty. Lower it when scoring runs out of memory.
         difficulty_chunk: usize = 500, AtLeast(1.0);
-        /// The VGAE that scores: a run's folder or a weight file. none: the dataset's registered VGAE teacher.
+        /// The VGAE that scores difficulty: a run's folder or a weight file. none: the dataset's registered VGAE teacher.
         difficulty_model: Option<PathBuf> = None;
     }
 
-    /// How `kdgat fusion` learns to weigh the classifier against the autoencoder: see docs/fusion.md.
+    /// The agent of `kdgat fusion`, which learns how much weight the classifier and the autoencoder get: see docs/fusion.md.
     fusion: FusionConfig {
-        /// Who learns the weights.
+        /// Learning algorithm of the agent.
         fusion: FusionKind = FusionKind::Dqn;
-        /// The autoencoder: a run's folder or a weight file. none: the registered teacher for the size `teacher`, else the newest finished run of the size.
+        /// The autoencoder to fuse: a run's folder or a weight file. none: for a size that starts with `teacher` the dataset's registered
+        /// teacher, else its newest finished run of the same size.
         fusion_vgae: Option<PathBuf> = None;
-        /// The classifier, found in the same way.
+        /// The classifier to fuse, given or found in the same way.
         fusion_gat: Option<PathBuf> = None;
-        /// Discount of the next window's value; 0: each window is an episode of its own (dqn).
+        /// Discount factor of the next window's value. 0 treats each window as a separate episode (dqn).
         fusion_gamma: f64 = 0.0, Below(0.0, 1.0);
-        /// Tried weights that are remembered.
+        /// Transitions in the replay memory; the oldest are overwritten.
         replay_capacity: usize = 100_000, Between(1.0, 4e9);
-        /// Updates between two renewals of the target network (dqn).
+        /// Updates of the network between two copies to the target network (dqn).
         target_update_steps: usize = 100, AtLeast(1.0);
-        /// Share of random weights at the first epoch (dqn).
+        /// Probability of trying a random weight in the first epoch (dqn).
         epsilon_start: f64 = 1.0, Between(0.0, 1.0);
-        /// Share of random weights at the end (dqn).
+        /// Probability of trying a random weight after `epsilon_epochs` (dqn).
         epsilon_end: f64 = 0.05, Between(0.0, 1.0);
-        /// Epochs from the one to the other (dqn).
+        /// Epochs over which that probability falls from `epsilon_start` to `epsilon_end` (dqn).
         epsilon_epochs: usize = 20;
-        /// Width of the confidence bounds that weights are tried by (bandit).
+        /// Width of the upper confidence bounds. Larger values try uncertain weights more often (bandit).
         bandit_exploration: f64 = 1.0, AtLeast(0.0);
-        /// Penalty of the regressions (bandit).
+        /// Ridge penalty of the regressions (bandit).
         bandit_ridge: f64 = 1.0, Above(0.0);
-        /// Reward of a fused score on the right side of one half, and price of one on the wrong side.
+        /// Reward for a fused score on the correct side of one half; a wrong one is penalised by the same amount.
         reward_correctness: f64 = 1.0, AtLeast(0.0);
-        /// The same, times the agreement of the two models.
+        /// Additional reward or penalty, multiplied by how closely the two models agree.
         reward_agreement: f64 = 0.25, AtLeast(0.0);
-        /// The same, times the sureness of the fused score.
+        /// Additional reward or penalty, multiplied by how far the fused score is from one half.
         reward_confidence: f64 = 0.5, AtLeast(0.0);
-        /// Price of listening to one model alone.
+        /// Penalty for relying on one model alone.
         reward_balance: f64 = 0.05, AtLeast(0.0);
     }
 
-    /// How much memory is used, and what is done to use less.
+    /// Memory limits, the prediction of memory use, and ways to use less.
     memory: MemoryConfig {
-        /// Recompute activations in the backward pass: less memory, the same gradients.
+        /// Recompute activations in the backward pass where that lets larger batches fit: less memory, longer steps, the same gradients.
         gradient_checkpointing: bool = true;
-        /// How the memory of a batch is predicted.
+        /// Prediction of a batch's memory use, from which the batch size is chosen.
         memory_estimation: MemoryEstimation = MemoryEstimation::Measured;
-        /// Share of the free memory that is planned for.
+        /// Share of the memory limit to plan for. Lower it when steps run out of memory or other programs need memory.
         safety_factor: f64 = 0.6, Between(0.01, 1.0);
-        /// Host memory that must not be exceeded. none: what the control group, the batch system, or the machine grants.
+        /// Limit of host memory for tensors; the process takes up to 400 MB more. none: the smallest limit of the control group, the batch
+        /// system and the machine.
         memory_limit: Option<ByteSize> = None, Above(0.0);
-        /// GPU memory that must not be exceeded; no more than what is free at the start is planned for. none: what is free at the start.
+        /// Limit of GPU memory, enforced by the allocator; batches are planned for at most what is free at the start. none: what is free
+        /// at the start.
         gpu_memory_limit: Option<ByteSize> = None, Above(0.0);
-        /// Batches between two releases of cached GPU memory; 0 never releases.
+        /// Batches between two releases of GPU memory that libtorch has cached but does not use; 0 never releases. Lower it when GPU
+        /// memory is fragmented.
         clear_cache_every_n: usize = 100;
-        /// Keep Adam's states in host memory.
+        /// Keep Adam's states in host memory: less GPU memory, slower steps.
         offload_optimizer: bool = false;
         /// Seconds between two rows of memory.csv.
         memory_sample_seconds: f64 = 1.0, Between(0.01, 3600.0);
     }
 
-    /// Where results go.
+    /// Results: folders, files and display.
     output: OutputConfig {
         /// Folder of all runs.
         runs_dir: PathBuf = "runs".into();
-        /// Continue the last unfinished run, or the one that `run_dir` names.
+        /// Resume the last unfinished run from its last checkpoint, or the run in `run_dir`.
         resume: bool = false;
         /// Folder of this run. none: the next free number below `runs_dir`.
         run_dir: Option<PathBuf> = None;
-        /// Write metrics.csv and steps.csv as TensorBoard event files, too.
+        /// Also write metrics.csv and steps.csv as TensorBoard event files.
         tensorboard: bool = false;
-        /// Write metrics.csv and steps.csv as JSON lines, too: metrics.jsonl and steps.jsonl.
+        /// Also write metrics.csv and steps.csv as JSON lines: metrics.jsonl and steps.jsonl.
         json_lines: bool = false;
-        /// Show the training on a panel that fills the terminal: losses, memory, teacher, speed.
+        /// Show losses, memory, teacher and speed on a panel that fills the terminal.
         live: bool = false;
     }
 
-    /// How results are judged.
+    /// Evaluation of trained models.
     evaluation: EvaluationConfig {
-        /// Score above which a window is called an attack: fpr:RATE (the share of benign validation windows above it), youden, or a number.
+        /// Decision threshold: windows with a higher score are classified as attacks. fpr:RATE: the score that this share of attack-free
+        /// validation windows exceeds; youden: the score with the largest true-positive minus false-positive rate; or a number.
         threshold: Threshold = Threshold::FalsePositiveRate(0.001);
     }
 }

@@ -1,4 +1,4 @@
-//! The frozen configuration of a run: `config.json`, which `--config` replays.
+//! The frozen configuration of a run: `config.json`, which `--config` reads back to repeat the run.
 
 use serde_json::{Map, Value, json};
 
@@ -9,11 +9,10 @@ pub const VERSION: u64 = 1;
 pub const VERSION_KEY: &str = "layout_version";
 pub const CONFIG_KEY: &str = "config";
 
-/// The content of a run's `config.json`: the configuration, the command that it served, the program's version, and
-/// whatever else identifies the inputs (digests of data and teacher).
+/// The content of a run's `config.json`: the configuration, the command, the program's version, and digests that identify the
+/// inputs (data and teacher).
 ///
-/// Where the run lies (`run_dir`), that it was continued (`resume`) and how it was shown (`live`) is left out: replayed, it is
-/// a new run.
+/// `run_dir`, `resume` and `live` are reset: repeating a run creates a new one.
 pub fn freeze(config: &Config, command: &str, inputs: &Map<String, Value>) -> Value {
     let mut config = config.clone();
     config.output.resume = false;

@@ -1,18 +1,18 @@
-//! Fields that came when there were runs already, and whose default is not what was done before.
+//! Fields added after 0.1 whose default differs from what older runs did.
 
 use super::fields::Config;
 use super::rules::RULES;
 use super::{Field, Stage};
 
-/// Name of the field, and the text of the value that says what was done before it was there.
+/// Name of the field, and the value (as text) that older runs imply.
 const LATER: &[(&str, &str)] = &[("foreign_ids", "false")];
 
-/// The fields, and what they were before.
+/// The fields, each with the value that older runs imply.
 pub(super) fn later_fields() -> impl Iterator<Item = (&'static Field, &'static str)> {
     LATER.iter().filter_map(|(name, before)| super::field(name).map(|field| (field, *before)))
 }
 
-/// Of such a field, whether something else is done in `stage` than before it was there; `None` of all others.
+/// For a later field: true if its value makes `stage` behave differently from older runs. `None` for all other fields.
 pub fn does_new(field: &Field, config: &Config, stage: Option<Stage>) -> Option<bool> {
     let (_, before) = LATER.iter().find(|(name, _)| *name == field.name)?;
     let is_read =
@@ -26,11 +26,11 @@ mod tests {
     use crate::config::ModelKind;
 
     #[test]
-    fn they_are_fields_and_count_where_they_are_read() {
-        assert_eq!(later_fields().count(), LATER.len(), "one of {LATER:?} is no field");
+    fn later_fields_exist_and_count_only_in_stages_that_read_them() {
+        assert_eq!(later_fields().count(), LATER.len(), "one of {LATER:?} is not a field");
         let field = crate::config::field("foreign_ids").unwrap();
         let mut config = Config::default();
-        assert_eq!(does_new(field, &config, Some(Stage::Autoencoder)), Some(false), "a vgae has no list");
+        assert_eq!(does_new(field, &config, Some(Stage::Autoencoder)), Some(false), "a vgae has no list of known IDs");
         config.model.model = ModelKind::Gat;
         assert_eq!(does_new(field, &config, Some(Stage::Normal)), Some(true));
         assert_eq!(does_new(field, &config, Some(Stage::Fusion)), Some(false));

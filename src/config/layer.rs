@@ -1,5 +1,5 @@
-//! One layer of the configuration: the fields that a file, the variables, or the flags set. Every name and
-//! value is checked here, so that what a layer hands to figment always fits the types.
+//! One layer of the configuration: the fields set by a file, by environment variables or by flags. Every name and value is
+//! checked here, so the values passed to figment always fit the types.
 
 use std::ffi::OsString;
 
@@ -14,24 +14,25 @@ use super::table::{Field, variable};
 use super::text::{Node, Table};
 use crate::torch::TEST_CUDA_LIBRARY;
 
-/// Variables with the prefix `KDGAT_` that are no fields: what is logged, where tests find real data, and what tests load in place of
-/// libtorch_cuda.
+/// Variables with the prefix `KDGAT_` that are not fields: the log filter, folders with real data for tests, and the library that
+/// tests load in place of libtorch_cuda.
 pub const OTHER_VARIABLES: &[&str] = &["KDGAT_LOG", "KDGAT_CANDATA", "KDGAT_SHARED", TEST_CUDA_LIBRARY];
 
-/// A value for a field, and where it was written.
+/// A value for a field, and its origin.
 pub struct Assignment {
     pub field: &'static Field,
     pub value: Value,
     pub origin: Origin,
 }
 
+/// The assignments of one layer.
 #[derive(Default)]
 pub struct Layer {
     pub assignments: Vec<Assignment>,
 }
 
 impl Layer {
-    /// The fields of a file, flat at its top or in tables named like the sections.
+    /// Reads the fields of a file: at its top level, or in tables named after the sections.
     pub fn from_table(table: &Table, origin_at: &dyn Fn(usize) -> Origin, problems: &mut Vec<Problem>) -> Layer {
         let mut layer = Layer::default();
         for entry in table {
@@ -90,7 +91,7 @@ impl Layer {
         }
     }
 
-    /// Sets one field from its text.
+    /// Sets one field from its text; reports a bad or repeated value as a problem.
     pub fn assign(&mut self, field: &'static Field, text: &str, origin: Origin, problems: &mut Vec<Problem>) {
         if let Some(first) = self.assignments.iter().find(|assignment| assignment.field.name == field.name) {
             problems.push(Problem::GivenTwice { field: field.name, first: first.origin.clone(), origin });
@@ -112,7 +113,7 @@ impl Layer {
         }
     }
 
-    /// The variables `KDGAT_*` among those given.
+    /// Reads the variables `KDGAT_*` among those given.
     pub fn from_variables<'a>(
         variables: impl Iterator<Item = &'a (OsString, OsString)>,
         problems: &mut Vec<Problem>,
@@ -136,7 +137,7 @@ impl Layer {
         layer
     }
 
-    /// The flags of the command line, as pairs of a field's name and its text.
+    /// Reads the command-line flags, given as pairs of field name and text.
     pub fn from_flags(flags: &[(String, String)], problems: &mut Vec<Problem>) -> Layer {
         let mut layer = Layer::default();
         for (name, text) in flags {
@@ -164,7 +165,7 @@ impl Provider for Layer {
     }
 }
 
-/// The problem of a number outside its field's limit.
+/// Reports a number outside its field's limit.
 pub(super) fn out_of_range(field: &Field, found: String, origin: Option<Origin>) -> Problem {
     Problem::OutOfRange {
         field: field.name,
@@ -175,12 +176,12 @@ pub(super) fn out_of_range(field: &Field, found: String, origin: Option<Origin>)
     }
 }
 
-/// All fields in the order of the reference.
+/// All fields, in the order of the reference.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
     SECTIONS.iter().flat_map(|section| section.fields)
 }
 
-/// The field of this name or alias; `max-epochs` is `max_epochs`.
+/// The field with this name or alias; `max-epochs` means `max_epochs`.
 pub fn field(name: &str) -> Option<&'static Field> {
     let name = name.replace('-', "_");
     fields().find(|field| field.goes_by(&name))
@@ -195,7 +196,7 @@ fn unknown_field(name: &str, origin: Origin) -> Problem {
     Problem::UnknownField { name: name.to_string(), nearest: nearest_field(last).to_string(), origin }
 }
 
-/// The field whose name is most like `name`.
+/// The name of the field most similar to `name`.
 pub fn nearest_field(name: &str) -> &'static str {
     nearest(&name.replace('-', "_"), names())
 }

@@ -1,4 +1,5 @@
-//! The layers, merged: built-in defaults, the data of the run that is worked on, presets, `kdgat.toml`, variables, `--config`, flags. Later wins.
+//! Merges the layers: built-in defaults, data settings of the run that the command works on, presets, `kdgat.toml`, environment
+//! variables, `--config`, flags. Later layers win.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,24 +17,24 @@ use super::text::{Entry, Node, Table, parse_json, parse_toml};
 use super::{frozen, presets};
 use crate::can::catalogue;
 
-/// Everything that a configuration is merged from.
+/// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Frozen configuration of the run that the command works on, whose data is the default.
+    /// Frozen configuration of the run that the command works on; its data settings are the default.
     pub run: Option<PathBuf>,
-    /// `vgae`, `student`, ...: merged left to right.
+    /// Names of presets (`vgae`, `student`, ...), merged left to right.
     pub presets: Vec<String>,
-    /// Where `kdgat.toml` and `presets/` are looked for.
+    /// The folder searched for `kdgat.toml` and `presets/`.
     pub working_folder: PathBuf,
-    /// The process's environment; only `KDGAT_*` is read.
+    /// The process's environment; only `KDGAT_*` variables are read.
     pub variables: Vec<(OsString, OsString)>,
-    /// What `--config` names: TOML, or a run's `config.json`.
+    /// The file given by `--config`: TOML, or a run's `config.json`.
     pub config_file: Option<PathBuf>,
-    /// Pairs of a field's name and the text of its flag.
+    /// Flags, as pairs of field name and text.
     pub flags: Vec<(String, String)>,
 }
 
-/// A configuration, and where each of its values came from.
+/// A merged configuration, and the origin of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub config: Config,
@@ -46,13 +47,13 @@ impl Loaded {
         self.origins.get(field).unwrap_or(&Origin::Default)
     }
 
-    /// Tells whether the user has set this field in any way.
+    /// True if the user has set this field, in whatever layer.
     pub fn is_given(&self, field: &str) -> bool {
         !matches!(self.origin(field), Origin::Default | Origin::Run { .. })
     }
 }
 
-/// Merges the layers. All that is wrong in any of them is reported together.
+/// Merges the layers. Problems of all layers are reported together.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
     let mut layers = presets::layers(&sources.presets, &sources.working_folder, &mut problems)?;
@@ -88,8 +89,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         }
         figment = figment.merge(layer);
     }
-    // Every value was read by its field's own type, so that this can only fail for a type that does not
-    // read back what it writes; a test goes through all of them.
+    // Every value was parsed by its field's own type, so this can only fail for a type that cannot read back what it writes; a
+    // test covers all of them.
     let mut config: Config = figment.extract().map_err(|error| {
         ConfigError::Invalid(vec![Problem::Combination {
             what: format!("the merged configuration does not fit its types: {error}"),
@@ -102,15 +103,15 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     Ok(Loaded { config, origins })
 }
 
-/// Whether this is `KDGAT_DATA` and names the folder in which datasets lie by name. The folder of one dataset is the value
-/// of the field `data`, as with any other variable.
+/// True if this variable is `KDGAT_DATA` and names the parent folder of datasets. If it names a single dataset, it sets the field
+/// `data`, like any other variable.
 fn names_data_folder(sources: &Sources, name: &OsStr, value: &OsStr) -> bool {
     name == catalogue::DATA_FOLDER_VARIABLE
         && !value.is_empty()
         && catalogue::holds_no_dataset(&sources.working_folder.join(value))
 }
 
-/// Whether `data` is the name of the simulated dataset, which has no folder until it is made, and of nothing else.
+/// True if `data` is the name of the simulated dataset (whose folder exists only after its first use) and no folder has that name.
 fn names_simulated(sources: &Sources, data: &Path) -> bool {
     let variable = sources.variables.iter().find(|(name, _)| name == catalogue::DATA_FOLDER_VARIABLE);
     let beside = variable.map(|(_, folder)| sources.working_folder.join(folder).join(data));
@@ -138,7 +139,7 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
     }
 }
 
-/// The data that a run was trained on, and how it was cut; of another dataset only how the run's model reads one.
+/// The data settings of a run. If another layer names a dataset, only the settings that the run's model depends on.
 fn run_layer(path: &Path, names_data: bool, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {
     const READ_BY_MODEL: [&str; 3] = ["window", "stride", "features"];
     let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
@@ -159,7 +160,7 @@ fn run_layer(path: &Path, names_data: bool, problems: &mut Vec<Problem>) -> Resu
     }
 }
 
-/// Adds to the configuration of a run of before a field was there what was done then, where that is not the default.
+/// Adds [`later_fields`] that an older configuration lacks, with the value that older runs imply.
 fn add_what_was(configuration: &mut Table) {
     for (field, before) in later_fields() {
         let section = configuration.iter_mut().find(|entry| entry.key == field.section);
@@ -170,7 +171,7 @@ fn add_what_was(configuration: &mut Table) {
     }
 }
 
-/// A run's `config.json` holds the configuration under `config`, beside what the run was made from.
+/// The fields of a file: a run's `config.json` has them under `config`, next to the run's inputs.
 fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
     let mut table = table;
     for entry in &table {
@@ -194,7 +195,7 @@ fn configuration_of(file: &str, table: Table) -> Result<Table, Box<Problem>> {
         Some(Node::Value(_)) => Err(Box::new(Problem::Syntax {
             file: file.to_string(),
             line: 1,
-            message: format!("`{}` has to be an object with configuration fields", frozen::CONFIG_KEY),
+            message: format!("`{}` must be an object with configuration fields", frozen::CONFIG_KEY),
         })),
         None => Ok(table),
     }

@@ -1,6 +1,6 @@
 //! The configuration: one [`Config`] of sections, merged from defaults, presets, files, variables and flags.
 //!
-//! [`fields`] lists every field once; [`load()`] merges the layers; [`check()`] refuses what cannot be meant.
+//! [`fields`] defines every field once, [`load()`] merges the layers, [`check()`] refuses contradictions.
 
 mod check;
 mod error;

@@ -1,4 +1,4 @@
-//! Where a value was written: the layer, and the place in it.
+//! The origin of a value: its layer, and the place in it.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Presets: TOML files named by `--preset`, from `presets/` of the working directory or from the binary.
-//! A file that sets `model` is a model and may hold sizes (`[size.student]`); any other is an overlay.
+//! Presets: TOML files named by `--preset`, from `presets/` in the working directory or from the binary.
+//! A file that sets `model` is a model preset and may define sizes (`[size.student]`); any other is an overlay.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::layer::Layer;
 use super::origin::Origin;
 use super::text::{Entry, Node, Table, parse_toml};
 
-/// The presets that the binary carries. A test compares the list with the folder.
+/// Presets compiled into the binary: name and content. A test compares the list with the folder.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("dqn", include_str!("../../presets/dqn.toml")),
     ("gat", include_str!("../../presets/gat.toml")),
@@ -26,10 +26,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("vgae", include_str!("../../presets/vgae.toml")),
 ];
 
-/// A preset file, taken apart.
+/// A parsed preset file.
 pub struct Preset {
     pub name: String,
-    /// Where it lies, for origins and errors.
+    /// The file's path, for origins and errors.
     pub file: String,
     pub shared: Table,
     pub sizes: Vec<(String, Table)>,
@@ -50,7 +50,7 @@ impl Preset {
             match node {
                 Node::Table(fields) => sizes.push((key, fields)),
                 Node::Value(_) => {
-                    let message = format!("size.{key} has to be a table of fields: [size.{key}]");
+                    let message = format!("size.{key} must be a table of fields: [size.{key}]");
                     return Err(Box::new(Problem::Syntax { file, line, message }));
                 }
             }
@@ -67,7 +67,7 @@ impl Preset {
     }
 }
 
-/// All presets that can be named: those of the folder `presets/` first, then those of the binary.
+/// All available presets: those in the folder `presets/` first, then those in the binary.
 pub fn available(working_folder: &Path) -> Result<(Vec<Preset>, Vec<Problem>), ConfigError> {
     let mut presets: Vec<Preset> = Vec::new();
     let mut problems = Vec::new();
@@ -110,7 +110,7 @@ fn toml_files(folder: &Path) -> Result<Vec<std::path::PathBuf>, ConfigError> {
     Ok(files)
 }
 
-/// The layers of a list such as `vgae,student,quick`, left to right.
+/// The layers of a list of presets such as `vgae,student,quick`, left to right.
 pub fn layers(names: &[String], working_folder: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Layer>, ConfigError> {
     if names.is_empty() {
         return Ok(Vec::new());

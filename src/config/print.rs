@@ -7,12 +7,12 @@ use super::layer::fields;
 use super::load::Loaded;
 use super::table::running_text;
 
-/// Column at which the comments start, unless a value is longer.
+/// Column where the comments start, unless a value is longer.
 const COMMENT_COLUMN: usize = 40;
 
-/// TOML that `--config` reads, with a comment behind each value that names the layer that set it.
+/// TOML that `--config` reads, with a comment after each value that names the layer that set it.
 pub fn to_toml(loaded: &Loaded) -> String {
-    let mut text = "# The merged configuration. Behind each value: the layer that set it.\n".to_string();
+    let mut text = "# The merged configuration. After each value: the layer that set it.\n".to_string();
     for section in SECTIONS {
         text.push_str(&format!("\n# {}\n[{}]\n", running_text(section.help), section.name));
         for field in section.fields {
@@ -23,7 +23,7 @@ pub fn to_toml(loaded: &Loaded) -> String {
     text
 }
 
-/// The configuration under `config`, as in a run's `config.json`, and the origin of each field under `origins`.
+/// JSON with the configuration under `config`, as in a run's `config.json`, and the origin of each field under `origins`.
 pub fn to_json(loaded: &Loaded) -> Value {
     let origin = |name: &'static str| (name.to_string(), Value::from(loaded.origin(name).to_string()));
     let origins: Map<String, Value> = fields().map(|field| origin(field.name)).collect();

@@ -1,5 +1,5 @@
-//! Which fields the commands read that train nothing: the flag of another one would be ignored, so it is refused.
-//! What training commands read is in [`super::rules`].
+//! The fields read by commands that do not train. Flags of other fields would be ignored, so they are refused.
+//! [`super::rules`] has the fields that training commands read.
 
 use super::check;
 use super::error::{ConfigError, Problem};
@@ -8,14 +8,14 @@ use super::load::Loaded;
 use super::origin::Origin;
 use super::table::Field;
 
-/// What a command reads of the configuration.
+/// The part of the configuration that a command reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Reads {
     /// The command, without `kdgat`.
     pub command: &'static str,
-    /// Sections that are read whole.
+    /// Sections that are read completely.
     pub sections: &'static [&'static str],
-    /// Other fields that are read.
+    /// Single fields that are read in addition.
     pub fields: &'static [&'static str],
 }
 
@@ -30,7 +30,7 @@ pub const CHECK: Reads = Reads {
 };
 /// `kdgat teachers list`, `show` and `verify`.
 pub const TEACHERS: Reads = Reads { command: "teachers", sections: &[], fields: &["teachers_dir"] };
-/// With the student's model, so that the flags of its training do.
+/// Includes the student's model, so that the command accepts the flags of the student's training.
 pub const CACHE: Reads = Reads {
     command: "teachers cache",
     sections: &["data", "model"],
@@ -79,19 +79,19 @@ pub const EVALUATE: Reads = Reads {
 pub const EXPORT: Reads = Reads { command: "export", sections: &[], fields: &["threads"] };
 pub const EXPORT_EXAMPLES: Reads =
     Reads { command: "export --examples", sections: &["data"], fields: &["attention", "threads", "memory_limit"] };
-/// Those of the training that is planned.
+/// Accepts the flags of the training that is planned.
 pub const PLAN: Reads =
     Reads { command: "memory plan", sections: &["data", "model", "training", "distillation", "memory"], fields: &[] };
 
 impl Reads {
-    /// Tells whether the command reads this field.
+    /// True if the command reads this field.
     pub fn includes(&self, field: &Field) -> bool {
         self.sections.contains(&field.section) || self.fields.contains(&field.name)
     }
 }
 
-/// What [`check::check`] refuses, and flags of the command line that the command would not read. (A preset, a file or a
-/// variable may serve other commands, a flag is meant for this one.)
+/// Runs [`check::check`], and also refuses command-line flags that the command would not read. (A preset, a file or a variable may
+/// serve other commands; a flag is meant for this one.)
 pub fn check_reads(loaded: &Loaded, reads: &Reads) -> Result<(), ConfigError> {
     let mut problems = match check::check(&loaded.config) {
         Err(ConfigError::Invalid(problems)) => problems,
@@ -115,7 +115,7 @@ mod tests {
     use crate::config::{SECTIONS, field};
 
     #[test]
-    fn every_name_is_that_of_a_field_or_a_section() {
+    fn every_name_is_a_field_or_a_section() {
         let all =
             [SIMULATE, BUILD, INFO, MERGE, CHECK, TEACHERS, CACHE, SCORE, EVALUATE, EXPORT, EXPORT_EXAMPLES, PLAN];
         for reads in all {

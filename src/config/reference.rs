@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, made from the table of fields and the presets.
+//! `docs/configuration.md`, generated from the table of fields and the presets.
 
 use std::fmt::Write;
 
@@ -13,19 +13,19 @@ const OPENING: &str = "\
 
 <!-- Made by `kdgat config --reference`; a test compares the two. -->
 
-Every field below can be set in six places. Later ones win:
+Every field below can be set in six places. Later places override earlier ones:
 
 1. the default built into the program;
-2. presets, named by `--preset vgae,student,quick` and merged left to right: a model, a size of it, then any overlays.
-   They are looked for in `presets/` of the working directory, then in the program itself;
-3. `kdgat.toml` of the working directory;
-4. environment variables: `lr` is `KDGAT_LR` (but `KDGAT_DATA` sets no field where it is the folder that holds datasets by name);
-5. the file that `--config` names: TOML, or the `config.json` of a run, which repeats that run;
-6. flags: `lr` is `--lr`, `max_epochs` is `--max-epochs`.
+2. presets, such as `--preset vgae,student,quick`, merged left to right: a model, one of its sizes, then any overlays. kdgat looks
+   for them in `presets/` in the working directory, then in the program itself;
+3. `kdgat.toml` in the working directory;
+4. environment variables: `KDGAT_LR` sets `lr` (exception: if `KDGAT_DATA` names the parent folder of datasets, it sets no field);
+5. the file given by `--config`: TOML, or the `config.json` of a run, which repeats that run;
+6. flags: `--lr` sets `lr`, `--max-epochs` sets `max_epochs`.
 
-`kdgat config` (with any of these) prints the merged result and where each value came from.
+`kdgat config`, with any of these, prints the merged configuration and the origin of each value.
 
-In a TOML file a field stands in the table of its section or at the top of the file, as you like:
+In a TOML file, put a field into the table of its section or at the top of the file:
 
 ```toml
 lr = 0.001
@@ -35,14 +35,14 @@ use_kd = true
 kd_alpha = 0.5
 ```
 
-Booleans are given as `--use-kd`, `--use-kd true` or `--use-kd false`. Lists are separated by commas: `--hidden 80,40,16`.
-Sizes have a unit, `6GiB` (1024³) or `512MB` (1000²), or are bytes. Where `none` is a value, it takes back what an earlier place set.
-Paths are relative to the working directory.
+Write booleans as `--use-kd`, `--use-kd true` or `--use-kd false`, and lists with commas: `--hidden 80,40,16`. Sizes have a unit, such
+as `6GiB` (1024³) or `512MB` (1000²); without one they are bytes. Where `none` is a valid value, it cancels the value of an earlier
+place. Paths are relative to the working directory.
 
-An unknown field, preset or value is an error that names the nearest valid one and the place where it was written. A flag that the
-command would ignore, or a combination that contradicts itself, is refused; all problems are shown together. Presets, files and
-variables may set what other commands read. `kdgat memory plan` takes the flags of the training that it plans, `kdgat teachers cache`
-those of the student's model, `kdgat config` all.
+An unknown field, preset or value is an error; the message names its place and the nearest valid name. Flags that the command would
+ignore and contradicting values are refused, too, and all problems are reported together. Presets, files and variables may set fields
+that only other commands read. `kdgat memory plan` accepts the flags of the training that it plans, `kdgat teachers cache` those of the
+student's training, and `kdgat config` all flags.
 ";
 
 /// The reference of all fields and presets, in Markdown.
@@ -66,7 +66,7 @@ pub fn reference() -> String {
 fn row(field: &Field, defaults: &Config) -> String {
     let alias = field.alias.map(|alias| format!(" Also called `{alias}`.")).unwrap_or_default();
     let limit = field.limit.map(|limit| format!(", {limit}")).unwrap_or_default();
-    // The name of each value with what it stands for, in place of names alone.
+    // Enumerations: each value with its meaning.
     let values = match field.kind.choices {
         [] => format!("{}{limit}", field.kind.describe()),
         choices => {
@@ -78,7 +78,7 @@ fn row(field: &Field, defaults: &Config) -> String {
     format!("| `{}` | `{}` | {values} | {}{alias} |\n", field.name, (field.show)(defaults), field.help_text())
 }
 
-/// Within a table, which ends a column at each bar.
+/// Escapes bars, which would end a table's column.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -1,11 +1,11 @@
-//! Which fields a stage reads, and when: a flag that would be ignored is refused with its reason.
+//! The fields that a stage reads, and under which conditions. A flag that would be ignored is refused with the reason.
 
 use super::check::Stage;
 use super::fields::Config;
 use super::table::Field;
 use super::values::*;
 
-/// When a field is read at all. Fields without a rule always are.
+/// The condition under which fields are read. Fields without a rule are always read.
 pub struct Rule {
     pub fields: &'static [&'static str],
     pub is_read: fn(&Config, Stage) -> bool,
@@ -41,7 +41,7 @@ const CURRICULUM_FIELDS: &[&str] = &[
     "difficulty_model",
 ];
 
-/// What `kdgat fusion` reads of no model and no teacher of its kind.
+/// Fields of graph models and their training, which `kdgat fusion` does not read.
 const GRAPH_MODEL_FIELDS: &[&str] = &[
     "latent",
     "heads",
@@ -107,14 +107,14 @@ const FUSION_FIELDS: &[&str] = &[
     "reward_balance",
 ];
 
-/// Whether a stage reads a field with any configuration: what its help lists.
+/// True if a stage reads a field under any configuration; the stage's help lists these.
 pub fn may_read(stage: Stage, field: &Field) -> bool {
     let configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion));
     let rules = || RULES.iter().filter(|rule| rule.fields.contains(&field.name));
     configs.iter().any(|config| rules().all(|rule| (rule.is_read)(config, stage)))
 }
 
-/// A configuration of a stage with everything on that makes another field be read.
+/// A configuration of a stage with every option on that makes it read further fields.
 fn eager(stage: Stage, fusion: FusionKind) -> Config {
     let mut config = Config::default();
     config.model.model = stage.model();
@@ -133,12 +133,12 @@ fn eager(stage: Stage, fusion: FusionKind) -> Config {
     config
 }
 
-/// The first rule that fails tells the reason.
+/// All rules. The first one that fails gives the reason.
 pub const RULES: &[Rule] = &[
     Rule {
         fields: FUSION_FIELDS,
         is_read: |_, stage| stage == Stage::Fusion,
-        because: "this command fuses no models",
+        because: "only `kdgat fusion` reads it",
         remedy: "use `kdgat fusion` or drop it",
     },
     Rule {
@@ -156,7 +156,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         fields: &["fusion_gamma", "target_update_steps", "epsilon_start", "epsilon_end", "epsilon_epochs"],
         is_read: |config, _| config.fusion.fusion == FusionKind::Dqn,
-        because: "it belongs to the Q-network, and fusion is bandit",
+        because: "it belongs to the Q-network (dqn), and fusion is bandit",
         remedy: "drop it, or use --fusion dqn",
     },
     Rule {
@@ -174,55 +174,55 @@ pub const RULES: &[Rule] = &[
     Rule {
         fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],
         is_read: |config, _| config.model.model == ModelKind::Gat,
-        because: "it belongs to the classifier, and a vgae is trained",
+        because: "it belongs to the classifier (gat), and this command trains a vgae",
         remedy: "drop it",
     },
     Rule {
         fields: &["kd_vgae_latent_weight", "kd_vgae_recon_weight", "latent"],
         is_read: |config, _| config.model.model == ModelKind::Vgae,
-        because: "it belongs to the autoencoder, and a gat is trained",
+        because: "it belongs to the autoencoder (vgae), and this command trains a gat",
         remedy: "drop it",
     },
     Rule {
         fields: &["kd_temperature"],
         is_read: |config, _| config.distillation.kd_loss != KdLoss::Mse,
-        because: "kd_loss = \"mse\" compares logits as they are",
+        because: "kd_loss = \"mse\" compares the logits without a temperature",
         remedy: "use --kd-loss kl or drop it",
     },
     Rule {
         fields: &["teacher_burst"],
         is_read: |config, _| config.distillation.residency() != Residency::Resident,
-        because: "a resident teacher makes no visits",
+        because: "a resident teacher stays on the device",
         remedy: "add --offload-teacher or drop it",
     },
     Rule {
         fields: &["teacher_layer_slots"],
         is_read: |config, _| matches!(config.distillation.residency(), Residency::Layer | Residency::Auto),
-        because: "the teacher is not brought in layer by layer",
+        because: "the teacher is not loaded layer by layer",
         remedy: "add --teacher-residency layer or drop it",
     },
     Rule {
         fields: &["teacher_cache_precision", "teacher_cache_dir"],
         is_read: |config, _| config.distillation.cache() != TeacherCache::Off,
-        because: "the teacher's outputs are not kept",
+        because: "the teacher's outputs are not cached",
         remedy: "add --teacher-cache auto or drop it",
     },
     Rule {
         fields: &["teacher_cache_dir"],
         is_read: |config, _| config.distillation.cache() != TeacherCache::Ram,
-        because: "the teacher's outputs are kept in memory",
+        because: "the teacher's outputs are cached in memory",
         remedy: "use --teacher-cache disk or drop it",
     },
     Rule {
         fields: &["focal_gamma"],
         is_read: |config, _| config.training.task_loss == TaskLoss::Focal,
-        because: "the task loss is not the focal one",
+        because: "task_loss is not focal",
         remedy: "add --task-loss focal or drop it",
     },
     Rule {
         fields: &["id_buckets", "id_probes"],
         is_read: |config, _| config.model.id_encoding == IdEncoding::Hash,
-        because: "IDs are looked up in the vocabulary",
+        because: "id_encoding is vocabulary",
         remedy: "add --id-encoding hash or drop it",
     },
     Rule {
@@ -240,13 +240,13 @@ pub const RULES: &[Rule] = &[
     Rule {
         fields: &["min_steps_per_epoch", "memory_estimation"],
         is_read: |config, _| config.training.optimize_batch_size,
-        because: "the batch size is not found automatically",
+        because: "optimize_batch_size is false",
         remedy: "add --optimize-batch-size true or drop it",
     },
     Rule {
         fields: &["gpu_memory_limit", "offload_optimizer", "clear_cache_every_n"],
         is_read: |config, _| config.training.device != DeviceChoice::Cpu,
-        because: "it concerns GPUs, and device is cpu",
+        because: "it applies to GPUs, and device is cpu",
         remedy: "drop it, or use --device cuda",
     },
     Rule {
@@ -272,7 +272,7 @@ pub const RULES: &[Rule] = &[
         is_read: |config, _| {
             matches!(config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static)
         },
-        because: "the curriculum does not look at difficulty",
+        because: "this curriculum does not score difficulty",
         remedy: "add --curriculum difficulty or drop it",
     },
 ];

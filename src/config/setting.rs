@@ -1,33 +1,33 @@
-//! What a field's type has to know: how it reads itself from the text that a file, a variable or a flag holds, writes itself back,
-//! and is described. Plain types do so here, the program's own in [`values`](super::values).
+//! [`Setting`], the trait of field types: it parses the text from a file, a variable or a flag, writes a value back as text, and
+//! describes the type. Implemented here for plain types, and in [`values`](super::values) for the program's own.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// One of the few values that a type has.
+/// One value of an enumeration.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     pub name: &'static str,
-    /// What it stands for, without a full stop.
+    /// Its meaning, without a full stop.
     pub help: &'static str,
 }
 
-/// What is said about a type in help texts, in the reference, and in errors.
+/// The description of a type, for help texts, the reference and errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// Completes "expected …", such as "a whole number".
     pub expected: &'static str,
     /// The placeholder of the flag's value, such as "N".
     pub placeholder: &'static str,
-    /// Every valid text, when they are few.
+    /// All valid values, for an enumeration; else empty.
     pub choices: &'static [Choice],
-    /// `none` is a value too.
+    /// True if `none` is a valid value, too.
     pub optional: bool,
-    /// Written in quotes in a TOML file.
+    /// True if the value is quoted in a TOML file.
     pub quoted: bool,
-    /// The flag may stand alone and then means `true`.
+    /// True if the flag may be given without a value, which means `true`.
     pub switch: bool,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         Kind { expected, placeholder, choices: &[], optional: false, quoted, switch: false }
     }
 
-    /// "one of gat, gatv2", "a path, or none".
+    /// Describes the valid values: "one of gat, gatv2", "a path, or none".
     pub fn describe(&self) -> String {
         let mut text = match self.choices {
             [] => self.expected.to_string(),
@@ -52,11 +52,11 @@ impl Kind {
 /// A type that a configuration field can have.
 pub trait Setting: Sized + Serialize + DeserializeOwned {
     const KIND: Kind;
-    /// `None` when the text is no value of this type.
+    /// Parses a value; `None` if the text is not a value of this type.
     fn parse(text: &str) -> Option<Self>;
-    /// The text that [`Setting::parse`] reads back to the same value.
+    /// Writes the value as text that [`Setting::parse`] reads back to the same value.
     fn show(&self) -> String;
-    /// The numbers inside, which the field's limit applies to.
+    /// The numbers in the value, to which the field's limit applies.
     fn numbers(&self) -> Vec<f64> {
         Vec::new()
     }

@@ -1,5 +1,5 @@
-//! The table of fields: one macro turns the list in [`super::fields`] into the structs, their defaults, and
-//! [`Field`] entries, from which flags, variables, files and the reference are served.
+//! The table of fields: one macro turns the list in [`super::fields`] into the structs, their defaults, and [`Field`] entries,
+//! which flags, variables, files and the reference are made from.
 
 use std::fmt;
 
@@ -8,24 +8,26 @@ use figment::value::Value;
 use super::Config;
 use super::values::Kind;
 
-/// One field of the configuration, seen from outside.
+/// The description of one field of the configuration.
 pub struct Field {
-    /// Unique over all sections: `lr` is the flag `--lr` and the variable `KDGAT_LR`.
+    /// Name, unique in all sections: `lr` is the flag `--lr` and the variable `KDGAT_LR`.
     pub name: &'static str,
     pub section: &'static str,
-    /// A former name that keeps working.
+    /// A former name that still works.
     pub alias: Option<&'static str>,
-    /// The docstring, a line an entry.
+    /// The doc comment, one entry per line.
     pub help: &'static [&'static str],
     pub kind: Kind,
     pub limit: Option<Limit>,
-    /// The text as a value of the field's type; `None` when it is none.
+    /// Parses a text as a value of the field's type; `None` if it is not one.
     pub read: fn(&str) -> Option<Reading>,
+    /// The field's value as text.
     pub show: fn(&Config) -> String,
+    /// The numbers in the field's value, to which its limit applies.
     pub numbers: fn(&Config) -> Vec<f64>,
 }
 
-/// A value as figment merges it, and the numbers in it, which the field's limit applies to.
+/// A value in figment's form, and the numbers in it, to which the field's limit applies.
 pub type Reading = (Value, Vec<f64>);
 
 /// A section of the configuration: a table of a TOML file.
@@ -36,31 +38,32 @@ pub struct Section {
 }
 
 impl Field {
-    /// `max_epochs` is `--max-epochs`.
+    /// The field's flag: `--max-epochs` for `max_epochs`.
     pub fn flag(&self) -> String {
         flag(self.name)
     }
 
-    /// `max_epochs` is `KDGAT_MAX_EPOCHS`.
+    /// The field's environment variable: `KDGAT_MAX_EPOCHS` for `max_epochs`.
     pub fn variable(&self) -> String {
         variable(self.name)
     }
 
-    /// Whether the field's limit, if it has one, holds for all these numbers.
+    /// True if all these numbers are within the field's limit.
     pub fn admits(&self, numbers: &[f64]) -> bool {
         self.limit.is_none_or(|limit| numbers.iter().all(|&number| limit.holds(number)))
     }
 
+    /// True if this is the field's name or alias.
     pub fn goes_by(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
     }
 
-    /// The docstring as running text.
+    /// The doc comment as one line of text.
     pub fn help_text(&self) -> String {
         running_text(self.help)
     }
 
-    /// The value as it stands in a TOML file.
+    /// The value as a TOML literal.
     pub fn toml_literal(&self, config: &Config) -> String {
         let text = (self.show)(config);
         if self.kind.quoted {
@@ -81,20 +84,21 @@ pub fn variable(name: &str) -> String {
     format!("KDGAT_{}", name.to_ascii_uppercase())
 }
 
+/// Joins the lines of a doc comment.
 pub fn running_text(lines: &[&str]) -> String {
     lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }
 
-/// The numbers that a field may have.
+/// The range of a field's numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     AtLeast(f64),
     Above(f64),
-    /// Both ends belong to it.
+    /// Both ends included.
     Between(f64, f64),
-    /// The lower end belongs to it, the upper does not.
+    /// Lower end included, upper end excluded.
     Below(f64, f64),
-    /// Neither end belongs to it.
+    /// Both ends excluded.
     Inside(f64, f64),
 }
 
@@ -148,7 +152,7 @@ macro_rules! config_fields {
             }
         )+
 
-        /// Everything that can be configured. See `docs/configuration.md`.
+        /// The complete configuration. See `docs/configuration.md`.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Config {

@@ -1,10 +1,10 @@
-//! TOML and JSON files as a tree of texts that knows the line of each entry.
+//! TOML and JSON files as a tree of texts, each entry with its line number.
 
 use toml::de::{DeTable, DeValue};
 
 use super::error::Problem;
 
-/// Entries of a table, in the order in which they are found.
+/// Entries of a table, in file order.
 pub type Table = Vec<Entry>;
 
 pub struct Entry {
@@ -19,7 +19,7 @@ pub enum Node {
     Value(String),
 }
 
-/// `file` is only named in errors.
+/// Parses TOML. `file` only appears in errors.
 pub fn parse_toml(file: &str, text: &str) -> Result<Table, Box<Problem>> {
     match DeTable::parse(text) {
         Ok(table) => Ok(toml_table(table.get_ref(), text)),
@@ -67,7 +67,7 @@ fn line_at(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// `file` is only named in errors.
+/// Parses JSON. `file` only appears in errors.
 pub fn parse_json(file: &str, text: &str) -> Result<Table, Box<Problem>> {
     let syntax = |line, message| Box::new(Problem::Syntax { file: file.to_string(), line, message });
     match serde_json::from_str(text) {
@@ -98,7 +98,7 @@ fn json_value(value: &serde_json::Value) -> String {
     }
 }
 
-/// The JSON parser tells no places; a key is found as `"key"` with a colon behind it.
+/// The line of a key. The JSON parser reports no positions, so this searches for `"key"` followed by a colon.
 fn line_of_key(text: &str, key: &str) -> usize {
     let quoted = serde_json::Value::from(key).to_string();
     let is_key = |offset: &usize| text[offset + quoted.len()..].trim_start().starts_with(':');

@@ -1,4 +1,4 @@
-//! What a configuration value can be, beside numbers, texts and paths: each type of a field that is the program's own.
+//! The program's own types of configuration values, in addition to numbers, texts and paths.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::setting::{Choice, Kind, Setting};
 
-/// A type that is stored as the text it prints as.
+/// Stores a type as the text that it displays.
 macro_rules! stored_as_text {
     ($($name:ident),+) => {$(
         impl From<$name> for String {
@@ -50,7 +50,7 @@ const BYTE_UNITS: &[(&str, u64)] = &[
 ];
 
 impl fmt::Display for ByteSize {
-    /// The largest unit that divides it, so that nothing is lost.
+    /// Uses the largest unit that divides the size, so the text is exact.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = BYTE_UNITS.iter().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
         let (unit, bytes) = whole.unwrap_or(&("B", 1));
@@ -86,14 +86,14 @@ impl Setting for ByteSize {
     }
 }
 
-/// Where a model is trained.
+/// The device that a model is trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum DeviceChoice {
-    /// The first GPU when there is one, else the CPU.
+    /// The first GPU if there is one, else the CPU.
     Auto,
     Cpu,
-    /// The GPU of this number.
+    /// The GPU with this number.
     Cuda(usize),
 }
 
@@ -125,7 +125,7 @@ impl Setting for DeviceChoice {
     }
 }
 
-/// How the score is found above which a window is called an attack.
+/// The rule for the decision threshold: windows with a higher score are classified as attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Threshold {
@@ -147,7 +147,7 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// A number without hundreds of zeros: with an exponent where it is far from one.
+/// The shortest text of a number: with an exponent if it is very large or small, without a trailing `.0`.
 fn shortest(number: f64) -> String {
     let text = format!("{number:?}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
@@ -171,7 +171,7 @@ impl Setting for Threshold {
     }
 }
 
-/// Enumerations whose variants have a name in files and on the command line, and a line of help.
+/// Defines enumerations whose variants have a name, for files and the command line, and one line of help.
 macro_rules! choices {
     ($($(#[$about:meta])* $name:ident { $(#[doc = $help:literal] $variant:ident = $text:literal),+ $(,)? })+) => {$(
         $(#[$about])*
@@ -209,7 +209,7 @@ macro_rules! choices {
 
 choices! {
     LogFormat {
-        /// Recognise it by the content of each file
+        /// Recognise the format from each file's content
         Auto = "auto",
         /// CSV: timestamp,arbitration_id,data_field,attack
         CanTrainAndTest = "can-train-and-test",
@@ -223,19 +223,19 @@ choices! {
         Challenge2020 = "challenge-2020",
         /// Vector ASC
         Asc = "asc",
-        /// Parquet with the columns of can-train-and-test (programs built with `--features parquet`)
+        /// Parquet with the columns of can-train-and-test (only in builds with `--features parquet`)
         Parquet = "parquet",
     }
     FeatureChoice {
-        /// 10 features of a node, between 0 and 1
+        /// 10 features per node, between 0 and 1
         Window = "window",
-        /// 35 features of a node, standardised by attack-free training data
+        /// 35 features per node, standardised on attack-free training data
         Rich = "rich",
     }
     IdEncoding {
-        /// A row for each ID of the attack-free training data, one for all others
+        /// One row for each ID of the attack-free training data, one shared row for all others
         Vocabulary = "vocabulary",
-        /// Rows of a small table, chosen by hash functions: any ID has an embedding of its own (Svenstrup et al. 2017)
+        /// Combined rows of a small table, chosen by hash functions: unseen IDs have embeddings, too (Svenstrup et al. 2017)
         Hash = "hash",
     }
     ModelKind {
@@ -243,10 +243,10 @@ choices! {
         Vgae = "vgae",
         /// Graph attention classifier
         Gat = "gat",
-        /// Network of the agent that fuses the two (`kdgat fusion`)
+        /// Q-network of the agent that fuses the two (`kdgat fusion`)
         Dqn = "dqn",
     }
-    /// How an agent learns which weight to fuse with.
+    /// The learning algorithm of the fusion agent.
     FusionKind {
         /// Double deep Q-network (van Hasselt et al. 2016)
         Dqn = "dqn",
@@ -257,69 +257,69 @@ choices! {
     Convolution {
         /// Graph attention (Veličković et al. 2018)
         Gat = "gat",
-        /// GATv2 (Brody et al. 2022), which reads the edge features
+        /// GATv2 (Brody et al. 2022), which also reads the edge features
         GatV2 = "gatv2",
     }
     AttentionChoice {
-        /// Fused on the CPU, composed on a GPU
+        /// `fused` on the CPU, `composed` on a GPU
         Auto = "auto",
-        /// One pass for attention and the layers around it; on a GPU for attention alone, compiled there (NVRTC): experimental, no card has run it yet
+        /// Fused kernels; on a GPU for attention only, compiled at run time (NVRTC), experimental and not yet run on a real GPU
         Fused = "fused",
-        /// Operations of libtorch, one after another
+        /// libtorch operations
         Composed = "composed",
     }
     Schedule {
-        /// Half a cosine, from `lr` to a hundredth of it at `max_epochs`
+        /// Falls along half a cosine from `lr` to a hundredth of it at `max_epochs`
         Cosine = "cosine",
-        /// Times `lr_gamma` every `lr_step_epochs` epochs
+        /// Multiplied by `lr_gamma` every `lr_step_epochs` epochs
         Step = "step",
-        /// Times `lr_gamma` where the validation loss stops falling
+        /// Multiplied by `lr_gamma` after `patience` / 4 epochs without a lower validation loss
         Plateau = "plateau",
-        /// The same in all epochs
+        /// `lr` in all epochs
         Constant = "constant",
     }
     Precision {
         /// Single precision
         Single = "32",
-        /// Mixed with half precision, the loss scaled (GPU)
+        /// Mixed precision with float16 and loss scaling (GPU only)
         Half = "16-mixed",
-        /// Mixed with bfloat16
+        /// Mixed precision with bfloat16
         BrainFloat = "bf16-mixed",
     }
     TaskLoss {
         /// Cross-entropy
         CrossEntropy = "ce",
-        /// Cross-entropy, each class weighted by its rarity
+        /// Cross-entropy with class weights: the rarer class counts more
         Weighted = "weighted",
         /// Focal loss (Lin et al. 2017)
         Focal = "focal",
     }
     KdLoss {
-        /// Kullback–Leibler divergence of softened classes (Hinton et al. 2015)
+        /// Kullback–Leibler divergence between softened class probabilities (Hinton et al. 2015)
         Kl = "kl",
-        /// Decoupled distillation (Zhao et al. 2022)
+        /// Decoupled distillation (Zhao et al. 2022); the same as kl for two classes
         Dkd = "dkd",
-        /// Mean squared difference of logits (Kim et al. 2021)
+        /// Mean squared difference of the logits (Kim et al. 2021)
         Mse = "mse",
     }
     Residency {
         /// On the device all the time
         Resident = "resident",
-        /// On the device only while the teacher works
+        /// On the device only while the teacher computes
         Forward = "forward",
-        /// On the device a few layers at a time, while the teacher works
+        /// On the device a few layers at a time, while the teacher computes: least device memory
         Layer = "layer",
-        /// One of the three, by measurement
+        /// One of these three, chosen from measurements at the start of training
         Auto = "auto",
     }
     TeacherCache {
-        /// In memory while it fits the budget, else on disk
+        /// In memory if all outputs fit the budget, else on disk
         Auto = "auto",
-        /// Nowhere: each batch is computed anew
+        /// No cache: the teacher computes each batch again
         Off = "off",
         /// In memory
         Ram = "ram",
-        /// On disk, for later runs too
+        /// On disk, where later runs can use them, too
         Disk = "disk",
     }
     CachePrecision {
@@ -329,19 +329,19 @@ choices! {
         F16 = "f16",
     }
     CurriculumKind {
-        /// Drawn from the graphs above a percentile of difficulty, which rises with the epochs
+        /// Drawn at random above a percentile of difficulty that rises with the epochs
         Difficulty = "difficulty",
-        /// The hardest ones
+        /// The hardest graphs, in every epoch
         Static = "static",
-        /// Drawn at random
+        /// Drawn at random, without difficulty scores
         Random = "random",
-        /// All of them
+        /// All normal graphs, whatever the ratio
         Off = "none",
     }
     MemoryEstimation {
-        /// By a few training steps
+        /// Measured on a few training steps
         Measured = "measured",
-        /// In closed form
+        /// Computed from the architecture
         Static = "static",
     }
 }

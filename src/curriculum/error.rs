@@ -1,4 +1,4 @@
-//! What can go wrong with difficulty scores.
+//! Errors of difficulty scoring.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use crate::torch::device::DeviceError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::objective::ObjectiveError;
 
-/// Why graphs could not be scored, or scores not be kept.
+/// An error while scoring graphs or storing scores.
 #[derive(Debug, thiserror::Error)]
 pub enum CurriculumError {
-    /// The scoring model is no VGAE.
-    #[error("difficulty is scored by a vgae, and the model in {path} is a {found}; name a vgae with --difficulty-model",
+    /// The scoring model is not a VGAE.
+    #[error("difficulty needs a vgae, but the model in {path} is a {found}; name a vgae with --difficulty-model",
         path = path.display())]
     NoVgae { path: PathBuf, found: &'static str },
-    /// A score that is infinite or not a number.
+    /// A score is infinite or NaN.
     #[error(
-        "the difficulty of graph {graph} is {value}; the scoring model's weights are damaged or diverged, use another"
+        "the difficulty of graph {graph} is {value}; the scoring model's weights are damaged or diverged; use another"
     )]
     NotFinite { graph: u64, value: f32 },
-    /// Ctrl-C, or a termination signal.
-    #[error("interrupted while scoring difficulty ({done} of {total} graphs were done)")]
+    /// Ctrl-C or a termination signal.
+    #[error("interrupted while scoring difficulty ({done} of {total} graphs done)")]
     Interrupted { done: usize, total: usize },
     /// A file of scores cannot be written.
     #[error("{path}: cannot write the scores: {source}", path = path.display())]
@@ -39,7 +39,7 @@ pub enum CurriculumError {
 }
 
 impl CurriculumError {
-    /// Whether what the user gave is to blame.
+    /// True if the user's input is at fault.
     pub fn is_input(&self) -> bool {
         match self {
             Self::NoVgae { .. } | Self::NotFinite { .. } => true,

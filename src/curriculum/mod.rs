@@ -1,7 +1,7 @@
-//! Which graphs an epoch sees, by how difficult they are.
+//! Curriculum: selects the graphs of an epoch by difficulty.
 //!
-//! A frozen VGAE scores every graph once ([`Scorer`], [`Scores`]); a [`Schedule`] says for each epoch how many normal
-//! graphs stand beside the attacks and how difficult they are; a [`Sampler`] draws them.
+//! A frozen VGAE scores every graph once ([`Scorer`], [`Scores`]); a [`Schedule`] sets for each epoch how many normal graphs to
+//! draw per attack and how difficult they are; a [`Sampler`] draws them.
 
 mod error;
 mod sampler;

@@ -1,63 +1,63 @@
-//! The graphs of an epoch: all attacks, and normals drawn by difficulty or by what it is compared with.
+//! Selection of the graphs of an epoch: all attacks, and normals drawn by difficulty or by a baseline method.
 
 use super::Schedule;
 use crate::random::{self, Purpose};
 
-/// How normal graphs are chosen.
+/// Method that chooses normal graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// At random from those at or above the scheduled percentile of difficulty, topped up by the next hardest.
+    /// Random among those at or above the scheduled percentile of difficulty, topped up with the next hardest.
     Difficulty,
     /// The hardest, in every epoch.
     Hardest,
-    /// At random from all.
+    /// Random among all.
     Random,
-    /// All of them, whatever the schedule says.
+    /// All of them, regardless of the schedule.
     All,
 }
 
-/// Draws the graphs of each epoch: a pure function of the epoch.
+/// Draws the graphs of each epoch, as a pure function of the epoch.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     choice: Choice,
     schedule: Schedule,
     seed: u64,
     attacks: Vec<u64>,
-    /// Position in the store and difficulty, the hardest first; in the order given where nothing is scored.
+    /// Position in the store and difficulty, hardest first; in the order given if they are not scored.
     normals: Vec<(u64, f32)>,
     scored: bool,
 }
 
-/// What was drawn for an epoch.
+/// Graphs drawn for an epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Selection {
-    /// Attacks and normals, ascending.
+    /// Positions of attacks and normals, ascending.
     pub graphs: Vec<u64>,
-    /// Normals among them.
+    /// Number of normals among them.
     pub normals: usize,
     /// Normals per attack.
     pub ratio: f64,
-    /// Percentile that they were drawn from, if any.
+    /// Percentile they were drawn from; `None` unless drawn by difficulty.
     pub percentile: Option<f64>,
-    /// Normals that lie below that percentile, because there are too few above.
+    /// Number of normals below that percentile, drawn because too few are above it.
     pub topped_up: usize,
-    /// Mean difficulty of the normals, if they are scored.
+    /// Mean difficulty of the normals, if scored.
     pub mean_difficulty: Option<f64>,
 }
 
-/// Normals of a stretch of difficulties.
+/// Histogram bin of normals by difficulty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bin {
     pub low: f64,
     pub high: f64,
     pub normals: u64,
-    /// Those that an epoch has.
+    /// Number of them drawn for an epoch.
     pub chosen: u64,
 }
 
 impl Sampler {
-    /// A sampler of `normals` (positions in the store) beside all of `attacks`. `difficulty` belongs to `normals` in
-    /// order; [`Choice::Difficulty`] and [`Choice::Hardest`] without it take the order given for the order of difficulty.
+    /// Creates a sampler of `normals` (positions in the store) beside all of `attacks`. `difficulty` gives the score of each of
+    /// `normals`; without it, [`Choice::Difficulty`] and [`Choice::Hardest`] assume `normals` are sorted hardest first.
     pub fn new(
         choice: Choice,
         schedule: Schedule,
@@ -80,15 +80,15 @@ impl Sampler {
         sampler
     }
 
-    /// Puts new scores in the place of the old ones.
+    /// Replaces the normals and their scores.
     pub fn rescore(&mut self, normals: &[u64], difficulty: &[f32]) {
         self.normals = normals.iter().copied().zip(difficulty.iter().copied()).collect();
-        // Equals stay in the order of the store, so that the order is one.
+        // Ties are in store order, so the order is unique.
         self.normals.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
         self.scored = true;
     }
 
-    /// Graphs of an epoch.
+    /// Number of graphs in an epoch.
     pub fn epoch_graphs(&self, epoch: u64) -> usize {
         self.attacks.len() + self.wanted(epoch)
     }
@@ -102,7 +102,7 @@ impl Sampler {
             Choice::Hardest => wanted,
             Choice::Random | Choice::All => self.normals.len(),
         };
-        // The hardest come first: a pool that is too small grows by the next hardest.
+        // The hardest come first, so a pool that is too small grows by the next hardest.
         let mut drawn = self.normals[..pool.max(wanted)].to_vec();
         if wanted < drawn.len() {
             let key = |&(graph, _): &(u64, f32)| (random::bits(self.seed, Purpose::Curriculum, epoch, graph), graph);
@@ -123,8 +123,8 @@ impl Sampler {
         }
     }
 
-    /// How many normals there are by difficulty, and how many of them `selection` has: `bins` stretches of equal ratio from
-    /// the lowest difficulty to the highest. Empty where nothing is scored.
+    /// Histogram of all normals, and of those in `selection`, by difficulty: `bins` bins of equal ratio between the lowest and the
+    /// highest difficulty. Empty without scores.
     pub fn distribution(&self, selection: &Selection, bins: usize) -> Vec<Bin> {
         let (Some(hardest), Some(easiest)) = (self.normals.first(), self.normals.last()) else { return Vec::new() };
         if !self.scored || bins == 0 {
@@ -144,7 +144,7 @@ impl Sampler {
         found
     }
 
-    /// Normals of an epoch: as many as the ratio asks for, or as there are.
+    /// Number of normals in an epoch: as the ratio asks for, but at most all.
     fn wanted(&self, epoch: u64) -> usize {
         if self.choice == Choice::All {
             return self.normals.len();
@@ -153,7 +153,7 @@ impl Sampler {
         (wanted.round() as usize).min(self.normals.len())
     }
 
-    /// Normals whose difficulty is at or above the percentile (interpolated between neighbours, as NumPy does).
+    /// Number of normals at or above the percentile of difficulty (interpolated linearly, as in NumPy).
     fn at_or_above(&self, percentile: f64) -> usize {
         let Some(last) = self.normals.len().checked_sub(1) else { return 0 };
         let rank = percentile / 100.0 * last as f64;
@@ -174,7 +174,7 @@ mod tests {
 
     const SCHEDULE: Schedule = Schedule { start_ratio: 1.0, end_ratio: 10.0, start_percentile: 50.0, max_epochs: 10 };
 
-    /// Attacks are graphs 0.., normals 1000.., the harder the higher.
+    /// Sampler with attacks 0.. and normals 1000.., whose difficulty rises with their position.
     fn sampler(choice: Choice, attacks: u64, normals: u64) -> Sampler {
         let attacks: Vec<u64> = (0..attacks).collect();
         let normals: Vec<u64> = (1000..1000 + normals).collect();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn normals_come_from_above_the_percentile() {
-        // 101 normals: percentile q is graph 1000 + q. At epoch 0 two attacks ask for 2 of those from 1050 on.
+        // 101 normals: percentile q is graph 1000 + q. At epoch 0, two attacks ask for 2 normals from 1050 on.
         let sampler = sampler(Choice::Difficulty, 2, 101);
         for epoch in 0..10 {
             let selection = sampler.select(epoch);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn too_small_a_pool_is_topped_up_by_the_next_hardest() {
-        // At epoch 5, 5.5 · 8 = 44 of 101 normals are wanted, and 28 lie at or above the percentile 72.5.
+        // At epoch 5, 5.5 · 8 = 44 of 101 normals are wanted, and 28 are at or above percentile 72.5.
         let selection = sampler(Choice::Difficulty, 8, 101).select(5);
         assert_eq!((selection.normals, selection.topped_up), (44, 16));
         assert_eq!(normals(&selection), (1057..1101).collect::<Vec<_>>());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_compared_with() {
+    fn the_other_choices_take_the_hardest_a_random_part_or_all() {
         let hardest = sampler(Choice::Hardest, 5, 100).select(0);
         assert_eq!(normals(&hardest), (1095..1100).collect::<Vec<_>>());
         let random = sampler(Choice::Random, 20, 200);
@@ -259,7 +259,7 @@ mod tests {
             epoch in 0u64..20,
         ) {
             let schedule = Schedule { start_ratio, end_ratio, start_percentile, max_epochs: 20 };
-            // Interleaved, as in a store.
+            // Attacks and normals alternate, as in a store.
             let normals: Vec<u64> = (0..difficulty.len() as u64).map(|index| 2 * index).collect();
             let attacks: Vec<u64> = (0..attacks as u64).map(|index| 2 * index + 1).collect();
             let sampler = Sampler::new(choice, schedule, seed, &attacks, &normals, Some(&difficulty));
@@ -274,14 +274,14 @@ mod tests {
                 let wanted = (schedule.at(epoch).ratio * attacks.len() as f64).round() as usize;
                 prop_assert_eq!(drawn.len(), wanted.min(normals.len()));
             }
-            // Nothing that was left out is harder than what tops up.
+            // No graph left out is harder than a graph drawn to top up.
             if selection.topped_up > 0 || choice == Choice::Hardest {
                 let of = |graph: &u64| difficulty[*graph as usize / 2];
                 let easiest = drawn.iter().map(of).fold(f32::INFINITY, f32::min);
                 let left_out = normals.iter().filter(|graph| !drawn.contains(graph));
                 prop_assert!(left_out.map(of).all(|difficulty| difficulty <= easiest));
             }
-            // A pure function of the epoch: a sampler made anew draws the same.
+            // A pure function of the epoch: a new sampler draws the same.
             let again = Sampler::new(choice, schedule, seed, &attacks, &normals, Some(&difficulty));
             prop_assert_eq!(again.select(epoch), selection);
         }

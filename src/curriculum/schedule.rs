@@ -1,32 +1,32 @@
-//! How many normal graphs an epoch sees, and how difficult ones.
+//! Schedule of the number and the difficulty of the normal graphs of an epoch.
 
-/// The percentile that every schedule rises to.
+/// Percentile at the end of every schedule.
 const LAST_PERCENTILE: f64 = 95.0;
 
-/// Both grow in a straight line with the epochs.
+/// Linear schedule of ratio and percentile over the epochs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// Normal graphs per attack at the beginning.
+    /// Normal graphs per attack in epoch 0.
     pub start_ratio: f64,
-    /// Normal graphs per attack that it would reach after the last epoch.
+    /// Normal graphs per attack that epoch `max_epochs` would have.
     pub end_ratio: f64,
-    /// Percentile of difficulty at the beginning; it rises to 95.
+    /// Percentile of difficulty in epoch 0; it rises to 95.
     pub start_percentile: f64,
-    /// Epochs of the run.
+    /// Number of epochs in the run.
     pub max_epochs: u64,
 }
 
-/// What a schedule says for an epoch.
+/// Values of the schedule in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// Normal graphs per attack.
     pub ratio: f64,
-    /// Percentile of difficulty from which normals are drawn.
+    /// Percentile of difficulty above which normals are drawn.
     pub percentile: f64,
 }
 
 impl Schedule {
-    /// At progress p = epoch / max_epochs: start + p·(end − start) for both.
+    /// Ratio and percentile at progress p = epoch / max_epochs: start + p·(end − start).
     pub fn at(&self, epoch: u64) -> Pace {
         let progress = epoch as f64 / self.max_epochs.max(1) as f64;
         let between = |start: f64, end: f64| start + progress * (end - start);

@@ -1,7 +1,7 @@
 //! Difficulty of graphs, scored by a frozen VGAE in evaluation mode.
 //!
-//! Graphs go through the model a chunk at a time, read ahead by the loader's thread, so memory does not grow with
-//! their number. z is the mean: scoring twice gives the same scores.
+//! The loader's thread prefetches graphs in chunks, so memory does not grow with their number. z is the mean, so scoring is
+//! deterministic.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::nn::weights;
 use crate::nn::{Architecture, Scope, Vgae};
 use crate::torch::device;
 
-/// Chunks that are assembled while one is scored.
+/// Chunks prefetched while one is scored.
 const CHUNKS_AHEAD: usize = 2;
 
-/// Nodes of a chunk of more than one graph: 500 windows of ordinary traffic have fewer. Windows of random IDs have up to
-/// four times as many, and would decide how much memory scoring takes.
+/// Maximum nodes per chunk of more than one graph: 500 windows of ordinary traffic have fewer. Windows of random IDs have up to
+/// four times as many nodes and would otherwise determine the memory that scoring needs.
 const CHUNK_NODES: usize = 16_384;
 
-/// A VGAE that only scores.
+/// A frozen VGAE that scores difficulty.
 #[derive(Debug)]
 pub struct Scorer {
     model: Vgae,
@@ -37,10 +37,10 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// From a model on disk.
+    /// Builds the scorer from a model on disk.
     ///
     /// # Errors
-    /// If it is no VGAE, or its weights do not fit its architecture.
+    /// Fails if the model is not a VGAE, or its weights do not fit its architecture.
     pub fn new(model: LoadedModel, device: Device, kernel: Backend) -> Result<Self, CurriculumError> {
         let (edge_features, hashed_ids) = (model.architecture.reads_edge_features(), model.architecture.hashes_ids());
         let Architecture::Vgae(config) = &model.architecture else {
@@ -68,10 +68,10 @@ impl Scorer {
         &self.digest
     }
 
-    /// Scores graphs in chunks of at most `chunk`, and hands each chunk's scores over in the order of `graphs`. Chunks of
-    /// graphs with many nodes have fewer graphs, so that memory depends on neither.
+    /// Scores graphs in chunks of at most `chunk` graphs and passes each chunk's scores to `take`, in the order of `graphs`. Chunks
+    /// with many nodes have fewer graphs, so memory depends neither on the number of graphs nor on their size.
     ///
-    /// The scores of a graph do not depend on its chunk but for rounding.
+    /// A graph's scores do not depend on its chunk, except for rounding.
     pub fn score(
         &self,
         store: &Arc<Store>,
@@ -88,7 +88,7 @@ impl Scorer {
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });
         let chunks = chunks(store, graphs, chunk)?;
-        // Their node counts come from all over the store.
+        // Reading the node counts mapped pages all over the store.
         store.release_pages()?;
         let mut done = 0;
         for batch in loader.epoch(chunks, 0) {
@@ -102,14 +102,14 @@ impl Scorer {
             take(&scores)?;
             store.release_pages()?;
             if self.device.is_cuda() {
-                // What a chunk took is free for whoever shares the card.
+                // Return the chunk's memory to other users of the card.
                 device::empty_cache(self.device)?;
             }
         }
         Ok(())
     }
 
-    /// Scores of the graphs of one batch.
+    /// Scores the graphs of one batch.
     pub fn score_batch(&self, batch: &Batch) -> Result<Vec<GraphScore>, CurriculumError> {
         let difficulty = tch::no_grad(|| self.model.difficulty(batch))?;
         let columns = [&difficulty.reconstruction, &difficulty.id, &difficulty.total];
@@ -126,7 +126,7 @@ impl Scorer {
     }
 }
 
-/// The graphs cut into chunks of at most `chunk` graphs and [`CHUNK_NODES`] nodes, in their order.
+/// Splits graphs, in order, into chunks of at most `chunk` graphs and [`CHUNK_NODES`] nodes.
 fn chunks(store: &Store, graphs: &[u64], chunk: usize) -> Result<Vec<Vec<u64>>, StoreError> {
     let mut chunks: Vec<Vec<u64>> = Vec::with_capacity(graphs.len().div_ceil(chunk.max(1)));
     let mut nodes = 0;

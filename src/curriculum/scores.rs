@@ -1,4 +1,4 @@
-//! Difficulty scores, kept: a checksummed file with the digests of the model and the data that they belong to.
+//! Cached difficulty scores: a checksummed file with the digests of model and data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use crate::nn::weights::{self, StateDict};
 use crate::train::checkpoint;
 use crate::train::checkpoint_kind::{Content, Kind};
 
-/// The difficulty of one graph and its parts.
+/// Difficulty of one graph, with its components.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GraphScore {
     /// Position in the store.
     pub graph: u64,
     /// Mean squared error of the continuous features, over the graph's nodes.
     pub reconstruction: f32,
-    /// Cross entropy of the IDs, over the graph's nodes.
+    /// Mean cross entropy of the IDs over the graph's nodes.
     pub id: f32,
-    /// reconstruction + 0.1·id
+    /// Total: reconstruction + 0.1·id.
     pub difficulty: f32,
 }
 
 /// Difficulties of some graphs of a store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scores {
-    /// Whose they are.
+    /// Model and data that the scores come from.
     pub origin: Origin,
     /// Positions in the store.
     pub graphs: Vec<u64>,
-    /// Of each of `graphs`.
+    /// Difficulty of each of `graphs`.
     pub difficulty: Vec<f32>,
 }
 
-/// What scores follow from.
+/// Identity of the model and the data behind scores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Of the scoring model's weights.
+    /// Digest of the scoring model's weights.
     pub model_digest: String,
-    /// Of the store.
+    /// Digest of the store.
     pub data_digest: String,
 }
 
@@ -50,7 +50,7 @@ pub struct Origin {
 struct Metadata {
     #[serde(flatten)]
     origin: Origin,
-    /// How often the run had scored before.
+    /// Number of earlier scorings within the run.
     period: u64,
 }
 
@@ -69,9 +69,9 @@ impl Scores {
         Ok(Self { origin: Origin::of(scorer, store), graphs: graphs.to_vec(), difficulty })
     }
 
-    /// The scores in `path` if they are those of this model for these graphs; else computes them and writes them there.
+    /// Reads the scores in `path` if they come from this model and these graphs; otherwise computes and writes them.
     ///
-    /// A file that is damaged or belongs to something else is replaced, and a line says so.
+    /// A damaged or foreign file is replaced with a warning.
     pub fn cached(
         path: &Path,
         scorer: &Scorer,
@@ -93,12 +93,12 @@ impl Scores {
         Ok(scores)
     }
 
-    /// Writes them, whole or not at all.
+    /// Writes the scores atomically.
     pub fn write(&self, path: &Path) -> Result<(), CurriculumError> {
         self.write_for_run(path, 0)
     }
 
-    /// As [`Scores::write`], with the number of the scoring within a run.
+    /// Like [`Scores::write`], with the number of the scoring within a run.
     pub fn write_for_run(&self, path: &Path, period: u64) -> Result<(), CurriculumError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)
@@ -112,15 +112,15 @@ impl Scores {
         Ok(checkpoint::write(path, &tensors, &Metadata { origin: self.origin.clone(), period })?)
     }
 
-    /// Reads what [`Scores::write`] wrote.
+    /// Reads scores written by [`Scores::write`].
     ///
     /// # Errors
-    /// If the file is missing, damaged, or no file of scores.
+    /// Fails if the file is missing, damaged, or not a file of scores.
     pub fn read(path: &Path) -> Result<Self, CurriculumError> {
         Ok(Self::read_of_run(path)?.0)
     }
 
-    /// As [`Scores::read`], with the number of the scoring.
+    /// Like [`Scores::read`], with the number of the scoring.
     pub fn read_of_run(path: &Path) -> Result<(Self, u64), CurriculumError> {
         let (tensors, Metadata { origin, period }) = checkpoint::read(path)?;
         let tensors: StateDict = tensors;
@@ -140,7 +140,7 @@ impl Scores {
 }
 
 impl Origin {
-    /// Of the scores that this model gives for the graphs of this store.
+    /// Origin of the scores that this model gives to the graphs of this store.
     pub fn of(scorer: &Scorer, store: &Store) -> Self {
         Self { model_digest: scorer.digest().to_owned(), data_digest: store.digest().to_owned() }
     }

@@ -1,11 +1,11 @@
-//! The duration of traffic, and the place where so many seconds of it end.
+//! Measures the duration of traffic, and stops at a limit.
 
 use crate::can::Frame;
 
-/// Seconds that a single step counts at most: logs that were put together have gaps of days.
+/// Maximum seconds counted between two frames: concatenated logs have gaps of days.
 const LONGEST_STEP: f64 = 1.0;
 
-/// Counts the seconds of traffic, of one log after another.
+/// Counts the seconds of traffic over one log after another.
 #[derive(Debug, Clone, Default)]
 pub struct Duration {
     seconds: f64,
@@ -14,27 +14,27 @@ pub struct Duration {
 }
 
 impl Duration {
-    /// A count that is full at `limit` seconds.
+    /// Creates a count that is full at `limit` seconds.
     pub fn up_to(limit: Option<f64>) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    /// Counted so far.
+    /// Seconds counted so far.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Tells whether the limit is reached.
+    /// True if the limit is reached.
     pub fn is_full(&self) -> bool {
         self.limit.is_some_and(|limit| self.seconds >= limit)
     }
 
-    /// Begins another log.
+    /// Starts another log.
     pub fn next_log(&mut self) {
         self.last = None;
     }
 
-    /// Counts frames up to the limit; how many they are. A step back in time counts nothing.
+    /// Counts frames up to the limit and returns their number. A step back in time adds no time.
     pub fn count(&mut self, frames: &[Frame]) -> usize {
         for (position, frame) in frames.iter().enumerate() {
             if self.is_full() {

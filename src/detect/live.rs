@@ -1,5 +1,4 @@
-//! The bytes of a stream that may be silent for long: waiting for them ends now and then, so that whoever reads can look
-//! whether to stop.
+//! Input from a stream that may be silent for long: reads time out, so the reader can check for a stop request.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Cursor, Read};
@@ -11,26 +10,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::can::formats::{Compression, decompress};
 
-/// What a silent stream is waited for at a time: a stop takes no longer to be noticed.
+/// Maximum wait for a silent stream before a stop request is noticed.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Bytes that a compression is known by; no row of any format is shorter.
+/// Leading bytes that identify the compression; no row of any format is shorter.
 const HEAD_BYTES: usize = 6;
 /// Compressed bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// A pipe, a terminal or another descriptor. While nothing comes, [`Read::read`] fails with
-/// [`io::ErrorKind::WouldBlock`] every tenth of a second, and can be called again.
+/// A pipe, a terminal or another descriptor. While no data arrives, [`Read::read`] fails with [`io::ErrorKind::WouldBlock`]
+/// every tenth of a second and can be called again.
 pub struct LiveInput {
     file: File,
 }
 
 impl LiveInput {
-    /// Standard input, without the buffer that the standard library puts before it: bytes in there could not be waited for.
+    /// Opens standard input without the standard library's buffer, because `poll` cannot see bytes in that buffer.
     pub fn standard() -> io::Result<Self> {
         Ok(Self { file: File::from(io::stdin().as_fd().try_clone_to_owned()?) })
     }
 
-    /// A named pipe or a device. Opening it does not wait for whoever writes.
+    /// Opens a named pipe or a device, without waiting for a writer.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         Ok(Self { file })
@@ -39,15 +38,15 @@ impl LiveInput {
 
 impl Read for LiveInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The end of a pipe, and an error, are ready too: reading then tells.
+        // `poll` also reports the end of a pipe and errors as ready; the read returns them.
         let ready = poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&PATIENCE))?;
         if ready == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { self.file.read(buffer) }
     }
 }
 
-/// A stream's decompressed bytes; its first ones say whether it is compressed.
+/// A stream's decompressed bytes; the leading bytes identify the compression.
 pub enum Decompressed {
-    /// The first bytes have not all come yet.
+    /// The leading bytes are not complete yet.
     Beginning {
         head: Vec<u8>,
         input: Option<LiveInput>,
@@ -63,12 +62,12 @@ pub enum Decompressed {
 }
 
 impl Decompressed {
-    /// The bytes of `input`.
+    /// Creates a reader of the decompressed bytes of `input`.
     pub fn new(input: LiveInput) -> Self {
         Self::Beginning { head: Vec::new(), input: Some(input) }
     }
 
-    /// Reads the first bytes, and goes on to what they say.
+    /// Reads the leading bytes and selects the compression; `None` if the input was already taken.
     fn begin(head: &mut Vec<u8>, input: &mut Option<LiveInput>) -> io::Result<Option<Self>> {
         let mut bytes = [0; HEAD_BYTES];
         if let Some(input) = input.as_mut() {
@@ -132,7 +131,7 @@ mod tests {
         let start = Instant::now();
         assert_eq!(input.read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(start.elapsed() < Duration::from_secs(5));
-        // Fewer bytes than tell the compression are kept for the next try.
+        // Too few bytes to identify the compression stay buffered for the next read.
         writer.write_all(b"(1.0").unwrap();
         assert_eq!(input.read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         writer.write_all(b") can0 111#00\n").unwrap();
@@ -158,7 +157,7 @@ mod tests {
             let (input, mut writer) = pipe();
             let mut input = Decompressed::new(input);
             let (mut found, mut buffer) = (Vec::new(), [0; 4096]);
-            // The stream falls silent in the midst of the first bytes, of a header, and of a checksum.
+            // The stream pauses within the leading bytes, within a header, and within a checksum.
             let ends = [2, 8, bytes.len() - 3, bytes.len()];
             for (begin, end) in std::iter::once(0).chain(ends).zip(ends) {
                 writer.write_all(&bytes[begin..end]).unwrap();

@@ -1,8 +1,8 @@
-//! Scores a stream of frames window by window, with one trained model: what runs in the car.
+//! Online detection in the car: scores a stream of frames window by window with one trained model.
 //!
-//! Frames go through the same windows, features and forward as a store's graphs do in an evaluation, one window at a
-//! time; what is held is one window and one graph. A window is given out when the frame after it has come, since that is
-//! where its last edge leads to.
+//! Frames pass through the same windowing, features and forward pass as the graphs of a store in an evaluation, one window at a
+//! time; only one window and one graph are in memory. A window is scored when the frame after it has arrived, because its last
+//! edge leads to that frame.
 
 pub mod duration;
 mod live;
@@ -25,32 +25,32 @@ use crate::nn::attention::Backend;
 pub use duration::Duration;
 pub use source::FrameStream;
 
-/// Where windows begin, and what a score means.
+/// Stride, threshold and calibration of a detection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DetectOptions {
     /// Frames from one window to the next.
     pub stride: usize,
-    /// What is called an attack.
+    /// Threshold above which windows are called attacks.
     pub threshold: AttackAbove,
     /// The car's own scale, if the model was calibrated for it.
     pub car: Option<CarScale>,
 }
 
-/// What is called an attack.
+/// Threshold above which windows are called attacks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AttackAbove {
-    /// Windows of a higher score.
+    /// Threshold on the score.
     Score(f64),
-    /// Windows of more deviations on the car's own scale; of a higher score where there is none.
+    /// Threshold on the deviations on the car's own scale, or on the score without such a scale.
     Deviations(f64),
 }
 
-/// What is known of one window: a line of output.
+/// Result for one window: a line of output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Detection {
-    /// Counted from 0.
+    /// Number of the window, from 0.
     pub window: u64,
-    /// Position in the stream of its first frame.
+    /// Position of its first frame in the stream.
     pub first_frame: u64,
     /// Timestamp of its first frame, in seconds.
     pub time: f64,
@@ -58,16 +58,16 @@ pub struct Detection {
     pub score: f64,
     /// `attack` or `normal`.
     pub label: &'static str,
-    /// The CAN ID that contributes most, in hexadecimal.
+    /// CAN ID that contributes most, in hexadecimal.
     pub id: String,
-    /// How much: see [`Explained`](crate::evaluate::scores::Explained).
+    /// Contribution of that ID: see [`Explained`](crate::evaluate::scores::Explained).
     pub contribution: f32,
     /// Robust deviations above what is usual for the car, if the model was calibrated for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviations: Option<f64>,
 }
 
-/// A model at work on a stream.
+/// Scores a stream with one model.
 #[derive(Debug)]
 pub struct Detector {
     scorer: Scorer,
@@ -83,16 +83,16 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector with the model's own window and vocabulary.
+    /// Creates a detector with the model's own window and vocabulary.
     ///
     /// # Errors
-    /// Weights that do not fit, or a model that does not say how long its windows are.
+    /// Fails if the weights do not fit, or the model does not state its window length.
     pub fn new(model: &TrainedModel, options: DetectOptions, device: Device) -> Result<Self, EvaluateError> {
         let window = model.description.window;
         if !(2..=LONGEST_WINDOW).contains(&window) || options.stride == 0 {
             return Err(EvaluateError::Input(format!(
-                "{} says that its windows have {window} frames, {} apart; windows have 2 to {LONGEST_WINDOW} frames \
-                 and are at least 1 apart",
+                "{}: its windows have {window} frames, {} apart; expected 2 to {LONGEST_WINDOW} frames, \
+                 at least 1 apart",
                 model.name, options.stride
             )));
         }
@@ -111,10 +111,10 @@ impl Detector {
         })
     }
 
-    /// Takes the next frames of the stream, and calls `each` with every window that they complete.
+    /// Processes the next frames of the stream and calls `each` for every window that they complete.
     ///
     /// # Errors
-    /// The first error of `each`, or of libtorch.
+    /// Returns the first error of `each` or of libtorch.
     pub fn push<E: From<EvaluateError>>(
         &mut self,
         frames: &[Frame],
@@ -149,27 +149,27 @@ impl Detector {
         })
     }
 
-    /// Windows among them that a classifier's own list of known IDs has made more likely attacks, whatever list decided.
+    /// Number of scored windows to which the classifier's own ID list adds evidence of an attack, even if a car's list decided.
     pub fn windows_with_unknown_ids(&self) -> u64 {
         self.foreign
     }
 
-    /// Whether it reads the car by a scale of its own.
+    /// True if it uses a car's own scale.
     pub fn is_calibrated(&self) -> bool {
         self.options.car.is_some()
     }
 
-    /// Windows given out so far.
+    /// Number of windows scored so far.
     pub fn windows(&self) -> u64 {
         self.scored
     }
 }
 
-/// Scores and profiles of the windows of a stream, and whether each has an attack: what a calibration is made from. Counts how
-/// long the traffic lasts, and ends where the count is full.
+/// Scores and profiles of the windows of a stream, from which a calibration is made, and for each window whether it has an
+/// attack. Counts the duration of the traffic and stops when the count is full.
 ///
 /// # Errors
-/// When the stream cannot be read, or libtorch fails.
+/// Fails if the stream cannot be read, or on errors of libtorch.
 pub fn profiled(
     scorer: &Scorer,
     window: usize,
@@ -194,7 +194,7 @@ pub fn profiled(
     };
     let mut more = true;
     duration.next_log();
-    // A bus never ends: stopping is how its traffic does.
+    // A live bus never ends, so a stop request ends its traffic.
     while more && !duration.is_full() && !interrupt::requested() {
         more = stream.read(&mut frames)?;
         frames.truncate(duration.count(&frames));

@@ -1,4 +1,4 @@
-//! Where frames come from: a log file, or a stream that is still being written.
+//! Source of frames: a log file, or a stream that is still being written.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use super::live::{Decompressed, LiveInput};
 use crate::can::formats::{StreamReader, nothing_read};
 use crate::can::{CanError, Format, Frame, LogReader, ReadReport, open_log};
 
-/// Frames of a file that are read at a time.
+/// Frames read from a file at a time.
 const BLOCK_FRAMES: usize = 4096;
-/// What stands for standard input.
+/// Path that denotes standard input.
 pub const STANDARD_INPUT: &str = "-";
 
-/// Frames of a file, or of a stream as they come.
+/// Frames of a file, or of a stream as they arrive.
 pub struct FrameStream {
     source: Source,
-    /// How messages call it.
+    /// Name of the source in messages.
     origin: PathBuf,
-    /// The format was asked for.
+    /// Set if the user chose the format.
     forced: bool,
 }
 
 enum Source {
-    /// A log, perhaps compressed.
+    /// A log file, optionally compressed.
     File(LogReader),
     /// Standard input, or a named pipe.
     Live(StreamReader<Decompressed>),
@@ -42,15 +42,15 @@ impl FrameStream {
     /// Opens a log; `-` is standard input. The format is recognised unless one is forced.
     ///
     /// # Errors
-    /// A file that is missing or unreadable, or in no known format.
+    /// Fails if a file is missing, unreadable, or in no known format.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Self, CanError> {
         let is_standard = path.as_os_str() == STANDARD_INPUT;
         let origin = if is_standard { PathBuf::from("standard input") } else { path.to_path_buf() };
-        // A pipe has no beginning to look at: whatever is read of it is gone.
+        // A pipe cannot be probed for its format, because reading consumes its data.
         let is_stream = is_standard || path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
         let source = if is_stream {
             if format == Some(Format::Parquet) {
-                let problem = "a stream ends with what says how to read it; write it to a file first".to_owned();
+                let problem = "its schema comes last; write the stream to a file first".to_owned();
                 return Err(CanError::Parquet { path: origin, problem });
             }
             let input = if is_standard { LiveInput::standard() } else { LiveInput::open(path) };
@@ -62,11 +62,11 @@ impl FrameStream {
         Ok(Self { source, origin, forced: format.is_some() })
     }
 
-    /// Clears `frames` and fills it with what comes next, perhaps nothing yet; `false` at the end. A silent stream is
-    /// waited for no longer than a moment, so that the caller may stop.
+    /// Clears `frames` and fills it with the next frames, possibly none yet; returns `false` at the end. Waits for a silent stream
+    /// only briefly, so that the caller can stop.
     ///
     /// # Errors
-    /// When the log cannot be read on, or had rows and not one of them could be read.
+    /// Fails if the log cannot be read further, or if it has rows and none could be read.
     pub fn read(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
         let more = match &mut self.source {
             Source::File(reader) => reader.read_block(BLOCK_FRAMES, frames)? > 0,
@@ -78,7 +78,7 @@ impl FrameStream {
         nothing_read(&self.origin, self.report(), self.format(), self.forced).map_or(Ok(false), Err)
     }
 
-    /// What was seen so far.
+    /// Report on the frames read so far.
     pub fn report(&self) -> &ReadReport {
         match &self.source {
             Source::File(reader) => reader.report(),

@@ -1,4 +1,4 @@
-//! How fast bytes move between memories, and whether they move beside a computation.
+//! Measures copy rates between memories, and the overlap of copies with computation.
 
 use std::time::{Duration, Instant};
 
@@ -7,32 +7,32 @@ use tch::{Device, Kind, Tensor};
 
 use crate::torch::device::{self, DeviceError, Event, PinnedBlock, Stream, StreamGuard};
 
-/// Bytes of a measured copy: large enough that what surrounds it does not count.
+/// Size of a measured copy, in bytes: large enough to hide fixed costs.
 const BYTES: usize = 256 << 20;
 const REPETITIONS: usize = 5;
 
-/// What was measured on a GPU.
+/// Copy measurements of one GPU.
 #[derive(Debug, Serialize)]
 pub struct DeviceCopies {
-    /// From page-locked host memory to the device; absent where pages cannot be locked.
+    /// From page-locked host memory to the device; `None` if pages cannot be locked.
     pub page_locked_bytes_per_second: Option<f64>,
     /// From ordinary host memory to the device.
     pub pageable_bytes_per_second: f64,
-    /// Absent where pages cannot be locked.
+    /// Overlap of copy and computation; `None` if pages cannot be locked.
     pub overlap: Option<Overlap>,
 }
 
-/// A copy and a computation, each alone and both at once.
+/// Times of a copy and a computation, each alone and both concurrently.
 #[derive(Debug, Serialize)]
 pub struct Overlap {
     pub copy_ms: f64,
     pub computation_ms: f64,
     pub both_ms: f64,
-    /// Share of the copy's time that the computation hides, 0 to 1.
+    /// Share of the copy's time hidden by the computation, 0 to 1.
     pub hidden_share: f64,
 }
 
-/// Memory to memory with all threads: bytes of the source a second.
+/// Host copy rate with all threads, in bytes of the source per second.
 pub fn host_bytes_per_second() -> Result<f64, DeviceError> {
     let source = Tensor::f_ones([BYTES as i64], (Kind::Uint8, Device::Cpu))?;
     let mut target = source.f_zeros_like()?;
@@ -44,7 +44,7 @@ pub fn host_bytes_per_second() -> Result<f64, DeviceError> {
     Ok(BYTES as f64 / time.as_secs_f64())
 }
 
-/// Copies to a GPU of which `free_bytes` are free.
+/// Measures copies to a GPU with `free_bytes` of free memory.
 pub fn measure(cuda: Device, free_bytes: u64) -> Result<DeviceCopies, DeviceError> {
     let bytes = BYTES.min(free_bytes as usize / 4).max(1 << 20);
     let mut target = Tensor::f_zeros([bytes as i64], (Kind::Uint8, cuda))?;
@@ -73,7 +73,7 @@ pub fn measure(cuda: Device, free_bytes: u64) -> Result<DeviceCopies, DeviceErro
 }
 
 fn block(mut block: PinnedBlock) -> Result<Tensor, DeviceError> {
-    // Pages that were never written may all be one page of zeros.
+    // Pages that were never written may all map to one page of zeros.
     if let Some(bytes) = block.bytes_mut() {
         bytes.fill(1);
     }
@@ -101,7 +101,7 @@ fn timed_copy(target: &mut Tensor, source: &Tensor, stream: &Stream) -> Result<D
     end.elapsed(&start)
 }
 
-/// The copy beside matrix products that take about twice as long.
+/// Measures the copy concurrently with matrix products that take about twice as long.
 fn overlap(target: &mut Tensor, source: &Tensor, stream: &Stream, copy: Duration) -> Result<Overlap, DeviceError> {
     let cuda = target.device();
     let matrix = Tensor::f_ones([2048, 2048], (Kind::Float, cuda))?;
@@ -133,7 +133,7 @@ fn overlap(target: &mut Tensor, source: &Tensor, stream: &Stream, copy: Duration
     Ok(Overlap { copy_ms, computation_ms, both_ms, hidden_share })
 }
 
-/// The median of several, after one that is not counted.
+/// Median of [`REPETITIONS`] measurements after one warm-up.
 fn median(mut measure: impl FnMut() -> Result<Duration, DeviceError>) -> Result<Duration, DeviceError> {
     measure()?;
     let mut times = (0..REPETITIONS).map(|_| measure()).collect::<Result<Vec<_>, _>>()?;

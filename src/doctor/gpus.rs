@@ -1,4 +1,4 @@
-//! GPUs as the driver sees them, whether libtorch can use them or not.
+//! GPUs as reported by the driver, whether libtorch can use them or not.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -8,10 +8,10 @@ use serde::Serialize;
 #[derive(Debug, Default, Serialize)]
 pub struct Driver {
     pub version: Option<String>,
-    /// The newest CUDA that the driver serves, such as `13.0`.
+    /// Newest CUDA version that the driver supports, such as `13.0`.
     pub cuda_version: Option<String>,
     pub gpus: Vec<Gpu>,
-    /// Why the driver does not answer.
+    /// Reason that the driver does not respond.
     pub missing: Option<String>,
 }
 
@@ -23,11 +23,11 @@ pub struct Gpu {
     pub memory_free_bytes: u64,
     /// Compute capability, such as `8.6`.
     pub compute_capability: Option<String>,
-    /// Why libtorch's CUDA cannot use the card, if so.
+    /// Reason that libtorch's CUDA cannot use the card; `None` if it can.
     pub unusable: Option<String>,
 }
 
-/// The oldest cards that CUDA 13, and with it libtorch 2.11 as `scripts/setup --cuda` installs it, can use: Turing's.
+/// Oldest compute capability that CUDA 13, and with it libtorch 2.11 as installed by `scripts/setup --cuda`, supports: Turing.
 const OLDEST_CAPABILITY: (i32, i32) = (7, 5);
 
 fn reason_unusable((major, minor): (i32, i32)) -> Option<String> {
@@ -40,7 +40,7 @@ fn reason_unusable((major, minor): (i32, i32)) -> Option<String> {
     })
 }
 
-/// Asks the driver through NVML.
+/// Queries the driver through NVML.
 pub fn driver() -> Driver {
     ask().unwrap_or_else(|error| Driver { missing: Some(reason(&error)), ..Driver::default() })
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::reason_unusable;
 
     #[test]
-    fn cards_that_cuda_13_has_dropped_are_told() {
+    fn cards_that_cuda_13_has_dropped_are_reported() {
         for old in [(6, 1), (7, 0), (7, 2)] {
             assert!(reason_unusable(old).is_some_and(|reason| reason.contains("older than Turing (7.5)")), "{old:?}");
         }

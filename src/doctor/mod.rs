@@ -1,6 +1,6 @@
-//! What this machine offers: libtorch, CUDA, GPUs, memory, and how fast and how freely bytes move.
+//! Report on this machine: libtorch, CUDA, GPUs, memory, copy rates and the overlap of copies with computation.
 //!
-//! Everything that can be missing is reported with its reason; nothing here is an error of the program.
+//! Anything missing is reported with its reason; nothing here is an error of the program.
 
 mod copies;
 mod gpus;
@@ -17,29 +17,29 @@ use crate::torch::{self, CudaLibrary, device};
 pub use copies::{DeviceCopies, Overlap};
 pub use gpus::{Driver, Gpu, driver};
 
-/// What was found.
+/// Findings about this machine.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Version of this program.
     pub kdgat_version: String,
     /// Version of libtorch.
     pub libtorch_version: String,
-    /// Where its libraries lie.
+    /// Folder of libtorch's libraries.
     pub libtorch_folder: Option<PathBuf>,
-    /// Whether its CUDA part is loaded, and why not.
+    /// CUDA part of libtorch: loaded, or the reason why not.
     pub cuda_library: Finding,
-    /// Whether CUDA's run-time compiler (NVRTC) is there, for `attention = "fused"` on a GPU.
+    /// CUDA's run-time compiler (NVRTC), needed for `attention = "fused"` on a GPU.
     pub kernel_compiler: Finding,
-    /// The graphics driver's own view.
+    /// GPUs as reported by the driver.
     pub driver: Driver,
-    /// The devices that torch can use.
+    /// Devices that torch can use.
     pub devices: Vec<DeviceReport>,
-    /// Why torch can use no GPU, if it cannot.
+    /// Reason that torch can use no GPU; `None` if it can.
     pub no_cuda_device: Option<String>,
     pub host: Host,
 }
 
-/// Something that is there and works, or not, and why.
+/// State of a component, with the reason if it does not work.
 #[derive(Debug, Serialize)]
 pub struct Finding {
     pub works: bool,
@@ -50,35 +50,35 @@ pub struct Finding {
 #[derive(Debug, Serialize)]
 pub struct Host {
     pub processor: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Threads that libtorch computes with.
+    /// Number of threads that libtorch computes with.
     pub threads: usize,
-    /// The widest vectors that kdgat's own kernels use here.
+    /// Widest vector instructions that kdgat's own kernels use here.
     pub vectors: String,
-    /// The same of libtorch's kernels.
+    /// Widest vector instructions that libtorch's kernels use here.
     pub libtorch_vectors: String,
     pub memory_available_bytes: u64,
-    /// Memory to memory, all threads; bytes of the source a second.
+    /// Host copy rate with all threads, in bytes of the source per second.
     pub copy_bytes_per_second: Option<f64>,
 }
 
 /// A GPU as torch sees it.
 #[derive(Debug, Serialize)]
 pub struct DeviceReport {
-    /// As `--device` takes it.
+    /// Name that `--device` accepts.
     pub name: String,
     pub memory_total_bytes: u64,
     pub memory_free_bytes: u64,
-    /// Whether the driver locks pages of host memory for it.
+    /// Page locking of host memory for this GPU.
     pub page_locked_memory: Finding,
-    /// What was measured, or why it could not be.
+    /// Copy measurements, or the reason that they failed.
     pub copies: Result<DeviceCopies, String>,
 }
 
-/// Looks, and measures copies for about a second a device.
+/// Examines the machine; measures copies for about a second per device.
 pub fn examine() -> Report {
-    // Before anything else asks libtorch for devices: it remembers its first answer.
+    // Must precede any other device query: libtorch caches its first answer.
     let cuda = torch::load_cuda();
     let libtorch = torch::version::libtorch().ok();
     let count = device::cuda_device_count();
@@ -119,21 +119,21 @@ fn examine_device(index: usize) -> DeviceReport {
         memory_total_bytes: memory.total_bytes,
         memory_free_bytes: memory.free_bytes,
         page_locked_memory: match device::PinnedBlock::new(1 << 20, cuda) {
-            Ok(_) => Finding { works: true, detail: "the driver locks pages".to_owned() },
+            Ok(_) => Finding { works: true, detail: "page locking works".to_owned() },
             Err(error) => Finding { works: false, detail: error.to_string() },
         },
         copies: copies::measure(cuda, memory.free_bytes).map_err(|error| first_line(&error.to_string())),
     }
 }
 
-/// The name of the processor, as the system gives it.
+/// Name of the processor as reported by the system.
 pub fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or(std::env::consts::ARCH, |(_, name)| name.trim()).to_owned()
 }
 
-/// libtorch's messages go on for dozens of lines about its own code.
+/// First line of a libtorch message; dozens of lines about its own code follow.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("").to_owned()
 }

@@ -1,18 +1,18 @@
-//! Confidence intervals by the bootstrap (Efron 1979): the graphs are drawn again with replacement, and the middle 95 %
-//! of what a metric then is are its interval.
+//! Bootstrap confidence intervals (Efron 1979): resamples the graphs with replacement and takes the central 95 % of each
+//! metric's resampled values as its interval.
 //!
-//! A draw is a pure function of (seed, resample, position), so intervals are the same on every machine and any number of
-//! threads. A resample is a weight for each graph, on scores that are ordered once: nothing is sorted or copied again.
+//! A draw is a pure function of (seed, resample, position), so intervals are the same on every machine and for any number of
+//! threads. A resample is one weight per graph over scores that are sorted once: no resample sorts or copies them again.
 
 use rayon::prelude::*;
 
 use super::metrics::{METRICS, Sample, Values};
 use crate::random::{self, Purpose};
 
-/// How intervals are made.
+/// Settings of the bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Bootstrap {
-    /// Resamples; 0 makes no intervals.
+    /// Number of resamples; 0 computes no intervals.
     pub resamples: u64,
     pub seed: u64,
 }
@@ -23,18 +23,18 @@ impl Default for Bootstrap {
     }
 }
 
-/// Ends of a 95 % interval; NaN where the metric is not defined.
+/// Ends of a 95 % interval; NaN where the metric is undefined.
 pub type Interval = (f64, f64);
 
-/// More resamples change no digit that is shown, and their metrics are kept until all are there: some 100 bytes each.
+/// Limit on resamples. More would not change a displayed digit, and each holds some 100 bytes until all are computed.
 pub const MOST_RESAMPLES: u64 = 1_000_000;
 
-/// What cuts off 2.5 % on either side.
+/// Share cut off at either end: 2.5 %.
 const TAIL: f64 = 0.025;
 
 impl Bootstrap {
-    /// The interval of each metric of each decision of a sample. A resample in which a metric is not defined (it has no
-    /// attack) does not count for it.
+    /// Intervals of all metrics for each decision of a sample. Resamples in which a metric is undefined (for example, without an
+    /// attack) do not count for that metric.
     pub fn intervals(&self, sample: &Sample<'_>, decisions: usize) -> Vec<[Interval; METRICS.len()]> {
         let unknown = [(f64::NAN, f64::NAN); METRICS.len()];
         if sample.is_empty() || self.resamples == 0 {
@@ -52,13 +52,13 @@ impl Bootstrap {
         (0..decisions).map(|decision| std::array::from_fn(|metric| interval(decision, metric))).collect()
     }
 
-    /// How often each of `count` graphs is in a resample of as many.
+    /// Counts how often each of `count` graphs occurs in a resample of `count` draws; writes `weights`.
     fn draw(&self, resample: u64, count: usize, weights: &mut Vec<u32>) {
         weights.clear();
         weights.resize(count, 0);
         let key = random::bits(self.seed, Purpose::Bootstrap, resample, 0);
         for position in 0..count as u64 {
-            // The high part of the product is uniform over 0..count to one part in 2^64 / count.
+            // The high 64 bits of the product are uniform over 0..count up to one part in 2^64 / count.
             let drawn = (u128::from(random::mix(key ^ position)) * count as u128) >> 64;
             weights[drawn as usize] += 1;
         }
@@ -73,7 +73,7 @@ fn middle(mut values: Vec<f64>) -> Interval {
     (quantile(&values, TAIL), quantile(&values, 1.0 - TAIL))
 }
 
-/// Quantile of ascending values, linear between neighbours; NaN of none.
+/// Quantile of ascending values, linearly interpolated between neighbours; NaN without values.
 pub fn quantile(ascending: &[f64], share: f64) -> f64 {
     let Some(last) = ascending.len().checked_sub(1) else { return f64::NAN };
     let place = share.clamp(0.0, 1.0) * last as f64;

@@ -1,10 +1,11 @@
-//! Scores of one car on a scale of its own: how many robust deviations above what is usual there.
+//! Per-car calibration: rescales scores to robust deviations above what is usual for that car.
 //!
-//! A model that is moved to another car ranks windows well and is wrong about what is usual: its scores are shifted and
-//! stretched. A few seconds of attack-free traffic of that car show by how much, without labels and without training.
-//! A classifier keeps its log odds, with what a list of the car's own IDs adds ([`CarIds`]); of an autoencoder, whose errors on that car may be larger or smaller in an attack, it is
-//! the distance from the errors that are usual there ([`UsualProfile`]). On this scale the scores of different models can also
-//! be averaged.
+//! A model moved to another car still ranks windows well, but its scores are shifted and stretched. A few seconds of
+//! attack-free traffic from that car measure by how much, without labels or training.
+//!
+//! A classifier uses its log odds plus the evidence of the car's own ID list ([`CarIds`]). An autoencoder uses the distance from
+//! the car's usual errors ([`UsualProfile`]), because an attack may raise or lower its errors on that car. On this scale, scores
+//! of different models can be averaged.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,61 +23,61 @@ use crate::files;
 use crate::graph::split::sharing_neighbours;
 use crate::graph::{ForeignIds, GraphView, Store, StoreError};
 
-/// The calibration that earlier versions wrote into a run's folder.
+/// Calibration file that earlier versions wrote into a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
 const FORMAT_VERSION: u32 = 3;
-/// Fewer windows say nothing about a car.
+/// Minimum number of windows; fewer are too few to estimate a scale.
 pub const FEWEST_WINDOWS: usize = 10;
 /// Interquartile range of a normal distribution, in standard deviations.
 const QUARTILES_APART: f64 = 1.348_979_500_392_163_4;
 
-/// Median and spread of benign scores, on the scale of [`ScoreKind::unbounded`].
+/// Median and spread of benign scores, on the unbounded scale of [`ScoreKind::unbounded`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     pub median: f64,
-    /// Interquartile range / 1.349: the standard deviation, if the scores were normally distributed.
+    /// Interquartile range / 1.349, which equals the standard deviation for normally distributed scores.
     pub spread: f64,
 }
 
 impl Scale {
-    /// Of benign raw scores; `None` of none.
+    /// Fits the scale to benign raw scores; `None` if `raw` is empty.
     pub fn of(kind: ScoreKind, raw: &[f32]) -> Option<Self> {
         Self::of_values(raw.iter().map(|&raw| kind.unbounded(raw)).collect())
     }
 
-    /// Of values on a scale without ends; `None` of none.
+    /// Fits the scale to values that are already unbounded; `None` if `values` is empty.
     pub fn of_values(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (first, last) = (*values.first()?, *values.last()?);
         let apart = |low: f64| quantile(&values, 1.0 - low) - quantile(&values, low);
-        // When half of the windows have one score, what is around it still has a width; when all have, the width is 1.
+        // If half of the windows share one score, the 5-95 % range or the full range still gives a width; if all do, it is 1.
         let spread = [apart(0.25) / QUARTILES_APART, apart(0.05) / 3.29, (last - first) / 6.0];
         let spread = spread.into_iter().find(|spread| *spread > 0.0).unwrap_or(1.0);
         Some(Self { median: quantile(&values, 0.5), spread })
     }
 
-    /// A raw score in spreads above the median.
+    /// Standardises a raw score: spreads above the median.
     pub fn standardise(&self, kind: ScoreKind, raw: f32) -> f64 {
         self.deviations(kind.unbounded(raw))
     }
 
-    /// A value in spreads above the median.
+    /// Spreads of `value` above the median.
     pub fn deviations(&self, value: f64) -> f64 {
         (value - self.median) / self.spread
     }
 }
 
-/// What a threshold is to keep, and how windows overlap.
+/// Target rate for a threshold, and how far windows overlap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// Share of the attack-free windows that may be called attacks.
+    /// Share of attack-free windows that may be called attacks.
     pub rate: f64,
-    /// Windows on either side of one that share a frame with it.
+    /// Number of windows on either side of one that share a frame with it.
     pub gap: usize,
 }
 
 impl Rule {
-    /// A rule for windows of `window` frames, `stride` frames apart.
+    /// Builds the rule for windows of `window` frames, `stride` frames apart.
     pub fn new(rate: f64, window: usize, stride: usize) -> Self {
         Self { rate, gap: sharing_neighbours(window, stride) as usize }
     }
@@ -86,20 +87,20 @@ impl Rule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CarScale {
     kind: ScoreKind,
-    /// Of log odds; with a profile, of logarithms of distances from it.
+    /// Scale of log odds, or of log distances from `profile` if there is one.
     scale: Scale,
-    /// Of an autoencoder: the errors that are usual.
+    /// Usual reconstruction errors (autoencoder only).
     profile: Option<UsualProfile>,
-    /// Of a classifier with a list of known IDs: the car's own list.
+    /// The car's own list of known IDs (classifiers with such a list only).
     ids: Option<CarIds>,
 }
 
 impl CarScale {
-    /// From the car's attack-free windows, with the deviations of these windows themselves; `None` of none. `foreign_ids`: what
-    /// was counted on the data of a classifier with a list of known IDs.
+    /// Fits the scale to the car's attack-free windows and returns it with the deviations of these windows; `None` if there are no
+    /// windows. `foreign_ids` holds the counts from the training data of a classifier with a known-ID list.
     ///
-    /// The threshold will be one that a share `rate` of these windows exceeds. Where foreign IDs are in so many of them that
-    /// another one alone would not exceed it, they count for nothing: they would only raise it for other attacks.
+    /// The threshold will be one that a share `rate` of these windows exceeds. If so many windows contain foreign IDs that one more
+    /// would not push a usual window over the threshold, foreign IDs are ignored: they would only raise it for other attacks.
     pub fn of(
         kind: ScoreKind,
         windows: &[Profiled],
@@ -131,12 +132,12 @@ impl CarScale {
         Some((Self { kind, scale, profile: usual, ids }, deviations))
     }
 
-    /// Of a classifier with a list of known IDs: the car's own list.
+    /// The car's own list of known IDs (classifiers with such a list only).
     pub fn ids(&self) -> Option<&CarIds> {
         self.ids.as_ref()
     }
 
-    /// How many robust deviations a window is above what is usual for the car.
+    /// Robust deviations of a window above what is usual for the car.
     pub fn deviations(&self, window: &Profiled) -> f64 {
         let value = match (&self.profile, &window.profile, &self.ids, &window.unlisted) {
             (Some(usual), Some(profile), _, _) => unbounded_distance(usual.distance(profile)),
@@ -147,40 +148,40 @@ impl CarScale {
     }
 }
 
-/// The logarithm: distances vary by factors, and a few attack-free windows are far away.
+/// Log distance: distances vary by factors, and a few attack-free windows are far away.
 fn unbounded_distance(distance: f64) -> f64 {
     distance.max(f64::MIN_POSITIVE).ln()
 }
 
-/// What was found out about a car.
+/// Calibration of one model for one car.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     pub format_version: u32,
-    /// Of the model that it belongs to.
+    /// Digest of the weights it was made for.
     pub weights_digest: String,
-    /// What foreign IDs are worth to it.
+    /// Foreign-ID shares of the model it was made for.
     pub foreign_ids: Option<ForeignIds>,
     pub kind: ScoreKind,
-    /// Attack-free windows that it was made from.
+    /// Number of attack-free windows it was made from.
     pub windows: u64,
-    /// Seconds of traffic that they came from, if known.
+    /// Duration of the traffic they came from, in seconds, if known.
     #[serde(default)]
     pub seconds: Option<f64>,
-    /// The logs that they came from.
+    /// Logs they came from.
     pub source: String,
-    /// How the threshold was chosen, `fpr:RATE`.
+    /// Method that chose the threshold: `fpr:RATE`.
     pub method: String,
-    /// Windows of more deviations on the car's scale are called attacks.
+    /// Windows with more deviations on the car's scale are called attacks.
     pub threshold: f64,
-    /// Puts the car's scores on a scale of their own.
+    /// The car's scale.
     pub car: CarScale,
 }
 
 impl Calibration {
-    /// From attack-free windows. With fewer than `1 / rule.rate` of them the threshold is their highest deviation.
+    /// Calibrates on attack-free windows. With fewer than `1 / rule.rate` windows, the threshold is their highest deviation.
     ///
     /// # Errors
-    /// When there are too few windows.
+    /// Fails if there are fewer than [`FEWEST_WINDOWS`] windows or the scores are not finite.
     pub fn new(
         (kind, foreign_ids): (ScoreKind, Option<ForeignIds>),
         windows: &[Profiled],
@@ -215,7 +216,7 @@ impl Calibration {
         })
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<(), EvaluateError> {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::other);
         text.and_then(|text| files::write_atomically(path, &text)).map_err(|source| EvaluateError::File {
@@ -225,17 +226,17 @@ impl Calibration {
         })
     }
 
-    /// Reads a file that belongs to the model with these weights.
+    /// Reads a calibration file made for the model with these weights.
     ///
     /// # Errors
-    /// A file that is missing, damaged, of another version, or of another model.
+    /// Fails if the file is missing, damaged, of another version, or made for another model.
     pub fn read(path: &Path, weights_digest: &str, foreign_ids: Option<ForeignIds>) -> Result<Self, EvaluateError> {
         let content = |reason: String| EvaluateError::Content { path: path.to_owned(), reason };
-        let again = "make it again with `kdgat calibrate --model RUN --benign FILE`";
+        let again = "recreate it with `kdgat calibrate --model RUN --benign FILE`";
         let text = std::fs::read(path).map_err(|source| content(format!("cannot be read: {source}; {again}")))?;
-        let found: Self =
-            serde_json::from_slice(&text).map_err(|error| content(format!("is no calibration: {error}; {again}")))?;
-        // In version 2 there was no list of IDs; nothing has changed where there is none.
+        let found: Self = serde_json::from_slice(&text)
+            .map_err(|error| content(format!("is not a calibration: {error}; {again}")))?;
+        // Version 2 had no ID list; it stays valid for models without one.
         if found.format_version != FORMAT_VERSION && !(found.format_version == 2 && foreign_ids.is_none()) {
             return Err(content(format!(
                 "is format version {}, this program reads {FORMAT_VERSION}; {again}",
@@ -253,11 +254,11 @@ impl Calibration {
             return Err(content(format!("was made for the same weights with another list of known IDs; {again}")));
         }
         if found.car.profile.as_ref().is_some_and(|profile| !profile.is_whole()) {
-            return Err(content(format!("has a profile whose parts do not fit each other; {again}")));
+            return Err(content(format!("has a profile with inconsistent dimensions; {again}")));
         }
         if found.car.ids.is_some() != foreign_ids.is_some() || found.car.ids.as_ref().is_some_and(|ids| !ids.is_sound())
         {
-            return Err(content(format!("lacks the car's list of IDs, or has one that would add no number; {again}")));
+            return Err(content(format!("lacks the car's ID list, or its evidence is not a number >= 0; {again}")));
         }
         Ok(found)
     }
@@ -267,15 +268,16 @@ fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// Whether a test folder holds traffic of a car that training has not seen.
+/// True if the test folder's name marks traffic of a car that is not in the training data.
 pub fn is_unknown_vehicle(folder: &str) -> bool {
     folder.to_ascii_lowercase().contains("unknown_vehicle")
 }
 
-/// The graphs of a file's first attack-free stretch that begin in its first `seconds`: positions in the store.
+/// Positions in the store of the calibration windows of a file: the attack-free windows that begin in the first `seconds` of a
+/// run.
 ///
-/// The stretch is the first run of windows without an attack that is as long; where none is, the longest. What runs across
-/// its end is not taken: the windows after the first of another label stay in the test.
+/// The run is the first sequence of windows without an attack that lasts `seconds`, or the longest if none does. It ends before
+/// the first window with an attack; that window and those after it stay in the test.
 pub fn calibration_stretch(store: &Store, graphs: Range<u64>, seconds: f64) -> Result<Range<u64>, StoreError> {
     let mut longest = (0.0, graphs.start..graphs.start);
     let mut run: Option<(u64, f64)> = None;
@@ -297,7 +299,7 @@ pub fn calibration_stretch(store: &Store, graphs: Range<u64>, seconds: f64) -> R
     Ok(longest.1)
 }
 
-/// The graphs of a file that are left out of the test: those that calibrate, and those that share a frame with one of them.
+/// Range of a file's graphs to leave out of the test: the calibration windows and those that share a frame with one.
 pub fn left_out(calibration: &Range<u64>, graphs: &Range<u64>, window: usize, stride: usize) -> Range<u64> {
     if calibration.is_empty() {
         return graphs.start..graphs.start;
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn windows_that_share_a_frame_with_the_calibration_leave_the_test() {
-        // The frame after a window counts, so that the next window shares one even where windows do not overlap.
+        // The frame after a window counts, so the next window shares one even if windows do not overlap.
         assert_eq!(left_out(&(120..140), &(100..200), 100, 100), 119..141);
         assert_eq!(left_out(&(100..140), &(100..200), 100, 25), 100..144);
         assert_eq!(left_out(&(190..200), &(100..200), 100, 25), 186..200);
@@ -376,7 +378,7 @@ mod tests {
         );
     }
 
-    /// An attack that makes an autoencoder less wrong is found as one that makes it more wrong.
+    /// An attack that lowers an autoencoder's errors is found as well as one that raises them.
     #[test]
     fn an_autoencoder_is_calibrated_on_either_side() {
         let window = |index: u64, shift: f64| {
@@ -390,7 +392,7 @@ mod tests {
                 .unwrap();
         let called = |window: &Profiled| made.car.deviations(window) > made.threshold;
         assert_eq!(usual.iter().filter(|window| called(window)).count(), 0);
-        // One in ten of the windows, each measured by those of other parts: what the threshold was asked for.
+        // A tenth of the windows, each measured against the other parts, exceed the threshold: the requested rate.
         let tenth =
             Calibration::new((ScoreKind::Difficulty, None), &usual, Rule::new(0.1, 100, 100), "abc", "drive.csv")
                 .unwrap();

@@ -1,7 +1,7 @@
-//! The calibrations of a model: one file a car, `calibrations/NAME.json` in the run's folder.
+//! The calibrations of a model: one file per car, `calibrations/NAME.json` in the run's folder.
 //!
-//! None is used unless it is asked for: that of another car is worse than none. `calibration.json` in the run's folder is what
-//! earlier versions wrote, one for all cars; it can be named as a file.
+//! None is used unless requested, because another car's calibration is worse than none. Earlier versions wrote a single
+//! `calibration.json` for all cars into the run's folder; it can be requested as a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,27 +10,27 @@ use super::calibration::CALIBRATION;
 use super::{Calibration, EvaluateError, TrainedModel};
 use crate::shell;
 
-/// Folder in that of the run.
+/// Subfolder of the run's folder.
 const FOLDER: &str = "calibrations";
-/// Asks for no calibration.
+/// Requests no calibration.
 pub const NONE: &str = "none";
 const LONGEST_NAME: usize = 100;
 
-/// Where the calibration of that name belongs.
+/// Path of the calibration with that name.
 ///
 /// # Errors
-/// A name that is no plain file name.
+/// Fails if `name` is not a plain file name.
 pub fn path(model: &TrainedModel, name: &str) -> Result<PathBuf, EvaluateError> {
     if is_name(name) {
         return Ok(model.folder.join(FOLDER).join(format!("{name}.json")));
     }
     Err(EvaluateError::Input(format!(
-        "'{name}' is no name of a calibration: expected letters, digits, '-', '_' and '.', none of the last at the beginning, at \
-         most {LONGEST_NAME}, and not '{NONE}'"
+        "'{name}' is not a valid calibration name: expected letters, digits, '-', '_' and '.', not beginning with '.', at \
+         most {LONGEST_NAME} characters, and not '{NONE}'"
     )))
 }
 
-/// A name after a log: its file name up to the first dot, with '-' for what names do not have.
+/// Calibration name derived from a log: its file name up to the first dot, with '-' for characters that names cannot contain.
 pub fn name_after(log: &Path) -> Option<String> {
     let file = log.file_name()?.to_string_lossy();
     let name: String = file
@@ -43,7 +43,7 @@ pub fn name_after(log: &Path) -> Option<String> {
     is_name(&name).then_some(name)
 }
 
-/// Names of the model's calibrations, ascending.
+/// Names of the model's calibrations, in ascending order.
 pub fn names(model: &TrainedModel) -> Result<Vec<String>, EvaluateError> {
     let folder = model.folder.join(FOLDER);
     let error = |source| EvaluateError::File { path: folder.clone(), action: "list", source };
@@ -62,7 +62,7 @@ pub fn names(model: &TrainedModel) -> Result<Vec<String>, EvaluateError> {
     Ok(names)
 }
 
-/// What could be asked for, in words; none: nothing.
+/// Comma-separated list of the available calibrations; `None` if there are none.
 pub fn known(model: &TrainedModel) -> Result<Option<String>, EvaluateError> {
     let mut known = names(model)?;
     let earlier = model.folder.join(CALIBRATION);
@@ -70,10 +70,10 @@ pub fn known(model: &TrainedModel) -> Result<Option<String>, EvaluateError> {
     Ok((!known.is_empty()).then(|| known.join(", ")))
 }
 
-/// Reads the calibration that is asked for by its name or as a file; `None` where none is asked for.
+/// Reads the calibration requested by name or as a file; `None` if `asked` is [`NONE`].
 ///
 /// # Errors
-/// Says where it was looked for, and which there are.
+/// Lists the paths searched and the calibrations available.
 pub fn find(model: &TrainedModel, asked: &str) -> Result<Option<(PathBuf, Calibration)>, EvaluateError> {
     if asked == NONE {
         return Ok(None);
@@ -87,7 +87,7 @@ pub fn find(model: &TrainedModel, asked: &str) -> Result<Option<(PathBuf, Calibr
     let looked_for = named.map_or(String::new(), |named| format!("{} and ", named.display()));
     let known = known(model)?.map_or_else(|| "it has none".to_owned(), |known| format!("it has {known}"));
     Err(EvaluateError::Input(format!(
-        "--calibration {asked}: {} has no such calibration ({looked_for}file {asked} are not there); {known}; `kdgat calibrate` \
+        "--calibration {asked}: {} has no such calibration (searched {looked_for}file {asked}); {known}; `kdgat calibrate` \
          makes one",
         model.name
     )))

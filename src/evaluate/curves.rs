@@ -12,12 +12,12 @@ const HEADER: [&str; 6] = ["model", "folder", "calibration", "false_positive_rat
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     pub folder: String,
-    /// `none`, or what the scores were calibrated on.
+    /// `none`, or the traffic that calibrated the scores.
     pub calibration: String,
     pub points: Vec<CurvePoint>,
 }
 
-/// The content of `curves.csv`: a row a point, recall being the true-positive rate.
+/// Content of `curves.csv`, one row per point; recall is the true-positive rate.
 pub fn csv<'a>(curves: impl IntoIterator<Item = (&'a str, &'a [Curve])>) -> Result<Vec<u8>, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(HEADER)?;

@@ -1,4 +1,4 @@
-//! What can go wrong while a model is judged.
+//! Errors of evaluation and detection.
 
 use std::path::PathBuf;
 
@@ -26,16 +26,16 @@ pub enum EvaluateError {
     /// A file cannot be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
-    /// A file of a run is not what it should be.
+    /// A file of a run has invalid content.
     #[error("{path}: {reason}", path = path.display())]
     Content { path: PathBuf, reason: String },
-    /// What was asked for cannot be done with this model or data.
+    /// The request cannot be met with this model or data.
     #[error("{0}")]
     Input(String),
 }
 
 impl EvaluateError {
-    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    /// True if the user's input is at fault (exit code 2) rather than the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::Store(error) => error.is_input(),

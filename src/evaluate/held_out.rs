@@ -1,8 +1,8 @@
-//! Validation windows that a model has not been trained on, in a store that is cut otherwise than the model's own.
+//! Finds validation windows that a model was not trained on, in a store cut differently from the model's own.
 //!
-//! A store splits each training log into blocks of windows. Another stride, window or validation fraction moves the borders of
-//! these blocks, so that validation windows of one store lie in training blocks of the other. A threshold that is chosen on
-//! such windows is too low: the model knows them.
+//! A store splits each training log into blocks of windows. Another stride, window or validation fraction moves the block
+//! boundaries, so validation windows of one store overlap training blocks of the other. A threshold chosen on such windows is
+//! too low, because the model has trained on them.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::graph::Store;
 use crate::graph::split::FileSplit;
 use crate::graph::window::count_windows;
 
-/// How the store was cut and split that a model was trained on.
+/// Windowing and split of the store that a model was trained on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainedSplit {
     pub window: usize,
@@ -20,7 +20,7 @@ pub struct TrainedSplit {
 }
 
 impl TrainedSplit {
-    /// Frames of a log that the training windows read, by position: those of a window, and the one after it.
+    /// Frame ranges of a log that the training windows read: their own frames and the one after each window.
     pub fn training_frames(&self, frames: u64) -> Vec<Range<u64>> {
         let (window, stride) = (self.window as u64, self.stride as u64);
         let graphs = count_windows(frames, window, stride);
@@ -29,12 +29,13 @@ impl TrainedSplit {
     }
 }
 
-/// Says of each of these graphs of training logs, ascending, whether it shares no frame with a training window of the model.
+/// Returns for each graph of training logs (`graphs`, ascending) whether it shares no frame with a training window of the model.
 ///
-/// A model of another dataset has seen none of them. Of one that was trained on this store, they are held out by the store's own
-/// split. `None`: the logs are those of the model's training, but it does not say how its store was split.
+/// All graphs are held out for a model of another dataset, and for a model trained on this very store, whose own split holds
+/// them out. Returns `None` if the logs are those of the model's training but its split is unknown.
 ///
 /// # Errors
+/// Fails if a graph cannot be read.
 /// When a graph cannot be read.
 pub fn held_out(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Option<Vec<bool>>, EvaluateError> {
     let (own, manifest) = (&model.description.dataset, store.manifest());
@@ -68,7 +69,7 @@ mod tests {
             let split = TrainedSplit { window: 100, stride, validation_fraction };
             split.training_frames(frames).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
         };
-        // 10 windows, of which the last two are for validation and the one before them for nothing.
+        // 10 windows: the last two are for validation, the one before them is a gap.
         assert_eq!(ends(100, 0.2, 1001), [(0, 701)]);
         assert_eq!(ends(25, 0.2, 1001), [(0, 726)]);
         assert_eq!(ends(100, 0.0, 1001), [(0, 1001)]);

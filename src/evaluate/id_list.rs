@@ -1,7 +1,7 @@
-//! The list of known IDs, which speaks beside a classifier: see [`foreign_ids`](crate::graph::foreign_ids).
+//! The list of known IDs that supplies evidence beside a classifier: see [`foreign_ids`](crate::graph::foreign_ids).
 //!
-//! A car that training has not seen has other IDs. A few seconds of its attack-free traffic hold nearly all of them, and say
-//! how sure one can be of that: each part of the traffic is read by the list of the other parts.
+//! A car outside the training data has other IDs. A few seconds of its attack-free traffic contain nearly all of them.
+//! Cross-validation estimates how complete that list is: each part of the traffic is checked against the list of the other parts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::graph::foreign_ids::{has_foreign, smoothed_share};
 use crate::graph::{Batch, ForeignIds, Vocabulary};
 use crate::nn::ModelError;
 
-/// What a classifier says of a window without the list, and the window's IDs: on another car another list speaks.
+/// A classifier's output for a window without the ID list, and the window's IDs, to which another car's list can be applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unlisted {
     /// Log odds of an attack.
@@ -34,17 +34,17 @@ impl IdList {
         Self { known, counted, evidence: counted.evidence() as f32 }
     }
 
-    /// How often windows of the model's own data have a foreign ID.
+    /// Shares of windows with a foreign ID in the model's own data.
     pub fn counted(&self) -> ForeignIds {
         self.counted
     }
 
-    /// What is added to the log odds of each graph of a batch.
+    /// Evidence added to the log odds of each graph of a batch, in nats.
     pub fn of_graphs(&self, batch: &Batch) -> Result<Vec<f32>, ModelError> {
         Ok(ids_of_graphs(batch)?.iter().map(|can_ids| self.of_window(can_ids)).collect())
     }
 
-    /// What is added to the log odds of a window with these IDs.
+    /// Evidence added to the log odds of a window with these IDs, in nats.
     pub fn of_window(&self, can_ids: &[u32]) -> f32 {
         if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
     }
@@ -54,7 +54,7 @@ impl IdList {
     }
 }
 
-/// Known IDs, and what another one is worth: the model's own, or those of a car.
+/// A list of known IDs (the model's or a car's) and the evidence of an ID outside it.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<'a> {
     known: &'a Vocabulary,
@@ -62,7 +62,7 @@ pub struct Listed<'a> {
 }
 
 impl Listed<'_> {
-    /// What each node of a batch of one graph adds: foreign ones have equal shares of what their window gets.
+    /// Evidence of each node of a batch of one graph: its foreign nodes share the window's evidence equally.
     pub fn of_nodes(self, batch: &Batch) -> Result<Vec<f32>, ModelError> {
         let nodes = batch.can_ids.iter().zip(batch.sending_nodes()?);
         let is_foreign: Vec<bool> =
@@ -73,7 +73,7 @@ impl Listed<'_> {
     }
 }
 
-/// The IDs that the windows of a batch have frames of, graph by graph.
+/// IDs with at least one frame in each window of a batch, graph by graph.
 pub fn ids_of_graphs(batch: &Batch) -> Result<Vec<Vec<u32>>, ModelError> {
     let sends = batch.sending_nodes()?;
     let sending = |node: usize| sends[node].then_some(batch.can_ids[node]);
@@ -81,19 +81,20 @@ pub fn ids_of_graphs(batch: &Batch) -> Result<Vec<Vec<u32>>, ModelError> {
     Ok(Vec::<i64>::try_from(&batch.node_pointers)?.windows(2).map(of_graph).collect())
 }
 
-/// The list of a car that training has not seen.
+/// Known IDs of a car that is not in the training data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CarIds {
     known: Vocabulary,
-    /// Attack-free windows with an ID that the other parts of the traffic do not have.
+    /// Number of attack-free windows with an ID that the other parts of the traffic lack.
     pub foreign_windows: u64,
-    /// Added to the log odds of windows with another ID, in nats.
+    /// Added to the log odds of windows with a foreign ID, in nats.
     evidence: f64,
 }
 
 impl CarIds {
-    /// From the car's attack-free windows, and what is added to the log odds of each of these: judged by the list of the other
-    /// parts of the traffic, `gap` windows away. How often attacks have a foreign ID is taken from the model's own data (`counted`).
+    /// Builds the list from the car's attack-free windows and returns it with the evidence of each window, judged by the list of the
+    /// other parts of the traffic at least `gap` windows away. The share of attacks with a foreign ID comes from the model's own
+    /// data (`counted`).
     pub fn of(windows: &[&[u32]], counted: ForeignIds, gap: usize) -> (Self, Vec<f64>) {
         let list = |windows: &mut dyn Iterator<Item = &&[u32]>| {
             let ids: BTreeSet<u32> = windows.flat_map(|can_ids| can_ids.iter().copied()).collect();
@@ -111,12 +112,12 @@ impl CarIds {
         (Self { known: list(&mut windows.iter()), foreign_windows: foreign, evidence }, of_windows)
     }
 
-    /// What is added to the log odds of a window with these IDs.
+    /// Evidence added to the log odds of a window with these IDs, in nats.
     pub fn of_window(&self, can_ids: &[u32]) -> f64 {
         if has_foreign(&self.known, can_ids) { self.evidence } else { 0.0 }
     }
 
-    /// What a window with another ID gets, in nats.
+    /// Evidence of a foreign ID, in nats.
     pub fn evidence(&self) -> f64 {
         self.evidence
     }
@@ -125,12 +126,12 @@ impl CarIds {
         Listed { known: &self.known, evidence: self.evidence as f32 }
     }
 
-    /// The same list, of which nothing is made.
+    /// The same list with zero evidence.
     pub fn silenced(self) -> Self {
         Self { evidence: 0.0, ..self }
     }
 
-    /// Whether its number is one (a file may have been changed by hand).
+    /// True if the evidence is finite and not negative (the file may have been edited by hand).
     pub fn is_sound(&self) -> bool {
         self.evidence.is_finite() && self.evidence >= 0.0
     }
@@ -158,7 +159,7 @@ mod tests {
         let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
         let (ids, of_windows) = CarIds::of(&windows, COUNTED, 1);
         assert_eq!((ids.of_window(&[0x7ff]), of_windows), (0.0, vec![0.0; 100]));
-        // A single one of a hundred has an ID of its own: it counts, and gets what others get.
+        // One window in a hundred has an ID of its own: its evidence is that of any foreign ID.
         let mut windows = vec![&[0x10u32][..]; 100];
         windows[42] = &[0x10, 0x20];
         let (ids, of_windows) = CarIds::of(&windows, COUNTED, 1);

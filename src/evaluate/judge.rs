@@ -1,8 +1,7 @@
-//! Judges one model, or the mean of two, on every test folder and file.
+//! Evaluates one model, or the mean of two, on every test folder and file.
 //!
-//! Traffic of an unknown car is judged as it is, and again on a scale of that car's own, made from the first seconds of
-//! its attack-free traffic. Those seconds, and the windows that share a frame with them, leave the test both times, so that
-//! both rows judge the same graphs.
+//! Traffic of an unknown car is evaluated twice: uncalibrated, and calibrated on the first seconds of its attack-free traffic.
+//! Those seconds, and the windows that share a frame with them, are left out of both tests, so both rows cover the same graphs.
 
 use std::ops::Range;
 
@@ -22,27 +21,27 @@ use crate::graph::ForeignIds;
 pub struct TestFile {
     pub folder: String,
     pub name: String,
-    /// Positions in the store.
+    /// Range of positions in the store.
     pub graphs: Range<u64>,
-    /// Whether each has an attack.
+    /// For each graph, true if it contains an attack.
     pub labels: Vec<bool>,
-    /// Those (counted from the file's first) that calibrate; empty for known cars.
+    /// Calibration graphs, counted from the file's first; empty for known cars.
     pub calibration: Range<usize>,
-    /// Those that are not tested: they calibrate, or share a frame with one that does.
+    /// Graphs left out of the test: those that calibrate, or share a frame with one that does.
     pub left_out: Range<usize>,
 }
 
-/// What a subject's scores become decisions by: a method and a threshold.
+/// Pairs of method and threshold that turn a subject's scores into decisions.
 pub type Thresholds = Vec<(String, f64)>;
 
-/// Something that scores: a model, or the mean of two.
+/// A scorer under evaluation: a model, or the mean of two.
 #[derive(Debug)]
 pub struct Subject {
-    /// Score of each graph of each file.
+    /// Scores of each file's graphs.
     pub scores: Vec<Vec<f64>>,
     /// The first is the recorded one.
     pub thresholds: Thresholds,
-    /// Per file that has been calibrated: scores on the car's own scale, and the threshold on it.
+    /// For each calibrated file: scores on the car's own scale, and the threshold on it.
     pub calibrated: Vec<Option<(Vec<f64>, f64)>>,
 }
 
@@ -51,19 +50,19 @@ pub struct Subject {
 pub struct ModelScores {
     pub kind: ScoreKind,
     pub validation: Vec<f32>,
-    /// Says of each validation graph whether the model has not been trained on a frame of it.
+    /// For each validation graph, true if the model was not trained on any of its frames.
     pub held_out: Vec<bool>,
-    /// Of each file.
+    /// Raw scores of each test file's graphs.
     pub test: Vec<Vec<f32>>,
-    /// What is usual for benign validation graphs.
+    /// Scale of benign validation graphs.
     pub scale: Scale,
-    /// Of each file of an unknown car, its graphs with their profiles; empty for the others.
+    /// Profiled graphs of each unknown car's file; empty for the other files.
     pub unknown: Vec<Vec<Profiled>>,
-    /// Of a classifier with a list of known IDs.
+    /// Foreign-ID shares, for a classifier with a list of known IDs.
     pub foreign_ids: Option<ForeignIds>,
 }
 
-/// How unknown cars are calibrated.
+/// Calibration of unknown cars.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CalibrateBy {
     pub seconds: f64,
@@ -71,7 +70,7 @@ pub struct CalibrateBy {
 }
 
 impl Subject {
-    /// One model, with its recorded threshold; a classifier at 0.5 too.
+    /// One model with its recorded threshold, and with 0.5, too, if it is a classifier.
     pub fn single(model: &ModelScores, recorded: (String, f64), files: &[TestFile], by: Option<CalibrateBy>) -> Self {
         let kind = model.kind;
         let mut thresholds = vec![recorded];
@@ -82,8 +81,8 @@ impl Subject {
         Self { scores, thresholds, calibrated: calibrated(&[model], files, by) }
     }
 
-    /// The mean of the standardised scores of a classifier and an autoencoder, with a threshold chosen by `choose` on
-    /// validation scores.
+    /// The mean of the standardised scores of a classifier and an autoencoder; `choose` picks the threshold from the validation
+    /// scores.
     pub fn mean(
         models: [&ModelScores; 2],
         choose: impl FnOnce(&[f64]) -> Result<(String, f64), EvaluateError>,
@@ -96,7 +95,7 @@ impl Subject {
         Ok(Self { scores, thresholds: vec![choose(&validation)?], calibrated: calibrated(&models, files, by) })
     }
 
-    /// A row for each folder and each file, at each threshold, before and after calibration.
+    /// Rows for each folder and each file, at each threshold, before and after calibration.
     pub fn judge(&self, files: &[TestFile], by: Option<CalibrateBy>, bootstrap: &Bootstrap) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut begin = 0;
@@ -133,7 +132,8 @@ impl Subject {
         curves
     }
 
-    /// What was decided on each tested graph of each file: (calibration, scores, decision at the recorded threshold).
+    /// Results for the tested graphs of one file, before and after calibration: (calibration, scores, decision at the recorded
+    /// threshold).
     pub fn judged(
         &self,
         files: &[TestFile],
@@ -188,7 +188,7 @@ impl Subject {
         rows
     }
 
-    /// Whether some of the files have scores on a car's own scale and others raw ones: these have no common order.
+    /// True if some files have scores on a car's own scale and others raw ones: these have no common order.
     fn is_mixed(&self, files: &[TestFile], range: Range<usize>) -> bool {
         let has_tested = |file: &usize| files[*file].left_out.len() < files[*file].labels.len();
         let mut calibrated = range.filter(has_tested).map(|file| self.calibrated[file].is_some());
@@ -196,8 +196,8 @@ impl Subject {
         calibrated.any(|other| Some(other) != first)
     }
 
-    /// Scores of the graphs of a file that are tested. A file without a calibration (its car is known, or has too little
-    /// attack-free traffic) keeps its scores.
+    /// Scores of the tested graphs of a file. A file without a calibration (its car is known, or has too little attack-free
+    /// traffic) keeps its raw scores.
     fn tested(&self, files: &[TestFile], file: usize, calibrated: bool) -> Vec<f64> {
         let scores = match &self.calibrated[file] {
             Some((scores, _)) if calibrated => scores,
@@ -218,7 +218,7 @@ impl Subject {
             };
             return self.thresholds.iter().map(decision).collect();
         }
-        // Each car has a threshold of its own, so that a folder of several files has none for all of them.
+        // Each car has its own threshold, so a folder of several files has no common one.
         let (method, recorded) = &self.thresholds[0];
         let called = |file: usize| match &self.calibrated[file] {
             Some((_, threshold)) => Decision::above(method, *threshold, &self.tested(files, file, true)).called,
@@ -231,20 +231,20 @@ impl Subject {
     }
 }
 
-/// Name of what is not calibrated.
+/// Name of the rows without calibration.
 pub const NOT_CALIBRATED: &str = "none";
 
 fn name_of(by: Option<CalibrateBy>) -> String {
     by.map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))
 }
 
-/// Values of the graphs that are tested.
+/// Values of the tested graphs.
 fn tested<'a, T: Copy>(file: &'a TestFile, values: &'a [T]) -> impl Iterator<Item = T> + 'a {
     let tested = |(index, value): (usize, &T)| (!file.left_out.contains(&index)).then_some(*value);
     values.iter().enumerate().filter_map(tested)
 }
 
-/// The mean over the models of their scores, each on its scale.
+/// Mean of the models' scores, each standardised on its own scale.
 fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores) -> &Vec<f32>) -> Vec<f64> {
     let count = raw(models[0]).len();
     let one = |graph: usize| {
@@ -254,7 +254,7 @@ fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores)
     (0..count).map(one).collect()
 }
 
-/// Scores on each unknown car's own scale, from the windows that calibrate.
+/// For each unknown car's file: scores on its own scale, and the threshold, both from its calibration windows.
 fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
     let of_file = |(index, file): (usize, &TestFile)| {
         let graphs = models.iter().map(|model| model.unknown[index].as_slice());
@@ -285,7 +285,7 @@ mod tests {
         TestFile { folder: folder.to_owned(), name: name.to_owned(), graphs, labels, calibration, left_out }
     }
 
-    /// A car whose log odds are all 20 higher: everything is called an attack, until it is calibrated.
+    /// A car with all log odds 20 higher: every window is called an attack until it is calibrated.
     #[test]
     fn calibration_moves_a_model_to_another_car() {
         let labels: Vec<bool> = (0..200).map(|index| index >= 150).collect();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(rows.iter().filter(|row| row.folder == files[0].folder).count(), 4, "a known car is not calibrated");
     }
 
-    /// Deviations of one car and raw scores of another have no common order; decisions of each at its own threshold have.
+    /// Deviations of one car and raw scores of another have no common order, but decisions at their own thresholds can be pooled.
     #[test]
     fn a_folder_of_two_scales_has_decisions_and_no_ranking() {
         let labels = vec![false, false, true, true];

@@ -1,8 +1,8 @@
-//! All metrics of one set of graphs: those of decisions, and those of the order of the scores.
+//! All metrics of one set of graphs, from decisions and from the ranking of the scores.
 
 use super::ranking::{RankMetrics, Ranking};
 
-/// The metrics of a decision, in the order of [`Confusion::metrics`], then those of a ranking: names as in `metrics.csv`.
+/// Metrics as named in `metrics.csv`: those of a decision, in the order of [`Confusion::metrics`], then those of a ranking.
 pub const METRICS: [&str; 12] = [
     "accuracy",
     "balanced_accuracy",
@@ -18,13 +18,13 @@ pub const METRICS: [&str; 12] = [
     "detection_at_fpr_0_1",
 ];
 
-/// Metrics that a decision gives.
+/// Number of metrics computed from a decision.
 pub const DECISION_METRICS: usize = 7;
 
-/// Values of [`METRICS`]; NaN where one is not defined.
+/// Values of [`METRICS`]; NaN where a metric is undefined.
 pub type Values = [f64; METRICS.len()];
 
-/// Graphs by what they are and what they were called.
+/// Confusion matrix: number of graphs by label and decision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Confusion {
     /// Attacks called attacks.
@@ -38,7 +38,7 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// Counts decisions, each graph `weights[g]` times.
+    /// Counts decisions, with graph `g` counted `weights[g]` times.
     pub fn weighted(called: &[bool], labels: &[bool], weights: &[u32]) -> Self {
         let mut counts = [0u64; 4];
         for ((called, attack), weight) in called.iter().zip(labels).zip(weights) {
@@ -48,11 +48,12 @@ impl Confusion {
         Self { true_positives, false_positives, true_negatives, false_negatives }
     }
 
-    /// The first [`DECISION_METRICS`] of [`METRICS`]. F1 is 0 when there is an attack but no hit, and not defined without
-    /// attacks: whether it is there depends on the data alone, so that means over folders are over the same ones for all models.
-    /// Precision is 0, too, when there is an attack and no alarm at all: a model that finds nothing does not get out of the
-    /// means. Without attacks it is 0 for false alarms, and not defined where there is none.
-    /// The Matthews correlation is 0 when everything has one class or one decision, as is usual.
+    /// The first [`DECISION_METRICS`] of [`METRICS`].
+    ///
+    /// F1 is 0 with attacks but no hit, and undefined without attacks. Its availability depends on the data alone, so means over
+    /// folders cover the same folders for all models. Precision is also 0 with attacks but no alarm, so that a model that finds
+    /// nothing is not dropped from the means; without attacks it is 0 if there are false alarms and undefined otherwise. The Matthews
+    /// correlation is 0 when all graphs have one label or one decision, as is usual.
     pub fn metrics(&self) -> [f64; DECISION_METRICS] {
         let [hits, alarms, passed, missed] =
             [self.true_positives, self.false_positives, self.true_negatives, self.false_negatives]
@@ -77,26 +78,26 @@ impl Confusion {
     }
 }
 
-/// Which graphs were called attacks, by what rule.
+/// Graphs called attacks, and the rule that decided.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// How the threshold was chosen: `fpr:0.001`, `youden`, or the number itself.
+    /// Method that chose the threshold: `fpr:0.001`, `youden`, or the number itself.
     pub method: String,
-    /// The threshold, where there is one for all graphs.
+    /// The threshold, if all graphs share one.
     pub threshold: Option<f64>,
-    /// Whether each graph was called an attack.
+    /// For each graph, true if it was called an attack.
     pub called: Vec<bool>,
 }
 
 impl Decision {
-    /// Calls an attack what has a score above `threshold`.
+    /// Calls graphs with a score above `threshold` attacks.
     pub fn above(method: impl Into<String>, threshold: f64, scores: &[f64]) -> Self {
         let called = scores.iter().map(|score| *score > threshold).collect();
         Self { method: method.into(), threshold: Some(threshold), called }
     }
 }
 
-/// Graphs that are judged together, ordered once for any number of resamples.
+/// Graphs that are evaluated together, sorted once for any number of resamples.
 #[derive(Debug)]
 pub struct Sample<'a> {
     labels: &'a [bool],
@@ -108,7 +109,7 @@ impl<'a> Sample<'a> {
     /// Graphs with their scores, labels and decisions.
     ///
     /// # Panics
-    /// When these are not of one length.
+    /// Panics if their lengths differ.
     pub fn new(scores: &[f64], labels: &'a [bool], decisions: &'a [Decision]) -> Self {
         for decision in decisions {
             assert_eq!(decision.called.len(), labels.len(), "a decision for each graph");
@@ -116,30 +117,30 @@ impl<'a> Sample<'a> {
         Self { labels, decisions, ranking: Ranking::new(scores, labels) }
     }
 
-    /// As [`Sample::new`] for graphs whose scores cannot be compared: the metrics of their order are not defined.
+    /// Like [`Sample::new`], for graphs whose scores cannot be compared: ranking metrics are NaN.
     ///
     /// # Panics
-    /// As [`Sample::new`].
+    /// Panics like [`Sample::new`].
     pub fn unranked(labels: &'a [bool], decisions: &'a [Decision]) -> Self {
         Self { ranking: Ranking::new(&[], &[]), ..Self::new(&vec![0.0; labels.len()], labels, decisions) }
     }
 
-    /// Graphs.
+    /// Number of graphs.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there is no graph.
+    /// True if there are no graphs.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The metrics of each decision, when each graph counts once.
+    /// Metrics of each decision, with each graph counted once.
     pub fn metrics(&self) -> Vec<Values> {
         self.weighted(&vec![1; self.len()])
     }
 
-    /// The metrics of each decision, when graph `g` counts `weights[g]` times.
+    /// Metrics of each decision, with graph `g` counted `weights[g]` times.
     pub fn weighted(&self, weights: &[u32]) -> Vec<Values> {
         let RankMetrics { roc_auc, pr_auc, detection: [at_5, at_1, at_0_1] } = self.ranking.weighted(weights);
         let of_decision = |decision: &Decision| {
@@ -150,7 +151,7 @@ impl<'a> Sample<'a> {
         self.decisions.iter().map(of_decision).collect()
     }
 
-    /// What each decision did with each graph.
+    /// Confusion matrix of each decision.
     pub fn confusions(&self) -> Vec<Confusion> {
         let once = vec![1; self.len()];
         self.decisions.iter().map(|decision| Confusion::weighted(&decision.called, self.labels, &once)).collect()

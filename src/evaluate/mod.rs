@@ -1,10 +1,10 @@
-//! How good a trained model is: scores of graphs, thresholds, metrics with confidence intervals, and their tables.
+//! Evaluation of trained models: scores of graphs, thresholds, metrics with confidence intervals, and their tables.
 //!
-//! A model is [found](models) and made a [`Scorer`](scores::Scorer), which gives each graph a number that is higher the
-//! more it looks like an attack. A [threshold](threshold) chosen on validation data, and [recorded](records) with the
-//! model, turns numbers into decisions; [`metrics`] and [`ranking`] count how right they are, and [`bootstrap`] says how
-//! sure that is. [`held_out`] keeps a model's training windows out of the choice. [`calibration`] moves a model to another car; a model may
-//! have [several](calibrations).
+//! [`models`] finds a model; a [`Scorer`](scores::Scorer) gives each graph a score that is higher the more it looks like an
+//! attack. A [threshold](threshold), chosen on validation data and [recorded](records) with the model, turns scores into
+//! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`held_out`]
+//! excludes a model's training windows from the choice of its threshold. [`calibration`] moves a model to another car; a model
+//! may have [several calibrations](calibrations).
 
 pub mod bootstrap;
 pub mod calibration;

@@ -21,44 +21,44 @@ use crate::train::run_settings::{self, Setting};
 
 const SUMMARY: &str = "summary.json";
 const CONFIG: &str = "config.json";
-/// Parameters that are statistics, not weights: not counted.
+/// Name endings of tensors that are statistics rather than weights, which the parameter count skips.
 const STATISTICS: [&str; 3] = ["running_mean", "running_var", "num_batches_tracked"];
 
-/// A trained model as it lies on disk.
+/// A trained model on disk.
 #[derive(Debug)]
 pub struct TrainedModel {
-    /// Name of the run with its number (`gat_student_normal_kd/3`), or of the teacher (`teacher sim/gat`).
+    /// Name of the run with its number (`gat_student_normal_kd/3`), or of the teacher (`gat_teacher (sim/gat)`).
     pub name: String,
-    /// The name without the number: the same for runs of one stage, model and size.
+    /// Name without the number: the same for runs of one stage, model and size.
     pub group: String,
     /// The run's folder, or the teacher's.
     pub folder: PathBuf,
-    /// The weight file.
+    /// Path of the weight file.
     pub path: PathBuf,
-    /// Bytes of that file.
+    /// Size of that file, in bytes.
     pub file_bytes: u64,
     pub description: ModelDescription,
     /// Weights on the CPU.
     pub state: StateDict,
     /// Content digest of the weights.
     pub weights_digest: String,
-    /// Whether it learned from a teacher.
+    /// True if it was trained with a teacher.
     pub distilled: bool,
     /// Seed of its training, if known.
     pub seed: Option<u64>,
-    /// What it was trained with, as far as that changes its losses, but for the seed; empty if not known.
+    /// Training settings that affect the losses, without the seed; empty if unknown.
     pub settings: Vec<Setting>,
     /// Frames from one window to the next in its training data, if known.
     pub stride: Option<usize>,
-    /// How its training data was cut and split, if known.
+    /// Windowing and split of its training data, if known.
     pub split: Option<TrainedSplit>,
 }
 
 impl TrainedModel {
-    /// Reads a run: its folder, or its weight file.
+    /// Reads a run from its folder or its weight file.
     ///
     /// # Errors
-    /// Says what the path holds and what is expected there.
+    /// Names what the path holds and what was expected.
     pub fn read(path: &Path) -> Result<Self, EvaluateError> {
         retry_on_oom(Meter::new(Device::Cpu), || Self::read_once(path))
     }
@@ -73,7 +73,7 @@ impl TrainedModel {
         Self::new(path, state, description, &Value::Null)
     }
 
-    /// A registered teacher; one that was trained elsewhere has its description in `config.json` beside it.
+    /// Reads a registered teacher; one trained elsewhere is described by `config.json` beside it.
     fn from_teacher(path: &Path) -> Result<Self, EvaluateError> {
         match checkpoint::read::<ModelDescription>(path) {
             Ok((state, description)) => return Self::new(path, state, description, &Value::Null),
@@ -102,7 +102,7 @@ impl TrainedModel {
         Self::new(path, state, description, &cut)
     }
 
-    /// `cut`: stride and validation fraction of the training data, where no frozen configuration says them.
+    /// `cut`: stride and validation fraction of the training data, used if there is no frozen configuration.
     fn new(path: &Path, state: StateDict, description: ModelDescription, cut: &Value) -> Result<Self, EvaluateError> {
         if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
             return Err(EvaluateError::Content { path: path.to_owned(), reason });
@@ -137,7 +137,7 @@ impl TrainedModel {
         })
     }
 
-    /// Digest of all that its scores depend on: the weights, and what unknown IDs are worth.
+    /// Digest of everything its scores depend on: the weights and the foreign-ID shares.
     pub fn scores_digest(&self) -> String {
         let Some(ForeignIds { of_attacks, of_normals }) = self.description.foreign_ids else {
             return self.weights_digest.clone();
@@ -152,7 +152,7 @@ impl TrainedModel {
     /// Frames in a window of its graphs.
     ///
     /// # Errors
-    /// A model that was trained elsewhere may not say.
+    /// Fails if a model trained elsewhere does not state its window.
     pub fn window(&self) -> Result<usize, EvaluateError> {
         match self.description.window {
             0 | 1 => Err(EvaluateError::Input(format!(
@@ -163,14 +163,14 @@ impl TrainedModel {
         }
     }
 
-    /// Trained values.
+    /// Number of trained parameters.
     pub fn num_parameters(&self) -> usize {
         let is_weight = |name: &str| !STATISTICS.iter().any(|statistic| name.ends_with(statistic));
         self.state.iter().filter(|(name, _)| is_weight(name)).map(|(_, tensor)| tensor.numel()).sum()
     }
 }
 
-/// The frozen configuration beside a model; null where there is none (a teacher's `config.json` has other fields).
+/// The frozen configuration beside a model; null if there is none (a teacher's `config.json` has other fields).
 fn frozen_config(folder: &Path) -> Value {
     let text = fs::read(folder.join(CONFIG)).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or(Value::Null)
@@ -189,17 +189,17 @@ fn names(folder: &Path, architecture: &Architecture) -> (String, String) {
     (group, name)
 }
 
-/// The command that trains agents, as frozen configurations name it.
+/// Command that trains fusion agents, as named in frozen configurations.
 const FUSION: &str = "fusion";
 
-/// The folders of all finished runs of models of a dataset, by name and number.
+/// Folders of all finished model runs of a dataset, by name and number.
 pub fn finished_runs(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
     let mut runs = finished(runs_dir, dataset)?;
     runs.retain(|run| frozen_config(run)["command"] != FUSION);
     Ok(runs)
 }
 
-/// The folders of all finished runs of agents that fuse models of a dataset.
+/// Folders of all finished fusion-agent runs of a dataset.
 pub fn finished_agents(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateError> {
     let mut runs = finished(runs_dir, dataset)?;
     runs.retain(|run| frozen_config(run)["command"] == FUSION);
@@ -218,7 +218,7 @@ fn finished(runs_dir: &Path, dataset: &str) -> Result<Vec<PathBuf>, EvaluateErro
     Ok(runs)
 }
 
-/// All models of a dataset: its finished runs, and those registered teachers that are not among them.
+/// All models of a dataset: its finished runs, and the registered teachers that are not among them.
 pub fn all_of_dataset(runs_dir: &Path, teachers_dir: &Path, dataset: &str) -> Result<Vec<TrainedModel>, EvaluateError> {
     let runs = finished_runs(runs_dir, dataset)?;
     let mut models = runs.iter().map(|path| TrainedModel::read(path)).collect::<Result<Vec<_>, _>>()?;

@@ -1,9 +1,9 @@
-//! What a car's windows look like to an autoencoder, and how far a window is from that.
+//! Usual reconstruction errors of a car's attack-free windows, and the distance of a window from them.
 //!
-//! On a car that training has not seen, an autoencoder is wrong about most windows, and an attack may well make it less
-//! wrong: a flood of one frame leaves fewer of the foreign ones. So a window is compared with the errors that are usual for
-//! the car, on either side: its [profile] is the mean error and the mean squared error of each feature and the error of the
-//! IDs, and its distance is that of Mahalanobis (1936) from the car's attack-free windows.
+//! On a car outside the training data, an autoencoder reconstructs most windows badly, and an attack may even lower its error: a
+//! flood of one frame leaves fewer of the foreign frames. So deviations from the car's usual errors count in both directions. A
+//! window's [profile] holds the mean error and the mean squared error of each feature and the cross entropy of the IDs (the
+//! latter two as logarithms); its distance from the car's attack-free windows is that of Mahalanobis (1936).
 //!
 //! [profile]: Profile
 
@@ -11,29 +11,28 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Parts that attack-free windows are split into: each is measured by what the others say.
+/// Number of parts that attack-free windows are split into; each part is measured against the others.
 const PARTS: usize = 5;
-/// Share of its variance that is added to that of each value, so that values which depend on each other, or do not vary,
-/// have a distance too.
+/// Share by which each variance is enlarged, so that the covariance stays invertible when values are linearly dependent.
 const RIDGE: f64 = 1e-6;
-/// The least variance: of values that are all equal.
+/// Added to each variance, so that constant values have one, too.
 const LEAST_VARIANCE: f64 = 1e-12;
 
-/// The errors of a window's reconstruction: `[2·features + 1]` values.
+/// Errors of a window's reconstruction, `[2 * features + 1]`.
 pub type Profile = Vec<f64>;
 
 /// Mean and covariance of the profiles of a car's attack-free windows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsualProfile {
     mean: Vec<f64>,
-    /// Rows of the lower triangle L of the covariance L·Lᵀ.
+    /// Rows of the lower triangular factor L of the covariance L·Lᵀ.
     factor: Vec<Vec<f64>>,
 }
 
 impl UsualProfile {
-    /// Of the profiles of attack-free windows; `None` of none, or of profiles that are not finite.
+    /// Fits mean and covariance to the profiles of attack-free windows; `None` if there are none or they are not finite.
     ///
-    /// The covariance of few windows says little about how values vary together: it is drawn towards its own diagonal by
+    /// Few windows say little about covariances, so these are shrunk: each off-diagonal value is multiplied by 1 − λ with
     /// λ = √(values / (windows + values)).
     pub fn of(profiles: &[&Profile]) -> Option<Self> {
         let (windows, values) = (profiles.len() as f64, profiles.first()?.len());
@@ -62,15 +61,15 @@ impl UsualProfile {
         solved.iter().map(|value| value * value).sum::<f64>().sqrt()
     }
 
-    /// Whether the factor is a triangle of the mean's size (a file may have been changed by hand).
+    /// True if the factor is a triangle of the mean's size (the file may have been edited by hand).
     pub fn is_whole(&self) -> bool {
         self.factor.len() == self.mean.len()
             && self.factor.iter().enumerate().all(|(row, values)| values.len() == row + 1)
     }
 }
 
-/// The distance of each attack-free window from the windows of the other parts of the same traffic: what distances are usual
-/// for windows that the mean and covariance have not seen. Parts are stretches of time.
+/// Distance of each attack-free window from the other parts of the same traffic: the usual distances of windows that mean and
+/// covariance were not fitted to. Parts are consecutive stretches of time. `gap` as in [`parts`].
 pub fn distances_among(profiles: &[Profile], gap: usize) -> Option<Vec<f64>> {
     let mut distances = Vec::with_capacity(profiles.len());
     for part in parts(profiles.len(), gap) {
@@ -81,7 +80,7 @@ pub fn distances_among(profiles: &[Profile], gap: usize) -> Option<Vec<f64>> {
     Some(distances)
 }
 
-/// A part of attack-free windows, and the windows of the other parts that share no frame with it.
+/// One part of the attack-free windows, and the bounds of the windows of other parts that share no frame with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub own: Range<usize>,
@@ -90,14 +89,14 @@ pub struct Part {
 }
 
 impl Part {
-    /// What the other parts have.
+    /// Values of the windows before and after this part, without those that share a frame with it.
     pub fn others<'a, T>(&self, values: &'a [T]) -> impl Iterator<Item = &'a T> {
         values[..self.before].iter().chain(&values[self.after..])
     }
 }
 
-/// The parts of so many windows, one after the other; `gap` windows on either side of a part share a frame with it. Where windows
-/// are few and overlap much, a tenth of them is left out on a side and not more: something has to be left.
+/// Splits `windows` windows into consecutive parts; `gap` windows on either side of a part share a frame with it and are left
+/// out of its complement. If windows are few and overlap much, at most a tenth of them is left out per side, so that some remain.
 pub fn parts(windows: usize, gap: usize) -> impl Iterator<Item = Part> {
     let gap = gap.min(windows / (2 * PARTS));
     let end = move |part: usize| part * windows / PARTS;
@@ -107,7 +106,7 @@ pub fn parts(windows: usize, gap: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Cholesky's factor of a symmetric positive matrix.
+/// Cholesky factor of a symmetric matrix; `None` if the matrix is not positive definite.
 fn lower_triangle(size: usize, matrix: impl Fn(usize, usize) -> f64) -> Option<Vec<Vec<f64>>> {
     let mut factor: Vec<Vec<f64>> = Vec::with_capacity(size);
     for row in 0..size {
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
     use crate::random::{Purpose, unit};
 
-    /// Pairs that vary together: the second is twice the first, and as much noise again as the first.
+    /// Correlated pairs: the second value is twice the first, plus noise as large as the first.
     fn profiles(count: u64) -> Vec<Profile> {
         let centred = |index: u64| unit(3, Purpose::Step, 0, index) - 0.5;
         (0..count).map(|index| vec![centred(2 * index), 2.0 * centred(2 * index) + centred(2 * index + 1)]).collect()
@@ -147,7 +146,7 @@ mod tests {
             (1.6..2.05).contains(&mean_square),
             "{mean_square}: one for each value, less what is drawn to the diagonal"
         );
-        // Both are as far from the mean; only one is as usual.
+        // Both are equally far from the mean, but only one follows the correlation.
         let (along, across) = (usual.distance(&vec![0.2, 0.4]), usual.distance(&vec![0.2, -0.4]));
         assert!(along < 1.0 && across > 2.0, "{along} {across}");
         assert_eq!(usual.distance(&usual.mean.clone()), 0.0);

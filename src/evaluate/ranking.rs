@@ -1,15 +1,15 @@
-//! What the order of the scores says: areas under curves, and detection rates at given false-positive rates.
+//! Ranking metrics: areas under the ROC and precision-recall curves, and detection rates at given false-positive rates.
 //!
-//! Exact with ties: equal scores are one step of a curve, whatever their order. Graphs have weights, so that a resample
-//! of the graphs is another set of weights on the same order.
+//! Exact with ties: equal scores are one step of a curve, whatever their order. Graphs have weights, so a bootstrap resample is
+//! another set of weights over the same order.
 
-/// The detection rates reported, as false-positive rates.
+/// False-positive rates at which detection rates are reported.
 pub const FALSE_POSITIVE_RATES: [f64; 3] = [0.05, 0.01, 0.001];
 
 /// Graphs in descending order of score.
 #[derive(Debug, Clone)]
 pub struct Ranking {
-    /// Graph, and whether it has an attack, descending by score.
+    /// Graphs with their labels, by descending score.
     order: Vec<Ranked>,
 }
 
@@ -17,11 +17,11 @@ pub struct Ranking {
 struct Ranked {
     graph: u32,
     attack: bool,
-    /// Whether the next graph has a smaller score.
+    /// True if the next graph has a lower score.
     ends_tie: bool,
 }
 
-/// What a ranking gives; NaN where there are no attacks, or nothing else.
+/// Metrics of a ranking; NaN unless there are both attacks and normal graphs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankMetrics {
     /// P(score of an attack > score of a normal graph) + ½ P(equal) (Mann & Whitney 1947).
@@ -32,10 +32,10 @@ pub struct RankMetrics {
     pub detection: [f64; 3],
 }
 
-/// Points of curves that are closer than this are one: in sums of differences of rates.
+/// Minimum distance of two points of a curve, as a sum of absolute differences of rates; closer points are merged.
 const LEAST_DISTANCE: f64 = 0.01;
 
-/// What one threshold gives.
+/// A point of the ROC and precision-recall curves, from one threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CurvePoint {
     pub false_positive_rate: f64,
@@ -52,10 +52,10 @@ impl CurvePoint {
 }
 
 impl Ranking {
-    /// Orders graphs by score.
+    /// Sorts graphs by score.
     ///
     /// # Panics
-    /// When there are 2³² graphs or more, or not as many labels.
+    /// Panics if there are 2³² graphs or more, or if the number of labels differs.
     pub fn new(scores: &[f64], labels: &[bool]) -> Self {
         assert_eq!(scores.len(), labels.len(), "a label for each score");
         let count = u32::try_from(scores.len()).expect("fewer than 2^32 graphs");
@@ -70,8 +70,8 @@ impl Ranking {
         Self { order: (0..order.len()).map(ranked).collect() }
     }
 
-    /// The points of the ROC and of the precision-recall curve, from the highest threshold to the lowest; points that lie
-    /// closer together than can be seen are left out. Empty where there are no attacks, or nothing else.
+    /// Points of the ROC and precision-recall curves, from the highest threshold to the lowest, without points too close to
+    /// distinguish. Empty unless there are both attacks and normal graphs.
     pub fn curve(&self) -> Vec<CurvePoint> {
         let attacks = self.order.iter().filter(|ranked| ranked.attack).count();
         let normals = self.order.len() - attacks;
@@ -92,7 +92,7 @@ impl Ranking {
             };
             let kept = points[points.len() - 1];
             if point.distance(kept) > LEAST_DISTANCE {
-                // The point before the step belongs to it: a curve of steps does not cut corners.
+                // Keep the point before a step as well: a step curve must not cut corners.
                 if last != kept && point.distance(last) > LEAST_DISTANCE {
                     points.push(last);
                 }
@@ -106,12 +106,12 @@ impl Ranking {
         points
     }
 
-    /// The metrics of all graphs, once each.
+    /// Metrics with each graph counted once.
     pub fn metrics(&self) -> RankMetrics {
         self.weighted(&vec![1; self.order.len()])
     }
 
-    /// The metrics when graph `g` counts `weights[g]` times: one pass over the order.
+    /// Metrics with graph `g` counted `weights[g]` times: one pass over the order.
     pub fn weighted(&self, weights: &[u32]) -> RankMetrics {
         let (mut attacks, mut normals) = (0u64, 0u64);
         for ranked in &self.order {
@@ -120,9 +120,9 @@ impl Ranking {
         }
         let allowed = FALSE_POSITIVE_RATES.map(|rate| (rate * normals as f64).floor() as u64);
         let (mut true_positives, mut false_positives) = (0u64, 0u64);
-        // What the distinct score at hand adds.
+        // Weights of the graphs at the current distinct score.
         let (mut more_true, mut more_false) = (0u64, 0u64);
-        // Twice the area, in graphs times graphs: whole numbers, so that the result does not depend on the order of ties.
+        // Twice the area, in graphs times graphs: integers, so the result does not depend on the order of ties.
         let (mut double_area, mut precision_sum) = (0u128, 0.0);
         let mut detected = [0u64; 3];
         for ranked in &self.order {
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn detection_rates_count_what_the_false_positive_rate_allows() {
-        // 1000 normal graphs at 0..1, and attacks just above the 100th, 30th, 5th and 0th of the highest normal scores.
+        // 1000 normal graphs at 0..1, and attacks just above the 100th, 30th, 5th and highest of the normal scores.
         let mut scores: Vec<f64> = (0..1000).map(|index| f64::from(index) / 1000.0).collect();
         let mut labels = vec![0u8; 1000];
         for above in [900, 970, 995, 999] {
             scores.push((f64::from(above) + 0.5) / 1000.0);
             labels.push(1);
         }
-        // Above 0.9005 lie 99 normals, above 0.9705 29, above 0.9955 4, above 0.9995 none.
+        // Normal graphs above the attacks: 99 above 0.9005, 29 above 0.9705, 4 above 0.9955, none above 0.9995.
         assert_eq!(metrics(&scores, &labels).detection, [0.75, 0.5, 0.25]);
     }
 

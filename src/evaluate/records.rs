@@ -1,7 +1,7 @@
-//! Thresholds that were chosen for a model, kept beside its weights: `thresholds.json`.
+//! Recorded thresholds of a model, stored beside its weights in `thresholds.json`.
 //!
-//! A threshold belongs to the weights and the data that it was chosen on; both digests stand beside it, and one of other
-//! weights is not used, nor one of the same weights beside another list of known IDs.
+//! A threshold is valid for the weights it was chosen with; the file stores their digest and that of the data. A threshold of
+//! other weights, or of the same weights with another list of known IDs, is ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -16,26 +16,26 @@ use crate::graph::ForeignIds;
 pub const THRESHOLDS: &str = "thresholds.json";
 const FORMAT_VERSION: u32 = 1;
 
-/// One threshold and where it comes from.
+/// One threshold and its origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedThreshold {
     /// `fpr:0.001`, `youden`, or a number.
     pub method: String,
-    /// Scores above it are called attacks.
+    /// Graphs with a higher score are called attacks.
     pub value: f64,
     pub kind: ScoreKind,
-    /// Of the weights that scored.
+    /// Digest of the weights that scored.
     pub weights_digest: String,
-    /// What foreign IDs were worth.
+    /// Foreign-ID shares of the model that scored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_ids: Option<ForeignIds>,
-    /// Of the store whose validation graphs were scored.
+    /// Digest of the store whose validation graphs were scored.
     pub data_digest: String,
     pub dataset: String,
-    /// Validation graphs without and with an attack.
+    /// Number of validation graphs without an attack, and with one (`attack_graphs`).
     pub benign_graphs: u64,
     pub attack_graphs: u64,
-    /// What is usual for the benign ones.
+    /// Scale of the benign validation graphs.
     pub scale: Scale,
 }
 
@@ -45,7 +45,7 @@ struct ThresholdFile {
     thresholds: Vec<RecordedThreshold>,
 }
 
-/// Validation graphs as a model scored them.
+/// Scores of a model on validation graphs.
 #[derive(Debug)]
 pub struct ValidationScores<'a> {
     pub kind: ScoreKind,
@@ -56,7 +56,7 @@ pub struct ValidationScores<'a> {
 }
 
 impl RecordedThreshold {
-    /// How it was chosen; `None` of what another program wrote.
+    /// The parsed method; `None` if another program wrote a method this one does not know.
     fn rule(&self) -> Option<Threshold> {
         Threshold::parse(&self.method)
     }
@@ -94,8 +94,8 @@ impl RecordedThreshold {
     }
 }
 
-/// The threshold of that method that was recorded for these weights; of several, the one chosen on the model's own data,
-/// else on the data of `validation`, if it was chosen on as many windows: earlier versions chose on training windows, too.
+/// Finds the threshold recorded for these weights with that method. Prefers one chosen on the model's own data, then one chosen
+/// on the data of `validation` with the same number of windows: earlier versions also chose on training windows.
 pub fn find(
     model: &TrainedModel,
     method: Threshold,
@@ -111,7 +111,7 @@ pub fn find(
     Ok(position.map(|position| found.swap_remove(position)))
 }
 
-/// Thresholds of that method that were recorded for these weights, those of the model's own data first.
+/// All thresholds recorded for these weights with that method, those of the model's own data first.
 pub fn recorded_by(model: &TrainedModel, method: Threshold) -> Result<Vec<RecordedThreshold>, EvaluateError> {
     let mut found = read(model)?;
     found.retain(|recorded| recorded.rule() == Some(method));
@@ -123,8 +123,8 @@ fn is_own(model: &TrainedModel, recorded: &RecordedThreshold) -> bool {
     recorded.data_digest == model.description.dataset.digest
 }
 
-/// The threshold that decides where the user gives none. One that a rule chose comes before a number, which somebody has tried
-/// in an evaluation; then one of the model's own data before others, the default rule before others, and what was used last.
+/// The threshold used when the user gives none. Prefers, in this order: thresholds chosen by a rule over plain numbers (which
+/// somebody tried in an evaluation), the model's own data over others, the default rule over others, the last used.
 pub fn deciding(model: &TrainedModel) -> Result<Option<RecordedThreshold>, EvaluateError> {
     let default = EvaluationConfig::default().threshold;
     let rank = |recorded: &RecordedThreshold| {
@@ -132,11 +132,11 @@ pub fn deciding(model: &TrainedModel) -> Result<Option<RecordedThreshold>, Evalu
         let is_number = matches!(rule, None | Some(Threshold::Score(_)));
         (!is_number, is_own(model, recorded), rule == Some(default))
     };
-    // Of equals the last.
+    // `max_by_key` returns the last of equal elements.
     Ok(read(model)?.into_iter().max_by_key(rank))
 }
 
-/// All thresholds recorded for the model's weights, the one that was used last at the end.
+/// All thresholds recorded for the model's weights, with the last used at the end.
 pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateError> {
     let path = path(model);
     let content = |reason: String| EvaluateError::Content { path: path.clone(), reason };
@@ -146,8 +146,8 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
         Err(error) => return Err(content(format!("cannot be read: {error}"))),
     };
     let advice = "delete it, and `kdgat evaluate` chooses thresholds again";
-    let file: ThresholdFile =
-        serde_json::from_slice(&text).map_err(|error| content(format!("holds no thresholds: {error}; {advice}")))?;
+    let file: ThresholdFile = serde_json::from_slice(&text)
+        .map_err(|error| content(format!("is not a thresholds file: {error}; {advice}")))?;
     if file.format_version != FORMAT_VERSION {
         return Err(content(format!(
             "is format version {}, this program reads {FORMAT_VERSION}; {advice}",
@@ -160,7 +160,7 @@ pub fn read(model: &TrainedModel) -> Result<Vec<RecordedThreshold>, EvaluateErro
     Ok(file.thresholds.into_iter().filter(fits).collect())
 }
 
-/// Puts a threshold at the end of the model's file, in place of one of the same method and data.
+/// Appends a threshold to the model's file, replacing one of the same method and data.
 pub fn record(model: &TrainedModel, threshold: &RecordedThreshold) -> Result<(), EvaluateError> {
     let mut thresholds = read(model)?;
     if thresholds.last() == Some(threshold) {
@@ -192,7 +192,7 @@ mod tests {
         for text in ["fpr:0.001", "fpr:0.1", "youden", "0.5", "1", "-3.25", "fpr:1e-300", "1e300"] {
             assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
         }
-        // As earlier versions wrote it.
+        // The form that earlier versions wrote.
         assert_eq!(Threshold::parse("fpr:0.000001"), Threshold::parse("fpr:1e-6"));
     }
 }

@@ -1,6 +1,6 @@
 //! The score of a graph: one number, higher the more it looks like an attack.
 //!
-//! Evaluation, calibration and detection all score here, so that one graph has one score wherever it is asked for.
+//! Evaluation, calibration and detection all compute scores here, so a graph has the same score everywhere.
 
 use std::sync::Arc;
 
@@ -15,30 +15,30 @@ use crate::nn::attention::Backend;
 use crate::nn::layers::Mode;
 use crate::nn::{Architecture, Gat, GivenTensors, ModelError, Scope, Vgae, weights};
 
-/// Graphs of a batch: as fast as larger ones on a CPU, and little memory whatever the number of graphs.
+/// Graphs per batch: as fast as larger batches on a CPU, with little memory whatever the number of graphs.
 pub const BATCH_GRAPHS: usize = 512;
-/// Batches that are assembled ahead.
+/// Batches prefetched by the loader.
 const PREFETCH_BATCHES: usize = 2;
-/// Smaller errors are equal in a profile: far below what a trained model leaves of any feature that varies.
+/// Added to each squared error before its logarithm: far below what a trained model leaves of any feature that varies.
 const LEAST_ERROR: f64 = 1e-9;
-/// Weight of the ID's cross entropy in the difficulty.
+/// Weight of the ID cross entropy in the difficulty.
 const ID_WEIGHT: f64 = 0.1;
 
-/// What a model's score means.
+/// Meaning of a model's score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreKind {
-    /// Of a classifier: P(attack), the softmax of its logits.
+    /// Classifier: P(attack), the softmax of its logits.
     AttackProbability,
-    /// Of an autoencoder: reconstruction error + 0.1·cross entropy of the IDs, means over the nodes.
+    /// Autoencoder: reconstruction error + 0.1·cross entropy of the IDs, means over the nodes.
     Difficulty,
 }
 
 impl ScoreKind {
     /// The score of a raw output of the model (a difference of logits, or a difficulty).
     ///
-    /// The probability is computed in double precision from the difference of the logits: in single precision all that is
-    /// certain to one part in 10⁷ would be tied at 1.
+    /// The probability is computed in double precision from the difference of the logits: single precision would round every
+    /// probability within 10⁻⁷ of 1 to 1 and create ties.
     pub fn score(self, raw: f32) -> f64 {
         match self {
             Self::AttackProbability => 1.0 / (1.0 + (-f64::from(raw)).exp()),
@@ -46,7 +46,7 @@ impl ScoreKind {
         }
     }
 
-    /// The same on a scale without ends, on which scores of one car are spread evenly: log odds, or log difficulty.
+    /// Raw output on an unbounded scale, where scores of one car are evenly spread: log odds, or log difficulty.
     pub fn unbounded(self, raw: f32) -> f64 {
         match self {
             Self::AttackProbability => f64::from(raw),
@@ -54,7 +54,7 @@ impl ScoreKind {
         }
     }
 
-    /// A score (as [`ScoreKind::score`] gives it) on the scale without ends.
+    /// Like [`ScoreKind::unbounded`], from a score of [`ScoreKind::score`].
     pub fn unbounded_of_score(self, score: f64) -> f64 {
         match self {
             Self::AttackProbability => score.ln() - (1.0 - score).ln(),
@@ -63,62 +63,62 @@ impl ScoreKind {
     }
 }
 
-/// A model that scores.
+/// A trained model that scores graphs.
 #[derive(Debug)]
 pub struct Scorer {
     network: Network,
     assemble: AssembleOptions,
     features: FeatureSet,
-    /// Of a classifier that a list of known IDs speaks beside.
+    /// List of known IDs, for a classifier that has one.
     id_list: Option<IdList>,
     device: Device,
 }
 
-/// The model itself.
+/// The network of a scorer.
 #[derive(Debug)]
 pub enum Network {
     Gat(Gat),
     Vgae(Vgae),
 }
 
-/// What a calibration is made from, and what a calibrated model looks at.
+/// A scored window with the values that calibration needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profiled {
-    /// As [`Scorer::raw_scores`] gives it.
+    /// Raw score as in [`Scorer::raw_scores`].
     pub raw: f32,
-    /// Of an autoencoder: the errors of the reconstruction.
+    /// Reconstruction errors (autoencoder only).
     pub profile: Option<Profile>,
-    /// Of a classifier with a list of known IDs: what it says without.
+    /// Output without the list of known IDs (classifiers with such a list only).
     pub unlisted: Option<Unlisted>,
 }
 
-/// A graph's raw score, and which node made most of it.
+/// A graph's raw score, and the node that contributes most to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained {
-    /// What is judged.
+    /// The scored window.
     pub window: Profiled,
-    /// The ID that contributes most.
+    /// ID that contributes most.
     pub can_id: u32,
-    /// Autoencoder: that node's error. Classifier: by how much the log odds of an attack fall without that node.
+    /// Autoencoder: that node's error. Classifier: the drop in the log odds of an attack without that node.
     pub contribution: f32,
 }
 
-/// A graph's raw score, and where it comes from.
+/// A graph's raw score with the contributions of nodes and edges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dissected {
-    /// As [`Scorer::raw_scores`] gives it.
+    /// Raw score as in [`Scorer::raw_scores`].
     pub raw: f32,
-    /// Of each node. Autoencoder: its error. Classifier: by how much the log odds of an attack fall without it.
+    /// Contribution of each node. Autoencoder: its error. Classifier: the drop in the log odds of an attack without it.
     pub by_node: Vec<f32>,
-    /// Source, target, and the mean of the attention weight over layers and heads; self-loops included.
+    /// Source, target, and attention weight averaged over layers and heads; self-loops included.
     pub edges: Vec<(usize, usize, f32)>,
 }
 
 impl Scorer {
-    /// Puts a model's weights to work on `device`.
+    /// Builds the scorer from a model's weights on `device`.
     ///
     /// # Errors
-    /// Weights that do not fit their architecture.
+    /// Fails if the weights do not fit their architecture.
     pub fn new(model: &TrainedModel, device: Device, kernel: Backend) -> Result<Self, EvaluateError> {
         let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
         let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
@@ -142,7 +142,7 @@ impl Scorer {
         Ok(Self { network, assemble, features: model.description.architecture.input().features(), id_list, device })
     }
 
-    /// What its scores mean.
+    /// Meaning of its scores.
     pub fn kind(&self) -> ScoreKind {
         match self.network {
             Network::Gat(_) => ScoreKind::AttackProbability,
@@ -150,33 +150,33 @@ impl Scorer {
         }
     }
 
-    /// The model itself, in evaluation mode only.
+    /// The network, in evaluation mode only.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Where it computes.
+    /// Device that it computes on.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Which features the graphs have that it reads.
+    /// Features that its input graphs must have.
     pub fn features(&self) -> FeatureSet {
         self.features
     }
 
-    /// How the batches that it reads are assembled: with its own vocabulary.
+    /// Options to assemble its input batches, with its own vocabulary.
     pub fn assemble_options(&self) -> AssembleOptions {
         self.assemble.clone()
     }
 
-    /// The list of known IDs that speaks beside a classifier.
+    /// List of known IDs, for a classifier that has one.
     pub fn id_list(&self) -> Option<&IdList> {
         self.id_list.as_ref()
     }
 
-    /// The raw score of each graph of a batch: the difference of the logits (where there is a list of known IDs, with what it
-    /// says), or the difficulty.
+    /// Raw score of each graph of a batch: the difference of the logits plus the evidence of the ID list, if there is one, or the
+    /// difficulty.
     pub fn raw_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
         let mut raw = self.network_scores(batch)?;
         if let Some(list) = &self.id_list {
@@ -185,7 +185,7 @@ impl Scorer {
         Ok(raw)
     }
 
-    /// The same without the list.
+    /// Raw scores without the evidence of the ID list.
     fn network_scores(&self, batch: &Batch) -> Result<Vec<f32>, EvaluateError> {
         tch::no_grad(|| {
             let batch = &batch.to_device(self.device)?;
@@ -197,15 +197,15 @@ impl Scorer {
         })
     }
 
-    /// What the list of known IDs adds to the logits of a batch's graphs, `[num_graphs, 2]`.
+    /// Evidence of the ID list, added to the logits of a batch's graphs, `[num_graphs, 2]`; `None` without a list.
     pub fn evidence(&self, batch: &Batch) -> Result<Option<Tensor>, EvaluateError> {
         let Some(list) = &self.id_list else { return Ok(None) };
         let of_attack = Tensor::f_from_slice(&list.of_graphs(batch)?)?.f_to_device(self.device)?;
         Ok(Some(Tensor::f_stack(&[of_attack.f_zeros_like()?, of_attack], 1)?))
     }
 
-    /// What is answered for each graph of a batch: logits `[num_graphs, 2]`, that of an attack with what the list of known IDs
-    /// says, or difficulties `[num_graphs]`.
+    /// Model outputs for a batch: logits `[num_graphs, 2]`, with the evidence of the ID list added to that of an attack, or
+    /// difficulties `[num_graphs]`.
     pub fn answers(&self, batch: &Batch) -> Result<Tensor, EvaluateError> {
         tch::no_grad(|| {
             let on_device = &batch.to_device(self.device)?;
@@ -220,7 +220,7 @@ impl Scorer {
         })
     }
 
-    /// The raw score of each graph of a batch with what a calibration needs.
+    /// Raw score of each graph of a batch with the values that calibration needs.
     pub fn profiled(&self, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
         let Network::Vgae(model) = &self.network else { return self.listed(self.network_scores(batch)?, batch) };
         tch::no_grad(|| {
@@ -232,7 +232,7 @@ impl Scorer {
         })
     }
 
-    /// What a classifier says of each graph of a batch, with and without the list of known IDs.
+    /// Classifier outputs for each graph of a batch, with and without the list of known IDs.
     fn listed(&self, raw: Vec<f32>, batch: &Batch) -> Result<Vec<Profiled>, EvaluateError> {
         let Some(list) = &self.id_list else {
             return Ok(raw.into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect());
@@ -245,18 +245,18 @@ impl Scorer {
         Ok(raw.into_iter().zip(ids_of_graphs(batch)?).map(with_ids).collect())
     }
 
-    /// The raw scores of graphs of a store, in their order; memory does not grow with their number but for the result.
+    /// Raw scores of graphs of a store, in their order. Only the result grows with their number.
     pub fn score_store(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<f32>, EvaluateError> {
         self.each_of_store(store, graphs, |batch| self.raw_scores(batch))
     }
 
-    /// As [`Scorer::score_store`], with the profiles.
+    /// Like [`Scorer::score_store`], with profiles.
     pub fn profile_store(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<Profiled>, EvaluateError> {
         self.each_of_store(store, graphs, |batch| self.profiled(batch))
     }
 
-    /// What `of_batch` gives for each graph of a batch, for graphs of a store, in their order. Batches are assembled ahead, and
-    /// halved where memory runs out.
+    /// Applies `of_batch` to batches of a store's graphs and returns the results in the order of `graphs`. The loader prefetches
+    /// batches; batches are halved when memory runs out.
     pub fn each_of_store<T>(
         &self,
         store: &Arc<Store>,
@@ -275,7 +275,7 @@ impl Scorer {
         Ok(scores)
     }
 
-    /// The raw score of a batch of one graph, what each node adds to it, and the attention that its edges get.
+    /// Raw score of a batch of one graph, with each node's contribution and each edge's attention.
     pub fn dissect(&self, batch: &Batch) -> Result<Dissected, EvaluateError> {
         tch::no_grad(|| {
             let on_device = &batch.to_device(self.device)?;
@@ -288,11 +288,11 @@ impl Scorer {
         })
     }
 
-    /// The raw score of a batch of one graph, and the ID that contributes most to it.
+    /// Raw score of a batch of one graph, and the ID that contributes most to it.
     ///
-    /// Autoencoder: the node with the largest error. Classifier: the node without which the pooled mean would give the
-    /// lowest log odds; only pooling and head are computed again, for all nodes in one small batch. On a car with a scale of
-    /// its own that car's list of IDs counts.
+    /// Autoencoder: the node with the largest error. Classifier: the node whose removal from the pooled mean gives the lowest log
+    /// odds; only pooling and head are recomputed, for all nodes in one small batch. With a calibrated `car`, that car's ID list
+    /// replaces the model's.
     pub fn explain(&self, batch: &Batch, car: Option<&CarScale>) -> Result<Explained, EvaluateError> {
         tch::no_grad(|| {
             let car_ids = car.and_then(CarScale::ids).map(CarIds::listed);
@@ -303,7 +303,7 @@ impl Scorer {
         })
     }
 
-    /// A batch of one graph as it is judged, and what each node adds to its score; where a car has a list, by that.
+    /// Scored window and node contributions of a batch of one graph; `car_ids` replaces the model's ID list.
     fn parts(
         &self,
         batch: &Batch,
@@ -323,7 +323,7 @@ impl Scorer {
     }
 }
 
-/// Source, target and attention of each edge, self-loops included: means over layers and heads.
+/// Source, target and attention of each edge, self-loops included, averaged over layers and heads.
 fn mean_attention(batch: &Batch, layers: &[Tensor]) -> Result<Vec<(usize, usize, f32)>, ModelError> {
     let means = layers.iter().map(|weights| Ok(weights.f_mean_dim([1i64].as_slice(), false, Kind::Float)?));
     let means = means.collect::<Result<Vec<Tensor>, ModelError>>()?;
@@ -339,7 +339,7 @@ fn margin(logits: &Tensor) -> Result<Tensor, ModelError> {
     Ok(logits.f_select(1, 1)?.f_sub(&logits.f_select(1, 0)?)?)
 }
 
-/// The log odds of a batch of one graph, and by how much they fall without each node.
+/// Log odds of a batch of one graph, and how much they drop without each node.
 fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError> {
     let layers = model.layer_outputs(batch, Mode::Evaluation)?;
     let pooled = model.pool(&layers, batch)?;
@@ -355,7 +355,7 @@ fn explain_gat(model: &Gat, batch: &Batch) -> Result<(f32, Vec<f32>), ModelError
     Ok((raw, weights::floats(&whole.f_sub(&without)?)?))
 }
 
-/// The difficulty of a batch of one graph with its profile, and the error of each node.
+/// Difficulty of a batch of one graph with its profile, and the error of each node.
 fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(Profiled, Vec<f32>), ModelError> {
     let (errors, profile) = model.error_profile(batch)?;
     let raw = model.difficulty_of(&errors, batch)?.total;
@@ -364,7 +364,7 @@ fn explain_vgae(model: &Vgae, batch: &Batch) -> Result<(Profiled, Vec<f32>), Mod
     Ok((Profiled { raw, profile: profiles_of(&profile)?.pop(), unlisted: None }, by_node))
 }
 
-/// Each row of means as a profile: squares and cross entropy, which vary by factors, as their logarithms.
+/// Converts each row of means to a profile; squares and cross entropy vary by factors, so their logarithms are taken.
 fn profiles_of(means: &Tensor) -> Result<Vec<Profile>, ModelError> {
     let values = usize::try_from(means.size2()?.1).unwrap_or(1).max(1);
     let of_row = |row: &[f32]| {

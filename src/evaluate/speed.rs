@@ -1,4 +1,4 @@
-//! How fast a model scores: measured on graphs of a store, from mapped columns to scores.
+//! Scoring speed of a model, measured on graphs of a store from mapped columns to scores.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +7,28 @@ use crate::graph::Store;
 use crate::graph::assemble::Assembler;
 use crate::memory::{Meter, retry_on_oom};
 
-/// Graphs of a large batch.
+/// Graphs per large batch.
 const LARGE_BATCH: usize = 512;
-/// Each size is measured for about so long.
+/// Measuring time per batch size.
 const MEASURED: Duration = Duration::from_millis(300);
-/// Batches that are not counted: memory is not there yet.
+/// Warm-up batches that are not counted: memory is not allocated yet.
 const WARM_UP: usize = 3;
 
-/// Time and throughput; assembling the batch is part of it.
+/// Time and throughput, including batch assembly.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Speed {
-    /// Milliseconds per graph, one graph at a time: the median.
+    /// Median milliseconds per graph, one graph at a time.
     pub ms_per_graph_batch_1: f64,
-    /// Milliseconds per graph in batches of 512: the median.
+    /// Median milliseconds per graph in batches of 512.
     pub ms_per_graph_batch_512: f64,
     /// Frames per second at batch 512: a new window begins every `stride` frames.
     pub frames_per_second: f64,
-    /// Threads that computed.
+    /// Number of compute threads.
     pub threads: i32,
 }
 
 impl Speed {
-    /// Of one model after the other.
+    /// Speed of running one model after the other.
     pub fn and_then(&self, other: &Speed) -> Speed {
         Speed {
             ms_per_graph_batch_1: self.ms_per_graph_batch_1 + other.ms_per_graph_batch_1,
@@ -39,7 +39,7 @@ impl Speed {
     }
 }
 
-/// Measures on these graphs; `None` when there are none.
+/// Measures on these graphs; `None` if there are none.
 pub fn measure(scorer: &Scorer, store: &Store, graphs: &[u64]) -> Result<Option<Speed>, EvaluateError> {
     if graphs.is_empty() {
         return Ok(None);
@@ -54,7 +54,7 @@ pub fn measure(scorer: &Scorer, store: &Store, graphs: &[u64]) -> Result<Option<
     }))
 }
 
-/// Seconds per graph in batches of `size`, or of as many graphs as there are.
+/// Median seconds per graph in batches of `size`, or of all graphs if there are fewer.
 fn median_seconds(scorer: &Scorer, store: &Store, graphs: &[u64], size: usize) -> Result<f64, EvaluateError> {
     let options = scorer.assemble_options();
     let mut assembler = Assembler::default();

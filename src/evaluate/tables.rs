@@ -1,4 +1,4 @@
-//! The result of an evaluation, as `metrics.json`, as `metrics.csv`, and as tables for a terminal.
+//! The result of an evaluation as `metrics.json`, `metrics.csv`, and tables for a terminal.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ pub struct Report {
     pub models: Vec<ModelReport>,
 }
 
-/// What is known of one model, and how it did.
+/// Description and results of one model.
 #[derive(Debug, Clone)]
 pub struct ModelReport {
     /// `gat_student_normal_kd/3`.
     pub name: String,
-    /// The same for runs of one stage, model and size.
+    /// Name without the number: the same for runs of one stage, model and size.
     pub group: String,
-    /// What it was trained with: runs of a group with the same settings differ by seed only.
+    /// Training settings; runs of a group with the same settings differ by seed only.
     pub settings: Vec<Setting>,
     /// `gat`, `vgae`, or `gat+vgae`.
     pub kind: String,
@@ -40,7 +40,7 @@ pub struct ModelReport {
     pub parameters: usize,
     pub file_bytes: u64,
     pub speed: Option<Speed>,
-    /// Of the scores of the validation graphs; not a number for two models together, or without both labels.
+    /// ROC AUC on the validation graphs; NaN for a pair of models, or unless both labels occur.
     pub validation_roc_auc: f64,
     pub rows: Vec<Row>,
 }
@@ -49,9 +49,9 @@ pub struct ModelReport {
 #[derive(Debug, Clone)]
 pub struct Row {
     pub folder: String,
-    /// None: the whole folder.
+    /// File, or `None` for the whole folder.
     pub file: Option<String>,
-    /// `none`, or what the scores were calibrated on.
+    /// `none`, or the traffic that calibrated the scores.
     pub calibration: String,
     pub threshold_method: String,
     pub threshold: Option<f64>,
@@ -88,9 +88,9 @@ const CSV_COLUMNS: [&str; 23] = [
     "ms_per_graph_batch_1",
     "ms_per_graph_batch_512",
 ];
-/// The last of them, behind the times.
+/// Last column before the metrics.
 const FRAMES_PER_SECOND: &str = "frames_per_second";
-/// Behind the metrics.
+/// Column after the metrics.
 const VALIDATION_ROC_AUC: &str = "validation_roc_auc";
 
 impl Report {
@@ -154,7 +154,7 @@ impl Report {
         record
     }
 
-    /// Tables: the models, each test folder, and means over runs that differ by seed.
+    /// Tables of the models, of each test folder, and of means over runs that differ by seed.
     pub fn text(&self) -> String {
         let mut text = self.table_of_models();
         let mut folders: Vec<&str> = Vec::new();
@@ -228,14 +228,14 @@ impl Report {
             }
         }
         let note = if graphs.1 == 0 {
-            "; no labels of attacks, so only specificity (the share without a false alarm) and accuracy are defined"
+            "; no attack labels, so only specificity (the share without a false alarm) and accuracy are defined"
         } else {
             ""
         };
         format!("\n{folder}: {} graphs, {} with an attack{note}\n\n{}", graphs.0, graphs.1, table.text())
     }
 
-    /// Mean and sample standard deviation over runs that differ by seed only; empty where there are no two such runs.
+    /// Mean and sample standard deviation over runs that differ by seed only; empty if there are no two such runs.
     fn table_of_groups(&self, folders: &[&str]) -> String {
         let mut table = Table::new(&[
             "models",
@@ -275,7 +275,7 @@ impl Report {
         }
     }
 
-    /// Models that differ by seed only, under the name of their group; with those settings in which not all of the group agree.
+    /// Groups of models that differ by seed only, named after their group and the settings in which groups of that name differ.
     fn groups(&self) -> Vec<(String, Vec<&ModelReport>)> {
         let mut groups: Vec<Vec<&ModelReport>> = Vec::new();
         for model in &self.models {
@@ -341,7 +341,7 @@ impl Row {
     }
 }
 
-/// A number in a CSV file: digits that read back as the same value; nothing for one that is not defined.
+/// Formats a number for a CSV file, with digits that read back as the same value; empty if NaN.
 pub fn number(value: f64) -> String {
     if value.is_nan() { String::new() } else { value.to_string() }
 }
@@ -361,7 +361,7 @@ fn mean_and_spread(mut values: Vec<f64>) -> String {
     format!("{mean:.4} ± {:.4}", variance.sqrt())
 }
 
-/// Columns as wide as their widest cell: the first to the left, the others to the right.
+/// A table with aligned columns: the first flush left, the others flush right.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,

@@ -1,14 +1,14 @@
-//! The score above which a window is called an attack, chosen on validation data.
+//! Choice of the score above which a window is called an attack, on validation data.
 
 use crate::config::Threshold;
 
-/// Units in the last place that a chosen threshold lies above the score it was chosen at, so that after a way through
-/// decimal digits it still is not below that score.
+/// Distance of a chosen threshold above the score it was chosen at, in units in the last place, so that rounding to decimal
+/// digits and back cannot move it below that score.
 const GUARD: u64 = 4;
 
-/// Chooses a threshold from validation scores; a window is called an attack when its score is larger.
+/// Chooses a threshold from validation scores; windows with a higher score are called attacks.
 ///
-/// - `fpr:RATE`: the smallest score that at most that share of the benign scores exceeds.
+/// - `fpr:RATE`: the smallest score exceeded by at most that share of the benign scores.
 /// - `youden`: between the two neighbouring scores where true-positive minus false-positive rate is largest
 ///   (Youden 1950).
 /// - a number: that number.
@@ -29,7 +29,7 @@ pub fn choose(method: Threshold, scores: &[f64], labels: &[bool]) -> Result<f64,
     }
 }
 
-/// The smallest of the scores that at most `rate` of them exceed.
+/// The smallest of the scores that at most a share `rate` of them exceeds.
 pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
     let exceeding = (rate * benign.len() as f64).floor() as usize;
     let place = exceeding.min(benign.len().checked_sub(1)?);
@@ -37,7 +37,7 @@ pub fn at_false_positive_rate(mut benign: Vec<f64>, rate: f64) -> Option<f64> {
     Some(guarded(*score))
 }
 
-/// The smallest false-positive rate, in two significant digits, that so many attack-free windows can show: one of them.
+/// The smallest false-positive rate that `windows` attack-free windows can resolve (one of them), in two significant digits.
 pub fn smallest_rate(windows: u64) -> f64 {
     let exact = 1.0 / windows as f64;
     let rounded = |exact: f64| format!("{exact:.1e}").parse().unwrap_or(exact);
@@ -54,7 +54,7 @@ fn youden(scores: &[f64], labels: &[bool]) -> Option<f64> {
         return None;
     }
     let (mut true_positives, mut false_positives) = (0, 0);
-    // Above the largest score nothing is called an attack, and the index is 0.
+    // Above the highest score no window is called an attack, and the index is 0.
     let (mut best, mut threshold) = (0.0, ordered[0].0);
     for (place, &(score, attack)) in ordered.iter().enumerate() {
         true_positives += usize::from(attack);

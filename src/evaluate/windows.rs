@@ -1,4 +1,4 @@
-//! `windows.json`: the most telling windows of each model's test, as graphs with attention weights, to be drawn.
+//! `windows.json`: notable windows of each model's test as graphs with attention weights, for drawing.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,19 +10,19 @@ use crate::graph::{self, Store};
 pub const WINDOWS: &str = "windows.json";
 const FORMAT_VERSION: u32 = 1;
 
-/// Why a window is shown.
+/// Reason for showing a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The attack that looks most like one.
+    /// The attack with the highest score.
     ClearestAttack,
-    /// The attack below the threshold that looks least like one.
+    /// The attack with the lowest score, if it is not above the threshold.
     MissedAttack,
-    /// The window without an attack, above the threshold, that looks most like one.
+    /// The attack-free window with the highest score, if it is above the threshold.
     FalseAlarm,
-    /// Where nothing was a false alarm: what came nearest to one.
+    /// The attack-free window with the highest score, if there was no false alarm.
     NearestToAlarm,
-    /// A window without an attack with the median score.
+    /// The attack-free window with the median score.
     Usual,
 }
 
@@ -41,22 +41,22 @@ pub struct Window {
     pub edges: Vec<Edge>,
 }
 
-/// A CAN ID of the window.
+/// A CAN ID in the window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Hexadecimal.
+    /// The ID in hexadecimal.
     pub id: String,
-    /// What it adds to the score: see [`Dissected`].
+    /// Contribution to the score: see [`Dissected`].
     pub contribution: f32,
 }
 
-/// An ID that was followed by another.
+/// A pair of IDs that followed each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Edge {
-    /// Positions in the window's nodes.
+    /// Position of the source in the window's nodes; `target` likewise.
     pub source: usize,
     pub target: usize,
-    /// Mean attention over layers and heads.
+    /// Attention averaged over layers and heads.
     pub attention: f32,
 }
 
@@ -79,17 +79,17 @@ impl WindowsFile {
         Self { format_version: FORMAT_VERSION, models }
     }
 
-    /// Whether this program can read it.
+    /// True if this program can read the format version.
     pub fn is_readable(&self) -> bool {
         self.format_version == FORMAT_VERSION
     }
 }
 
-/// The telling ones among windows with these scores: positions and reasons.
+/// Chooses notable windows by score: positions and reasons.
 pub fn choose(scores: &[f64], labels: &[bool], threshold: f64) -> Vec<(usize, Why)> {
     let of = |attack: bool| {
         let mut found: Vec<usize> = (0..scores.len()).filter(|&window| labels[window] == attack).collect();
-        // Equals stay in the order of the test, so that the choice is one.
+        // The sort is stable, so equal scores keep the order of the test and the choice is deterministic.
         found.sort_by(|&a, &b| scores[a].total_cmp(&scores[b]));
         found
     };
@@ -108,7 +108,7 @@ pub fn choose(scores: &[f64], labels: &[bool], threshold: f64) -> Vec<(usize, Wh
     chosen
 }
 
-/// A graph of the store as this model reads it.
+/// Describes a graph of the store as the model reads it.
 pub fn describe(scorer: &Scorer, store: &Store, graph: u64, why: Why, threshold: f64) -> Result<Window, EvaluateError> {
     let view = store.try_graph(graph)?;
     let batch = graph::assemble::assemble(store, &[graph], &scorer.assemble_options())?;

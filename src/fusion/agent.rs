@@ -1,4 +1,4 @@
-//! A trained agent: its network, what it reads, and the scale of the anomaly, in one file.
+//! A trained agent in one file: its network, the scaling of its inputs, and the anomaly scale.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::nn::{DatasetIdentity, GivenTensors, QNetwork, QNetworkConfig, Scope};
 use crate::train::checkpoint::{self, CheckpointError};
 use crate::train::checkpoint_kind::{Content, Kind};
 
-/// Graphs that go through a network at a time.
+/// Graphs per forward pass of a network.
 pub const BATCH_GRAPHS: usize = 4096;
 
 /// A model whose outputs are fused.
@@ -24,7 +24,7 @@ pub const BATCH_GRAPHS: usize = 4096;
 pub struct FusedModel {
     /// Name of its run.
     pub name: String,
-    /// Its weight file.
+    /// Path of its weight file.
     pub path: PathBuf,
     /// Content digest of its weights.
     pub digest: String,
@@ -34,21 +34,21 @@ pub struct FusedModel {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LearnedOn {
-    /// Those that its two models were trained on: agents written before the field existed.
+    /// The training graphs of its two models: agents written before this field existed.
     #[default]
     Training,
     /// The first halves of the validation stretches, which neither model was trained on.
     Validation,
 }
 
-/// Everything about an agent but its weights.
+/// Everything about an agent except its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentDescription {
     /// `dqn` or `bandit`.
     pub fusion: String,
     pub network: QNetworkConfig,
     pub scaling: StateScaling,
-    /// What it was trained for.
+    /// Reward that it was trained for.
     pub reward: Reward,
     pub vgae: FusedModel,
     pub gat: FusedModel,
@@ -58,10 +58,10 @@ pub struct AgentDescription {
     #[serde(default)]
     pub learned_on: LearnedOn,
     pub size: String,
-    /// Epoch that the weights are from, and its validation loss (regret).
+    /// Epoch that the weights are from; `val_loss` is its validation loss (regret).
     pub epoch: u64,
     pub val_loss: Option<f64>,
-    /// Digest of the weights of the agent that it learned from.
+    /// Digest of the weights of its teacher agent, if it had one.
     pub teacher_digest: Option<String>,
     pub created_by_version: String,
 }
@@ -70,7 +70,7 @@ impl Content for AgentDescription {
     const KIND: Kind = Kind::Agent;
 }
 
-/// An agent that only answers.
+/// A trained agent for inference.
 #[derive(Debug)]
 pub struct Agent {
     pub description: AgentDescription,
@@ -81,7 +81,7 @@ pub struct Agent {
     device: Device,
 }
 
-/// Writes an agent, whole or not at all.
+/// Writes an agent atomically.
 pub fn write(
     path: &Path,
     network: &StateDict,
@@ -94,10 +94,10 @@ pub fn write(
 }
 
 impl Agent {
-    /// Reads what [`write`] wrote: the file, or the run's folder that holds it.
+    /// Reads a file written by [`write`], or the run's folder that holds it.
     ///
     /// # Errors
-    /// A file that is missing, damaged, or no agent.
+    /// Fails if the file is missing, damaged, or not an agent.
     pub fn read(path: &Path, device: Device) -> Result<Self, FusionError> {
         let file = weight_file(path).map_err(EvaluateError::from)?;
         retry_on_oom(Meter::new(device), || Self::read_once(&file, device))
@@ -107,7 +107,7 @@ impl Agent {
         let (tensors, description): (StateDict, AgentDescription) = checkpoint::read(path)?;
         let anomaly = AnomalyScale::from_tensors(&tensors)?;
         if !description.scaling.is_whole() {
-            let reason = "its scaling has not a mean and a deviation for each value of a state".to_owned();
+            let reason = "its scaling does not have a mean and a deviation for each value of a state".to_owned();
             return Err(CheckpointError::Damaged { path: path.to_owned(), reason, kind: Kind::Agent }.into());
         }
         let of_network = || tensors.iter().filter(|(name, _)| !AnomalyScale::owns(name));
@@ -119,7 +119,7 @@ impl Agent {
         Ok(Self { description, anomaly, digest, network, device })
     }
 
-    /// Trained values.
+    /// Number of trained parameters.
     pub fn num_parameters(&self) -> usize {
         let QNetworkConfig { inputs, hidden, actions } = &self.description.network;
         let widths: Vec<i64> = std::iter::once(*inputs).chain(hidden.iter().copied()).collect();
@@ -128,7 +128,7 @@ impl Agent {
         (of_hidden + (last + 1) * actions) as usize
     }
 
-    /// Q-values of graphs with these states, `[graphs, actions]`, on the CPU.
+    /// Q-values of graphs, `[graphs, actions]`, on the CPU.
     pub fn values(&self, states: &StateFile, graphs: &[u64]) -> Result<Tensor, FusionError> {
         let mut parts = Vec::new();
         for chunk in graphs.chunks(BATCH_GRAPHS) {
@@ -144,7 +144,7 @@ impl Agent {
         Ok(Tensor::f_cat(&parts, 0)?)
     }
 
-    /// The fusion weight that it chooses for each graph.
+    /// Fusion weight that the agent chooses for each graph.
     pub fn weights(&self, states: &StateFile, graphs: &[u64]) -> Result<Vec<f64>, FusionError> {
         let mut chosen = Vec::with_capacity(graphs.len());
         for chunk in graphs.chunks(BATCH_GRAPHS) {
@@ -157,7 +157,7 @@ impl Agent {
         Ok(chosen)
     }
 
-    /// The fused score of each graph: what decides.
+    /// Fused score of each graph, which decides whether it is an attack.
     pub fn scores(&self, states: &StateFile, graphs: &Observations) -> Result<Vec<f64>, FusionError> {
         let weights = self.weights(states, &graphs.graphs)?;
         Ok(weights.into_iter().enumerate().map(|(position, weight)| graphs.fused(position, weight)).collect())

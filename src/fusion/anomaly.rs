@@ -1,7 +1,7 @@
-//! The VGAE's error as a number between 0 and 1: how far up it is among the errors of the benign graphs that the
-//! agent is trained on, which the VGAE was not.
+//! Maps the VGAE's error to an anomaly between 0 and 1: its rank among the errors of the benign graphs that the agent, but not
+//! the VGAE, is trained on.
 //!
-//! Between two of their errors the share is linear. Above the largest error e_max it goes on as 1 − e_max / (e·(n + 1)), so that
+//! The share is linear between two of these errors. Above the largest error e_max it continues as 1 − e_max / (e·(n + 1)), so
 //! larger errors never tie; below the smallest it falls linearly to 0.
 
 use tch::Tensor;
@@ -10,25 +10,25 @@ use super::FusionError;
 use crate::nn::ModelError;
 use crate::nn::weights::StateDict;
 
-/// Errors that are kept of a larger distribution: all of the highest, and as many evenly spaced ones below.
+/// Number of errors stored of a larger distribution: all of the highest, and about as many evenly spaced ones below.
 const TOP_KNOTS: usize = 8192;
 const OTHER_KNOTS: usize = 8192;
 
-/// The distribution of benign errors.
+/// Distribution of benign errors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnomalyScale {
-    /// Ascending, all different.
+    /// Distinct errors, ascending.
     errors: Vec<f64>,
-    /// The share of each, k / (n + 1) for the k-th of n (of equal ones the mean), ascending.
+    /// Share of each error, ascending: k / (n + 1) for the k-th of n; equal errors get the mean.
     shares: Vec<f64>,
 }
 
 impl AnomalyScale {
-    /// From the errors of the benign graphs that the agent is trained on.
+    /// Fits the scale to the errors of the benign graphs that the agent is trained on.
     pub fn of(mut errors: Vec<f64>) -> Result<Self, FusionError> {
         errors.retain(|error| error.is_finite());
         if errors.is_empty() {
-            let text = "no validation graph to train the agent on is attack-free, and the anomaly is measured by their errors; raise \
+            let text = "no validation graph to train the agent on is attack-free, but the anomaly scale needs such graphs; raise \
                         --validation-fraction, or put logs into train_01_attack_free/";
             return Err(FusionError::Input(text.into()));
         }
@@ -50,12 +50,12 @@ impl AnomalyScale {
         Ok(Self { errors: knots, shares })
     }
 
-    /// The anomaly of an error, in [0, 1).
+    /// Anomaly of an error, in [0, 1).
     pub fn anomaly(&self, error: f64) -> f64 {
         let above = self.errors.partition_point(|knot| *knot < error);
         let (last, largest) = (self.errors.len() - 1, self.errors[self.errors.len() - 1]);
         if above > last {
-            // Errors are not negative; a distribution of zeros alone has no tail.
+            // Errors are not negative; a distribution of zeros has no tail.
             return if largest > 0.0 { 1.0 - (1.0 - self.shares[last]) * largest / error } else { self.shares[last] };
         }
         let (low, low_share) = if above == 0 { (0.0, 0.0) } else { (self.errors[above - 1], self.shares[above - 1]) };
@@ -67,7 +67,7 @@ impl AnomalyScale {
         }
     }
 
-    /// As tensors of a checkpoint.
+    /// Converts the scale to tensors of a checkpoint.
     pub fn tensors(&self) -> StateDict {
         StateDict::from([
             ("anomaly.errors".to_owned(), Tensor::from_slice(&self.errors)),
@@ -75,12 +75,12 @@ impl AnomalyScale {
         ])
     }
 
-    /// Whether a tensor of a checkpoint is one of these.
+    /// True if the checkpoint tensor `name` belongs to an anomaly scale.
     pub fn owns(name: &str) -> bool {
         name.starts_with("anomaly.")
     }
 
-    /// From the tensors of a checkpoint.
+    /// Reads the scale from the tensors of a checkpoint.
     pub fn from_tensors(tensors: &StateDict) -> Result<Self, ModelError> {
         let column = |name: &str| {
             let missing = || ModelError::MissingTensor { name: name.to_owned(), expected: vec![-1] };

@@ -1,10 +1,9 @@
-//! Neural-LinUCB at work (Xu et al. 2022): exploration by LinUCB on the network's last hidden layer, and now and then a
-//! better last hidden layer.
+//! Training of Neural-LinUCB (Xu et al. 2022): LinUCB explores on the network's last hidden layer, which is refitted each epoch.
 //!
-//! An epoch: block by block of graphs, the weights of the highest upper confidence bounds are tried and taken in; then the
-//! network, its head held at θ, is fitted to the rewards remembered (squared error, with a teacher also to its Q-values);
-//! then the regressions are built anew from all that is remembered. (Xu et al. go on adding to sums over old features. The
-//! transitions are at hand here, so that θ always belongs to the features it is multiplied with.)
+//! In an epoch, LinUCB tries for each graph, batch by batch, the weight with the highest upper confidence bound and observes its
+//! reward. Then the network, with its head fixed to θ, is fitted to the rewards in the replay buffer (squared error; with a
+//! teacher, also to its Q-values). Finally the regressions are recomputed from the whole replay buffer. (Xu et al. keep adding to
+//! sums over old features. Here the transitions are still available, so θ always matches the features it is multiplied with.)
 
 use tch::{Device, Kind, Reduction, Tensor};
 
@@ -20,25 +19,25 @@ use crate::random::{self, Purpose};
 use crate::train::optimizer::{Adam, AdamOptions};
 use crate::train::trainable::Trainable;
 
-/// Transitions whose features are computed at a time when the regressions are built anew.
+/// Transitions whose features are computed at a time when the regressions are recomputed.
 const REBUILD_ROWS: usize = 4096;
 
-/// Settings.
+/// Settings of the agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BanditOptions {
-    /// λ of the regressions.
+    /// λ of the ridge regressions.
     pub ridge: f64,
     /// α of the confidence bounds.
     pub exploration: f64,
     pub replay_capacity: usize,
-    /// Graphs of a block, and transitions that a step of the network's fit sees.
+    /// Graphs explored at a time, and transitions per step of the network's fit.
     pub batch: usize,
     pub kd_alpha: f64,
     pub adam: AdamOptions,
     pub seed: u64,
 }
 
-/// The agent.
+/// A Neural-LinUCB agent in training.
 #[derive(Debug)]
 pub struct BanditLearner {
     network: QNetwork,
@@ -47,13 +46,13 @@ pub struct BanditLearner {
     regressions: LinUcb,
     replay: Replay,
     options: BanditOptions,
-    /// `[training graphs, ACTIONS]` on the CPU: the teacher's Q-values.
+    /// The teacher's Q-values, `[training graphs, ACTIONS]`, on the CPU.
     teacher: Option<Tensor>,
     device: Device,
 }
 
 impl BanditLearner {
-    /// A fresh agent. `teacher`: Q-values of each training graph, `[training graphs, ACTIONS]`.
+    /// Creates an untrained agent. `teacher`: Q-values of each training graph, `[training graphs, ACTIONS]`.
     pub fn new(
         config: &QNetworkConfig,
         options: BanditOptions,
@@ -74,26 +73,26 @@ impl BanditLearner {
         })
     }
 
-    /// φ: the last hidden layer and a one, divided by the root of their number, `[n, d]`.
+    /// Features φ, `[n, d]`: the last hidden layer and a constant 1, divided by √d.
     fn features(&self, world: &World, positions: &[usize]) -> Result<Tensor, FusionError> {
         let hidden = self.network.features(&world.states_at(&world.training, positions)?)?;
         let one = Tensor::f_ones([positions.len() as i64, 1], (hidden.kind(), self.device))?;
         Ok(Tensor::f_cat(&[hidden, one], 1)?.f_mul_scalar(self.scale())?)
     }
 
-    /// 1 / √d
+    /// Scale of the features: 1 / √d.
     fn scale(&self) -> f64 {
         1.0 / ((self.network.feature_columns() + 1) as f64).sqrt()
     }
 
-    /// As regressions read them.
+    /// Features without gradients for the regressions: in double precision, on the CPU, `[n, d]`.
     fn plain_features(&self, world: &World, positions: &[usize]) -> Result<Tensor, FusionError> {
         let features = tch::no_grad(|| self.features(world, positions))?;
         Ok(features.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)
     }
 
-    /// Tries the weights of the highest bounds on a block of graphs, and takes in what they bring. Returns the sums of
-    /// rewards and weights.
+    /// Tries the weight with the highest bound on each graph of a batch and observes the reward. Returns the sums of rewards and
+    /// weights.
     fn explore(&mut self, world: &World, positions: &[usize]) -> Result<(f64, f64), FusionError> {
         let meter = Meter::new(self.device);
         let features = retry_on_oom(meter, || self.plain_features(world, positions))?;
@@ -111,7 +110,7 @@ impl BanditLearner {
         Ok((rewards, weights))
     }
 
-    /// One step of the network's fit. Returns the losses: total, of rewards, of the teacher.
+    /// Takes one step of the network's fit. Returns the losses: total, of rewards, of the teacher.
     fn refine(
         &mut self,
         world: &World,
@@ -149,7 +148,7 @@ impl BanditLearner {
         Ok((total, td, Some(kd)))
     }
 
-    /// Regressions from all that is remembered, and the head that they are.
+    /// Recomputes the regressions from the replay buffer and sets the head to them.
     fn rebuild(&mut self, world: &World) -> Result<(), FusionError> {
         let meter = Meter::new(self.device);
         let sums = retry_on_oom(meter, || {
@@ -166,7 +165,7 @@ impl BanditLearner {
         self.set_head()
     }
 
-    /// The head that gives θᵀφ.
+    /// Sets the head so that it returns θᵀφ.
     fn set_head(&mut self) -> Result<(), FusionError> {
         let theta =
             self.regressions.theta().f_mul_scalar(self.scale())?.f_to_kind(Kind::Float)?.f_to_device(self.device)?;

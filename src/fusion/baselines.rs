@@ -1,41 +1,41 @@
-//! What learned fusion has to beat: each model alone, the best fixed weight, logistic regression, a small perceptron.
+//! Baselines of learned fusion: each model alone, the best fixed weight, logistic regression, a small perceptron.
 
 use super::logistic::{Labelled, Logistic};
 use super::small_mlp::SmallMlp;
 use super::{ACTIONS, FusionError, Observations, World, weight};
 use crate::evaluate::ranking::Ranking;
 
-/// Something that scores graphs, with the scores that it gave.
+/// A method that scores graphs, with its scores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contender {
     pub name: String,
     /// `agent`, `model`, `fixed weight`, `logistic regression`, `mlp`.
     pub kind: &'static str,
-    /// Trained values beside those of the two models.
+    /// Number of trained parameters in addition to those of the two models.
     pub parameters: usize,
-    /// Whether it needs the VGAE, and the GAT.
+    /// Set if it needs the VGAE (first) and the GAT (second).
     pub needs: [bool; 2],
-    /// Of the validation graphs.
+    /// Scores of the validation graphs.
     pub validation: Vec<f64>,
-    /// Of the graphs of each test file.
+    /// Scores of the graphs of each test file.
     pub test: Vec<Vec<f64>>,
 }
 
-/// A weight that is the same for all graphs.
+/// A fusion weight used for all graphs.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct FixedWeight {
     pub weight: f64,
     /// Area under the precision–recall curve on the validation graphs.
     pub validation_pr_auc: f64,
-    /// Mean squared difference of score and label there.
+    /// Brier score on the validation graphs: mean squared difference of score and label.
     pub validation_brier: f64,
 }
 
-/// The weight with the largest area under the precision–recall curve of the held-out validation graphs; of equal ones, that of the
-/// lowest Brier score.
+/// The weight with the largest area under the precision–recall curve on the held-out validation graphs; the lowest Brier score
+/// breaks ties.
 ///
 /// # Errors
-/// If the validation graphs have one label only.
+/// Fails if all validation graphs have the same label.
 pub fn best_fixed_weight(validation: &Observations) -> Result<FixedWeight, FusionError> {
     validation.check_labels("held-out validation graphs")?;
     let judged = |action: usize| {
@@ -55,7 +55,7 @@ pub fn best_fixed_weight(validation: &Observations) -> Result<FixedWeight, Fusio
     Ok((1..ACTIONS).map(judged).fold(judged(0), better))
 }
 
-/// All baselines. `None` when they were interrupted.
+/// All baselines; `None` if interrupted.
 pub fn all(
     world: &World,
     tests: &[Observations],
@@ -123,7 +123,7 @@ mod tests {
         // The classifier is right, the autoencoder wrong.
         let found = best_fixed_weight(&observations(&[0.0, 0.0, 1.0, 1.0], &[0.9, 0.8, 0.2, 0.1], &attack)).unwrap();
         assert_eq!((found.weight, found.validation_pr_auc, found.validation_brier), (1.0, 1.0, 0.0));
-        // Both rank rightly, the autoencoder is surer.
+        // Both rank correctly, the autoencoder with more confidence.
         let found = best_fixed_weight(&observations(&[0.4, 0.4, 0.6, 0.6], &[0.1, 0.1, 0.9, 0.9], &attack)).unwrap();
         assert_eq!((found.weight, found.validation_pr_auc), (0.0, 1.0));
         assert!(best_fixed_weight(&observations(&[0.5], &[0.5], &[true])).unwrap_err().is_input());

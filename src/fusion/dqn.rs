@@ -1,9 +1,9 @@
-//! Double deep Q-learning (van Hasselt et al. 2016): one update of the online network from a batch of transitions.
+//! Double deep Q-learning (van Hasselt et al. 2016): updates the online network from a batch of transitions.
 //!
-//! The target of a transition is y = r + γ·Q⁻(s′, argmax Q(s′, ·)), the action chosen by the online network Q and valued by the
-//! target network Q⁻, a copy that is renewed every so many updates; where nothing follows, y = r. The loss is Huber's with
-//! δ = 1 (Huber 1964). A student also learns all Q-values of its teacher (Rusu et al. 2016, with mean squared
-//! error): total = α·KD + (1−α)·Huber.
+//! The target of a transition is y = r + γ·Q⁻(s′, argmax Q(s′, ·)): the online network Q chooses the action, and the target
+//! network Q⁻, a copy refreshed every `target_update_steps` updates, values it. At the end of an episode y = r. The loss is
+//! Huber's with δ = 1 (Huber 1964). A student also learns all Q-values of its teacher with mean squared error (policy
+//! distillation after Rusu et al. 2016): total = α·KD + (1−α)·Huber.
 
 use tch::{Device, Reduction, Tensor};
 
@@ -14,17 +14,17 @@ use crate::nn::{FreshParameters, GivenTensors, ModelError, QNetwork, QNetworkCon
 use crate::train::optimizer::{Adam, AdamOptions};
 use crate::train::trainable::Trainable;
 
-/// Where Huber's loss turns from square to linear.
+/// δ: the error at which the Huber loss changes from quadratic to linear.
 pub const HUBER_DELTA: f64 = 1.0;
 
 /// Settings of the update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DqnOptions {
-    /// Discount of what follows.
+    /// Discount factor γ.
     pub gamma: f64,
-    /// Updates after which the target network is renewed.
+    /// Updates between refreshes of the target network.
     pub target_update_steps: u64,
-    /// Weight of the teacher's part of the loss.
+    /// Weight α of the distillation loss.
     pub kd_alpha: f64,
     pub adam: AdamOptions,
 }
@@ -32,28 +32,28 @@ pub struct DqnOptions {
 /// A batch of transitions.
 #[derive(Debug)]
 pub struct Transitions {
-    /// `[n, inputs]`
+    /// States, `[n, inputs]`.
     pub states: Tensor,
-    /// `[n]`, i64
+    /// Actions, `[n]`, i64.
     pub actions: Tensor,
-    /// `[n]`
+    /// Rewards, `[n]`.
     pub rewards: Tensor,
-    /// What follows; none with γ = 0.
+    /// Next states; `None` with γ = 0.
     pub next: Option<Next>,
-    /// `[n, actions]`: the teacher's Q-values.
+    /// The teacher's Q-values, `[n, actions]`.
     pub teacher: Option<Tensor>,
 }
 
-/// What follows the transitions of a batch.
+/// Next states of a batch of transitions.
 #[derive(Debug)]
 pub struct Next {
-    /// `[n, inputs]`
+    /// States, `[n, inputs]`.
     pub states: Tensor,
-    /// `[n]`: 1 where the episode goes on, else 0.
+    /// 1 if the episode continues, else 0, `[n]`.
     pub continues: Tensor,
 }
 
-/// The parts of a loss, scalars on the device without a graph.
+/// Loss components: scalars on the device, without an autograd graph when returned by [`Dqn::update`].
 #[derive(Debug)]
 pub struct DqnLoss {
     pub td: Tensor,
@@ -61,14 +61,14 @@ pub struct DqnLoss {
     pub total: Tensor,
 }
 
-/// Online and target network, and the optimiser's state.
+/// Online and target networks with the optimiser.
 #[derive(Debug)]
 pub struct Dqn {
     online: QNetwork,
     trainable: Trainable,
     optimizer: Adam,
     target: QNetwork,
-    /// The tensors that the target network reads.
+    /// Tensors of the target network.
     target_tensors: StateDict,
     updates: u64,
     options: DqnOptions,
@@ -76,7 +76,7 @@ pub struct Dqn {
 }
 
 impl Dqn {
-    /// Fresh networks, which are equal.
+    /// Creates freshly initialised networks, with the target equal to the online network.
     pub fn new(config: &QNetworkConfig, seed: u64, options: DqnOptions, device: Device) -> Result<Self, FusionError> {
         retry_on_oom(Meter::new(device), || {
             let mut parameters = FreshParameters::new(seed, device);
@@ -92,17 +92,17 @@ impl Dqn {
         })
     }
 
-    /// The network that acts.
+    /// The online network, which chooses actions.
     pub fn network(&self) -> &QNetwork {
         &self.online
     }
 
-    /// Trained values.
+    /// Number of trained parameters.
     pub fn num_parameters(&self) -> i64 {
         self.trainable.num_parameters()
     }
 
-    /// y of each transition, `[n]`.
+    /// Targets y of the transitions, `[n]`.
     pub fn targets(&self, batch: &Transitions) -> Result<Tensor, FusionError> {
         let Some(next) = &batch.next else { return Ok(batch.rewards.shallow_clone()) };
         tch::no_grad(|| {
@@ -112,7 +112,7 @@ impl Dqn {
         })
     }
 
-    /// The loss of a batch, with its graph.
+    /// Loss of a batch, with its autograd graph.
     fn loss(&self, batch: &Transitions) -> Result<DqnLoss, FusionError> {
         let values = self.online.forward(&batch.states)?;
         let taken = values.f_gather(1, &batch.actions.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
@@ -124,7 +124,7 @@ impl Dqn {
         Ok(DqnLoss { td, kd: Some(kd), total })
     }
 
-    /// One step of Adam, after which the target network is renewed if it is time. Waits for nothing on a GPU.
+    /// Takes one Adam step and refreshes the target network when due. Does not wait for a GPU.
     pub fn update(&mut self, batch: &Transitions, lr: f64) -> Result<DqnLoss, FusionError> {
         let meter = Meter::new(self.device);
         let loss = retry_on_oom(meter, || {
@@ -151,12 +151,12 @@ impl Dqn {
         Ok(())
     }
 
-    /// The weights of the network that acts, on the CPU.
+    /// Weights of the online network, on the CPU.
     pub fn deployed(&self) -> Result<StateDict, FusionError> {
         Ok(self.trainable.state_dict()?)
     }
 
-    /// Everything that is needed to go on.
+    /// Everything needed to resume.
     pub fn state(&self) -> Result<StateDict, FusionError> {
         let mut state = StateDict::new();
         for (name, tensor) in self.trainable.state_dict()? {
@@ -172,7 +172,7 @@ impl Dqn {
         Ok(state)
     }
 
-    /// Puts back what [`Dqn::state`] gave.
+    /// Restores a state returned by [`Dqn::state`].
     pub fn load(&mut self, state: &StateDict) -> Result<(), FusionError> {
         let find = |name: &str| {
             let missing = || ModelError::MissingTensor { name: name.to_owned(), expected: vec![] };

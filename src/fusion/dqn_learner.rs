@@ -1,5 +1,5 @@
-//! A DQN at work: it tries weights ε-greedily on graph after graph, remembers what they brought, and learns from what it
-//! remembers.
+//! Training of a DQN: it tries weights ε-greedily on each graph, stores the rewards in a replay buffer, and learns from samples
+//! of it.
 
 use tch::Tensor;
 
@@ -13,18 +13,18 @@ use crate::nn::weights::StateDict;
 use crate::nn::{QNetwork, QNetworkConfig};
 use crate::random::{self, Purpose};
 
-/// Settings of a DQN that acts.
+/// Settings of a DQN agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DqnLearnerOptions {
     pub dqn: DqnOptions,
-    /// Graphs acted on, and transitions learned from, in a step.
+    /// Graphs acted on, and transitions learned from, per step.
     pub batch: usize,
     pub replay_capacity: usize,
     pub exploration: Exploration,
     pub seed: u64,
 }
 
-/// How often a random weight is tried: from `start` to `end` along `epochs`.
+/// Schedule of ε, the share of random actions: linear from `start` to `end` over `epochs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exploration {
     pub start: f64,
@@ -33,25 +33,25 @@ pub struct Exploration {
 }
 
 impl Exploration {
-    /// ε in an epoch.
+    /// ε in `epoch`.
     pub fn rate(&self, epoch: u64) -> f64 {
         let share = if self.epochs == 0 { 1.0 } else { (epoch as f64 / self.epochs as f64).min(1.0) };
         self.start + share * (self.end - self.start)
     }
 }
 
-/// The agent.
+/// A DQN agent in training.
 #[derive(Debug)]
 pub struct DqnLearner {
     dqn: Dqn,
     replay: Replay,
     options: DqnLearnerOptions,
-    /// `[training graphs, ACTIONS]` on the CPU: the teacher's Q-values.
+    /// The teacher's Q-values, `[training graphs, ACTIONS]`, on the CPU.
     teacher: Option<Tensor>,
 }
 
 impl DqnLearner {
-    /// A fresh agent. `teacher`: Q-values of each training graph, `[training graphs, ACTIONS]`.
+    /// Creates an untrained agent. `teacher`: Q-values of each training graph, `[training graphs, ACTIONS]`.
     pub fn new(
         config: &QNetworkConfig,
         options: DqnLearnerOptions,
@@ -62,7 +62,7 @@ impl DqnLearner {
         Ok(Self { dqn, replay: Replay::new(options.replay_capacity), options, teacher })
     }
 
-    /// ε-greedy actions.
+    /// Chooses ε-greedy actions.
     fn act(&self, world: &World, positions: &[usize], epoch: u64) -> Result<Vec<usize>, FusionError> {
         let states = world.states_at(&world.training, positions)?;
         let mut actions = greedy(self.dqn.network(), &states)?;
@@ -115,7 +115,7 @@ impl Learner for DqnLearner {
             if interrupt::requested() {
                 return Ok(None);
             }
-            // Act. Waits for the device: the actions decide what is remembered.
+            // Act. Waits for the device: the actions are needed to store transitions.
             let actions = retry_on_oom(meter, || self.act(world, positions, epoch))?;
             for (&position, action) in positions.iter().zip(actions) {
                 let reward = world.reward(&world.training, position, action);

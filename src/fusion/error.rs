@@ -1,4 +1,4 @@
-//! What can go wrong while fusion is learned.
+//! Errors of training a fusion agent.
 
 use std::path::PathBuf;
 
@@ -25,13 +25,13 @@ pub enum FusionError {
     Log(#[from] LogError),
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The file system refused.
+    /// A file-system operation failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
-    /// A file of states is not what was written, or not whole.
-    #[error("{path}: {reason}; delete it, and the states are computed again", path = path.display())]
+    /// A file of states is corrupt or incomplete.
+    #[error("{path}: {reason}; delete it to recompute the states", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    /// The computation of the states was interrupted; what is there is kept.
+    /// The computation of the states was interrupted; finished chunks stay on disk.
     #[error("interrupted with the states of {done} of {total} graphs; run the same command again to continue")]
     Interrupted { done: u64, total: u64 },
     /// The run on disk was made from other data or settings.
@@ -44,13 +44,13 @@ pub enum FusionError {
     /// The loss became infinite or not a number.
     #[error("the loss is {loss} in epoch {epoch}; lower --lr, or check the states of the graphs for NaN and infinity")]
     NotFinite { loss: f64, epoch: u64 },
-    /// What was asked for cannot be done with this data.
+    /// The request cannot be met with this data.
     #[error("{0}")]
     Input(String),
 }
 
 impl FusionError {
-    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    /// True if the user's input is at fault (exit code 2) rather than the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::Evaluate(error) => error.is_input(),

@@ -1,15 +1,15 @@
 //! The epoch loop of an agent.
 //!
 //! ```text
-//! for epoch:                     from the checkpoint on, if there is one
+//! for epoch:                     from the checkpoint, if resuming
 //!     act on every training graph, learn
 //!     act greedily on every held-out graph
-//!     a row of metrics.csv; the best weights; a checkpoint
-//!     stop when the regret no longer falls
+//!     write a row of metrics.csv, the best weights, a checkpoint
+//!     stop early when the regret no longer falls
 //! ```
 //!
-//! The validation loss is the *regret*: how much less the weights that are chosen bring than the best weight of each
-//! graph would. A checkpoint is written after every epoch: an interrupted epoch is done again, with the same numbers.
+//! The validation loss is the *regret*: the mean difference between the reward of each graph's best weight and that of the chosen
+//! weight. A checkpoint is written after every epoch; an interrupted epoch is repeated with the same numbers.
 
 use std::time::Instant;
 
@@ -32,22 +32,22 @@ use crate::train::metrics::{EpochMetrics, metrics_header, metrics_row};
 use crate::train::run_directory::{RunDirectory, RunError};
 use crate::train::schedule::{Progress, Schedule};
 
-/// What is logged of an epoch beside its losses.
+/// Metrics logged per epoch in addition to the total loss.
 pub const PARTS: [&str; 4] = ["td_loss", "kd_loss", "reward", "weight"];
 
 /// Settings of the loop.
 #[derive(Debug, Clone)]
 pub struct FitOptions {
     pub max_epochs: u64,
-    /// Epochs without less regret after which it stops.
+    /// Epochs without a lower regret before early stopping.
     pub patience: u64,
     pub lr: f64,
     pub schedule: Schedule,
-    /// Digest of everything that the result depends on.
+    /// Digest of everything the result depends on.
     pub identity: String,
 }
 
-/// How it ended.
+/// Outcome of a training run.
 #[derive(Debug, Clone)]
 pub struct FitSummary {
     pub ending: Ending,
@@ -58,10 +58,10 @@ pub struct FitSummary {
     pub peak_memory_bytes: u64,
 }
 
-/// Where a run is.
+/// Progress of a run, stored in its checkpoint.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct AgentPosition {
-    /// Epochs that are done.
+    /// Number of finished epochs.
     epoch: u64,
     progress: Progress,
     best: Value,
@@ -76,14 +76,14 @@ impl Content for AgentPosition {
 /// Means over the held-out validation graphs, acting greedily.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Validated {
-    /// Of all actions' values against their rewards.
+    /// Huber loss of all actions' values against their rewards.
     td_loss: f64,
     reward: f64,
     regret: f64,
     weight: f64,
 }
 
-/// Trains. `save_best` is given the weights whenever they are the best so far, with epoch and regret.
+/// Trains the agent. Calls `save_best` with the weights, the epoch and the regret whenever the regret is the lowest so far.
 pub fn fit(
     learner: &mut dyn Learner,
     world: &World,
@@ -132,7 +132,7 @@ pub fn fit(
             save_best(&learner.deployed()?, epoch, validated.regret)?;
             position.best = metrics.json();
         }
-        // The state counts the rows up to here: it must not reach the disk before them.
+        // The checkpoint counts the rows written so far, so the rows must reach the disk first.
         log.sync()?;
         write_checkpoint(learner, run, &position)?;
         console.finish_epoch(&metrics, options.max_epochs, improved, &format!("val reward {:.4}", validated.reward));

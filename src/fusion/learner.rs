@@ -1,4 +1,4 @@
-//! What the epoch loop asks of an agent that learns.
+//! Interface between the epoch loop and a learning agent.
 
 use tch::Tensor;
 
@@ -6,19 +6,19 @@ use super::{FusionError, World};
 use crate::nn::weights::StateDict;
 use crate::nn::{ModelError, QNetwork};
 
-/// An agent that learns from a world, an epoch at a time. Everything random in it is a function of the epoch.
+/// An agent that learns from a world, one epoch at a time. All its randomness is a function of the epoch.
 pub trait Learner {
-    /// Acts on every training graph once, and learns. `None` when it was interrupted; the agent is then of no use any more.
+    /// Acts on every training graph once and learns. Returns `None` if interrupted; the agent must not be used afterwards.
     fn epoch(&mut self, world: &World, epoch: u64, lr: f64) -> Result<Option<Learned>, FusionError>;
-    /// The network that acts: the action of the largest value.
+    /// The network that acts: its action is the one with the largest value.
     fn network(&self) -> &QNetwork;
-    /// Its trained values.
+    /// Number of trained parameters.
     fn num_parameters(&self) -> i64;
-    /// The weights of that network, on the CPU.
+    /// Weights of that network, on the CPU.
     fn deployed(&self) -> Result<StateDict, FusionError>;
-    /// Everything that is needed to go on.
+    /// Everything needed to resume.
     fn state(&self) -> Result<StateDict, FusionError>;
-    /// Puts back what [`Learner::state`] gave.
+    /// Restores a state returned by [`Learner::state`].
     fn load(&mut self, state: &StateDict, world: &World) -> Result<(), FusionError>;
 }
 
@@ -30,16 +30,16 @@ pub struct Learned {
     pub td_loss: f64,
     /// NaN without a teacher.
     pub kd_loss: f64,
-    /// Of the actions that were tried.
+    /// Reward of the actions tried.
     pub reward: f64,
-    /// The fusion weight that was tried.
+    /// Fusion weight of the actions tried.
     pub weight: f64,
 }
 
-/// Losses of an epoch, added up on the device: read once at its end.
+/// Sums of the losses of an epoch, accumulated on the device and read once at its end.
 #[derive(Debug, Default)]
 pub struct LossSums {
-    /// Total, TD, KD.
+    /// Total, TD and KD loss.
     sums: [Option<Tensor>; 3],
     steps: u64,
 }
@@ -59,7 +59,7 @@ impl LossSums {
         Ok(())
     }
 
-    /// The means, with those of the actions.
+    /// Computes the means of the losses and adds the mean reward and weight of the actions.
     pub fn finish(self, reward: f64, weight: f64) -> Result<Learned, ModelError> {
         let mean = |sum: &Option<Tensor>| match sum {
             Some(sum) => Ok::<_, ModelError>(f64::try_from(sum)? / self.steps as f64),
@@ -70,7 +70,7 @@ impl LossSums {
     }
 }
 
-/// The action of the largest value for each state of `[n, inputs]`.
+/// The action with the largest value for each state; `states` is `[n, inputs]`.
 pub fn greedy(network: &QNetwork, states: &Tensor) -> Result<Vec<usize>, FusionError> {
     let actions = tch::no_grad(|| network.forward(states))?.f_argmax(1, false)?;
     Ok(Vec::<i64>::try_from(actions)?.into_iter().map(|action| action as usize).collect())

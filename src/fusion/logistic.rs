@@ -1,32 +1,32 @@
-//! Logistic regression on the scaled state: a baseline of the fusion.
+//! Logistic regression on the scaled state, a baseline of the fusion.
 //!
 //! Minimises Σ ln(1 + exp(−y·z)) + ½λ‖w‖², z = w·x + b, y = ±1, by Newton's method (iteratively reweighted least squares), halving
-//! a step that does not help. λ = 1, and b is not penalised: without the penalty separable classes have no solution.
+//! steps that do not lower the loss. λ = 1; b is not penalised. Without the penalty, separable classes have no solution.
 
 use super::scaling::VALUES;
 
 const RIDGE: f64 = 1.0;
-/// Values and the constant.
+/// Number of weights: one per value, and the constant's.
 const COLUMNS: usize = VALUES + 1;
 const MAX_STEPS: usize = 50;
-/// Newton's decrement at which it has arrived.
+/// Relative Newton decrement at which the fit has converged.
 const ENOUGH: f64 = 1e-9;
 
-/// The model.
+/// A fitted model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logistic {
-    /// The last one is the constant's.
+    /// Weights of the values, then that of the constant.
     pub weights: [f64; COLUMNS],
 }
 
-/// A scaled state and whether its graph has an attack.
+/// A scaled state, and true if its graph has an attack.
 pub type Labelled = ([f32; VALUES], bool);
 
 impl Logistic {
-    /// Trained values.
+    /// Number of trained parameters.
     pub const PARAMETERS: usize = COLUMNS;
 
-    /// Fits states, which are gone through several times.
+    /// Fits the model to states, which it iterates over several times.
     pub fn fit<I: Iterator<Item = Labelled>>(states: impl Fn() -> I) -> Self {
         let mut model = Self { weights: [0.0; COLUMNS] };
         let mut loss = model.loss(states());
@@ -85,7 +85,7 @@ impl Logistic {
             gradient[column] += RIDGE * self.weights[column];
             hessian[column][column] += RIDGE;
         }
-        // With states of one class alone the constant has no curvature left.
+        // With a single class, the constant has no curvature left.
         hessian[VALUES][VALUES] += 1e-9;
         (gradient, hessian)
     }
@@ -95,8 +95,7 @@ fn columns(state: &[f32; VALUES]) -> [f64; COLUMNS] {
     std::array::from_fn(|column| state.get(column).map_or(1.0, |&value| f64::from(value)))
 }
 
-/// The solution of a symmetric positive definite system, of which the lower triangle is given (Cholesky); `None` if it is not
-/// positive definite.
+/// Solves a symmetric positive definite system from its lower triangle (Cholesky); `None` if it is not positive definite.
 fn solve(mut matrix: [[f64; COLUMNS]; COLUMNS], mut vector: [f64; COLUMNS]) -> Option<[f64; COLUMNS]> {
     for row in 0..COLUMNS {
         for column in 0..=row {

@@ -1,10 +1,9 @@
 //! Fusion: an agent that learns, graph by graph, how much to trust the classifier and how much the autoencoder.
 //!
-//! Both frozen models turn a graph into a [state](states) of 15 values, computed once and [kept](state_file). An action is a
-//! weight a of [`WEIGHTS`]; the fused score is a·P(attack) + (1−a)·anomaly, with the anomaly on the
-//! [scale of benign graphs](anomaly), and a [reward](reward) says how good that was. The agent is a
-//! [double deep Q-network](dqn) or [Neural-LinUCB](linucb); [`fit`](mod@fit) trains it, [`agent`] keeps it, and
-//! [`baselines`] are what it has to beat.
+//! Both frozen models turn a graph into a [state](states) of 15 values, computed once and [cached](state_file). An action is one
+//! of [`ACTIONS`] weights a; the fused score is a·P(attack) + (1−a)·anomaly, with the anomaly on the
+//! [scale of benign graphs](anomaly), and a [reward](reward) rates it. The agent is a [double deep Q-network](dqn) or
+//! [Neural-LinUCB](linucb); [`fit`](mod@fit) trains it, [`agent`] stores it, and [`baselines`] are what it has to beat.
 
 pub mod agent;
 pub mod anomaly;
@@ -39,12 +38,12 @@ pub use world::{Observations, World};
 /// Number of fusion weights.
 pub const ACTIONS: usize = 21;
 
-/// The weight of the classifier that an action stands for: 0, 0.05, …, 1.
+/// Classifier weight of an action: 0, 0.05, …, 1.
 pub fn weight(action: usize) -> f64 {
     action as f64 / (ACTIONS - 1) as f64
 }
 
-/// a·P(attack) + (1−a)·anomaly.
+/// Fused score: a·P(attack) + (1−a)·anomaly.
 pub fn fused(weight: f64, probability: f64, anomaly: f64) -> f64 {
     weight * probability + (1.0 - weight) * anomaly
 }

@@ -1,6 +1,6 @@
-//! What an agent has tried, to learn from it again (Lin 1992): a ring of transitions, drawn from evenly.
+//! Replay buffer (Lin 1992): a ring of transitions, sampled uniformly.
 //!
-//! A transition refers to a training graph by its position, so that it takes twelve bytes and its states are read anew.
+//! A transition refers to a training graph by position, so it takes twelve bytes; its states are read again when sampled.
 
 use tch::Tensor;
 
@@ -8,10 +8,10 @@ use crate::nn::ModelError;
 use crate::nn::weights::StateDict;
 use crate::random::{self, Purpose};
 
-/// An action on a graph and what it brought.
+/// An action on a graph and its reward.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
-    /// Of the graph among the training graphs.
+    /// Position of the graph among the training graphs.
     pub position: u32,
     pub action: u32,
     pub reward: f32,
@@ -22,32 +22,32 @@ pub struct Transition {
 pub struct Replay {
     transitions: Vec<Transition>,
     capacity: usize,
-    /// Where the next one goes.
+    /// Index of the next write.
     next: usize,
 }
 
 impl Replay {
-    /// An empty one.
+    /// Creates an empty buffer.
     pub fn new(capacity: usize) -> Self {
         Self { transitions: Vec::new(), capacity: capacity.max(1), next: 0 }
     }
 
-    /// Transitions in it.
+    /// Number of transitions.
     pub fn len(&self) -> usize {
         self.transitions.len()
     }
 
-    /// Whether nothing was tried yet.
+    /// True if there are no transitions.
     pub fn is_empty(&self) -> bool {
         self.transitions.is_empty()
     }
 
-    /// All of them.
+    /// All transitions, in storage order.
     pub fn transitions(&self) -> &[Transition] {
         &self.transitions
     }
 
-    /// Adds one, in place of the oldest when it is full.
+    /// Adds a transition, replacing the oldest when full.
     pub fn push(&mut self, transition: Transition) {
         if self.transitions.len() < self.capacity {
             self.transitions.push(transition);
@@ -57,14 +57,14 @@ impl Replay {
         self.next = (self.next + 1) % self.capacity;
     }
 
-    /// `count` draws with replacement: a function of (seed, epoch, step).
+    /// Draws `count` transitions with replacement: a function of (seed, epoch, step).
     pub fn sample(&self, count: usize, seed: u64, epoch: u64, step: u64) -> Vec<Transition> {
         let key = random::bits(seed, Purpose::Replay, epoch, step);
         let draw = |index: u64| random::to_below(random::mix(key ^ index), self.transitions.len() as u64) as usize;
         (0..count as u64).map(|index| self.transitions[draw(index)]).collect()
     }
 
-    /// As tensors of a checkpoint.
+    /// Converts the buffer to tensors of a checkpoint.
     pub fn tensors(&self) -> StateDict {
         let whole = |value: fn(&Transition) -> u32| {
             Tensor::from_slice(&self.transitions.iter().map(|one| i64::from(value(one))).collect::<Vec<_>>())
@@ -78,7 +78,7 @@ impl Replay {
         ])
     }
 
-    /// Puts back what [`Replay::tensors`] gave.
+    /// Restores tensors returned by [`Replay::tensors`].
     pub fn load(&mut self, tensors: &StateDict) -> Result<(), ModelError> {
         let find = |name: &str| {
             tensors.get(name).ok_or(ModelError::MissingTensor { name: name.to_owned(), expected: vec![-1] })

@@ -1,4 +1,4 @@
-//! Whether learning paid: the agent beside its baselines on every test folder, with the verdict first.
+//! Comparison of the agent with its baselines on every test folder, with the verdict first.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::evaluate::ranking::Ranking;
 use crate::evaluate::tables::{ModelReport, Report, Row};
 use crate::evaluate::threshold;
 
-/// Positions of F1 and of the area under the ROC curve among the metrics.
+/// Index of F1 among the metrics, followed by that of the area under the ROC curve.
 const F1: usize = 4;
 const ROC_AUC: usize = 7;
 
@@ -26,10 +26,10 @@ pub struct FusionReport {
     pub weights: Vec<(String, f64)>,
 }
 
-/// The agent against the best fixed weight.
+/// Comparison of the agent with the best fixed weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Name of the agent, and of the best fixed weight.
+    /// Name of the agent; `fixed` is that of the best fixed weight.
     pub agent: String,
     pub fixed: String,
     /// Mean F1 over the test folders on which both have one: agent, fixed weight.
@@ -37,12 +37,12 @@ pub struct Verdict {
     pub folders: Vec<FolderVerdict>,
 }
 
-/// The two on one test folder.
+/// Agent and fixed weight on one test folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FolderVerdict {
     pub folder: String,
     pub f1: [f64; 2],
-    /// 95 % intervals of both.
+    /// 95 % intervals of both F1 values.
     pub intervals: [(f64, f64); 2],
     pub roc_auc: [f64; 2],
 }
@@ -54,12 +54,12 @@ impl FolderVerdict {
 }
 
 impl Verdict {
-    /// Whether the agent has the higher mean F1.
+    /// True if the agent has the higher mean F1.
     pub fn agent_wins(&self) -> bool {
         self.mean_f1[0] > self.mean_f1[1]
     }
 
-    /// The first lines of every report.
+    /// Text of the verdict, which opens every report.
     pub fn text(&self) -> String {
         let [agent, fixed] = self.mean_f1;
         let verb = if self.agent_wins() { "beats" } else { "does not beat" };
@@ -76,11 +76,11 @@ impl Verdict {
         };
         for one in &self.folders {
             if !one.has_f1() {
-                text += &format!("  {}: no attacks, and so no F1\n", one.folder);
+                text += &format!("  {}: no attacks, so no F1\n", one.folder);
                 continue;
             }
             let [(low, high), (fixed_low, fixed_high)] = one.intervals;
-            // Without resamples there are no intervals, and nothing to say of them.
+            // Without resamples the intervals are NaN and do not overlap.
             let overlap = low <= fixed_high && high >= fixed_low;
             let apart = if overlap { "; their 95 % intervals overlap" } else { "" };
             text += &format!(
@@ -111,18 +111,18 @@ impl Verdict {
     }
 }
 
-/// How contenders are judged.
+/// Settings for judging contenders.
 #[derive(Debug)]
 pub struct Judge<'a> {
     pub validation: &'a Observations,
     pub files: &'a [TestFile],
-    /// How each one's threshold is chosen on the validation graphs.
+    /// Method that chooses each contender's threshold on the validation graphs.
     pub threshold: Threshold,
     pub bootstrap: Bootstrap,
 }
 
 impl Judge<'_> {
-    /// A contender's rows. `describe` says what is known of it; its rows and validation figures are filled in.
+    /// Report of a contender: `describe` with its rows and validation figures filled in.
     pub fn judge(&self, contender: &Contender, describe: ModelReport) -> Result<ModelReport, FusionError> {
         let labels = &self.validation.attack;
         let value = threshold::choose(self.threshold, &contender.validation, labels).map_err(|reason| {
@@ -142,7 +142,7 @@ impl Judge<'_> {
     }
 }
 
-/// Compares the first model with the one called `fixed`.
+/// Compares the first model with the one named `fixed`.
 pub fn verdict(models: &[ModelReport], fixed: &str) -> Verdict {
     let none = Verdict { agent: String::new(), fixed: fixed.to_owned(), mean_f1: [f64::NAN; 2], folders: Vec::new() };
     let (Some(agent), Some(other)) = (models.first(), models.iter().find(|model| model.name == fixed)) else {
@@ -159,7 +159,7 @@ pub fn verdict(models: &[ModelReport], fixed: &str) -> Verdict {
         })
     };
     let folders: Vec<FolderVerdict> = agent.rows.iter().filter(is_folder).filter_map(pair).collect();
-    // A folder without attacks has no F1, for either of them.
+    // A folder without attacks has no F1 for either of them.
     let compared: Vec<&FolderVerdict> = folders.iter().filter(|one| one.has_f1()).collect();
     let mean = |side: usize| compared.iter().map(|one| one.f1[side]).sum::<f64>() / compared.len() as f64;
     let mean_f1 = [mean(0), mean(1)];
@@ -167,7 +167,7 @@ pub fn verdict(models: &[ModelReport], fixed: &str) -> Verdict {
 }
 
 impl FusionReport {
-    /// Verdict, then tables.
+    /// Verdict followed by the tables.
     pub fn text(&self) -> String {
         let weights: Vec<String> =
             self.weights.iter().map(|(folder, weight)| format!("  {folder}: {weight:.3}\n")).collect();

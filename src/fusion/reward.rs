@@ -6,18 +6,17 @@
 //! r = w₁·c + w₂·c·(1 − |P − A|) + w₃·c·|2f − 1| − w₄·|2a − 1|
 //! ```
 //!
-//! *Correctness*; *agreement*: right or wrong counts more where both models say the same; *confidence*: a sure score counts
-//! more, for and against; *balance*: a small price of listening to one model alone.
+//! *Correctness* rewards the right decision. *Agreement* weighs it more where both models agree. *Confidence* weighs it more
+//! where the score is far from ½. *Balance* charges a small price for relying on one model alone.
 
 use serde::{Deserialize, Serialize};
 
 use super::fused;
 
-/// A fused score above it is an attack as far as the reward is concerned. (What `kdgat fusion` reports uses a threshold that is
-/// chosen on validation data.)
+/// Fused scores above it count as attacks in the reward. (`kdgat fusion` reports use a threshold chosen on validation data.)
 const DECISION: f64 = 0.5;
 
-/// The weights of its parts.
+/// Weights w₁ to w₄ of the reward's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Reward {
     pub correctness: f64,
@@ -27,7 +26,7 @@ pub struct Reward {
 }
 
 impl Reward {
-    /// The reward of `weight` on a graph.
+    /// Reward of `weight` on a graph.
     pub fn of(&self, weight: f64, probability: f64, anomaly: f64, attack: bool) -> f64 {
         let score = fused(weight, probability, anomaly);
         let correct = if (score > DECISION) == attack { 1.0 } else { -1.0 };
@@ -57,7 +56,7 @@ mod tests {
         close(Reward { confidence: 1.0, ..none }, 0.5, false, -0.4);
         close(Reward { balance: 1.0, ..none }, 1.0, true, -1.0);
         close(Reward { balance: 1.0, ..none }, 0.25, false, -0.5);
-        // A score of exactly one half is no attack.
+        // A score of exactly one half does not count as an attack.
         close(Reward { correctness: 1.0, ..none }, 0.0, false, 1.0);
     }
 }

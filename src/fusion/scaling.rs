@@ -1,13 +1,13 @@
-//! States on the scale of the graphs that the agent is trained on: standardised, and cut off far outside.
+//! Scaling of states: standardised on the graphs that the agent is trained on, and clipped.
 
 use serde::{Deserialize, Serialize};
 
 use super::states::{STATE, STATE_COLUMNS};
 use super::{FusionError, StateFile};
 
-/// Values are cut off at so many standard deviations: errors in an attack can be a thousand times the usual ones.
+/// Clipping limit in standard deviations: errors in an attack can be a thousand times the usual ones.
 const LIMIT: f64 = 10.0;
-/// Values of a state.
+/// Number of values in a state.
 pub const VALUES: usize = STATE.len();
 
 /// Mean and standard deviation of each value over the graphs that the agent is trained on.
@@ -18,7 +18,7 @@ pub struct StateScaling {
 }
 
 impl StateScaling {
-    /// Of these graphs, in two passes.
+    /// Computes mean and deviation over these graphs, in two passes.
     pub fn of(states: &StateFile, graphs: &[u64]) -> Result<Self, FusionError> {
         if graphs.is_empty() {
             return Err(FusionError::Input(
@@ -35,17 +35,17 @@ impl StateScaling {
         };
         let mean = sums(&|value, _| value);
         let variance = sums(&|value, column| (value - mean[column]).powi(2));
-        // A value that never changes says nothing, and is 0 on its scale.
+        // A constant value carries no information and becomes 0.
         let deviation = variance.map(|variance| if variance > 0.0 { variance.sqrt() } else { 1.0 });
         Ok(Self { mean: mean.to_vec(), deviation: deviation.to_vec() })
     }
 
-    /// Whether it has all values (it comes from a file).
+    /// True if it has all values (it comes from a file).
     pub fn is_whole(&self) -> bool {
         self.mean.len() == VALUES && self.deviation.len() == VALUES
     }
 
-    /// The state of a graph from its kept columns.
+    /// Scaled state of a graph from its stored columns.
     pub fn apply(&self, row: &[f32]) -> [f32; VALUES] {
         debug_assert_eq!(row.len(), STATE_COLUMNS);
         let value = |column: usize| (f64::from(row[column]) - self.mean[column]) / self.deviation[column];

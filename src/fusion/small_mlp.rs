@@ -1,5 +1,5 @@
-//! A small multilayer perceptron on the scaled state: a baseline of the fusion. 15 → 32 → 32 → 1, ReLU, trained by Adam on the
-//! cross entropy of the label; the weights of the epoch with the lowest validation loss are kept.
+//! A small multilayer perceptron on the scaled state, a baseline of the fusion: 15 → 32 → 32 → 1, ReLU, trained with Adam on
+//! cross entropy; the epoch with the lowest validation loss gives the weights.
 
 use tch::{Kind, Reduction, Tensor};
 
@@ -20,7 +20,7 @@ const WIDTHS: [i64; 4] = [VALUES as i64, 32, 32, 1];
 const EPOCHS: u64 = 60;
 const BATCH: usize = 256;
 const LEARNING_RATE: f64 = 2e-3;
-/// Epochs without a lower validation loss after which it stops.
+/// Epochs without a lower validation loss before early stopping.
 const PATIENCE: u64 = 10;
 const KERNEL: Backend = Backend::Composed;
 
@@ -32,7 +32,7 @@ pub struct SmallMlp {
 }
 
 impl SmallMlp {
-    /// Trains one. `None` when it was interrupted.
+    /// Trains a network; `None` if interrupted.
     pub fn fit(world: &World, seed: u64) -> Result<Option<Self>, FusionError> {
         let meter = Meter::new(world.device);
         let (mut network, mut optimizer) = retry_on_oom(meter, || {
@@ -72,7 +72,7 @@ impl SmallMlp {
         Ok(Some(network))
     }
 
-    /// Trained values.
+    /// Number of trained parameters.
     pub fn num_parameters(&self) -> usize {
         self.trainable.num_parameters() as usize
     }

@@ -1,4 +1,4 @@
-//! The states of all graphs of a store: found on disk, or computed once and kept there.
+//! Cache of the states of all graphs of a store: computed once and stored on disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use super::{FusionError, StateFile, StateKey};
 use crate::graph::Store;
 use crate::interrupt;
 
-/// Folder of the states below that of the stores.
+/// Subfolder of the stores' folder that holds the states.
 pub const FOLDER: &str = "fusion";
 
-/// Where states are kept.
+/// Path of the states of a dataset.
 pub fn path(stores_dir: &Path, dataset: &str, key: &StateKey) -> PathBuf {
     stores_dir.join(FOLDER).join(key.file_name(dataset))
 }
 
-/// The states, if they have been computed. A damaged file is said to be so and does not count.
+/// Opens the states if they have been computed. Warns of a damaged file and ignores it.
 pub fn find(path: &Path, key: &StateKey) -> Option<StateFile> {
     if !path.exists() {
         return None;
@@ -32,10 +32,10 @@ pub fn find(path: &Path, key: &StateKey) -> Option<StateFile> {
     }
 }
 
-/// The states, computed by `models` if they are not there. An interrupted computation goes on where it ended.
+/// Opens the states, or computes them with `models`. An interrupted computation resumes after its last chunk.
 ///
 /// # Errors
-/// [`FusionError::Interrupted`] on Ctrl-C.
+/// Returns [`FusionError::Interrupted`] on Ctrl-C.
 pub fn find_or_compute(
     path: &Path,
     key: &StateKey,
@@ -66,6 +66,6 @@ pub fn find_or_compute(
     }
     writer.finish()?;
     let seconds = start.elapsed().as_secs_f64();
-    eprintln!("states of {} graphs: computed in {seconds:.1} s, kept in {}", key.graphs - before, path.display());
+    eprintln!("states of {} graphs: computed in {seconds:.1} s, saved to {}", key.graphs - before, path.display());
     StateFile::open(path, key)
 }

@@ -1,8 +1,9 @@
-//! States on disk: one file for a VGAE, a GAT and a dataset, written chunk by chunk, each chunk with a checksum.
+//! States on disk: one file per VGAE, GAT and dataset, written chunk by chunk with a checksum each.
 //!
-//! Little-endian. A head of a multiple of 64 bytes: 8 bytes of magic, u32 length and u32 CRC-32 of what follows, JSON (version, columns,
-//! whose states these are), zeros. Then chunks of [`CHUNK_GRAPHS`] rows of f32 (the last may be shorter), each followed by 8
-//! bytes: its CRC-32 and four zeros. While it is written the file ends in `.building`; an interrupted one is gone on with.
+//! Little-endian. The header is padded to a multiple of 64 bytes: 8 bytes of magic, u32 length and u32 CRC-32 of the JSON, then
+//! the JSON (version, columns, digests of models and store), then zeros. Chunks of [`CHUNK_GRAPHS`] rows of f32 follow (the last
+//! may be shorter), each with an 8-byte trailer: its CRC-32 and four zeros. While being written, the file ends in `.building`; an
+//! interrupted one is resumed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,24 +19,24 @@ use crate::torch::mapped;
 
 const MAGIC: &[u8; 8] = b"KDGATFST";
 const FORMAT_VERSION: u32 = 1;
-/// Graphs of a chunk.
+/// Graphs per chunk.
 pub const CHUNK_GRAPHS: u64 = 4096;
-/// Bytes of a row.
+/// Bytes per row.
 const ROW: usize = 4 * STATE_COLUMNS;
-/// Bytes behind a chunk.
+/// Bytes of a chunk's trailer.
 const TRAILER: usize = 8;
 const HEAD_ALIGNMENT: usize = 64;
 
-/// Whose states a file holds.
+/// Identity of the states in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateKey {
-    /// Of the VGAE's weights.
+    /// Digest of the VGAE's weights.
     pub vgae_digest: String,
-    /// Of the GAT's weights.
+    /// Digest of the GAT's weights.
     pub gat_digest: String,
-    /// Of the store.
+    /// Digest of the store.
     pub data_digest: String,
-    /// Graphs of the store, all of which have a state.
+    /// Number of graphs in the store, all of which have a state.
     pub graphs: u64,
 }
 
@@ -82,12 +83,12 @@ impl StateKey {
     }
 }
 
-/// Where a chunk begins behind the head.
+/// Offset of a chunk from the end of the header, in bytes.
 fn chunk_offset(chunk: u64) -> usize {
     chunk as usize * (CHUNK_GRAPHS as usize * ROW + TRAILER)
 }
 
-/// A whole file, mapped: rows are read as they are asked for.
+/// A complete file, memory-mapped: rows are read on demand.
 #[derive(Debug)]
 pub struct StateFile {
     mapped: Mmap,
@@ -96,14 +97,14 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// Opens and checks a file.
+    /// Opens and verifies a file.
     ///
     /// # Errors
-    /// Names what is damaged, or whose states the file holds when they are not those of `key`.
+    /// Names what is damaged, or the states the file holds if they are not those of `key`.
     pub fn open(path: &Path, key: &StateKey) -> Result<Self, FusionError> {
         let error = |action| move |source| FusionError::File { path: path.to_owned(), action, source };
         let file = File::open(path).map_err(error("open the states"))?;
-        // The file has its final name, and whatever writes such files writes another and renames it.
+        // The file has its final name and is never modified: writers write another file and rename it.
         let mapped = mapped::map(&file).map_err(error("map the states"))?;
         let damaged = |reason: String| FusionError::Damaged { path: path.to_owned(), reason };
         check_head(&mapped, key).map_err(damaged)?;
@@ -123,26 +124,26 @@ impl StateFile {
             if trailer != trailer_of(rows) {
                 let first = chunk * CHUNK_GRAPHS;
                 let last = first + (rows.len() / ROW) as u64 - 1;
-                return Err(damaged(format!("the states of graphs {first} to {last} are not those that were written")));
+                return Err(damaged(format!("the states of graphs {first} to {last} fail their checksum")));
             }
         }
         Ok(Self { mapped, head_bytes, graphs: key.graphs })
     }
 
-    /// Graphs.
+    /// Number of graphs.
     pub fn len(&self) -> u64 {
         self.graphs
     }
 
-    /// Whether there is no graph.
+    /// True if there are no graphs.
     pub fn is_empty(&self) -> bool {
         self.graphs == 0
     }
 
-    /// The kept columns of a graph.
+    /// Stored columns of a graph, `[STATE_COLUMNS]`.
     ///
     /// # Panics
-    /// If the store has no such graph.
+    /// Panics if the store has no such graph.
     pub fn row(&self, graph: u64) -> &[f32] {
         assert!(graph < self.graphs, "graph {graph} of {}", self.graphs);
         let (chunk, place) = (graph / CHUNK_GRAPHS, (graph % CHUNK_GRAPHS) as usize);
@@ -155,11 +156,11 @@ fn check_head(bytes: &[u8], key: &StateKey) -> Result<(), String> {
     let number = |at: usize| bytes.get(at..at + 4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     let (Some(length), Some(crc)) = (number(8), number(12)) else { return Err("it is too short".to_owned()) };
     if bytes.get(..8) != Some(MAGIC) {
-        return Err("it is no file of states".to_owned());
+        return Err("it is not a states file".to_owned());
     }
-    let json = bytes.get(16..16usize.saturating_add(length as usize)).ok_or("its head is cut off")?;
+    let json = bytes.get(16..16usize.saturating_add(length as usize)).ok_or("its header is truncated")?;
     if crc32fast::hash(json) != crc {
-        return Err("its head is not what was written".to_owned());
+        return Err("its header fails its checksum".to_owned());
     }
     let version: serde_json::Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let found = version["format_version"].as_u64().unwrap_or(0);
@@ -178,7 +179,7 @@ fn trailer_of(rows: &[u8]) -> [u8; TRAILER] {
     trailer
 }
 
-/// A file that is being written; held by one process at a time.
+/// A file being written, locked by one process at a time.
 #[derive(Debug)]
 pub struct StateWriter {
     target: PathBuf,
@@ -189,7 +190,7 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
-    /// Begins a file, or goes on with one that was interrupted. Waits while another process writes it.
+    /// Starts a file, or resumes an interrupted one. Waits while another process writes it.
     pub fn open(target: &Path, key: &StateKey) -> Result<Self, FusionError> {
         let mut building = target.as_os_str().to_owned();
         building.push(".building");
@@ -205,7 +206,7 @@ impl StateWriter {
                 eprintln!("waiting for another process that computes these states ({})", building.display());
                 file.lock().map_err(error)?;
             }
-            // The other process may have given the file its final name meanwhile.
+            // The other process may have renamed the file to its final name meanwhile.
             if is_same_file(&file, &building).map_err(error)? {
                 break file;
             }
@@ -221,15 +222,15 @@ impl StateWriter {
         Ok(Self { target: target.to_owned(), building, file, key: key.clone(), chunks_done })
     }
 
-    /// Graphs whose states are there.
+    /// Number of graphs whose states are written.
     pub fn graphs_done(&self) -> u64 {
         (self.chunks_done * CHUNK_GRAPHS).min(self.key.graphs)
     }
 
-    /// Adds the rows of the next chunk.
+    /// Appends the rows of the next chunk.
     ///
     /// # Panics
-    /// If they are not as many as it has.
+    /// Panics if their number differs from the chunk's.
     pub fn push(&mut self, rows: &[f32]) -> Result<(), FusionError> {
         let bytes: &[u8] = bytemuck::cast_slice(rows);
         assert_eq!(bytes.len(), self.key.chunk_bytes(self.chunks_done), "the rows of a chunk");
@@ -239,9 +240,9 @@ impl StateWriter {
         Ok(())
     }
 
-    /// Gives the file its name, now that it is whole.
+    /// Renames the complete file to its final name.
     pub fn finish(self) -> Result<(), FusionError> {
-        debug_assert_eq!(self.chunks_done, self.key.chunks(), "a file that is not whole");
+        debug_assert_eq!(self.chunks_done, self.key.chunks(), "an incomplete file");
         let renamed = self.file.sync_all().and_then(|()| fs::rename(&self.building, &self.target));
         renamed.and_then(|()| files::sync_parent(&self.target)).map_err(|source| self.error(source))
     }
@@ -251,7 +252,7 @@ impl StateWriter {
     }
 }
 
-/// Chunks of an interrupted file that are as they were written; none if the file is of something else.
+/// Number of intact chunks of an interrupted file; 0 if the file holds other states.
 fn whole_chunks(file: &mut File, key: &StateKey) -> io::Result<u64> {
     let head = key.head();
     file.seek(SeekFrom::Start(0))?;
@@ -272,7 +273,7 @@ fn whole_chunks(file: &mut File, key: &StateKey) -> io::Result<u64> {
     Ok(key.chunks())
 }
 
-/// Whether the file had that many bytes left.
+/// Fills `bytes` from the file; false if the file ends first.
 fn read_whole(file: &mut File, bytes: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_file_is_gone_on_with_where_it_is_whole() {
+    fn an_interrupted_file_resumes_after_its_last_whole_chunk() {
         let folder = tempfile::tempdir().unwrap();
         let (path, key) = (folder.path().join("a.states"), key(3 * CHUNK_GRAPHS));
         let mut writer = StateWriter::open(&path, &key).unwrap();
@@ -376,7 +377,7 @@ mod tests {
             StateFile::open(&path, &key).unwrap().row(2 * CHUNK_GRAPHS),
             rows(2 * CHUNK_GRAPHS..2 * CHUNK_GRAPHS + 1)
         );
-        // One of something else begins anew.
+        // A file of other states is started over.
         let mut writer = StateWriter::open(&path, &key).unwrap();
         writer.push(&rows(0..CHUNK_GRAPHS)).unwrap();
         drop(writer);

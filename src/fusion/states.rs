@@ -1,8 +1,8 @@
-//! What the agent sees of a graph: 15 values of the two frozen models, in evaluation mode.
+//! The agent's view of a graph: 15 values from the two frozen models in evaluation mode.
 //!
-//! Of the VGAE (z = μ): its three errors, moments and extremes of the latent, and 1/(1 + reconstruction error). Of the GAT: the
-//! probabilities of both classes, moments and extremes of the pooled embedding, and its certainty 1 − H(p)/ln 2. Standard
-//! deviations are those of the population, over all nodes and columns of a graph.
+//! From the VGAE (z = μ): its three errors, mean, deviation and extremes of the latent, and 1/(1 + reconstruction error). From
+//! the GAT: the probabilities of both classes, mean, deviation and extremes of the pooled embedding, and its certainty
+//! 1 − H(p)/ln 2. Standard deviations are population ones, over all nodes and columns of a graph.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::graph::{Batch, Store};
 use crate::nn::layers::{Mode, mean_per_graph};
 use crate::nn::{Gat, ModelError, Vgae, weights};
 
-/// The values of a state, in order.
+/// Names of the values of a state, in order.
 pub const STATE: [&str; 15] = [
     "reconstruction_error",
     "successor_error",
@@ -33,29 +33,29 @@ pub const STATE: [&str; 15] = [
     "gat_certainty",
 ];
 
-/// Columns that the VGAE gives.
+/// Number of columns from the VGAE.
 pub const VGAE_COLUMNS: usize = 8;
-/// Columns that the GAT gives: its part of the state, and the log odds of an attack, from which P(attack) is computed in double
-/// precision (in single precision what is certain to one part in 10⁷ would be tied at 1).
+/// Number of columns from the GAT: its part of the state, and the log odds of an attack. P(attack) is computed from the log odds
+/// in double precision, because single precision would tie everything within 10⁻⁷ of 1.
 pub const GAT_COLUMNS: usize = 8;
-/// Columns that are kept of a graph: the state and the log odds.
+/// Number of columns stored per graph: the state and the log odds.
 pub const STATE_COLUMNS: usize = VGAE_COLUMNS + GAT_COLUMNS;
-/// Where the log odds are.
+/// Column of the log odds.
 pub const LOG_ODDS: usize = STATE_COLUMNS - 1;
-/// Weight of the ID's cross entropy in the difficulty, the VGAE's error as `kdgat evaluate` scores it.
+/// Weight of the ID cross entropy in the difficulty, the VGAE's error as `kdgat evaluate` scores it.
 const ID_WEIGHT: f64 = 0.1;
 
-/// The VGAE's error of a graph from its kept columns: reconstruction + 0.1·ID.
+/// The VGAE's error of a graph from its stored columns: reconstruction + 0.1·ID.
 pub fn difficulty(columns: &[f32]) -> f64 {
     f64::from(columns[0]) + ID_WEIGHT * f64::from(columns[2])
 }
 
-/// P(attack) of a graph from its kept columns.
+/// P(attack) of a graph from its stored columns.
 pub fn attack_probability(columns: &[f32]) -> f64 {
     1.0 / (1.0 + (-f64::from(columns[LOG_ODDS])).exp())
 }
 
-/// The two models at work.
+/// The two models that compute states.
 #[derive(Debug)]
 pub struct StateModels {
     vgae: Scorer,
@@ -63,8 +63,10 @@ pub struct StateModels {
 }
 
 impl StateModels {
+    /// Pairs the two models.
+    ///
     /// # Errors
-    /// If the first is no VGAE or the second no GAT.
+    /// Fails if the first is not a VGAE or the second not a GAT.
     pub fn new(vgae: Scorer, gat: Scorer) -> Result<Self, FusionError> {
         match (vgae.network(), gat.network()) {
             (Network::Vgae(_), Network::Gat(_)) => Ok(Self { vgae, gat }),
@@ -73,7 +75,7 @@ impl StateModels {
         }
     }
 
-    /// The kept columns of graphs of a store, row by row. Memory does not grow with their number but for the result.
+    /// Stored columns of graphs of a store, row by row. Only the result grows with their number.
     pub fn compute(&self, store: &Arc<Store>, graphs: &[u64]) -> Result<Vec<f32>, FusionError> {
         let of_vgae = self.vgae.each_of_store(store, graphs, |batch| columns(&self.vgae, batch))?;
         let of_gat = self.gat.each_of_store(store, graphs, |batch| columns(&self.gat, batch))?;
@@ -84,7 +86,7 @@ impl StateModels {
             if let Some(bad) = rows[rows.len() - STATE_COLUMNS..].iter().position(|value| !value.is_finite()) {
                 let name = STATE.get(bad).copied().unwrap_or("log odds");
                 return Err(FusionError::Input(format!(
-                    "{name} of graph {graph} is not finite; are the models trained, and on these features?"
+                    "{name} of graph {graph} is not finite; check that both models are trained on these features"
                 )));
             }
         }
@@ -92,7 +94,7 @@ impl StateModels {
     }
 }
 
-/// What a model gives for each graph of a batch.
+/// Columns of one model for each graph of a batch.
 fn columns(scorer: &Scorer, batch: &Batch) -> Result<Vec<[f32; 8]>, EvaluateError> {
     let evidence = scorer.evidence(batch)?;
     let batch = &batch.to_device(scorer.device())?;
@@ -104,7 +106,7 @@ fn columns(scorer: &Scorer, batch: &Batch) -> Result<Vec<[f32; 8]>, EvaluateErro
     Ok(flat.chunks_exact(8).map(|row| std::array::from_fn(|column| row[column])).collect())
 }
 
-/// The VGAE's part, `[num_graphs, VGAE_COLUMNS]`.
+/// Columns of the VGAE, `[num_graphs, VGAE_COLUMNS]`.
 pub fn vgae_columns(model: &Vgae, batch: &Batch) -> Result<Tensor, ModelError> {
     let output = model.forward(batch, Mode::Evaluation)?;
     let errors = crate::nn::vgae::difficulty(&output, batch)?;
@@ -115,7 +117,7 @@ pub fn vgae_columns(model: &Vgae, batch: &Batch) -> Result<Tensor, ModelError> {
     Ok(Tensor::f_stack(&columns, 1)?)
 }
 
-/// The GAT's part and the log odds, `[num_graphs, GAT_COLUMNS]`. `evidence`: what the list of known IDs adds to the logits.
+/// Columns of the GAT, `[num_graphs, GAT_COLUMNS]`. `evidence` of the known-ID list, `[num_graphs, 2]`, is added to the logits.
 pub fn gat_columns(model: &Gat, evidence: Option<&Tensor>, batch: &Batch) -> Result<Tensor, ModelError> {
     let pooled = model.embed(batch, Mode::Evaluation)?;
     let mut logits = model.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
@@ -143,8 +145,8 @@ pub fn gat_columns(model: &Gat, evidence: Option<&Tensor>, batch: &Batch) -> Res
     Ok(Tensor::f_stack(&columns, 1)?)
 }
 
-/// Binary cross entropy against the multi-hot successor set, mean over a graph's nodes and the vocabulary, `[num_graphs]`:
-/// a row's Σ softplus(logit) − Σ over its ones of their logits, without making the dense target.
+/// Binary cross entropy against the multi-hot successor set, averaged over a graph's nodes and the vocabulary, `[num_graphs]`.
+/// Per row it is Σ softplus(logit) − Σ of the logits of the successors, which avoids building the dense target.
 fn successor_error(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     let size = batch.vocabulary_size;
     let all = logits.f_softplus()?.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Float)?;
@@ -154,7 +156,7 @@ fn successor_error(logits: &Tensor, batch: &Batch) -> Result<Tensor, ModelError>
     mean_per_graph(&by_node, batch)
 }
 
-/// Mean, standard deviation, largest and smallest value of each graph's rows of `[num_nodes, columns]`, `[num_graphs]` each.
+/// Mean, standard deviation, maximum and minimum of each graph's rows of `x`, `[num_nodes, columns]`; each `[num_graphs]`.
 fn node_statistics(x: &Tensor, batch: &Batch) -> Result<[Tensor; 4], ModelError> {
     let along = [1i64].as_slice();
     let row_mean = |x: &Tensor| x.f_mean_dim(along, false, Kind::Float);
@@ -162,7 +164,7 @@ fn node_statistics(x: &Tensor, batch: &Batch) -> Result<[Tensor; 4], ModelError>
     let apart = x.f_sub(&mean.f_index_select(0, &batch.graph_of_node)?.f_unsqueeze(1)?)?;
     let deviation = mean_per_graph(&row_mean(&apart.f_square()?)?, batch)?.f_sqrt()?;
     let lengths = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?;
-    // A graph's nodes lie together, and every graph has one.
+    // The nodes of a graph are consecutive, and every graph has at least one.
     let extreme = |of_rows: Tensor, reduce: &str, start: f64| {
         let none = None::<&Tensor>;
         Tensor::f_segment_reduce(&of_rows, reduce, Some(&lengths), none, none, 0, true, start)
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
     use crate::graph::edge_list::{EdgeList, from_edge_list};
 
-    /// Graphs of one, two and three nodes whose values are all below, or all above, zero.
+    /// Graphs of one, two and three nodes, each with only negative or only positive values.
     #[test]
     fn extremes_are_those_of_the_values_alone() {
         let list = EdgeList {

@@ -1,4 +1,4 @@
-//! What an agent acts in: graphs with their states, their labels, and what both models say of them.
+//! An agent's environment: graphs with their states, labels, and the outputs of both models.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use super::states::{attack_probability, difficulty};
 use super::{ACTIONS, AnomalyScale, FusionError, Reward, StateFile, StateScaling, fused, weight};
 use crate::graph::Store;
 
-/// Graphs of one purpose: for training, for validation, or a test file.
+/// Graphs for one purpose: training, validation, or a test file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observations {
     /// Positions in the store, ascending.
     pub graphs: Vec<u64>,
-    /// Whether each has an attack.
+    /// For each graph, true if it has an attack.
     pub attack: Vec<bool>,
-    /// P(attack) of each by the classifier.
+    /// The classifier's P(attack) of each graph.
     pub probability: Vec<f64>,
-    /// Of each by the autoencoder.
+    /// The autoencoder's anomaly of each graph.
     pub anomaly: Vec<f64>,
-    /// Whether the graph after each in this list is the next window of the same file.
+    /// For each graph, true if the next in this list is the next window of the same file.
     pub continues: Vec<bool>,
 }
 
 impl Observations {
-    /// Of graphs of a store.
+    /// Collects the observations of graphs of a store.
     pub fn new(store: &Store, states: &StateFile, scale: &AnomalyScale, graphs: Vec<u64>) -> Result<Self, FusionError> {
         let mut attack = Vec::with_capacity(graphs.len());
         let mut files = Vec::with_capacity(graphs.len());
@@ -48,7 +48,7 @@ impl Observations {
     /// Checks that there are graphs with and without an attack.
     ///
     /// # Errors
-    /// Counts them and says what to do; `what` names these graphs.
+    /// Gives the counts and what to do; `what` names these graphs.
     pub fn check_labels(&self, what: &str) -> Result<(), FusionError> {
         let attacks = self.attack.iter().filter(|attack| **attack).count();
         if attacks > 0 && attacks < self.len() {
@@ -61,22 +61,22 @@ impl Observations {
         )))
     }
 
-    /// Graphs.
+    /// Number of graphs.
     pub fn len(&self) -> usize {
         self.graphs.len()
     }
 
-    /// Whether there is no graph.
+    /// True if there are no graphs.
     pub fn is_empty(&self) -> bool {
         self.graphs.is_empty()
     }
 
-    /// The fused score of the graph at `position`.
+    /// Fused score of the graph at `position`.
     pub fn fused(&self, position: usize, weight: f64) -> f64 {
         fused(weight, self.probability[position], self.anomaly[position])
     }
 
-    /// The fused score of every graph by one weight.
+    /// Fused scores of all graphs with one weight.
     pub fn fused_by(&self, weight: f64) -> Vec<f64> {
         (0..self.len()).map(|position| self.fused(position, weight)).collect()
     }
@@ -92,12 +92,12 @@ pub struct World {
     pub states: Arc<StateFile>,
     pub scaling: StateScaling,
     pub reward: Reward,
-    /// Where networks compute.
+    /// Device that the networks compute on.
     pub device: Device,
 }
 
 impl World {
-    /// The reward of an action on the graph at `position`.
+    /// Reward of an action on the graph at `position`.
     pub fn reward(&self, of: &Observations, position: usize, action: usize) -> f64 {
         self.reward.of(weight(action), of.probability[position], of.anomaly[position], of.attack[position])
     }

@@ -1,8 +1,8 @@
-//! What a run takes in closed form, from the architecture alone.
+//! Closed-form estimate of a run's memory, from the architecture alone.
 //!
-//! Counted are the tensors that a forward keeps for its backward, and the largest of those that come and go on top. It is
-//! meant to err upwards, by less than half; steps on real batches tell more (see [`super::probe`]). The fused passes of the
-//! CPU keep less than torch's operations do.
+//! Counts the tensors that a forward pass stores for the backward, and the largest temporaries on top. It is meant to overestimate,
+//! by less than half; measured steps on real batches are more precise (see [`crate::memory::probe`]). The fused passes of the CPU
+//! store less than torch's operations do.
 
 use tch::{Device, Kind, Tensor};
 
@@ -16,33 +16,33 @@ use crate::nn::parameters::{Init, Role};
 use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig, vgae};
 
 const F32: f64 = 4.0;
-/// Roundings, small tensors, and what is not worth a term.
+/// Factor for rounding, small tensors, and terms too small to count.
 const SLACK: f64 = 1.05;
-/// What a GPU's driver and libtorch's kernels take.
+/// Memory of the CUDA driver and libtorch's kernels, in bytes.
 const CUDA_CONTEXT_BYTES: f64 = 450e6;
 
-/// What an estimate depends on besides the architecture.
+/// Conditions of an estimate besides the architecture.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     pub cuda: bool,
-    /// Fused passes compute: on the CPU, in f32.
+    /// Set when fused kernels run the passes: on the CPU, in f32.
     pub fused: bool,
     pub checkpointing: bool,
     pub offload_optimizer: bool,
-    /// Batches announced to a teacher at a time; 1 without one.
+    /// Batches announced to a teacher at a time; 1 without a teacher.
     pub burst: usize,
-    /// Batches that wait for the training loop.
+    /// Batches queued for the training loop.
     pub waiting_batches: usize,
     pub nodes_per_graph: f64,
-    /// Teacher's weights that are on the device while the student steps.
+    /// Set when the teacher's weights stay on the device during the student's step.
     pub resident_teacher: bool,
-    /// The teacher is at work already, and what it has is counted.
+    /// Set when the teacher is already loaded and its memory counted.
     pub teacher_counted: bool,
-    /// Hidden layers are distilled, too.
+    /// Set when hidden layers are distilled, too.
     pub hints: bool,
 }
 
-/// Bytes of a model's parameters and of its running statistics.
+/// Bytes of a model's parameters, and of its running statistics.
 pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelError> {
     let mut counted = CountedTensors::default();
     match architecture {
@@ -52,7 +52,7 @@ pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelErro
     Ok((counted.parameters, counted.buffers))
 }
 
-/// Counts what a model asks for, and gives it nothing.
+/// Counts the tensors a model requests, without allocating them.
 #[derive(Default)]
 struct CountedTensors {
     parameters: f64,
@@ -70,7 +70,7 @@ impl TensorSource for CountedTensors {
     }
 }
 
-/// The budget of training `student`, perhaps taught by a `teacher`.
+/// Estimates the memory of training `student`, optionally with a `teacher`.
 pub fn estimate(
     student: &Architecture,
     teacher: Option<&Architecture>,
@@ -113,7 +113,7 @@ pub fn estimate(
     if let Some(hints) = hints {
         add("hints", Moment::Step, per_node(hints.per_node));
     }
-    // Temporaries of the update: five tensors of the parameters' size at once, but for the fused one.
+    // Temporaries of the update: five tensors of the parameters' size at once, unless fused.
     let update = match (circumstances.fused, circumstances.offload_optimizer && circumstances.cuda) {
         (true, _) => 0.0,
         (false, true) => 1.0,
@@ -127,13 +127,13 @@ fn per_node(bytes: f64) -> Linear {
     Linear { per_node: bytes, ..Linear::default() }
 }
 
-/// Two indices, features, two pointers and the graph of a node; three indices and a successor of an edge.
+/// Bytes of a batch. Per node: two indices, features, two pointers and the graph; per edge: three indices and a successor.
 fn batch_data(edge_features: bool, input: &InputConfig) -> Linear {
     let attributes = if edge_features { F32 * EDGE_FEATURES as f64 } else { 0.0 };
     Linear { fixed: 0.0, per_node: 32.0 + F32 * input.node_features() as f64 + 1.0, per_edge: 20.0 + attributes }
 }
 
-/// Bytes of a teacher's targets, for each node; those of `hints` too.
+/// Bytes per node of a teacher's targets, including hints if `hints` is set.
 pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hints: bool) -> f64 {
     let outputs = match teacher {
         Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
@@ -143,7 +143,7 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hin
     F32 * (outputs + hidden)
 }
 
-/// Columns of the hidden layer that hints compare.
+/// Number of columns of the hidden layer that hints compare.
 fn hidden_columns(architecture: &Architecture) -> f64 {
     match architecture {
         Architecture::Vgae(config) => vgae::last_width(config) as f64,
@@ -151,7 +151,7 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
     }
 }
 
-/// Values of that layer, for each node: a GAT's has a row a graph.
+/// Values of that layer per node; a GAT's has one row per graph.
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
         Architecture::Vgae(_) => hidden_columns(architecture),
@@ -159,9 +159,9 @@ fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     }
 }
 
-/// What hints add to a step.
+/// Memory that hints add to a step.
 struct Hints {
-    /// Bytes of the map from the student's columns to the teacher's.
+    /// Bytes of the linear map from the student's columns to the teacher's.
     regressor: f64,
     per_node: f64,
 }
@@ -169,8 +169,8 @@ struct Hints {
 impl Hints {
     fn new(student: &Architecture, teacher: &Architecture, circumstances: &Circumstances) -> Self {
         let of = |model| hidden_per_node(model, circumstances.nodes_per_graph);
-        // The mapped rows, and the distances or, later, their gradient; at last the gradient of the student's layer. On the
-        // host the rows of the target are brought together first.
+        // The mapped rows, then the distances or, later, their gradient, and finally the gradient of the student's layer. On the
+        // host, the rows of the target are gathered first.
         let rows = if circumstances.cuda { 2.0 } else { 3.0 };
         let columns = [student, teacher].map(hidden_columns);
         let regressor = if columns[0] == columns[1] { 0.0 } else { (columns[0] + 1.0) * columns[1] };
@@ -178,7 +178,7 @@ impl Hints {
     }
 }
 
-/// Peak of a forward without a backward, for each node: a layer's input, values, output and what the norm makes of it.
+/// Peak bytes per node of a forward without a backward: a layer's input, values, output and normalised output.
 fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
     match architecture {
         Architecture::Vgae(config) if fused => {
@@ -217,8 +217,8 @@ fn vgae_widths(config: &VgaeConfig) -> Vec<f64> {
     config.encoder_widths().iter().copied().chain(config.decoder_widths()).map(|width| width as f64).collect()
 }
 
-/// Tensors of a layer's width that a hidden layer keeps: values, output of attention, ReLU, and dropout's mask and
-/// product; with checkpointing only what follows the ReLU.
+/// Tensors of a hidden layer's width that it stores for the backward: values, attention output, ReLU, and dropout's mask and
+/// product; with checkpointing, only those after the ReLU.
 fn kept_per_width(norm: bool, dropout: f64, checkpointing: bool) -> f64 {
     let dropped: f64 = if dropout > 0.0 { 2.0 } else { 0.0 };
     match (checkpointing, norm) {
@@ -228,21 +228,21 @@ fn kept_per_width(norm: bool, dropout: f64, checkpointing: bool) -> f64 {
     }
 }
 
-/// Values of a node's input, and, counted with half of theirs since two of the input are, what its making keeps: the
-/// standardised features, and where torch's operations do it the rows and weights that hashed IDs are put together from.
+/// Width of a node's input plus half the width of what building it stores, because callers count the input twice: standardised
+/// features and, with torch's operations, the rows and weights of hashed IDs.
 fn input_width(embedding: i64, input: &InputConfig, fused: bool) -> f64 {
     let standardised = if input.node_scaling.is_some() { input.node_features() as f64 } else { 0.0 };
     let hashed = match &input.id_hash {
-        // Two tensors of rows, two of indices of 64 bits, the weights.
+        // Two tensors of rows, two of 64-bit indices, the weights.
         Some(hash) if !fused => (hash.probes * (2 * embedding + 5)) as f64,
         _ => 0.0,
     };
     input.columns(embedding) as f64 + (standardised + hashed) / 2.0
 }
 
-/// In layer widths: what a layer keeps for its backward, and what is there of it while that runs. Kept are attention's
-/// values, perhaps what the norm reads, and the output; at the backward two gradients come on top. Recomputed, values, the
-/// norm's input and a byte an element are there beside the gradients, and the output is kept alone.
+/// Memory of a fused layer in multiples of its width: stored for the backward, and alive while its backward runs. A layer stores
+/// attention's values, the norm's input if it has a norm, and the output; the backward adds two gradients. With checkpointing it
+/// stores only the output, and recomputed values, the norm's input and one byte per element are alive beside the gradients.
 fn fused_layer(norm: bool, checkpointing: bool) -> (f64, f64) {
     match (checkpointing, norm) {
         (true, _) => (1.0, 4.25),
@@ -251,7 +251,7 @@ fn fused_layer(norm: bool, checkpointing: bool) -> (f64, f64) {
     }
 }
 
-/// The largest of two moments: when the loss is there, and when some layer's backward runs.
+/// Larger of two peaks: when the loss is computed, and when some layer's backward runs.
 fn fused_vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linear {
     let widths = vgae_widths(config);
     let (latent, ids) = (config.latent as f64, config.vocabulary_size as f64);
@@ -269,8 +269,8 @@ fn fused_vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) ->
     with_edges(values, heads, 0.0, 0.0, circumstances)
 }
 
-/// While the last layer's backward runs. Pooling gives all layers their gradients at once, or, where they are recomputed,
-/// one at a time.
+/// Peak while the last layer's backward runs. Pooling produces the gradients of all layers at once or, with checkpointing, one
+/// at a time.
 fn fused_gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear {
     let width = (config.hidden * config.heads) as f64;
     let layers = config.layers as f64;
@@ -292,9 +292,9 @@ fn vgae_activations(config: &VgaeConfig, circumstances: &Circumstances) -> Linea
     let input = 2.0 * input_width(config.embedding, &config.input, false);
     let latents = 10.0 * latent;
     let decoders = 2.0 * (1.0 + 2.0) * latent + 4.0 * config.input.node_features() as f64;
-    // Both logits, the logarithm of the softmax; on top at the backward's begin two gradients of that size.
+    // Two logit tensors and a log-softmax; at the start of the backward, two gradients of that size on top.
     let (logits, transient_logits) = (3.0 * ids, 2.0 * ids);
-    // Recomputed layers are there as a whole for a moment, with the gradients that flow through them.
+    // A recomputed layer is briefly in memory as a whole, with the gradients that flow through it.
     let recomputed = if circumstances.checkpointing { 6.0 } else { 2.0 };
     let transient = transient_logits.max(recomputed * widest);
     let heads = config.heads as f64 + (widths.len() as f64 - 1.0) * 4.0 + 1.0;
@@ -313,15 +313,15 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
     with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances)
 }
 
-/// What GATv2 adds for each edge: the scaled features, and what its layers make of them, as wide as their outputs.
+/// Values that GATv2 adds per edge: the scaled features, and each layer's projection of them, as wide as its output.
 struct EdgeTerms {
     features: f64,
     widths: Vec<f64>,
 }
 
 impl EdgeTerms {
-    /// Values an edge at the peak of a step. The gradient of a layer's term is there beside the terms of the layers before
-    /// it; recomputed, each layer's term is there with its gradient alone.
+    /// Values per edge at the peak of a step. The gradient of a layer's term coexists with the terms of the layers before it; with
+    /// checkpointing, each recomputed term coexists only with its own gradient.
     fn in_step(&self, checkpointing: bool) -> f64 {
         let sums = self.widths.iter().scan(0.0, |sum, width| {
             *sum += width;
@@ -330,7 +330,7 @@ impl EdgeTerms {
         self.features + if checkpointing { 2.0 * self.widest() } else { sums.fold(0.0, f64::max) }
     }
 
-    /// The same of a forward without a backward.
+    /// Values per edge at the peak of a forward without a backward.
     fn in_forward(&self) -> f64 {
         self.features + self.widest()
     }
@@ -340,7 +340,8 @@ impl EdgeTerms {
     }
 }
 
-/// Of GATv2 alone. The encoder and the decoder of a VGAE each scale the features; its last layer gives the node features.
+/// Edge terms of GATv2; `None` for other models. A VGAE's encoder and decoder each scale the features, and its last layer outputs
+/// the node features.
 fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
     let (scalings, widths) = match architecture {
         Architecture::Vgae(config) => {
@@ -352,8 +353,8 @@ fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
     architecture.reads_edge_features().then_some(EdgeTerms { features, widths })
 }
 
-/// Adds what attention keeps for each edge: one weight a head where it is fused; composed of torch's operations, the
-/// source's values too, and more of both on the way.
+/// Adds what attention stores per edge: on the CPU, where it is fused, one weight per head; on CUDA, composed of torch's
+/// operations, also the source's values, and temporaries of both.
 fn with_edges(values: f64, heads: f64, widths: f64, widest: f64, circumstances: &Circumstances) -> Linear {
     let per_edge = match (circumstances.cuda, circumstances.checkpointing) {
         (false, false) => heads + 1.0,

@@ -1,4 +1,4 @@
-//! What to set for a model, a dataset and a memory size: without training, from the architecture.
+//! Recommends settings for a model, a dataset and a memory size from the architecture, without training.
 
 use std::fmt::Write;
 
@@ -6,36 +6,36 @@ use super::estimate::{Circumstances, estimate, targets_per_node};
 use crate::memory::budget::{MemoryBudget, Moment, WorstBatches, gibibytes};
 use crate::nn::{Architecture, GatConfig, InputConfig, ModelError, VgaeConfig};
 
-/// Batches below this many graphs make training slow and gradients noisy: other changes come first.
+/// Batch size below which training is slow and gradients are noisy, so that other changes come first.
 const SMALL_BATCH: usize = 32;
-/// Sizes of GPUs that overlays are made for, in GB.
+/// GPU sizes that overlays are made for, in GB.
 pub const GPU_GIGABYTES: [u64; 8] = [4, 8, 12, 16, 24, 40, 80, 141];
-/// Share of a GPU that overlays plan for: the safety factor of the teachers' presets.
+/// Share of a GPU's memory that overlays plan for: the safety factor of the teachers' presets.
 const OVERLAY_SHARE: f64 = 0.5;
-/// A window of 100 frames as overlays assume it: that of a car with many IDs.
+/// Nodes of a window of 100 frames in overlays, as for a car with many IDs; edges and vocabulary likewise.
 const OVERLAY_NODES: f64 = 60.0;
 const OVERLAY_EDGES: f64 = 160.0;
 const OVERLAY_IDS: i64 = 256;
 
-/// What is planned.
+/// Model, data and limits to plan for.
 #[derive(Debug)]
 pub struct Question<'a> {
     pub student: &'a Architecture,
     pub teacher: Option<&'a Architecture>,
     pub worst: &'a WorstBatches,
-    /// Hidden layers are distilled, too.
+    /// Set when hidden layers are distilled, too.
     pub hints: bool,
-    /// Steps are recorded and replayed.
+    /// Set when steps run as CUDA graphs.
     pub records_steps: bool,
-    /// Nodes of all graphs of training and validation: what a cache of targets is made of.
+    /// Number of nodes in all training and validation graphs, which sets the size of the target cache.
     pub total_nodes: f64,
-    /// Graphs of a batch that are wanted.
+    /// Requested batch size, in graphs.
     pub wanted: usize,
     pub target_bytes: f64,
     pub cuda: bool,
-    /// Fused passes compute: on the CPU, in f32.
+    /// Set when fused kernels run the passes: on the CPU, in f32.
     pub fused: bool,
-    /// As the setting is written.
+    /// Precision, as written in the setting.
     pub precision: &'a str,
     pub burst: usize,
     pub waiting_batches: usize,
@@ -48,7 +48,7 @@ impl Question<'_> {
     }
 }
 
-/// What is in force on a rung of the ladder.
+/// Changes in force on a rung of the ladder.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
     cache_on_disk: bool,
@@ -58,7 +58,7 @@ struct Choice {
     layer_residency: bool,
 }
 
-/// One change and what it spares at the wanted batch.
+/// One change and the memory that it saves at the requested batch size.
 #[derive(Debug, Clone)]
 pub struct Rung {
     pub change: &'static str,
@@ -66,20 +66,20 @@ pub struct Rung {
     pub saved_bytes: f64,
 }
 
-/// The recommendation.
+/// The recommended settings.
 #[derive(Debug)]
 pub struct Answer {
     pub budget: MemoryBudget,
-    /// Graphs that go through the model at a time; `None`: not one fits.
+    /// Graphs per forward pass; `None` if not even one fits.
     pub graphs: Option<usize>,
     pub checkpointing: bool,
     pub cache: &'static str,
     pub residency: &'static str,
-    /// Changes that were needed to come here, cheapest first.
+    /// Changes needed to reach this, cheapest first.
     pub ladder: Vec<Rung>,
 }
 
-/// Climbs the ladder of changes, in the order of what they cost, until the wanted batch fits.
+/// Applies changes in order of cost until the requested batch fits.
 pub fn recommend(question: &Question) -> Result<Answer, ModelError> {
     let mut choice = Choice {
         cache_on_disk: false,
@@ -96,7 +96,7 @@ pub fn recommend(question: &Question) -> Result<Answer, ModelError> {
     let changes: [(bool, &'static str, &str, Change); 4] = [
         (teacher && !question.cuda, "targets on disk", "--teacher-cache disk", |choice| choice.cache_on_disk = true),
         (teacher, "targets in half precision", "--teacher-cache-precision f16", |choice| choice.half_targets = true),
-        (true, "activations computed again", "--gradient-checkpointing true", |choice| choice.checkpointing = true),
+        (true, "recomputed activations", "--gradient-checkpointing true", |choice| choice.checkpointing = true),
         (teacher && question.cuda, "teacher layer by layer", "--teacher-residency layer", |choice| {
             choice.layer_residency = true;
         }),
@@ -167,7 +167,7 @@ fn budget(question: &Question, choice: Choice) -> Result<MemoryBudget, ModelErro
 }
 
 impl Answer {
-    /// The recommendation, the table, and the ladder, for people.
+    /// Text for the user: the recommendation, the table of components, and the changes.
     pub fn describe(&self, question: &Question) -> String {
         let mut text = match self.graphs {
             Some(graphs) => format!(
@@ -181,11 +181,8 @@ impl Answer {
         let _ = writeln!(text, "planned for: {}\n", gibibytes(question.target_bytes));
         text.push_str(&self.budget.table(graphs, question.worst));
         if !self.ladder.is_empty() {
-            let _ = writeln!(
-                text,
-                "\nbatches of {} graphs do not fit as they are; in the order of what they cost:",
-                question.wanted
-            );
+            let _ =
+                writeln!(text, "\nbatches of {} graphs do not fit without changes; in order of cost:", question.wanted);
         }
         for (number, Rung { change, setting, saved_bytes }) in self.ladder.iter().enumerate() {
             let saved = if saved_bytes.is_nan() { "as needed".to_owned() } else { gibibytes(*saved_bytes) };
@@ -195,7 +192,7 @@ impl Answer {
     }
 }
 
-/// The models of the presets, each with its teacher where it has one.
+/// Architectures of the presets, with their teachers if they have one.
 fn preset_models() -> Vec<(&'static str, Architecture, Option<Architecture>)> {
     let vgae = |hidden: &[i64], heads, embedding, dropout| {
         Architecture::Vgae(VgaeConfig {
@@ -232,18 +229,18 @@ fn preset_models() -> Vec<(&'static str, Architecture, Option<Architecture>)> {
     ]
 }
 
-/// The recommendation for one size of GPU.
+/// Recommendation for one GPU size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub gigabytes: u64,
-    /// Graphs of a batch, by preset.
+    /// Batch size by preset, in graphs.
     pub batches: Vec<(&'static str, usize)>,
-    /// The smallest of them: it serves all presets.
+    /// Smallest of these batch sizes, which fits all presets.
     pub batch_size: usize,
     pub checkpointing: bool,
 }
 
-/// The recommendation for GPUs of all sizes.
+/// Recommendations for all GPU sizes.
 pub fn table() -> Result<Vec<Row>, ModelError> {
     GPU_GIGABYTES.into_iter().map(row).collect()
 }
@@ -275,13 +272,13 @@ fn row(gigabytes: u64) -> Result<Row, ModelError> {
         row.batch_size = row.batch_size.min(graphs);
         row.checkpointing |= answer.checkpointing;
     }
-    // A number that people read.
+    // Round down to a multiple of 64 for readability.
     row.batch_size = if row.batch_size >= 64 { row.batch_size / 64 * 64 } else { row.batch_size };
     Ok(row)
 }
 
 impl Row {
-    /// The overlay of this size, as `presets/gpu-8gb.toml` holds it.
+    /// Text of the overlay for this size, as in `presets/gpu-8gb.toml`.
     pub fn overlay(&self) -> String {
         format!(
             "# For a GPU of {} GB, by `kdgat memory table`. Add it last: --preset vgae,student,gpu-{}gb\n\
@@ -291,7 +288,7 @@ impl Row {
     }
 }
 
-/// The table for people.
+/// Formats the recommendations as a table for a terminal.
 pub fn describe_table(rows: &[Row]) -> String {
     let mut text = format!("{:>6}", "GPU");
     for (preset, _) in rows.iter().flat_map(|row| &row.batches).take(rows.first().map_or(0, |row| row.batches.len())) {

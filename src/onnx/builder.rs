@@ -1,27 +1,27 @@
-//! Puts an ONNX graph together, operator by operator.
+//! Builds an ONNX graph operator by operator.
 
 use super::message::{
     Attribute, Dimension, Entry, Graph, Model, Node, OperatorSet, Shape, TensorData, TensorType, ValueInfo, ValueType,
     attribute, element,
 };
 
-/// The operators' version, and that of the file format which belongs to it.
+/// Version of the operators, and (`IR_VERSION`) of the matching file format.
 const OPSET: i64 = 18;
 const IR_VERSION: i64 = 8;
 
-/// A value of the graph: an input, a constant or what an operator gives.
+/// A value of the graph: an input, a constant, or an operator's output.
 #[derive(Clone, Debug)]
 pub struct Value(String);
 
-/// A size of an input or output.
+/// Size of a dimension of an input or output.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
     Fixed(i64),
-    /// Another one in each call; equal names are equal sizes.
+    /// Size that varies between calls; equal names are equal sizes.
     Any(&'static str),
 }
 
-/// Type of a value's elements.
+/// Element type of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
     Float,
@@ -31,7 +31,7 @@ pub enum Element {
 /// An attribute of an operator.
 pub type Setting<'a> = (&'a str, Content<'a>);
 
-/// What an attribute holds.
+/// Value of an attribute.
 #[derive(Clone, Copy, Debug)]
 pub enum Content<'a> {
     Float(f32),
@@ -41,33 +41,33 @@ pub enum Content<'a> {
     Scalar(f32),
 }
 
-/// A graph that grows.
+/// A graph under construction.
 #[derive(Debug, Default)]
 pub struct Builder {
     graph: Graph,
 }
 
 impl Builder {
-    /// An input of the graph.
+    /// Adds an input of the graph.
     pub fn input(&mut self, name: &str, element: Element, sizes: &[Size]) -> Value {
         self.graph.inputs.push(value_info(name, element, sizes));
         Value(name.to_owned())
     }
 
-    /// A constant tensor of single precision.
+    /// Adds a constant f32 tensor.
     pub fn floats(&mut self, name: &str, dimensions: &[i64], values: &[f32]) -> Value {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name.to_owned(), element::FLOAT, dimensions, bytes)
     }
 
-    /// A constant vector of integers.
+    /// Adds a constant vector of integers.
     pub fn integers(&mut self, values: &[i64]) -> Value {
         let name = format!("integers.{}", self.graph.initializers.len());
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, element::INT64, &[values.len() as i64], bytes)
     }
 
-    /// What `operator` gives of `inputs`.
+    /// Adds `operator` applied to `inputs` and returns its output.
     pub fn apply(&mut self, operator: &str, inputs: &[&Value], settings: &[Setting<'_>]) -> Value {
         let name = format!("{operator}.{}", self.graph.nodes.len());
         self.graph.nodes.push(Node {
@@ -80,7 +80,7 @@ impl Builder {
         Value(name)
     }
 
-    /// The finished model: `value` is its output `name`; `metadata` are texts that travel with it.
+    /// Finishes the model: `value` becomes the output `name`; `metadata` is stored with it.
     pub fn finish(
         mut self,
         value: &Value,

@@ -1,7 +1,7 @@
-//! A GAT classifier, operator by operator as [`crate::nn::Gat`] computes it in evaluation mode.
+//! ONNX export of a GAT classifier, operator by operator as [`crate::nn::Gat`] computes it in evaluation mode.
 //!
-//! A batch comes as it lies in `examples.safetensors`: nodes and edges of all graphs in a row, each node with a
-//! self-loop. Sums over edges and nodes are `ScatterElements`, which adds in the order of its updates.
+//! A batch has the layout of `examples.safetensors`: nodes and edges of all graphs in sequence, each node with a self-loop. Sums
+//! over edges and nodes are `ScatterElements`, which adds in the order of its updates.
 
 mod foreign_ids;
 
@@ -16,26 +16,26 @@ use crate::nn::gat::CLASSES;
 use crate::nn::gat_conv::NEGATIVE_SLOPE;
 use crate::nn::weights::StateDict;
 
-/// Why a model cannot become an ONNX model.
+/// Reason that a model cannot be exported to ONNX.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
-    /// ONNX would need its hash function.
+    /// The model hashes IDs, and ONNX lacks its hash function.
     #[error("a model that hashes IDs (id_encoding = \"hash\") cannot be written as ONNX; train one with a vocabulary")]
     Hashed,
-    /// A tensor of the architecture is not there.
+    /// A tensor of the architecture is missing.
     #[error("the model has no tensor {0}")]
     Missing(String),
-    /// Of libtorch, while a tensor was read.
+    /// An error of libtorch while reading a tensor.
     #[error(transparent)]
     Torch(#[from] TchError),
 }
 
-/// The bytes of the model: inputs `id` `[nodes]`, `continuous` `[nodes, node_features]`, `source` and `target` `[edges]`,
-/// `graph` `[nodes]`, with GATv2 `edge_attributes` `[edges, EDGE_FEATURES]`; output `logits` `[graphs, CLASSES]`, that of an
-/// attack with the evidence of foreign IDs where `foreign_ids` are counted.
+/// Exports the model as bytes. Inputs: `id` `[nodes]`, `continuous` `[nodes, node_features]`, `source` and `target` `[edges]`,
+/// `graph` `[nodes]`, and for GATv2 `edge_attributes` `[edges, EDGE_FEATURES]`. Output: `logits` `[graphs, CLASSES]`; with
+/// `foreign_ids`, that of an attack includes the evidence of foreign IDs.
 ///
 /// # Errors
-/// A model that hashes IDs, or tensors that are not there.
+/// Fails if the model hashes IDs or lacks tensors.
 pub fn classifier(
     config: &GatConfig,
     foreign_ids: Option<ForeignIds>,
@@ -76,9 +76,9 @@ struct Network<'a> {
     target: Value,
     graph: Value,
     edge_attributes: Option<Value>,
-    /// `[1]`: how many nodes there are.
+    /// Number of nodes, `[1]`.
     num_nodes: Value,
-    /// `[1]`: how many graphs there are.
+    /// Number of graphs, `[1]`.
     num_graphs: Value,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Network<'a> {
         Self { config, state, builder, id, continuous, source, target, graph, edge_attributes, num_nodes, num_graphs }
     }
 
-    /// `[nodes, embedding + node_features]`: the first layer's input.
+    /// Input of the first layer, `[nodes, embedding + node_features]`.
     fn nodes(&mut self) -> Result<Value, OnnxError> {
         let embedding = self.weight("id_embedding.weight")?;
         let embedded = self.builder.apply("Gather", &[&embedding, &self.id], &[ALONG_ROWS]);
@@ -124,7 +124,7 @@ impl<'a> Network<'a> {
         Ok(self.builder.apply("Concat", &[&embedded, &continuous], &[("axis", Content::Integer(1))]))
     }
 
-    /// `[nodes, heads * channels]`: attention layer `index` and its ReLU.
+    /// Attention layer `index` with its ReLU, `[nodes, heads * channels]`.
     fn attention(&mut self, index: i64, x: &Value) -> Result<Value, OnnxError> {
         let (values, scores) = match self.edge_attributes.clone() {
             None => self.scores(index, x)?,
@@ -144,7 +144,7 @@ impl<'a> Network<'a> {
         Ok(self.builder.apply("Relu", &[&sums], &[]))
     }
 
-    /// GAT: values `[nodes, heads, channels]` and scores `[edges, heads]`.
+    /// Values `[nodes, heads, channels]` and scores `[edges, heads]` of GAT.
     fn scores(&mut self, index: i64, x: &Value) -> Result<(Value, Value), OnnxError> {
         let values = self.linear(x, &format!("convs.{index}.lin"), false)?;
         let values = self.heads(&values);
@@ -159,7 +159,7 @@ impl<'a> Network<'a> {
         Ok((values, self.builder.apply("LeakyRelu", &[&sums], &[SLOPE])))
     }
 
-    /// GATv2 with edge features: likewise.
+    /// Values `[nodes, heads, channels]` and scores `[edges, heads]` of GATv2 with edge features.
     fn pair_scores(&mut self, index: i64, x: &Value, attributes: &Value) -> Result<(Value, Value), OnnxError> {
         let source = self.linear(x, &format!("convs.{index}.lin_l"), true)?;
         let source = self.heads(&source);
@@ -183,7 +183,7 @@ impl<'a> Network<'a> {
         Ok((source, self.sum_of_channels(&products)))
     }
 
-    /// Softmax of `[edges, heads]` over the edges of each target.
+    /// Softmax of `scores` `[edges, heads]` over the edges of each target.
     fn softmax_of_targets(&mut self, scores: &Value) -> Value {
         let (target, nodes, heads) = (self.target.clone(), self.num_nodes.clone(), self.config.heads);
         let highest = self.scattered("max", (&nodes, heads, f32::MIN), &target, scores);
@@ -195,7 +195,7 @@ impl<'a> Network<'a> {
         self.builder.apply("Div", &[&exponentials, &sums], &[])
     }
 
-    /// `[graphs, columns of all layers]`: means over each graph's nodes.
+    /// Means over each graph's nodes, `[graphs, columns of all layers]`.
     fn mean_of_graphs(&mut self, layers: &[Value]) -> Value {
         let layers: Vec<&Value> = layers.iter().collect();
         let all = self.builder.apply("Concat", &layers, &[("axis", Content::Integer(1))]);
@@ -214,13 +214,13 @@ impl<'a> Network<'a> {
             if layer > 0 {
                 x = self.builder.apply("Relu", &[&x], &[]);
             }
-            // Between two linear layers the module numbers a ReLU and a dropout.
+            // The module also numbers the ReLU and the dropout between two linear layers.
             x = self.linear(&x, &format!("fc_layers.{}", 3 * layer), true)?;
         }
         Ok(x)
     }
 
-    /// `x Wᵀ`, with `+ b` where there is a bias.
+    /// Linear layer x Wᵀ, plus b if it has a bias.
     fn linear(&mut self, x: &Value, layer: &str, has_bias: bool) -> Result<Value, OnnxError> {
         let mut inputs = vec![x.clone(), self.weight(&format!("{layer}.weight"))?];
         if has_bias {
@@ -230,7 +230,7 @@ impl<'a> Network<'a> {
         Ok(self.builder.apply("Gemm", &inputs, &[("transB", Content::Integer(1))]))
     }
 
-    /// The rows that belong to the edges' sources or targets.
+    /// Rows of the edges' sources or targets.
     fn rows(&mut self, of_nodes: &Value, end: Edge) -> Value {
         let index = match end {
             Edge::Source => &self.source,
@@ -239,7 +239,8 @@ impl<'a> Network<'a> {
         self.builder.apply("Gather", &[of_nodes, index], &[ALONG_ROWS])
     }
 
-    /// `[rows, columns]` of `initial`, into which each row of `updates` `[_, columns]` goes at its place.
+    /// Scatters the rows of `updates` `[_, columns]` to `places` in a tensor `[rows, columns]` filled with `initial`, combining them
+    /// with `reduction`.
     fn scattered(
         &mut self,
         reduction: &str,
@@ -291,7 +292,7 @@ enum Edge {
     Target,
 }
 
-/// `(x − mean) / deviation`, a column each.
+/// Standardises each column: (x − mean) / deviation.
 fn standardised(builder: &mut Builder, name: &str, x: &Value, mean: &[f32], deviation: &[f32]) -> Value {
     let mean = builder.floats(&format!("{name}.mean"), &[mean.len() as i64], mean);
     let deviation = builder.floats(&format!("{name}.deviation"), &[deviation.len() as i64], deviation);
@@ -332,9 +333,9 @@ mod tests {
         parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor)).collect()
     }
 
-    /// Whatever an operator reads is an input, a constant, or was computed before it; every name is given once.
+    /// Every operator input is a graph input, a constant, or an earlier output; every name is defined once.
     #[test]
-    fn everything_is_there_before_it_is_read() {
+    fn every_value_is_defined_before_its_use() {
         let mut rich = config();
         rich.edge_scaling = Some(EdgeScaling { mean: [0.5; EDGE_FEATURES], deviation: [2.0; EDGE_FEATURES] });
         rich.input.node_scaling = Some(NodeScaling::identity(FeatureSet::Rich));
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said() {
+    fn unsupported_models_are_refused() {
         let mut hashed = config();
         let complete = state(&hashed);
         hashed.input.id_hash = Some(IdHash { probes: 2, buckets: 8 });

@@ -1,5 +1,5 @@
-//! The messages of ONNX (`onnx.proto` of version 1.13, opset 18), as far as a model here needs them. The numbers are those
-//! of the fields in that file.
+//! ONNX messages (`onnx.proto` of version 1.13, opset 18), limited to what the models here need. Tags are the field numbers in
+//! that file.
 
 use prost::Message;
 
@@ -38,7 +38,7 @@ pub struct Entry {
     pub value: Option<String>,
 }
 
-/// `GraphProto`: nodes in an order in which they can be computed.
+/// `GraphProto`: nodes in topological order.
 #[derive(Clone, PartialEq, Message)]
 pub struct Graph {
     #[prost(message, repeated, tag = "1")]
@@ -94,7 +94,7 @@ pub mod attribute {
     pub const TENSOR: i32 = 4;
 }
 
-/// `TensorProto`, its elements as little-endian bytes.
+/// `TensorProto`, with elements as little-endian bytes.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorData {
     #[prost(int64, repeated, tag = "1")]
@@ -146,7 +146,7 @@ pub struct Shape {
     pub dimensions: Vec<Dimension>,
 }
 
-/// `TensorShapeProto.Dimension`: a size, or the name of one that differs from call to call.
+/// `TensorShapeProto.Dimension`: a fixed size, or the name of a size that varies between calls.
 #[derive(Clone, PartialEq, Message)]
 pub struct Dimension {
     #[prost(int64, optional, tag = "1")]

@@ -1,4 +1,4 @@
-//! Classifiers as ONNX models, for run times that know nothing of kdgat.
+//! Export of classifiers as ONNX models, for runtimes without kdgat.
 
 mod builder;
 mod classifier;

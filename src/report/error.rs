@@ -1,4 +1,4 @@
-//! What can go wrong with a report.
+//! Errors of reports.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,19 @@ use super::chart::DrawError;
 use crate::files;
 use crate::sweep::SweepError;
 
+/// Error of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// Nothing that a report could show.
+    /// A path has nothing to report on, or a damaged file.
     #[error("{path}: {reason}", path = path.display())]
     Input { path: PathBuf, reason: String },
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: io::Error },
     /// A chart could not be drawn.
-    #[error("a chart cannot be drawn: {0}")]
+    #[error("cannot draw a chart: {0}")]
     Draw(String),
-    /// A picture could not be made.
+    /// A figure could not be converted to PNG.
     #[error("{path}: {reason}", path = path.display())]
     Picture { path: PathBuf, reason: String },
     /// A sweep could not be read.
@@ -27,7 +28,7 @@ pub enum ReportError {
 }
 
 impl ReportError {
-    /// Whether the user can mend it by another input.
+    /// True if another input can fix the error (exit code 2).
     pub fn is_input(&self) -> bool {
         match self {
             Self::Input { .. } => true,
@@ -37,12 +38,12 @@ impl ReportError {
         }
     }
 
-    /// What is wrong with what lies at `path`.
+    /// Creates an error about the content of `path`.
     pub fn input(path: &Path, reason: impl Into<String>) -> Self {
         Self::Input { path: path.to_owned(), reason: reason.into() }
     }
 
-    /// For `map_err` of a file system's error.
+    /// Returns a closure for `map_err` that adds the path and the attempted action ("read", "write").
     pub fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { path, action, source }

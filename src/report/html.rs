@@ -1,8 +1,8 @@
-//! Text as HTML.
+//! Text for HTML: escaping, and unique names.
 
 use std::collections::HashSet;
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -12,7 +12,7 @@ pub fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // Control characters have no place in a page.
+            // Control characters are not allowed in HTML.
             letter if letter.is_control() && letter != '\n' => safe.push('\u{FFFD}'),
             letter => safe.push(letter),
         }
@@ -20,7 +20,7 @@ pub fn escaped(text: &str) -> String {
     safe
 }
 
-/// Text as a name of a file or of a place in a page: lower-case letters, digits and hyphens.
+/// Converts text to the name of a file or an HTML id: lower-case letters, digits and hyphens.
 pub fn slug(text: &str) -> String {
     let mut slug = String::new();
     for letter in text.chars() {
@@ -33,14 +33,14 @@ pub fn slug(text: &str) -> String {
     slug.trim_end_matches('-').to_owned()
 }
 
-/// Names that are given once: a second one of the same text gets a number.
+/// Generator of unique names: a repeated name gets a number.
 #[derive(Debug, Default)]
 pub struct Names {
     given: HashSet<String>,
 }
 
 impl Names {
-    /// The name itself, or with the first number that nobody has.
+    /// Returns the name, with the first free number from 2 on if it is taken.
     pub fn apart(&mut self, name: &str) -> String {
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         let free = std::iter::once(name.to_owned()).chain(numbered).find(|name| !self.given.contains(name));

@@ -1,7 +1,7 @@
-//! Reports to look at: `kdgat report` makes one page of the files that runs, evaluations and sweeps leave.
+//! HTML reports: `kdgat report` builds one page from the files of runs, evaluations and sweeps.
 //!
-//! [`files`] reads them, [`figures`] makes a [`chart`] of each kind of them, [`page`] puts all into one file. A figure whose
-//! data is not there is replaced by a sentence that says why.
+//! [`files`] reads them, [`figures`] draws a [`chart`] from each kind, [`page`] writes a single file. A figure without data is
+//! replaced by a sentence that says why.
 
 pub mod chart;
 mod error;
@@ -18,36 +18,38 @@ use std::path::{Path, PathBuf};
 pub use error::ReportError;
 use page::Page;
 
-/// Name of the page.
+/// Default file name of the page.
 pub const PAGE: &str = "report.html";
 
-/// What a report is asked for.
+/// Options of a report.
 #[derive(Debug, Clone, Default)]
 pub struct ReportOptions {
-    /// Runs, folders of runs, evaluations, sweeps.
+    /// Paths of runs, folders of runs, evaluations or sweeps.
     pub paths: Vec<PathBuf>,
-    /// The page; without, [`PAGE`] in the folder that all paths have in common.
+    /// Path of the page; if `None`, [`PAGE`] in the deepest folder that holds all paths.
     pub output: Option<PathBuf>,
-    /// Where each figure is written as a file.
+    /// Folder to also write each figure to, as a file.
     pub figures: Option<PathBuf>,
-    /// Settings of sweeps to compare, in pairs.
+    /// Pairs of sweep settings to compare (`AXIS=VALUE`).
     pub pairs: Vec<(String, String)>,
 }
 
-/// What was written.
+/// Files that were written.
 #[derive(Debug, Clone)]
 pub struct Written {
     pub page: PathBuf,
+    /// Number of figures in the page.
     pub figures: usize,
-    /// Figures as files: SVG, and PNG.
+    /// Number of SVG files.
     pub vectors: usize,
+    /// Number of PNG files.
     pub pictures: usize,
 }
 
-/// Makes a report.
+/// Writes a report.
 ///
 /// # Errors
-/// A path at which there is nothing to report on, a damaged file, or a folder that cannot be written.
+/// If a path has nothing to report on, a file is damaged, or a folder cannot be written.
 pub fn write(options: &ReportOptions) -> Result<Written, ReportError> {
     let output = options.output.clone().unwrap_or_else(|| common_folder(&options.paths).join(PAGE));
     let folder = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -61,7 +63,7 @@ pub fn write(options: &ReportOptions) -> Result<Written, ReportError> {
     Ok(Written { figures: page.figures().count(), page: output, vectors, pictures })
 }
 
-/// The deepest folder that holds all paths.
+/// Returns the deepest folder that holds all paths.
 fn common_folder(paths: &[PathBuf]) -> PathBuf {
     let folder = |path: &PathBuf| match path.is_file() {
         true => path.parent().map(Path::to_owned).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Which sections, tables and figures a report has.
+//! Sections, tables and figures of a report.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use super::table;
 use crate::sweep::report as sweep_report;
 use crate::sweep::state::{SweepFolder, TABLE};
 
-/// More runs than these are in tables and comparisons only: a page of hundreds of charts opens slowly, and nobody looks.
+/// Maximum runs with charts of their own; further runs are only in tables and comparisons, to keep the page fast.
 const MOST_RUNS: usize = 24;
-/// As many evaluations are shown: trials of a sweep may have one each.
+/// Maximum evaluations shown; each trial of a sweep may have one.
 const MOST_EVALUATIONS: usize = 6;
-/// Up to so many runs or models, nothing is folded.
+/// Maximum models of an evaluation whose details are shown unfolded.
 const UNFOLDED: usize = 3;
 
-/// The whole report.
+/// Builds the whole report.
 pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<Page, ReportError> {
     let mut sections = Vec::new();
     for sweep in &found.sweeps {
@@ -29,11 +29,11 @@ pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<
     for evaluation in found.evaluations.iter().take(MOST_EVALUATIONS) {
         sections.push(of_evaluation(evaluation, found.evaluations.len() > 1)?);
     }
-    // An agent that fuses two models is judged by its own run.
+    // A fusion agent is evaluated in its own run.
     if found.evaluations.is_empty() && found.runs.iter().any(|run| run.stage() != "fusion") {
-        let why = "none of these runs is evaluated; `kdgat evaluate RUN` scores it on the test folders of its dataset, and the \
+        let why = "none of these runs has been evaluated; `kdgat evaluate RUN` scores a run on the test folders of its dataset, and the \
                    next report shows ROC and precision\u{2013}recall curves, confusion per attack, the trade-off of size, latency \
-                   and F1, and drawn windows.";
+                   and F1, and windows as graphs.";
         let charts = vec![Drawn::missing("test results", why)];
         sections.push(Section { title: "Test results".to_owned(), blocks: vec![Block::Charts(charts)] });
     }
@@ -44,7 +44,7 @@ pub fn page(found: &Found, folder: &Path, pairs: &[(String, String)]) -> Result<
     let mut page = Page { title: title(found), findings: Vec::new(), sections, folder: folder.to_owned() };
     page.name_apart();
     let telling = |slug: &str| ["comparison-", "trade-off-", "sweep-"].iter().any(|kind| slug.starts_with(kind));
-    // Whether learning to fuse paid comes first.
+    // The verdicts on learned fusion come first.
     let agents = found.runs.iter().filter(|run| run.stage() == "fusion");
     let mut findings: Vec<String> = agents.filter_map(figures::fusion::verdict).collect();
     findings.extend(page.figures().filter(|figure| telling(&figure.slug)).map(|figure| figure.title.clone()));
@@ -91,10 +91,10 @@ fn of_runs(runs: &[Run]) -> Result<Section, ReportError> {
     Ok(Section { title: "Training".to_owned(), blocks })
 }
 
-/// `is_alone`: no other run has its name.
+/// Builds the section of a run. `is_alone` is true if no other run has its name.
 fn of_run(run: &Run, is_alone: bool) -> Result<Section, ReportError> {
     let mut charts = match run.stage() {
-        // It works on the states of graphs, in little memory that nobody watches.
+        // A fusion agent uses little memory, which is not sampled.
         "fusion" => figures::fusion::draw(run)?,
         _ => vec![figures::losses::draw(run)?, figures::memory::draw(run)?],
     };
@@ -116,7 +116,7 @@ fn of_evaluation(evaluation: &Evaluation, is_one_of_several: bool) -> Result<Sec
     let open = evaluation.models.len() <= UNFOLDED;
     for model in &evaluation.models {
         let mut charts = vec![figures::confusion::draw(evaluation, model)?];
-        // Two models together have no attention of their own.
+        // A pair of models has no attention weights of its own.
         if !model.kind.contains('+') {
             charts.extend(figures::windows::draw(evaluation, &model.model)?);
         }

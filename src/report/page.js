@@ -1,5 +1,5 @@
 'use strict';
-// A click on a column's head sorts its table: numbers by value, texts by letters; once more turns the order round.
+// A click on a column head sorts the table: numbers by value, texts alphabetically. A second click reverses the order.
 for (const button of document.querySelectorAll('th button')) {
   button.addEventListener('click', () => {
     const head = button.closest('th'), table = button.closest('table');
@@ -12,7 +12,7 @@ for (const button of document.querySelectorAll('th button')) {
     };
     const compare = (left, right) => {
       const [a, b] = [key(left), key(right)];
-      // Empty fields come last, whichever way.
+      // Empty cells come last in either order.
       if (a === '' || b === '') return (a === '') - (b === '');
       const order = typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b));
       return falling ? -order : order;

@@ -1,4 +1,4 @@
-//! The page: one file with all charts, tables, style and script in it, and nothing from anywhere else.
+//! The page: a single self-contained file with all charts, tables, styles and scripts.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use super::table::Table;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const DARK: &str = ":root{--paper:#101317;--ink:#e8eaed;--soft:#a4adb7;--line:#2f353c;--card:#16191d;--link:#7cc0f0}";
-/// Sources under a chart before the rest are counted.
+/// Maximum sources listed under a chart; further ones are only counted.
 const MOST_SOURCES: usize = 4;
 
-/// What a section is made of.
+/// Part of a section.
 #[derive(Debug, Clone)]
 pub enum Block {
     Table(Table),
-    /// Charts side by side.
+    /// Charts, side by side.
     Charts(Vec<Drawn>),
-    /// Charts that a click opens.
+    /// Charts that unfold on a click.
     Folded {
         title: String,
         charts: Vec<Drawn>,
@@ -27,6 +27,7 @@ pub enum Block {
     },
 }
 
+/// A section with its title and content.
 #[derive(Debug, Clone)]
 pub struct Section {
     pub title: String,
@@ -37,15 +38,15 @@ pub struct Section {
 #[derive(Debug, Clone)]
 pub struct Page {
     pub title: String,
-    /// The first lines: what it says in short.
+    /// Summary lines at the top.
     pub findings: Vec<String>,
     pub sections: Vec<Section>,
-    /// Sources are named from here.
+    /// Folder that the paths of sources are relative to.
     pub folder: PathBuf,
 }
 
 impl Page {
-    /// All its figures.
+    /// Returns all its figures.
     pub fn figures(&self) -> impl Iterator<Item = &Figure> {
         let drawn = self.sections.iter().flat_map(|section| &section.blocks).flat_map(|block| match block {
             Block::Table(_) => [].as_slice(),
@@ -57,7 +58,7 @@ impl Page {
         })
     }
 
-    /// Gives each figure a name that no other has: those of runs of one name on two datasets were the same.
+    /// Makes the names of figures unique: runs on two datasets may have the same name.
     pub fn name_apart(&mut self) {
         let mut names = Names::default();
         for block in self.sections.iter_mut().flat_map(|section| &mut section.blocks) {
@@ -70,7 +71,7 @@ impl Page {
         }
     }
 
-    /// As HTML.
+    /// Formats the page as HTML.
     pub fn html(&self) -> String {
         let title = escaped(&self.title);
         let mut html = format!(
@@ -189,8 +190,8 @@ fn list(kind: &str, items: impl Iterator<Item = String>) -> String {
     format!("<{kind}>\n{items}</{kind}>\n")
 }
 
-/// The path as seen from a folder; only its end where it lies elsewhere: a report is sent around, and where its reader's
-/// files lie is nobody's business.
+/// Returns the path relative to a folder, or only its last three components if it is elsewhere: a report may be shared and must
+/// not reveal where its author's files are.
 fn relative(path: &Path, folder: &Path) -> String {
     let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (path, folder) = (absolute(path), absolute(folder));
@@ -240,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Void elements are the only ones without an end: with ends given to them, the page is well-formed XML.
+    /// Closes the void elements, which makes the page well-formed XML.
     pub fn as_xml(html: &str) -> String {
         let html = html.replacen("<!DOCTYPE html>\n", "", 1);
         let html = html.split_inclusive('>').map(|piece| {

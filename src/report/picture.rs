@@ -1,4 +1,4 @@
-//! Figures as files: SVG, and PNG made of it.
+//! Figures as files: SVG, and PNG rendered from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::ReportError;
 use super::figures::Figure;
 use crate::files;
 
-/// Pixels of a picture for each unit of a chart.
+/// Pixels of a PNG per unit of a chart.
 const PNG_SCALE: f32 = 2.0;
-/// Families that are looked for, in this order, for texts in pictures.
+/// Preferred font families for text in PNG files, in this order.
 const FAMILIES: [&str; 5] = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica"];
 
-/// Writes each figure as SVG and, where the system has a font, as PNG. Returns how many of each.
+/// Writes each figure as SVG and, if the system has a font, as PNG. Returns the numbers of SVG and PNG files.
 pub fn write<'a>(figures: impl Iterator<Item = &'a Figure>, folder: &Path) -> Result<(usize, usize), ReportError> {
-    fs::create_dir_all(folder).map_err(ReportError::file(folder, "make"))?;
+    fs::create_dir_all(folder).map_err(ReportError::file(folder, "create"))?;
     let fonts = fonts();
     let (mut vectors, mut pictures) = (0, 0);
     for figure in figures {
@@ -36,7 +36,7 @@ pub fn write<'a>(figures: impl Iterator<Item = &'a Figure>, folder: &Path) -> Re
     Ok((vectors, pictures))
 }
 
-/// The system's fonts; `None` without any: a picture would have no texts.
+/// Loads the system's fonts; `None` if there are none, since PNG files would lack all text.
 fn fonts() -> Option<Arc<fontdb::Database>> {
     let mut fonts = fontdb::Database::new();
     fonts.load_system_fonts();
@@ -55,7 +55,7 @@ fn png(svg: &str, fonts: &Arc<fontdb::Database>, path: &Path) -> Result<Vec<u8>,
     let size = tree.size().to_int_size().scale_by(PNG_SCALE);
     let size = size.ok_or_else(|| failed("has no size".to_owned()))?;
     let pixels = Pixmap::new(size.width(), size.height());
-    let mut pixels = pixels.ok_or_else(|| failed("is too large a picture".to_owned()))?;
+    let mut pixels = pixels.ok_or_else(|| failed("is too large for a PNG file".to_owned()))?;
     resvg::render(&tree, Transform::from_scale(PNG_SCALE, PNG_SCALE), &mut pixels.as_mut());
     pixels.encode_png().map_err(|error| failed(error.to_string()))
 }

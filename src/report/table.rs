@@ -1,4 +1,4 @@
-//! Tables of a report: of runs, of evaluations, of sweeps.
+//! Tables of a report for runs, evaluations and sweeps.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use super::figures::{bytes, folder_words};
 use super::files::{Evaluation, Run};
 use crate::sweep::report::Table as SweepTable;
 
-/// A table that a reader can sort.
+/// A table that readers can sort.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     pub title: String,
-    /// What a reader should know.
+    /// Explanation above the table; may be empty.
     pub note: String,
     pub header: Vec<String>,
     pub rows: Vec<Vec<Cell>>,
     pub sources: Vec<PathBuf>,
 }
 
-/// A field: what is shown, and what it is sorted by if that is a number.
+/// A cell: its text, and its sort key if it is a number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cell {
     pub text: String,
@@ -29,7 +29,7 @@ impl Cell {
         Self { text: text.into(), number: None }
     }
 
-    /// A number with so many decimals; an empty field for one that is not known.
+    /// Creates a cell for a number with this many decimals; empty if the number is unknown or not finite.
     pub fn number(value: Option<f64>, decimals: usize) -> Self {
         match value.filter(|value| value.is_finite()) {
             Some(value) => Self { text: format!("{value:.decimals$}"), number: Some(value) },
@@ -46,7 +46,7 @@ fn header(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A row a run.
+/// Builds the table of runs, one row each.
 pub fn of_runs(runs: &[Run]) -> Table {
     let row = |run: &Run| {
         let summary = |name: &str| run.summary[name].as_f64();
@@ -75,10 +75,10 @@ pub fn of_runs(runs: &[Run]) -> Table {
     };
     Table {
         title: "Runs".to_owned(),
-        note: "Losses are those of the validation graphs in the best epoch, the one whose model was kept.".to_owned(),
+        note: "Losses on the validation graphs in the best epoch, whose weights were saved.".to_owned(),
         header: header(&[
             "run",
-            "what",
+            "kind",
             "dataset",
             "ended",
             "epochs",
@@ -89,14 +89,14 @@ pub fn of_runs(runs: &[Run]) -> Table {
             "parameters",
             "graphs/s",
             "peak memory",
-            "waited for teacher (s)",
+            "wait for teacher (s)",
         ]),
         rows: runs.iter().map(row).collect(),
         sources: runs.iter().map(|run| run.metrics.path.clone()).collect(),
     }
 }
 
-/// A row a model and test folder.
+/// Builds the table of an evaluation, one row per model, test folder and threshold.
 pub fn of_evaluation(evaluation: &Evaluation) -> Table {
     let mut rows = Vec::new();
     for model in &evaluation.models {
@@ -128,7 +128,7 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
     }
     Table {
         title: format!("Test results on {}", evaluation.dataset),
-        note: "With 95 % bootstrap intervals where resamples were asked for; thresholds come from validation data."
+        note: "With 95 % bootstrap intervals if resamples were requested; thresholds come from validation data."
             .to_owned(),
         header: header(&[
             "model",
@@ -142,16 +142,16 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
             "MCC",
             "ROC AUC",
             "PR AUC",
-            "found at 1 % false alarms",
+            "detection rate at 1 % FPR",
             "parameters",
-            "ms a graph",
+            "ms per graph",
         ]),
         rows,
         sources: vec![evaluation.folder.join("metrics.json")],
     }
 }
 
-/// A table of a sweep's report.
+/// Converts a table of a sweep's report.
 pub fn of_sweep(table: SweepTable, source: PathBuf) -> Table {
     let cell = |text: String| {
         // "0.93 ± 0.01" is sorted by its first number.

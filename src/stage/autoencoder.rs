@@ -3,7 +3,6 @@
 use serde_json::Map;
 
 use super::StageError;
-use super::objective::{Translation, VgaeDistillation, VgaeObjective};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
@@ -12,13 +11,14 @@ use super::training::{self, Graphs};
 use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::{Projection, VgaeWeights};
+use crate::distill::objective::{Translation, VgaeDistillation, VgaeObjective};
 use crate::graph::Split;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, FreshParameters, ModelError, Scope, Vgae, VgaeConfig, vgae};
 
 const STAGE: Stage = Stage::Autoencoder;
 
-/// `kdgat autoencoder`.
+/// Runs `kdgat autoencoder`.
 pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
@@ -41,7 +41,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     run.train(student, Architecture::Vgae(architecture), parameters, &mut graphs)
 }
 
-/// Attack-free graphs alone, so that what the model cannot reconstruct is unusual.
+/// Selects the attack-free graphs: a model trained on them alone reconstructs unusual graphs badly.
 fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     let training = data.store.select(Split::Train, Some(false));
     let validation = data.store.select(Split::Validation, Some(false));
@@ -49,8 +49,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
         let left_out = data.store.manifest().duplicates.num_dropped();
         if left_out > 0 {
             return Err(StageError::Input(format!(
-                "dataset {} has no attack-free graph for training: {left_out} graphs of training are left out, since they are \
-                 also in validation or a test; give training logs of other drives, or keep them with --keep-duplicates",
+                "dataset {} has no attack-free graph for training: {left_out} training graphs are left out, because they are \
+                 also in validation or a test; add training logs of other drives, or keep these graphs with --keep-duplicates",
                 data.dataset.name
             )));
         }
@@ -67,6 +67,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
 }
 
+/// The configured VGAE for this dataset.
 pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, StageError> {
     let model = &config.model;
     Ok(VgaeConfig {
@@ -81,7 +82,7 @@ pub(super) fn vgae_config(config: &Config, data: &Data) -> Result<VgaeConfig, St
     })
 }
 
-/// The weights of the losses, and the projection to the teacher's latent.
+/// Builds the distillation loss: its weights, and the projection to the teacher's latent space.
 fn distillation(
     config: &Config,
     found: &FoundTeacher,

@@ -1,12 +1,11 @@
 //! Trains a GAT classifier on normal graphs and attacks: a teacher alone, or a student that learns from a teacher.
 //!
-//! `kdgat normal` sees every graph in every epoch, `kdgat curriculum` the attacks and a choice of normals.
+//! `kdgat normal` trains on every graph in every epoch, `kdgat curriculum` on all attacks and a selection of normal graphs.
 
 use serde_json::Map;
 
 use super::StageError;
 use super::curriculum::{self, CurriculumEpochs};
-use super::objective::{GatDistillation, GatObjective};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
@@ -15,11 +14,12 @@ use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, KdLoss, Stage, TaskLoss};
 use crate::distill::hints::Hints;
 use crate::distill::losses::LogitLoss;
+use crate::distill::objective::{GatDistillation, GatObjective};
 use crate::graph::Split;
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{Architecture, ClassLoss, FreshParameters, Gat, GatConfig, ModelError, Scope};
 
-/// `kdgat normal`.
+/// Runs `kdgat normal`.
 pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let stage = Stage::Normal;
     let data = setup::open(config)?;
@@ -30,7 +30,7 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     train(config, &data, run, found, usage, &mut graphs)
 }
 
-/// `kdgat curriculum`.
+/// Runs `kdgat curriculum`.
 pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
     let stage = Stage::Curriculum;
     let data = setup::open(config)?;
@@ -67,7 +67,7 @@ fn train(
     run.train(student, Architecture::Gat(architecture), parameters, plan)
 }
 
-/// All graphs, normal ones and attacks.
+/// Selects all graphs, normal ones and attacks.
 fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     let training = data.store.select(Split::Train, None);
     let validation = data.store.select(Split::Validation, None);
@@ -76,7 +76,7 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     {
         if data.store.select(Split::Train, Some(attack)).is_empty() {
             return Err(StageError::Input(format!(
-                "dataset {} has no {what} for training; put such logs, with their labels, into {folder}/, or lower --window",
+                "dataset {} has no {what} for training; put labelled logs with such graphs into {folder}/, or lower --window",
                 data.dataset.name
             )));
         }
@@ -88,10 +88,11 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
 }
 
+/// The configured GAT for this dataset.
 pub(super) fn gat_config(config: &Config, data: &Data) -> Result<GatConfig, StageError> {
     let model = &config.model;
     Ok(GatConfig {
-        // The configuration's check allows one width only.
+        // The configuration check allows exactly one width.
         hidden: model.hidden.first().copied().unwrap_or(0) as i64,
         layers: model.layers as i64,
         heads: model.heads as i64,

@@ -1,4 +1,4 @@
-//! Compares the logs of two runs, epoch by epoch: what a regression test of losses calls.
+//! Compares the metrics of two runs, epoch by epoch, for example in a regression test of losses.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,62 +10,62 @@ use crate::evaluate::tables::Table;
 
 const METRICS_FILE: &str = "metrics.csv";
 const EPOCH: &str = "epoch";
-/// The epoch in which it is lowest is a run's best, whose model is kept.
+/// The column that decides a run's best epoch, whose model is saved: the one with the lowest value.
 const VALIDATION_LOSS: &str = "val_loss";
-/// Columns that differ between two runs of the same thing.
+/// Columns that differ even between two identical runs.
 const MEASURED: [&str; 3] = ["graphs_per_second", "peak_memory_bytes", "seconds"];
 
-/// What is compared, and how closely.
+/// Options of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompareOptions {
-    /// Columns of `metrics.csv`; none: all that both runs have and one fills in, but times and memory.
+    /// Columns of `metrics.csv` to compare; empty: all that both runs have and at least one fills in, except times and memory.
     pub metrics: Vec<String>,
-    /// Largest difference that counts as equal, relative to the larger magnitude.
+    /// Largest difference that counts as equal, relative to the larger of the two magnitudes.
     pub tolerance: f64,
 }
 
-/// How two runs differ.
+/// The differences between two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub metrics: Vec<MetricComparison>,
-    /// Epochs of the first and of the second run.
+    /// Number of epochs of the first and of the second run.
     pub epochs: [usize; 2],
-    /// The best epoch of each.
+    /// The best epoch of each run.
     pub best: [u64; 2],
-    /// The first epoch that only one run has, and which run that is.
+    /// The first epoch that only one run has, and that run's index (0 or 1).
     pub first_alone: Option<(u64, usize)>,
-    /// Columns that only one of the runs has; they are not compared.
+    /// Columns that only one run has, which are not compared.
     pub only_in_one: Vec<String>,
     pub tolerance: f64,
 }
 
-/// One column of both runs.
+/// The comparison of one column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricComparison {
     pub name: String,
     /// The epochs that both runs have.
     pub rows: Vec<EpochPair>,
-    /// The value of each run in its best epoch.
+    /// The value of each run at its best epoch.
     pub at_best: [Option<f64>; 2],
-    /// The first epoch whose difference is past the tolerance.
+    /// The first epoch whose difference exceeds the tolerance.
     pub first_parted: Option<u64>,
-    /// Over those epochs.
+    /// Largest difference over the epochs that both runs have.
     pub largest_difference: f64,
 }
 
-/// The values of one epoch; `None` where a run has none.
+/// The values of one epoch; `None` if a run has no value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochPair {
     pub epoch: u64,
     pub values: [Option<f64>; 2],
-    /// |a − b| / max(|a|, |b|); infinite where only one run has a value.
+    /// |a − b| / max(|a|, |b|); infinite if only one run has a value.
     pub difference: f64,
 }
 
 /// Reads and compares two runs, each given as its folder or its `metrics.csv`.
 ///
 /// # Errors
-/// A log that is missing or damaged, a metric that a run does not have, a tolerance below 0.
+/// If a log is missing or damaged, a run lacks a requested metric, or the tolerance is below 0.
 pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison, StageError> {
     if options.tolerance.is_nan() || options.tolerance < 0.0 {
         return Err(StageError::Input(format!("--tolerance {}: must be 0 or more", options.tolerance)));
@@ -73,7 +73,7 @@ pub fn compare(runs: [&Path; 2], options: &CompareOptions) -> Result<Comparison,
     let logs = [Log::read(runs[0])?, Log::read(runs[1])?];
     let names = match options.metrics.as_slice() {
         [] => {
-            // A column that both leave empty, such as kd_loss without a teacher, has nothing to compare.
+            // Columns that both runs leave empty, such as kd_loss without a teacher, are skipped.
             let is_empty =
                 |name: &String| logs.iter().all(|log| log.epochs().all(|epoch| log.value(epoch, name).is_none()));
             let mut names = logs[0].comparable();
@@ -110,7 +110,7 @@ fn compare_metric(logs: &[Log; 2], name: &str, tolerance: f64) -> MetricComparis
         let values = logs.each_ref().map(|log| log.value(epoch, name));
         let difference = match values {
             [Some(a), Some(b)] => relative_difference(a, b),
-            // A column that neither run fills in, such as kd_loss without a teacher.
+            // Empty in both runs, such as kd_loss without a teacher.
             [None, None] => 0.0,
             _ => f64::INFINITY,
         };
@@ -118,14 +118,14 @@ fn compare_metric(logs: &[Log; 2], name: &str, tolerance: f64) -> MetricComparis
     };
     let rows: Vec<EpochPair> = logs[0].epochs().filter(|epoch| logs[1].has(*epoch)).map(pair).collect();
     let at_best = logs.each_ref().map(|log| log.value(log.best_epoch(), name));
-    // A difference that is no number is past any tolerance.
+    // NaN exceeds any tolerance.
     let parts = |row: &&EpochPair| row.difference > tolerance || row.difference.is_nan();
     let first_parted = rows.iter().find(parts).map(|row| row.epoch);
     let largest_difference = rows.iter().map(|row| row.difference).fold(0.0, larger);
     MetricComparison { name: name.to_owned(), rows, at_best, first_parted, largest_difference }
 }
 
-/// |a − b| / max(|a|, |b|): 0 for equal values, also for two that are both no numbers.
+/// |a − b| / max(|a|, |b|): 0 for equal values, and for two NaNs.
 fn relative_difference(a: f64, b: f64) -> f64 {
     if a == b || a.is_nan() && b.is_nan() {
         return 0.0;
@@ -133,18 +133,18 @@ fn relative_difference(a: f64, b: f64) -> f64 {
     (a - b).abs() / a.abs().max(b.abs())
 }
 
-/// The larger of two, where what is no number is larger than any.
+/// The larger of two numbers; NaN counts as larger than any number.
 fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
 
 impl Comparison {
-    /// Whether both runs have the same epochs, and every metric is within the tolerance in each of them.
+    /// True if both runs have the same epochs and every metric is within the tolerance in each of them.
     pub fn is_equal(&self) -> bool {
         self.first_alone.is_none() && self.metrics.iter().all(|metric| metric.first_parted.is_none())
     }
 
-    /// The epochs of each metric side by side when there are few metrics, the best epochs, and a summary.
+    /// The report: with at most three metrics a table of all epochs for each, then the best epochs and a summary.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.metrics.len() <= 3 {
@@ -158,7 +158,7 @@ impl Comparison {
         let heads: Vec<String> = ["metric".to_owned()]
             .into_iter()
             .chain(best)
-            .chain(["difference", "largest difference", "parts in epoch"].map(str::to_owned))
+            .chain(["difference", "largest difference", "first differs in epoch"].map(str::to_owned))
             .collect();
         let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
         for metric in &self.metrics {
@@ -181,8 +181,8 @@ impl Comparison {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "\nside by side: each run in its best epoch (lowest {VALIDATION_LOSS}; epochs count from 0, as in {METRICS_FILE}); \
-             the last two columns: over the {shared} epochs that both have"
+            "\nvalues and difference: each run at its best epoch (lowest {VALIDATION_LOSS}; epochs count from 0, as in {METRICS_FILE}); \
+             last two columns: over the {shared} epochs that both runs have"
         );
         if !self.only_in_one.is_empty() {
             let _ = writeln!(text, "not compared, because only one run has it: {}", self.only_in_one.join(", "));
@@ -191,13 +191,13 @@ impl Comparison {
         let _ = match (parted.min(), self.first_alone) {
             (Some((epoch, name)), _) => writeln!(
                 text,
-                "the runs part in epoch {epoch} ({name}), past the tolerance of {:e}; epochs: {first} and {second}",
+                "the runs first differ in epoch {epoch} ({name}), by more than the tolerance of {:e}; epochs: {first} and {second}",
                 self.tolerance
             ),
             (None, Some((epoch, run))) => writeln!(
                 text,
-                "the runs part in epoch {epoch}, which only the {} run has; epochs: {first} and {second}, equal within {:e} \
-                 where both have one",
+                "the runs first differ in epoch {epoch}, which only the {} run has; epochs: {first} and {second}, equal within {:e} \
+                 in the epochs that both have",
                 ["first", "second"][run],
                 self.tolerance
             ),
@@ -219,7 +219,7 @@ impl MetricComparison {
     }
 }
 
-/// In the place of a value that a run does not have.
+/// Placeholder for a missing value.
 const NOTHING: &str = "-";
 
 fn shown(value: Option<f64>) -> String {
@@ -230,11 +230,11 @@ fn difference(value: f64) -> String {
     if value.is_infinite() { "one value only".to_owned() } else { format!("{value:.3e}") }
 }
 
-/// A `metrics.csv`.
+/// A parsed `metrics.csv`.
 struct Log {
     path: PathBuf,
     header: Vec<String>,
-    /// Epoch and fields, epochs ascending.
+    /// Epoch number and fields of each row, in ascending order of epochs.
     rows: Vec<(u64, Vec<String>)>,
 }
 
@@ -249,17 +249,18 @@ impl Log {
         let header: Vec<String> =
             reader.headers().map_err(|error| wrong(error.to_string()))?.iter().map(str::to_owned).collect();
         let Some(epoch) = header.iter().position(|name| name == EPOCH) else {
-            return Err(wrong(format!("has no column '{EPOCH}'; it is no log of a run")));
+            return Err(wrong(format!("has no column '{EPOCH}'; it is not the metrics.csv of a run")));
         };
         let mut rows = Vec::new();
         for record in reader.records() {
             let record = record.map_err(|error| wrong(error.to_string()))?;
-            let number =
-                record[epoch].parse::<u64>().map_err(|_| wrong(format!("'{}' is no epoch", &record[epoch])))?;
+            let number = record[epoch]
+                .parse::<u64>()
+                .map_err(|_| wrong(format!("'{}' is not an epoch number", &record[epoch])))?;
             for (name, field) in header.iter().zip(&record).filter(|(_, field)| !field.is_empty()) {
                 field
                     .parse::<f64>()
-                    .map_err(|_| wrong(format!("'{field}' in column {name}, epoch {number}, is no number")))?;
+                    .map_err(|_| wrong(format!("'{field}' in column {name}, epoch {number}, is not a number")))?;
             }
             rows.push((number, record.iter().map(str::to_owned).collect()));
         }
@@ -267,7 +268,7 @@ impl Log {
             return Err(wrong("has no epoch yet".to_owned()));
         }
         if !rows.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err(wrong("its epochs do not ascend".to_owned()));
+            return Err(wrong("its epochs are not in ascending order".to_owned()));
         }
         Ok(Self { path, header, rows })
     }
@@ -289,15 +290,15 @@ impl Log {
         self.rows.binary_search_by_key(&epoch, |row| row.0).is_ok()
     }
 
-    /// The epoch of the lowest validation loss, the first of equals; the last one where the log has no such loss.
+    /// The epoch with the lowest validation loss (the first of equal ones); the last epoch if the log has no validation loss.
     fn best_epoch(&self) -> u64 {
         let losses = self.epochs().filter_map(|epoch| Some((epoch, self.value(epoch, VALIDATION_LOSS)?)));
         let best = losses.filter(|(_, loss)| !loss.is_nan()).min_by(|a, b| a.1.total_cmp(&b.1));
-        // A log without rows is refused when it is read.
+        // `read` refuses a log without rows.
         best.map(|(epoch, _)| epoch).or_else(|| self.epochs().last()).unwrap_or(0)
     }
 
-    /// `None` when the field is empty or there is no such epoch.
+    /// The value of a column in an epoch; `None` if the field is empty or there is no such epoch.
     fn value(&self, epoch: u64, name: &str) -> Option<f64> {
         let row = self.rows.binary_search_by_key(&epoch, |row| row.0).ok()?;
         self.rows[row].1.get(self.column(name)?)?.parse().ok()

@@ -1,4 +1,4 @@
-//! The batches of `kdgat curriculum`, and the difficulty scores that they follow from.
+//! The batches of `kdgat curriculum`, and the difficulty scores that determine them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::train::fit::BatchPlan;
 use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunDirectory;
 
-/// The scores that a run is using: it goes on with the same.
+/// The scores that a run is using; a resumed run reads them back.
 const RUN_SCORES: &str = "last/difficulty.safetensors";
-/// How difficult the graphs are, and which of them epochs chose.
+/// The log of difficulties and of the graphs that epochs chose.
 const CHOICES: &str = "curriculum.csv";
 
-/// What a curriculum adds to the columns of `metrics.csv`.
+/// Columns that a curriculum adds to `metrics.csv`.
 pub const CURRICULUM_COLUMNS: &[&str] = &[
     "curriculum_ratio",
     "curriculum_percentile",
@@ -33,7 +33,7 @@ pub const CURRICULUM_COLUMNS: &[&str] = &[
     "curriculum_difficulty",
 ];
 
-/// Every epoch all attacks, and normal graphs as the curriculum chooses.
+/// The batch plan of a curriculum: each epoch has all attacks, and normal graphs chosen by the curriculum.
 pub struct CurriculumEpochs {
     graphs: Graphs,
     sampler: Sampler,
@@ -41,7 +41,7 @@ pub struct CurriculumEpochs {
     choices: Option<ChoiceLog>,
 }
 
-/// Where the scores come from, and when they come again.
+/// The difficulty scores, and the settings for computing them again.
 struct Scoring {
     config: Config,
     store: Arc<Store>,
@@ -49,13 +49,13 @@ struct Scoring {
     normals: Vec<u64>,
     /// Epochs between two scorings; 0 scores once.
     update_epochs: u64,
-    /// Scorings that are due at the epoch of the present scores.
+    /// Number of the scoring period of the current scores: epoch / `update_epochs`.
     period: u64,
     scores: Scores,
     run_file: PathBuf,
 }
 
-/// The scorer that the configuration asks for, before a run is opened.
+/// The configured scorer, if the curriculum needs one. Called before a run is opened.
 pub fn scorer(config: &Config, data: &Data) -> Result<Option<Scorer>, StageError> {
     match config.curriculum.curriculum {
         CurriculumKind::Difficulty | CurriculumKind::Static => {
@@ -65,13 +65,13 @@ pub fn scorer(config: &Config, data: &Data) -> Result<Option<Scorer>, StageError
     }
 }
 
-/// What identifies the scores of a run, for its `config.json`.
+/// The digest of the difficulty model, which identifies a run's scores, for its `config.json`.
 pub fn inputs(scorer: Option<&Scorer>) -> Map<String, Value> {
     let digest = scorer.map(Scorer::digest);
     Map::from_iter([("difficulty_model_digest".to_owned(), json!(digest))])
 }
 
-/// The VGAE of `--difficulty-model`, or the dataset's registered teacher.
+/// Loads the VGAE given by `--difficulty-model`, or the dataset's registered teacher.
 pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Scorer, StageError> {
     let model = match &config.curriculum.difficulty_model {
         Some(path) => teacher::open(path)?,
@@ -80,7 +80,7 @@ pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Sco
     let (found, expected) = (model.architecture.input().features(), setup::feature_set(config));
     if found != expected {
         return Err(StageError::Input(format!(
-            "the difficulty model {} reads {found} features, the data is built with {expected} ones; use --features {found}, \
+            "the difficulty model {} reads {found} features, but the data has {expected} features; use --features {found}, \
              or another --difficulty-model",
             model.path.display()
         )));
@@ -89,8 +89,8 @@ pub fn load_scorer(config: &Config, dataset: &str, device: Device) -> Result<Sco
 }
 
 impl CurriculumEpochs {
-    /// The plan before anything is scored: how many graphs its epochs have is known already. Batches are of
-    /// a size that the smallest epoch keeps its steps.
+    /// Creates the plan before anything is scored; the number of graphs per epoch does not depend on the scores. The batch size
+    /// leaves the smallest epoch its minimum number of steps.
     pub fn new(config: &Config, data: &Data, mut graphs: Graphs) -> Self {
         let (attacks, normals) =
             (data.store.select(Split::Train, Some(true)), data.store.select(Split::Train, Some(false)));
@@ -114,12 +114,12 @@ impl CurriculumEpochs {
         Self { graphs, sampler, scoring: None, choices: None }
     }
 
-    /// Graphs of an epoch in the middle of the run.
+    /// Number of graphs of an epoch in the middle of the run.
     pub fn typical_epoch_graphs(&self, max_epochs: usize) -> usize {
         self.sampler.epoch_graphs(max_epochs as u64 / 2)
     }
 
-    /// Scores the normal graphs, or takes the scores that the run has or that are kept from another run.
+    /// Scores the normal graphs, or takes the scores of the resumed run or of the cache.
     pub fn score(
         &mut self,
         config: &Config,
@@ -157,7 +157,8 @@ impl CurriculumEpochs {
 }
 
 impl Scoring {
-    /// Scores again when it is due: with whatever model lies at the path by then. The same model gives the same scores.
+    /// Computes the scores again if they are due, with the model that is at the path now; returns true if it did. The same model
+    /// gives the same scores.
     fn update(&mut self, epoch: u64) -> Result<bool, StageError> {
         let Some(period) = epoch.checked_div(self.update_epochs) else { return Ok(false) };
         if period == self.period {
@@ -170,13 +171,13 @@ impl Scoring {
         Ok(true)
     }
 
-    /// Puts the scores into the run, so that it goes on with them when it is resumed.
+    /// Writes the scores to the run's folder, for resuming.
     fn keep(&self) -> Result<(), StageError> {
         retry_on_oom(Meter::new(Device::Cpu), || Ok(self.scores.write_for_run(&self.run_file, self.period)?))
     }
 }
 
-/// The scores of an interrupted run and their period, if they are whole.
+/// The scores of an interrupted run and their period, unless they are damaged or belong to other data.
 fn read_run_scores(path: &Path, store: &Store) -> Option<(Scores, u64)> {
     match Scores::read_of_run(path) {
         Ok((scores, period)) if scores.origin.data_digest == store.digest() => Some((scores, period)),
@@ -188,7 +189,7 @@ fn read_run_scores(path: &Path, store: &Store) -> Option<(Scores, u64)> {
     }
 }
 
-/// Scores are kept beside the stores, by the digests of data and model.
+/// Reads or computes the scores. They are cached next to the stores, by the digests of data and model.
 fn cached_scores(config: &Config, scorer: &Scorer, store: &Arc<Store>, normals: &[u64]) -> Result<Scores, StageError> {
     let name = format!("{}-{}-{}.safetensors", store.manifest().dataset, &store.digest()[..12], &scorer.digest()[..12]);
     let path = config.data.stores_dir.join("difficulty").join(name);

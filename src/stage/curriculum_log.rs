@@ -1,18 +1,18 @@
-//! `curriculum.csv`: how difficult the normal graphs are, and which of them some epochs chose.
+//! `curriculum.csv`: the difficulties of the normal graphs, and the graphs that some epochs chose.
 
 use std::path::PathBuf;
 
 use crate::curriculum::Sampler;
 use crate::train::logs::{CsvLog, LogError};
 
-/// Stretches of difficulty.
+/// Number of difficulty bins.
 const BINS: usize = 32;
-/// Epochs that are written at most, evenly over the run, and the last.
+/// Maximum number of epochs to write, spread evenly over the run, in addition to the last one.
 const EPOCHS: u64 = 40;
 
 const HEADER: [&str; 5] = ["epoch", "difficulty_low", "difficulty_high", "normals", "chosen"];
 
-/// Writes the choice of epochs.
+/// Writer of `curriculum.csv`.
 pub struct ChoiceLog {
     path: PathBuf,
     max_epochs: u64,
@@ -20,12 +20,12 @@ pub struct ChoiceLog {
 }
 
 impl ChoiceLog {
-    /// Writes nothing before the first epoch.
+    /// Creates the writer; the file is created with the first epoch.
     pub fn new(path: PathBuf, max_epochs: u64) -> Self {
         Self { path, max_epochs, log: None }
     }
 
-    /// Writes what the epoch chooses, if it is one of those that are shown. A run that is resumed writes it again.
+    /// Writes the graphs that an epoch chooses, if the epoch is among those to write. A resumed run replaces its rows.
     pub fn note(&mut self, epoch: u64, sampler: &Sampler) -> Result<(), LogError> {
         if !epoch.is_multiple_of(self.max_epochs.div_ceil(EPOCHS).max(1)) && epoch + 1 != self.max_epochs {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What can end a stage early.
+//! Errors that end a stage.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::train::fit::FitError;
 use crate::train::objective::ObjectiveError;
 use crate::train::run_directory::RunError;
 
-/// An error of a stage, of whatever module it comes from.
+/// An error of a stage, from any module.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error(transparent)]
@@ -42,22 +42,22 @@ pub enum StageError {
     Fusion(#[from] crate::fusion::FusionError),
     #[error(transparent)]
     Onnx(#[from] OnnxError),
-    /// A file of the run cannot be read or written.
+    /// A file or folder cannot be read, written or created.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     File { path: PathBuf, action: &'static str, source: std::io::Error },
-    /// libtorch failed, mostly for want of memory.
+    /// libtorch failed, usually because memory ran out.
     #[error(transparent)]
     Torch(#[from] tch::TchError),
-    /// Not one graph fits into the memory that may be used.
+    /// The training does not fit into the memory limit, even with one graph at a time.
     #[error("{0}")]
     Memory(String),
-    /// What was asked for cannot be done with this data or machine.
+    /// The request is impossible with this data or machine.
     #[error("{0}")]
     Input(String),
 }
 
 impl StageError {
-    /// Whether the user can mend it: a wrong name, a missing folder, a damaged file, a limit that is too small.
+    /// True if the user can fix the cause: a wrong name, a missing folder, a damaged file, a limit that is too small.
     pub fn is_input(&self) -> bool {
         match self {
             Self::Fit(error) => error.is_input(),

@@ -1,4 +1,4 @@
-//! Scores trained models on the test folders of their dataset, and writes how good they are.
+//! Scores trained models on the test folders of their dataset, and writes their metrics.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,22 +31,22 @@ use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
 use crate::nn::attention::Backend;
 
-/// What `kdgat evaluate` is asked for beside the configuration.
+/// Options of `kdgat evaluate`, in addition to the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct EvaluateOptions {
-    /// Run folders or weight files; none: all models of the dataset.
+    /// Run folders or weight files; empty: all models of the dataset.
     pub runs: Vec<PathBuf>,
-    /// Where to write a row for each graph and model.
+    /// File for predictions, one row per graph and model; none: not written.
     pub predictions: Option<PathBuf>,
-    /// Calibrate unknown cars on so many seconds of their attack-free traffic.
+    /// Calibrate unknown cars on this many seconds of their attack-free traffic; none: no calibration.
     pub calibrate_seconds: Option<f64>,
-    /// Folder of the results; none: `evaluation` beside the dataset's runs.
+    /// Folder for the results; none: `evaluation` next to the dataset's runs.
     pub output: Option<PathBuf>,
-    /// Of the confidence intervals.
+    /// Bootstrap resamples of the confidence intervals.
     pub resamples: u64,
 }
 
-/// A model with its scores.
+/// A model and its scores.
 struct Scored {
     model: TrainedModel,
     scores: ModelScores,
@@ -56,7 +56,7 @@ struct Scored {
     windows: Vec<Window>,
 }
 
-/// `kdgat evaluate`. Returns the report and the folder that it was written to.
+/// Runs `kdgat evaluate`. Returns the report and the folder that it was written to.
 pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, PathBuf), StageError> {
     // Data and models.
     setup::use_threads(config.training.threads);
@@ -129,8 +129,8 @@ fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<Cal
             Ok(Some(CalibrateBy { seconds, rule }))
         }
         other => Err(StageError::Input(format!(
-            "--calibrate-seconds with --threshold {other}: a new car has no labels, so that only a false-positive rate can \
-             be kept; use --threshold fpr:0.001"
+            "--calibrate-seconds with --threshold {other}: a new car has no labels, so only a false-positive rate can be set; \
+             use --threshold fpr:0.001"
         ))),
     }
 }
@@ -152,7 +152,7 @@ fn find_models(config: &Config, options: &EvaluateOptions, dataset: &str) -> Res
     Ok(models)
 }
 
-/// The models at these paths, each once: a run may be named by its folder and by its weights.
+/// Reads the models at these paths, each only once: a run's folder and its weight file are the same model.
 fn named_models(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
     let mut seen = Vec::new();
     let mut models = Vec::new();
@@ -160,7 +160,7 @@ fn named_models(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
         let model = TrainedModel::read(run)?;
         let file = model.path.canonicalize().unwrap_or_else(|_| model.path.clone());
         if seen.contains(&file) {
-            eprintln!("{}: {} is named already, and counts once", run.display(), model.name);
+            eprintln!("{}: {} is already in the list; it is evaluated once", run.display(), model.name);
             continue;
         }
         seen.push(file);
@@ -169,28 +169,28 @@ fn named_models(runs: &[PathBuf]) -> Result<Vec<TrainedModel>, StageError> {
     Ok(models)
 }
 
-/// Refuses a model that does not read what the store holds.
+/// Refuses a model whose features or window length differ from the store's.
 pub(super) fn expect_fit(config: &Config, model: &TrainedModel) -> Result<(), StageError> {
     let (features, found) = (setup::feature_set(config), model.description.architecture.input().features());
     if found != features {
         return Err(StageError::Input(format!(
-            "{} reads {found} features, the store has {features} ones; use --features {found}, or name a run that reads \
-             {features} ones",
+            "{} reads {found} features, but the store has {features} features; use --features {found}, or name a run that reads \
+             {features} features",
             model.name
         )));
     }
     let (window, found) = (config.data.window, model.description.window);
-    // A model that was trained elsewhere may not say.
+    // 0: a model trained elsewhere may not record its window.
     if found != window && found != 0 {
         return Err(StageError::Input(format!(
-            "{} was trained on windows of {found} frames, the store has windows of {window}; use --window {found}",
+            "{} was trained on windows of {found} frames, but the store has windows of {window}; use --window {found}",
             model.name
         )));
     }
     Ok(())
 }
 
-/// The files of the test folders, with the graphs of unknown cars that calibrate.
+/// The files of the test folders; those of unknown cars with the graphs used for calibration.
 pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
     let mut files = Vec::new();
     for entry in store.manifest().files.iter().filter(|file| file.role == crate::can::Role::Test && file.graphs > 0) {
@@ -215,7 +215,7 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
     Ok(files)
 }
 
-/// The graphs of a file that calibrate; none of too few.
+/// The graphs of a file used for calibration; an empty range if there are too few.
 fn calibrating(store: &Store, entry: &FileEntry, seconds: f64) -> Result<Range<u64>, StageError> {
     let graphs = entry.first_graph..entry.first_graph + entry.graphs;
     let stretch = calibration_stretch(store, graphs.clone(), seconds)?;
@@ -225,13 +225,13 @@ fn calibrating(store: &Store, entry: &FileEntry, seconds: f64) -> Result<Range<u
     }
     let (folder, name) = (&entry.folder, &entry.name);
     tracing::warn!(
-        "{folder}/{name} is not calibrated: {found} attack-free windows of its first {seconds} s are too few, it takes at least \
-         {FEWEST_WINDOWS}"
+        "{folder}/{name} is not calibrated: its first {seconds} s have {found} attack-free windows, and a calibration needs at \
+         least {FEWEST_WINDOWS}"
     );
     Ok(graphs.start..graphs.start)
 }
 
-/// Says of a folder why its calibrated scores are not ranked.
+/// Warns that the calibrated scores of a folder cannot be ranked, because only some of its files are calibrated.
 fn warn_of_two_scales(folder: &[TestFile]) {
     let (calibrated, raw): (Vec<_>, Vec<_>) = folder.iter().partition(|file| !file.calibration.is_empty());
     if calibrated.is_empty() || raw.is_empty() {
@@ -239,8 +239,8 @@ fn warn_of_two_scales(folder: &[TestFile]) {
     }
     let names: Vec<&str> = raw.iter().map(|file| file.name.as_str()).collect();
     tracing::warn!(
-        "{}: {} not calibrated, other files are: the calibrated scores of the folder have no common order, and so no ROC AUC, \
-         PR AUC, detection rates and curves",
+        "{}: {} not calibrated, other files are: the calibrated scores of the folder are not comparable, so there is no ROC AUC, \
+         PR AUC, detection rate or curve for them",
         folder[0].folder,
         names.join(", ")
     );
@@ -276,10 +276,12 @@ fn score(
         None if raw.is_empty() && !validation.is_empty() => return Err(no_window_is_held_out(&model)),
         None => RecordedThreshold::choose(method, &model, &on_this_data)?,
     };
-    // Known ones, too: the one that was used last stands at the end.
+    // Recorded thresholds, too: the last entry is the one used last.
     match records::record(&model, &recorded) {
-        // Of a run that can only be read, the results are worth as much.
-        Err(error @ EvaluateError::File { .. }) => tracing::warn!("{error}; the evaluation goes on without"),
+        // The results of a read-only run are just as valid.
+        Err(error @ EvaluateError::File { .. }) => {
+            tracing::warn!("{error}; the evaluation continues without recording it")
+        }
         recorded => recorded?,
     }
     let profiled = |file: &TestFile| match file.calibration.is_empty() {
@@ -306,27 +308,27 @@ fn score(
     Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
 }
 
-/// Warns where a false-positive rate is asked for that is too small to be seen in so many windows.
+/// Warns if the requested false-positive rate is too small for the number of validation windows.
 fn warn_of_rare(method: Threshold, scored: &[Scored]) {
     let Threshold::FalsePositiveRate(rate) = method else { return };
     let windows: BTreeSet<u64> = scored.iter().map(|one| one.recorded.benign_graphs).collect();
     for windows in windows.into_iter().filter(|windows| *windows > 0 && rate * (*windows as f64) < 1.0) {
         tracing::warn!(
-            "--threshold {method}: {windows} attack-free validation windows support no false-positive rate below {}; their highest \
-             score is the threshold, whose rate may be larger than asked for",
+            "--threshold {method}: {windows} attack-free validation windows support no false-positive rate below {}; the threshold is \
+             their highest score, whose rate may be larger than requested",
             Threshold::FalsePositiveRate(threshold::smallest_rate(windows))
         );
     }
 }
 
-/// Says of each validation graph whether the model has not been trained on a frame of it, and warns where it has.
+/// For each validation graph: true if the model was not trained on any of its frames. Warns if it was trained on some.
 fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Vec<bool>, StageError> {
     let options = &store.manifest().options;
     let cut = format!("--stride {} --validation-fraction {}", options.stride, options.validation_fraction);
     let Some(held_out) = held_out(model, store, graphs)? else {
         tracing::warn!(
-            "{} was trained on {} as well, cut otherwise, and does not record how: validation windows here ({cut}) may be \
-             training windows of it, and the threshold that is chosen on them too low",
+            "{} was trained on {}, too, with another split that it does not record: validation windows here ({cut}) may be among \
+             its training windows, and the threshold chosen on them too low",
             model.name,
             model.description.dataset.name
         );
@@ -336,8 +338,8 @@ fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Ve
     if let Some(own) = model.split.filter(|_| trained > 0) {
         let own = format!("--stride {} --validation-fraction {}", own.stride, own.validation_fraction);
         tracing::warn!(
-            "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}), on which no threshold is chosen \
-             for it",
+            "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}); its threshold is chosen without \
+             them",
             model.name,
             graphs.len()
         );
@@ -350,18 +352,18 @@ fn no_window_is_held_out(model: &TrainedModel) -> StageError {
         format!(" --stride {} --validation-fraction {}", split.stride, split.validation_fraction)
     });
     StageError::Input(format!(
-        "no threshold for {}: it was trained on frames of all validation windows; evaluate it once with{own}, and the threshold \
-         that is recorded then is used with any other stride",
+        "no threshold for {}: it was trained on frames of all validation windows; evaluate it once with{own}; the threshold \
+         recorded then is used with any other stride",
         model.name
     ))
 }
 
-/// The values of the graphs that are held out.
+/// The values of the held-out graphs.
 fn only<T: Copy>(held_out: &[bool], values: &[T]) -> Vec<T> {
     values.iter().zip(held_out).filter(|(_, held_out)| **held_out).map(|(value, _)| *value).collect()
 }
 
-/// The windows of the test that tell most about a model, as graphs.
+/// Describes the most informative test windows of a model.
 fn telling_windows(
     scorer: &Scorer,
     store: &Store,
@@ -379,8 +381,8 @@ fn telling_windows(
     Ok(chosen.map(describe).collect::<Result<_, EvaluateError>>()?)
 }
 
-/// The threshold for the mean of two models' scores, on validation data. A number, which is meant for one model's score,
-/// is none for their mean: there the default false-positive rate is kept.
+/// Chooses the threshold for the mean of two models' scores, on validation data. A number given by the user applies to one model's
+/// score and not to the mean, which gets the default false-positive rate instead.
 fn choose_for_mean(
     method: Threshold,
     scores: &[f64],
@@ -404,8 +406,8 @@ fn choose_for_mean(
     Ok((method.to_string(), threshold::choose(method, &scores, &labels).map_err(unusable)?))
 }
 
-/// Each classifier with an autoencoder of its size: one that learned from a teacher if the classifier did, of the same
-/// seed if there is one, else the newest.
+/// Pairs each classifier with an autoencoder of its size: preferably distilled like the classifier, then with the same seed, then
+/// the newest.
 fn pairs(scored: &[Scored]) -> Vec<[&Scored; 2]> {
     let is_gat = |one: &&Scored| matches!(one.model.description.architecture, Architecture::Gat(_));
     let fit = |gat: &Scored, vgae: &Scored| {
@@ -427,7 +429,7 @@ fn describe(members: &[&Scored]) -> ModelReport {
     let join = |text: fn(&Scored) -> &str, by: &str| members.iter().map(|one| text(one)).collect::<Vec<_>>().join(by);
     let speed = match members {
         [one] => one.speed,
-        // Two models on one graph: their times add up.
+        // Both models score each graph: their times add up.
         members => members.iter().map(|one| one.speed).reduce(|a, b| Some(a?.and_then(&b?))).flatten(),
     };
     ModelReport {

@@ -1,4 +1,4 @@
-//! `kdgat export`: a trained model as files that other programs read without kdgat.
+//! `kdgat export`: writes a trained model as files that other programs can read without kdgat.
 
 use std::fs;
 use std::io;
@@ -22,36 +22,36 @@ use crate::train::checkpoint;
 
 const FORMAT: &str = "kdgat model";
 const FORMAT_VERSION: u32 = 1;
-/// Files of the export.
+/// Names of the exported files.
 const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 const EXAMPLES: &str = "examples.safetensors";
 const ONNX: &str = "model.onnx";
 
-/// What is exported beside the configuration.
+/// Options of an export, in addition to the configuration.
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
     /// A run's folder or a weight file.
     pub run: PathBuf,
-    /// Folder of the files; none: `export` in the run's folder.
+    /// Folder for the files; none: `export` in the run's folder.
     pub output: Option<PathBuf>,
-    /// Write a classifier as an ONNX model, too.
+    /// Also write the model as ONNX (classifiers only).
     pub onnx: bool,
-    /// Test graphs to write with what the model answers.
+    /// Number of test graphs to write with the model's outputs.
     pub examples: usize,
 }
 
-/// What was written.
+/// The result of an export.
 #[derive(Debug, Clone)]
 pub struct Exported {
     pub folder: PathBuf,
-    /// Of the files.
+    /// Names of the files written.
     pub names: Vec<&'static str>,
-    /// Test graphs in the examples.
+    /// Number of test graphs among the examples.
     pub examples: usize,
 }
 
-/// Writes the files, once all of them can be made.
+/// Exports a model. Writes nothing before all contents are computed.
 pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, StageError> {
     setup::use_threads(config.training.threads);
     let model = TrainedModel::read(&options.run)?;
@@ -87,8 +87,8 @@ pub fn export(config: &Config, options: &ExportOptions) -> Result<Exported, Stag
     Ok(Exported { folder, names, examples })
 }
 
-/// Refuses a folder with the export of other weights, whose optional files would be left beside the new ones, and one with the
-/// configuration of something else.
+/// Refuses a folder with the export of other weights, whose optional files would remain next to the new ones, and a folder whose
+/// `config.json` is not that of an export.
 fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError> {
     let path = folder.join(CONFIG);
     let text = match fs::read(&path) {
@@ -98,18 +98,18 @@ fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError
     };
     let found: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
     let what = match &found["weights_digest"] {
-        _ if found["format"] != FORMAT => "is no export's, and would be written over".to_owned(),
+        _ if found["format"] != FORMAT => "does not belong to an export and would be overwritten".to_owned(),
         Value::String(digest) if *digest == model.weights_digest => {
             let (found, own) = (found["foreign_id_evidence"].as_f64().unwrap_or(0.0), foreign_id_evidence(model));
             if found == own {
                 return Ok(());
             }
             format!(
-                "is that of the same weights with another list of known IDs (foreign_id_evidence {found}, not {own})"
+                "belongs to the same weights with another list of known IDs (foreign_id_evidence {found}, not {own})"
             )
         }
         other => format!(
-            "is that of other weights ({}) than {} has ({})",
+            "belongs to other weights ({}) than those of {} ({})",
             short(other.as_str().unwrap_or("unknown")),
             model.name,
             short(&model.weights_digest)
@@ -118,7 +118,7 @@ fn expect_no_other(folder: &Path, model: &TrainedModel) -> Result<(), StageError
     Err(StageError::Input(format!("{}: {what}; delete the folder, or name another with --output", path.display())))
 }
 
-/// What an unknown ID adds to the log odds; 0 where no list of known ones speaks.
+/// The evidence that an unknown ID adds to the log odds; 0 for a model without a list of known IDs.
 fn foreign_id_evidence(model: &TrainedModel) -> f64 {
     model.description.foreign_ids.map_or(0.0, |counted| counted.evidence())
 }
@@ -130,7 +130,7 @@ fn short(digest: &str) -> &str {
 fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
     let Architecture::Gat(architecture) = &model.description.architecture else {
         return Err(StageError::Input(format!(
-            "{} is an autoencoder; only classifiers (gat) can be written as ONNX",
+            "{} is an autoencoder; only classifiers (gat) can be exported as ONNX",
             model.name
         )));
     };
@@ -142,7 +142,7 @@ fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageErro
     StageError::File { path: path.to_owned(), action, source }
 }
 
-/// Everything that a reader has to know: `config.json`.
+/// The content of `config.json`: everything that a reader needs to know.
 fn description(model: &TrainedModel) -> Result<Value, StageError> {
     let known = &model.description;
     let input = known.architecture.input();
@@ -168,7 +168,7 @@ fn description(model: &TrainedModel) -> Result<Value, StageError> {
     }))
 }
 
-/// The first test graphs as the model reads them, and what it answers: logits, or difficulties.
+/// The first test graphs as input tensors, with the model's outputs: logits (gat) or difficulties (vgae).
 fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<StateDict, StageError> {
     let store = setup::open_store(config)?;
     warn_of_other(model, &store);
@@ -188,7 +188,7 @@ fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<State
     Ok(examples)
 }
 
-/// A batch in the names of the documentation.
+/// The tensors of a batch, under the names used in the documentation.
 fn inputs(batch: &Batch) -> Result<StateDict, StageError> {
     let long = |tensor: &Tensor| tensor.f_to_kind(Kind::Int64);
     let mut inputs = StateDict::from([

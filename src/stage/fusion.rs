@@ -1,4 +1,4 @@
-//! Learns how to fuse a VGAE and a GAT, and shows beside what else would have done.
+//! Trains an agent that fuses a VGAE and a GAT, and compares it with simpler ways to fuse them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,21 +28,21 @@ use crate::train::console::{Console, Heading};
 use crate::train::fit::{BEST, Ending, LAST};
 use crate::train::run_directory::RunDirectory;
 
-/// How `kdgat fusion` ended.
+/// The result of `kdgat fusion`.
 #[derive(Debug)]
 pub struct FusionOutcome {
     pub run: PathBuf,
-    /// None: interrupted; `--resume` goes on.
+    /// The report; none after an interruption, from which `--resume` continues.
     pub report: Option<FusionReport>,
 }
 
-/// The teacher of an agent: its Q-values for the training graphs, and its digest.
+/// The teacher of an agent: its Q-values for the training graphs, `[graphs, actions]`, and its digest.
 struct QTeacher {
     values: Tensor,
     digest: String,
 }
 
-/// `kdgat fusion`. `resamples` are those of the intervals.
+/// Runs `kdgat fusion`, with `resamples` bootstrap resamples for the confidence intervals.
 pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageError> {
     // Data, frozen models, and the states of all graphs.
     let data = setup::open(config)?;
@@ -121,9 +121,8 @@ pub fn fusion(config: &Config, resamples: u64) -> Result<FusionOutcome, StageErr
     Ok(FusionOutcome { run: path, report: Some(report) })
 }
 
-/// Graphs with their states, rewards and scales. The fused models have fitted their training graphs: on those their errors are
-/// too small and their probabilities too sure. So the agent learns from one half of the validation graphs and is selected on
-/// the other.
+/// Collects the graphs with their states, rewards and scales. The fused models have fitted their training graphs: there, errors are
+/// too small and probabilities too certain. So the agent is trained on one half of the validation graphs and selected on the other.
 fn world(config: &Config, data: &Data, pair: &Pair) -> Result<(World, AnomalyScale), StageError> {
     let store = &data.store;
     let states = Arc::new(pair.states(config, data)?);
@@ -150,8 +149,8 @@ fn world(config: &Config, data: &Data, pair: &Pair) -> Result<(World, AnomalySca
     Ok((World { training, validation, states, scaling, reward, device: data.device }, anomaly))
 }
 
-/// The agent that is learned from, if any: by path, or the dataset's newest finished one of size teacher. It sees each graph
-/// through the models that it was trained with.
+/// The teacher agent, if any: given by path, or the dataset's newest finished one of size teacher. It gets its states from the
+/// models that it was trained with.
 fn teacher(config: &Config, data: &Data, world: &World) -> Result<Option<QTeacher>, StageError> {
     if !config.distillation.use_kd {
         return Ok(None);
@@ -163,14 +162,14 @@ fn teacher(config: &Config, data: &Data, world: &World) -> Result<Option<QTeache
     let agent = Agent::read(&path, data.device)?;
     if agent.description.network.actions != ACTIONS as i64 {
         let found = agent.description.network.actions;
-        let text = format!("{}: an agent of {found} weights, {ACTIONS} are expected", path.display());
+        let text = format!("{}: an agent with {found} weights, expected {ACTIONS}", path.display());
         return Err(StageError::Input(text));
     }
     let states = fusion_models::teacher_pair(config, data, &agent.description)?.states(config, data)?;
     if agent.description.learned_on == LearnedOn::Training {
         eprintln!(
-            "warning: {}: this agent was trained by an older kdgat, on graphs that its models were trained on too; train it \
-             again with `kdgat fusion --preset dqn,teacher`",
+            "warning: {}: an older kdgat trained this agent on graphs that its models were also trained on; train it again with \
+             `kdgat fusion --preset dqn,teacher`",
             path.display()
         );
     }
@@ -225,7 +224,7 @@ fn fit_options(config: &Config, data: &Data, identity: String) -> FitOptions {
     }
 }
 
-/// Digest of everything that the result depends on: a run is resumed only with the same.
+/// The digest of everything that the result depends on; a run can only be resumed with the same digest.
 fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) -> String {
     let training = &config.training;
     let content = json!({
@@ -244,7 +243,7 @@ fn identity(config: &Config, data: &Data, pair: &Pair, teacher: Option<&str>) ->
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Whether the run can go on with this configuration; an error names what differs.
+/// Checks that the run can be resumed with this configuration; the error names the differences.
 fn check(
     config: &Config,
     data: &Data,
@@ -259,7 +258,7 @@ fn check(
     }
     if inputs["learned_on"] != json!(LearnedOn::Validation) {
         return Err(StageError::Input(format!(
-            "{}: this agent was trained by an older kdgat, on graphs that its models were trained on too; start a new run without \
+            "{}: an older kdgat trained this agent on graphs that its models were also trained on; start a new run without \
              --resume",
             directory.path().display()
         )));

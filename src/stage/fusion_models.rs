@@ -1,4 +1,4 @@
-//! The two models that are fused, and their states: given by path, or found for the dataset and the size.
+//! The two models to fuse, given by path or found for the dataset and the size, and their states.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -17,12 +17,12 @@ use crate::fusion::{FusionError, StateFile, StateKey, state_cache};
 use crate::memory::{Meter, retry_on_oom};
 use crate::train::fit::BEST;
 
-/// What is known of a model without its weights, which are let go until states have to be computed.
+/// The description of a model. Its weights are freed until states must be computed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundModel {
     pub name: String,
     pub path: PathBuf,
-    /// Of all that its answers depend on.
+    /// Digest of everything that the model's outputs depend on.
     pub digest: String,
     pub weights_digest: String,
     pub parameters: usize,
@@ -30,13 +30,13 @@ pub struct FoundModel {
 }
 
 impl FoundModel {
-    /// As an agent remembers it.
+    /// The reference to this model that is saved with an agent.
     pub fn fused(&self) -> FusedModel {
         FusedModel { name: self.name.clone(), path: self.path.clone(), digest: self.digest.clone() }
     }
 }
 
-/// The models that are fused.
+/// The two models to fuse.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
     pub vgae: FoundModel,
@@ -44,7 +44,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Whose states they are, and where they are kept.
+    /// The key of the models' states, and the path of their cache file.
     fn place(&self, config: &Config, data: &Data) -> (StateKey, PathBuf) {
         let key = StateKey {
             vgae_digest: self.vgae.digest.clone(),
@@ -56,14 +56,14 @@ impl Pair {
         (key, path)
     }
 
-    /// The states of all graphs: found, or computed and kept.
+    /// Reads the states of all graphs from the cache, or computes and caches them.
     pub fn states(&self, config: &Config, data: &Data) -> Result<StateFile, FusionError> {
         let (key, path) = self.place(config, data);
         let scorer = |model: &FoundModel| {
             let trained = TrainedModel::read(&model.path)?;
             if trained.scores_digest() != model.digest {
                 return Err(FusionError::Input(format!(
-                    "{}: the model has changed (digest {}, {} is expected)",
+                    "{}: the model has changed (digest {}, expected {})",
                     model.path.display(),
                     trained.scores_digest(),
                     model.digest
@@ -78,7 +78,7 @@ impl Pair {
     }
 }
 
-/// The models that the configuration names; else, for a size `teacher…`, the dataset's registered teachers, and for any other
+/// Finds the models named by the configuration; else, for a size `teacher…`, the dataset's registered teachers, and for any other
 /// size its newest finished runs of that size.
 pub fn find(config: &Config, data: &Data) -> Result<Pair, StageError> {
     let (vgae, gat) = (&config.fusion.fusion_vgae, &config.fusion.fusion_gat);
@@ -97,20 +97,20 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
     let model = TrainedModel::read(&path)?;
     let found = model.description.architecture.model_name();
     if found != kind.as_str() {
-        return Err(StageError::Input(format!("{flag} {}: this is a {found}; name a {kind}", path.display())));
+        return Err(StageError::Input(format!("{flag} {}: this is a {found}, expected a {kind}", path.display())));
     }
     let features = setup::feature_set(config);
     let reads = model.description.architecture.input().features();
     if reads != features {
         return Err(StageError::Input(format!(
-            "{} reads {reads} features, the store has {features} ones; use --features {reads}, or name another with {flag}",
+            "{} reads {reads} features, but the store has {features} features; use --features {reads}, or another model with {flag}",
             model.name
         )));
     }
     let (window, trained_on) = (config.data.window, model.description.window);
     if trained_on != window && trained_on != 0 {
         return Err(StageError::Input(format!(
-            "{} was trained on windows of {trained_on} frames, the store has windows of {window}; use --window {trained_on}",
+            "{} was trained on windows of {trained_on} frames, but the store has windows of {window}; use --window {trained_on}",
             model.name
         )));
     }
@@ -118,8 +118,8 @@ fn one(config: &Config, data: &Data, kind: ModelKind, given: Option<&Path>) -> R
     let trained_digest = &model.description.dataset.digest;
     if !trained_digest.is_empty() && *trained_digest != data.dataset.digest {
         eprintln!(
-            "warning: {} was trained on another store (digest {trained_digest}, this one has {}): validation graphs that fusion is \
-             trained and selected on may be its training graphs; name models of this store with --fusion-vgae and --fusion-gat",
+            "warning: {} was trained on another store (digest {trained_digest}, this one has {}): the validation graphs of the fusion \
+             may be its training graphs; name models of this store with --fusion-vgae and --fusion-gat",
             model.name, data.dataset.digest
         );
     }
@@ -137,8 +137,7 @@ fn flag_of(kind: ModelKind) -> &'static str {
     if kind == ModelKind::Vgae { "--fusion-vgae" } else { "--fusion-gat" }
 }
 
-/// The model that is fused where none is named: for a size `teacher…` the registered teacher, else the newest finished run of
-/// that size.
+/// The default model to fuse: for a size `teacher…` the registered teacher, else the newest finished run of that size.
 pub fn model_of_dataset(config: &Config, dataset: &str, kind: ModelKind) -> Result<PathBuf, StageError> {
     let flag = flag_of(kind);
     let size = &config.model.size;
@@ -159,7 +158,7 @@ pub fn model_of_dataset(config: &Config, dataset: &str, kind: ModelKind) -> Resu
     )))
 }
 
-/// Of these runs, the one of this model and size that was finished last.
+/// The run of this model and size that finished last.
 fn newest(runs: &[PathBuf], model: &str, size: &str) -> Option<PathBuf> {
     let fits = |run: &&PathBuf| {
         let config = frozen(run);
@@ -189,12 +188,12 @@ pub fn newest_teacher(config: &Config, dataset: &str) -> Result<PathBuf, StageEr
     })
 }
 
-/// The models that an agent was trained with. Where its states are already kept, the models need not be there any more.
+/// The models that an agent was trained with. They need not exist any more if their states are cached.
 pub fn teacher_pair(config: &Config, data: &Data, agent: &AgentDescription) -> Result<Pair, StageError> {
     let pair = Pair { vgae: remembered(&agent.vgae), gat: remembered(&agent.gat) };
     if agent.window != config.data.window {
         return Err(StageError::Input(format!(
-            "the teacher of the fusion saw windows of {} frames, the store has windows of {}",
+            "the teacher of the fusion was trained on windows of {} frames, but the store has windows of {}",
             agent.window, config.data.window
         )));
     }
@@ -203,8 +202,8 @@ pub fn teacher_pair(config: &Config, data: &Data, agent: &AgentDescription) -> R
         let (_, path) = pair.place(config, data);
         if !path.exists() {
             let text = format!(
-                "the teacher of the fusion reads states of {} ({}), which is gone, and its states are not kept ({}); train \
-                 the teacher again, or use --use-kd false",
+                "the teacher of the fusion needs states of {} ({}), which no longer exists, and they are not cached ({}); \
+                 train the teacher again, or use --use-kd false",
                 model.name,
                 model.path.display(),
                 path.display()

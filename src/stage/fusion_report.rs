@@ -1,4 +1,4 @@
-//! What an agent that was trained is worth: its rows and those of its baselines, and the files that hold them.
+//! The results of a trained agent and its baselines, and the files with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::train::fit::BEST;
 use crate::train::run_directory::RunDirectory;
 use crate::train::run_name::RunName;
 
-/// What the verdict is made from.
+/// The inputs of the verdict.
 pub struct Judged<'a> {
     pub config: &'a Config,
     pub data: &'a Data,
@@ -35,7 +35,7 @@ pub struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// All contenders, the agent first, and the verdict.
+    /// Evaluates all contenders, the agent first, and makes the verdict.
     pub fn report(
         &self,
         directory: &RunDirectory,
@@ -109,7 +109,7 @@ impl Judged<'_> {
         })
     }
 
-    /// By test folder.
+    /// The agent's mean fusion weight in each test folder.
     fn mean_weights(&self, agent: &Agent) -> Result<Vec<(String, f64)>, StageError> {
         let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
         for (file, of) in self.files.iter().zip(self.tests) {

@@ -1,4 +1,4 @@
-//! `kdgat memory plan`: from a configuration to what its training would take.
+//! `kdgat memory plan`: predicts the memory that a configuration's training needs.
 
 use tch::Device;
 
@@ -15,7 +15,7 @@ use crate::memory_plan::plan::{Question, recommend};
 use crate::nn::{Architecture, GatConfig, InputConfig, VgaeConfig};
 use crate::torch::device;
 
-/// IDs that are assumed where no dataset is given.
+/// Number of CAN IDs assumed without a dataset.
 const ASSUMED_IDS: i64 = 256;
 
 /// The size of a dataset that need not exist.
@@ -26,7 +26,8 @@ pub struct PlannedSize {
     pub edges_per_graph: usize,
 }
 
-/// What a training with this configuration takes, and what to set; for the dataset that is configured, or for `size`.
+/// Describes the memory that training with this configuration needs, and recommended settings, for the configured dataset or
+/// for `size`.
 pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String, StageError> {
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
@@ -75,20 +76,20 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
     Ok(recommend(&question)?.describe(&question))
 }
 
-/// What a plan is made for.
+/// The inputs of a plan.
 struct Planned {
     student: Architecture,
     teacher: Option<Architecture>,
     graphs: TrainingGraphs,
-    /// Nodes of the graphs that validation sees.
+    /// Nodes of all validation graphs.
     validation_nodes: f64,
     on_gpu: bool,
 }
 
-/// What is known of the graphs that are trained on.
+/// The sizes of the training graphs.
 struct TrainingGraphs {
     count: usize,
-    /// Of all of them.
+    /// Nodes of all training graphs.
     nodes: f64,
     worst: WorstBatches,
 }
@@ -99,7 +100,7 @@ impl TrainingGraphs {
         Self { count: sizes.len(), nodes, worst: WorstBatches::new(sizes.iter().copied()) }
     }
 
-    /// Graphs of one size: there may be more of them than memory has bytes, since none of them is at hand.
+    /// Graphs of one size. Their number may exceed memory, because no list of them is made.
     fn alike(size: PlannedSize) -> Self {
         let PlannedSize { graphs, nodes_per_graph, edges_per_graph } = size;
         let (nodes, edges) = (nodes_per_graph as f64, edges_per_graph as f64);
@@ -116,7 +117,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
         Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
         Stage::Fusion => return Err(no_plan()),
     };
-    // A teacher that is not there is an error that names the command that trains it.
+    // The error for a missing teacher names the command that trains it.
     let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
     let attack = (stage == Stage::Autoencoder).then_some(false);
     let size_of = |graph: &u64| {
@@ -129,7 +130,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
     Ok(Planned { student, teacher, graphs, validation_nodes, on_gpu: data.device.is_cuda() })
 }
 
-/// The teacher that is named, or else that of the presets.
+/// The teacher given by path, else the one of the presets.
 fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> {
     if !config.distillation.use_kd {
         return Ok(None);
@@ -145,7 +146,7 @@ fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> 
     assumed(&teacher).map(Some)
 }
 
-/// How the configured model reads nodes; what they are scaled by takes no memory.
+/// The node input of the configured model, with an identity scaling: the scaling does not affect memory.
 fn assumed_input(config: &Config) -> InputConfig {
     let features = setup::feature_set(config);
     let node_scaling = (features == FeatureSet::Rich).then(|| NodeScaling::identity(features));
@@ -153,11 +154,11 @@ fn assumed_input(config: &Config) -> InputConfig {
 }
 
 fn no_plan() -> StageError {
-    let text = "an agent of `kdgat fusion` trains on states, whatever the graphs take; use --preset vgae,student or gat,student";
+    let text = "cannot plan for the agent of `kdgat fusion`, which trains on states, not graphs; use --preset vgae,student or gat,student";
     StageError::Input(text.into())
 }
 
-/// The configured model for IDs that are not known.
+/// The configured model with an assumed number of CAN IDs.
 fn assumed(config: &Config) -> Result<Architecture, StageError> {
     let model = &config.model;
     let edge_scaling = (model.conv == Convolution::GatV2).then(EdgeScaling::identity);

@@ -1,4 +1,4 @@
-//! Stages: open data, build a model, get a teacher, fit, save. Wiring only; the numerics lie in [`crate::nn`],
+//! Stages: open data, build a model, start a teacher, fit, save. Wiring only; the numerics are in [`crate::nn`],
 //! [`crate::distill`] and [`crate::train`].
 
 mod autoencoder;
@@ -13,7 +13,6 @@ mod fusion;
 mod fusion_models;
 mod fusion_report;
 mod memory_plan;
-pub mod objective;
 mod outcome;
 mod predictions;
 mod resume;

@@ -1,4 +1,4 @@
-//! How a run ended: `summary.json`, and the last lines that a user reads.
+//! The outcome of a run: `summary.json`, and the last lines printed to the user.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::train::console::{Console, mebibytes};
 use crate::train::fit::{Ending, FitSummary};
 use crate::train::metrics::EpochMetrics;
 
-/// The end of a training stage.
+/// The outcome of a training stage; the content of `summary.json`.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub run: PathBuf,
@@ -27,12 +27,12 @@ pub struct Outcome {
     pub num_parameters: i64,
     pub weights_digest: String,
     pub teacher: Option<TeacherSummary>,
-    /// Data, teacher, batch size: what `config.json` holds too.
+    /// Data, teacher and batch size, as in `config.json`.
     pub inputs: Map<String, Value>,
 }
 
 impl Outcome {
-    /// From what the loop and the teacher report.
+    /// Creates the outcome from the summaries of the loop and the teacher.
     pub fn new(
         run: PathBuf,
         summary: &FitSummary,
@@ -60,11 +60,11 @@ impl Outcome {
         }
     }
 
-    /// The last lines of a run.
+    /// Prints the last lines of a run.
     pub fn print(&self, console: &mut Console, summary: &FitSummary) {
         let ending = match self.ending {
             Ending::MaxEpochs => "all epochs done",
-            Ending::EarlyStopping => "stopped early: the validation loss no longer falls",
+            Ending::EarlyStopping => "early stopping: the validation loss no longer falls",
             Ending::Interrupted => "interrupted (continue with --resume)",
         };
         let best = self.best_val_loss.map_or("no validation loss yet".to_owned(), |loss| {
@@ -79,7 +79,7 @@ impl Outcome {
             let total = &teacher.total;
             console.line(&format!(
                 "  teacher: {} visits, {} forwards of {} batches, {:.1} MB copied, {} of {} targets from the cache, \
-                 waited {:.1} s for it; at most {} of its weights on the device",
+                 student waited {:.1} s; at most {} of its weights on the device",
                 teacher.visits,
                 teacher.forwards,
                 teacher.batches,

@@ -1,4 +1,4 @@
-//! The file of `kdgat evaluate --predictions`: a row for each tested graph and model.
+//! The file of `kdgat evaluate --predictions`: one row per test graph and model.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -10,7 +10,7 @@ use crate::evaluate::tables::number;
 use crate::files;
 use crate::graph::Store;
 
-/// Rows of a predictions file. Until they are whole they lie in a file without a name, of which nothing is left however the
+/// The rows of a predictions file. Until they are complete they are in an unnamed temporary file, which disappears however the
 /// program ends.
 pub struct Predictions {
     path: PathBuf,
@@ -33,10 +33,10 @@ const PREDICTION_COLUMNS: [&str; 11] = [
 ];
 
 impl Predictions {
-    /// Begins a file.
+    /// Starts a file.
     ///
     /// # Errors
-    /// A path that cannot be written, before anything is computed for it.
+    /// If `path` cannot be written: this fails before anything is computed.
     pub fn create(path: &Path) -> Result<Self, StageError> {
         let error = |source| StageError::File { path: path.to_owned(), action: "write", source };
         let behind = files::behind_links(path);
@@ -58,7 +58,7 @@ impl Predictions {
         self.rows.write_record(cells).map_err(error)
     }
 
-    /// Gives the rows to the file, or to the device or pipe, that they are for.
+    /// Writes the rows to the target: a file, a device or a pipe.
     pub fn finish(self) -> Result<(), StageError> {
         let error = |source| StageError::File { path: self.path.clone(), action: "write", source };
         let mut rows = self.rows.into_inner().map_err(|failed| error(failed.into_error()))?;
@@ -67,7 +67,7 @@ impl Predictions {
     }
 }
 
-/// What the operating system said, its kind included: that the reader has gone away is no error to the command line.
+/// The I/O error inside a CSV error, with its kind: the command line does not treat a broken pipe as an error.
 pub fn io_error(error: csv::Error) -> std::io::Error {
     if !error.is_io_error() {
         return std::io::Error::other(error);
@@ -78,7 +78,7 @@ pub fn io_error(error: csv::Error) -> std::io::Error {
     }
 }
 
-/// Adds the rows of a model, if there is a file.
+/// Adds the rows of a model, if predictions are requested.
 pub fn write_predictions(
     predictions: &mut Option<Predictions>,
     model: &str,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_it_is_seen_before_it_is_whole() {
+    fn the_file_appears_only_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("predictions.csv");
         let begun = Predictions::create(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Whether a run can go on with a configuration, before anything in its folder is touched.
+//! Checks that a run can be resumed with a configuration, before anything in its folder changes.
 
 use serde_json::{Map, Value};
 
@@ -9,10 +9,10 @@ use super::training;
 use crate::config::{self, Config, Stage};
 use crate::train::run_directory::RunDirectory;
 
-/// What the first part of the run decided.
+/// Checks the configuration, and returns the sizes that the run decided when it started.
 ///
 /// # Errors
-/// If its losses would not go on as they began: names the settings that differ.
+/// If other settings or data would change the losses; the message names them.
 pub fn check(
     config: &Config,
     stage: Stage,
@@ -24,7 +24,7 @@ pub fn check(
     let inputs = &frozen["inputs"];
     let batch_graphs = inputs["batch_graphs"].as_u64().map(|graphs| graphs as usize);
     let decided = Decided { batch_graphs, recomputes: inputs["recomputes"].as_bool().unwrap_or(false) };
-    // Without its number of graphs only the saved state can tell.
+    // Without the batch size in `config.json`, only the saved state can be compared.
     let (Some(batch_graphs), Some(found)) = (batch_graphs, inputs["identity"].as_str()) else { return Ok(decided) };
     if training::identity(config, stage, batch_graphs, data, teacher) == found {
         return Ok(decided);
@@ -36,23 +36,23 @@ pub fn check(
     Err(refusal(directory, &frozen, &config::freeze(config, stage.as_str(), &Map::new()), &digests))
 }
 
-/// The configuration that the run began with.
+/// The configuration that the run started with.
 ///
 /// # Errors
-/// A file that cannot be read, or is damaged.
+/// If the file cannot be read or is damaged.
 pub fn frozen(directory: &RunDirectory) -> Result<Value, StageError> {
     let path = directory.file("config.json");
     let text =
         std::fs::read(&path).map_err(|source| StageError::File { path: path.clone(), action: "read", source })?;
     serde_json::from_slice(&text).map_err(|error| {
         StageError::Input(format!(
-            "{}: is no configuration ({error}); start a new run without --resume",
+            "{}: not a valid configuration ({error}); start a new run without --resume",
             path.display()
         ))
     })
 }
 
-/// Why a run does not go on: what differs of its inputs, each by its digest then and now, and of its settings.
+/// The error for a run that cannot be resumed: names the inputs that differ, with digests then and now, and the settings.
 pub fn refusal(
     directory: &RunDirectory,
     frozen: &Value,
@@ -88,7 +88,7 @@ fn differences(before: &Value, now: &Value) -> Vec<String> {
             let before = &before[section][name];
             if before != value {
                 let before =
-                    if before.is_null() && !value.is_null() { "not there".to_owned() } else { before.to_string() };
+                    if before.is_null() && !value.is_null() { "not set".to_owned() } else { before.to_string() };
                 found.push(format!("{name} (it was {before}, now {value})"));
             }
         }

@@ -1,4 +1,4 @@
-//! A training run from its folder to its summary: what all training stages do in the same way.
+//! A training run from its folder to its summary: the steps that all training stages share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::StageError;
-use super::objective::Student;
 use super::outcome::Outcome;
 use super::resume;
 use super::setup::Data;
@@ -15,6 +14,7 @@ use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{self, Config, Stage};
 use crate::distill::Teacher;
+use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
 use crate::graph::{ForeignCounts, ForeignIds};
 use crate::memory::{Meter, retry_on_oom};
@@ -26,32 +26,32 @@ use crate::train::run_directory::RunDirectory;
 use crate::train::state::Position;
 use crate::train::trainable::Trainable;
 
-/// Whether a tensor is trained with the student but is not part of it.
+/// True if a tensor is part of the student. False for projections and hints, which are only used in training.
 fn is_deployed(name: &str) -> bool {
     !name.starts_with("projection.") && !name.starts_with("hint.")
 }
 
-/// A run that is about to begin, or to go on.
+/// A run that is about to start or to be resumed.
 pub struct Run<'a> {
     config: &'a Config,
     stage: Stage,
     data: &'a Data,
     directory: RunDirectory,
     console: Console,
-    /// Data, teacher, batch size: part of `config.json` and `summary.json`.
+    /// Data, teacher and batch size, for `config.json` and `summary.json`.
     inputs: Map<String, Value>,
-    /// What the first part of a run that goes on has decided.
+    /// For a resumed run: the sizes that it decided when it started.
     decided: Option<Decided>,
     teacher_digest: Option<String>,
-    /// Of the teacher.
+    /// The teacher's architecture.
     teacher: Option<Architecture>,
 }
 
 impl<'a> Run<'a> {
-    /// Opens the run's folder. `extra_inputs` identify what only this stage reads.
+    /// Opens the run's folder. `extra_inputs` identify inputs that only this stage reads.
     ///
     /// # Errors
-    /// If the run cannot go on with this configuration: nothing in its folder was touched then.
+    /// If the run cannot be resumed with this configuration; nothing in its folder has changed then.
     pub fn open(
         config: &'a Config,
         stage: Stage,
@@ -93,12 +93,12 @@ impl<'a> Run<'a> {
         &self.directory
     }
 
-    /// Whether the run goes on from a checkpoint.
+    /// True if the run resumes from a checkpoint.
     pub fn resumes(&self) -> bool {
         self.decided.is_some()
     }
 
-    /// Trains the student, saves what came of it, and makes it the dataset's teacher if it is meant to be one.
+    /// Trains the student, saves the results, and registers the model as the dataset's teacher if its size says so.
     pub fn train(
         mut self,
         mut student: impl Student,
@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
             self.decided.is_some(),
         )?;
 
-        // Save. What the teacher failed by after its last answer is told when the training's results are safe.
+        // Save. An error of the teacher after its last answer is reported once the results are saved.
         let (teacher_summary, teacher_error) = match student.into_teacher().into_teacher().map(Teacher::finish) {
             Some(Err(error)) => (None, Some(error)),
             summary => (summary.and_then(Result::ok), None),
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
         let outcome = Outcome::new(path, &summary, num_parameters, digest, teacher_summary, self.inputs.clone());
         self.console.finish();
         if summary.ending != Ending::Interrupted {
-            // The summary comes last: a folder that has one is finished in every respect.
+            // The summary is written last: a folder with a summary is completely finished.
             if self.config.model.size.starts_with("teacher") && !self.config.distillation.use_kd {
                 let folder = teacher::register(self.config, &self.directory.file(BEST), &outcome)?;
                 let dataset = &self.data.dataset.name;
@@ -185,8 +185,8 @@ impl<'a> Run<'a> {
         teacher_error.map_or(Ok(outcome), |error| Err(error.into()))
     }
 
-    /// Writes the frozen configuration with what identifies the inputs, now that the batch size is known. Returns the
-    /// digest of everything that the losses depend on.
+    /// Writes the frozen configuration and the identifying inputs, now that the batch size is known. Returns the digest of everything
+    /// that the losses depend on.
     fn freeze(&mut self, batch_graphs: usize, recomputes: bool) -> Result<String, StageError> {
         let identity =
             training::identity(self.config, self.stage, batch_graphs, self.data, self.teacher_digest.as_deref());
@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
         Ok(identity)
     }
 
-    /// What is saved with the weights; the epoch is filled in with them.
+    /// The description saved with the weights; the epoch is set when they are saved.
     fn description(&self, architecture: Architecture) -> ModelDescription {
         ModelDescription {
             architecture,
@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What validation windows say about IDs that are in no vocabulary.
+    /// Counts the validation windows with IDs outside the vocabulary.
     fn count_foreign_ids(&mut self, validation: &[u64]) -> Result<Option<ForeignIds>, StageError> {
         let counts = ForeignCounts::of(&self.data.store, validation)?;
         self.console.line(&counts.text());

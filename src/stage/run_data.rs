@@ -1,4 +1,4 @@
-//! The dataset that a run was trained on: the default wherever a run is named, and what another one is called out as.
+//! The dataset that a run was trained on: the default for commands that work on runs, and the basis of warnings about other data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::evaluate::TrainedModel;
 use crate::graph::Store;
 use crate::shell;
 
-/// A run, and the data that it was trained on.
+/// A run and its training data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunData {
     run: PathBuf,
-    /// Its frozen configuration, where it has one.
+    /// The run's frozen configuration, if it has one.
     config: Option<PathBuf>,
     source: Source,
 }
 
+/// The origin of a run's training data.
 #[derive(Debug, Clone, PartialEq)]
 enum Source {
     Simulated,
     /// A folder, or the name of a known dataset.
     Named(PathBuf),
-    /// The configuration beside the weights does not say.
+    /// Not recorded in the configuration next to the weights.
     Unrecorded,
-    /// The name that stands with the weights.
+    /// The dataset's name, saved with the weights; its folder is not recorded.
     Called(String),
 }
 
 impl RunData {
-    /// Reads what runs, weight files or registered teachers say about their data. A path that holds no model is left to who reads
-    /// the model, and says what is wrong with it.
+    /// Reads the data of runs, weight files and registered teachers. Skips paths without a model: reading the model reports the error.
     pub fn of_all(runs: &[PathBuf]) -> Vec<Self> {
         runs.iter().filter_map(|run| Self::of(run)).collect()
     }
@@ -53,7 +53,7 @@ impl RunData {
         Some(Self { run: run.to_owned(), config, source })
     }
 
-    /// The same with the name of the dataset, where its folder is not recorded.
+    /// Replaces an unrecorded source by the name of the dataset that is saved with the weights.
     fn resolved(&self) -> Result<Self, StageError> {
         let source = match &self.source {
             Source::Unrecorded => match TrainedModel::read(&self.run)?.description.dataset.name {
@@ -65,21 +65,21 @@ impl RunData {
         Ok(Self { source, ..self.clone() })
     }
 
-    /// The frozen configuration of the first that has one.
+    /// The frozen configuration of the first run that has one.
     pub fn config_of(all: &[Self]) -> Option<PathBuf> {
         all.iter().find_map(|one| one.config.clone())
     }
 
-    /// What all of them were trained on, as `--data` names it; none: the simulated dataset.
+    /// The dataset that all runs were trained on, as a value for `--data`; none: the simulated dataset.
     ///
     /// # Errors
-    /// Where they were trained on several datasets, or on one whose folder is not recorded or gone.
+    /// If they were trained on several datasets, or the dataset's folder is not recorded or missing.
     pub fn common(all: &[Self]) -> Result<Option<PathBuf>, StageError> {
         let all = all.iter().map(Self::resolved).collect::<Result<Vec<_>, _>>()?;
         let Some(first) = all.first() else { return Ok(None) };
         if let Some(other) = all.iter().find(|other| !other.is_of(&first.source)) {
             return Err(StageError::Input(format!(
-                "{} was trained on {}, {} on {}: name the dataset with --data",
+                "{} was trained on {}, but {} on {}; name the dataset with --data",
                 first.run.display(),
                 first.text(),
                 other.run.display(),
@@ -120,16 +120,16 @@ impl RunData {
     }
 }
 
-/// Warns where a store is not of the dataset that a model was trained on, or of other logs under the same name.
+/// Warns if a store is not of the dataset that a model was trained on, or has other logs under the same name.
 pub fn warn_of_other(model: &TrainedModel, store: &Store) {
     let (own, manifest) = (&model.description.dataset, store.manifest());
     let (name, dataset) = (&model.name, &manifest.dataset);
     if own.name.is_empty() {
-        // Trained elsewhere, and nothing is said about it.
+        // Trained elsewhere, without a record of its data.
         return;
     }
     if own.name != *dataset {
-        tracing::warn!("{name} was trained on dataset '{}', and is used on '{dataset}' here", own.name);
+        tracing::warn!("{name} was trained on dataset '{}' and is used on '{dataset}' here", own.name);
         return;
     }
     let options = &manifest.options;

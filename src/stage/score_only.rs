@@ -1,4 +1,4 @@
-//! `kdgat curriculum --score-only`: the difficulty of every graph of a dataset, as a table.
+//! `kdgat curriculum --score-only`: writes the difficulty of every graph of a dataset as CSV.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::curriculum::{CurriculumError, GraphScore, Scorer};
 use crate::files;
 use crate::graph::{Split, Store};
 
-/// A row of the table of scores.
+/// A row of the CSV file.
 #[derive(Serialize)]
 struct Row<'a> {
     graph: u64,
@@ -29,8 +29,8 @@ struct Row<'a> {
     difficulty: f32,
 }
 
-/// Scores every graph of the dataset and writes the table into a file or to standard output.
-/// Returns how many graphs were scored.
+/// Scores every graph of the dataset and writes the scores to a file or to standard output.
+/// Returns the number of graphs.
 pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, StageError> {
     let data = setup::open(config)?;
     let scorer = load_scorer(config, &data.dataset.name, data.device)?;
@@ -40,7 +40,7 @@ pub fn score_only(config: &Config, target: Option<&Path>) -> Result<usize, Stage
             let mut outcome = Ok(0);
             let written = files::write_atomically_with(path, |file| {
                 outcome = write_scores(config, &data, &scorer, path, io::BufWriter::new(file));
-                // A table that is not whole must not take the name of one that is.
+                // An incomplete table must not replace a complete one.
                 if outcome.is_err() { Err(io::Error::other("not scored")) } else { Ok(()) }
             });
             let graphs = outcome?;

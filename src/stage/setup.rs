@@ -1,4 +1,4 @@
-//! What every stage begins with: threads, device, and the store of the dataset.
+//! The start of every stage: threads, device, and the store of the dataset.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::train::fit::FitError;
 
 pub use crate::can::catalogue::SIMULATED;
 
-/// What a stage computes on, and where.
+/// The device, the store and the dataset of a stage.
 #[derive(Debug)]
 pub struct Data {
     pub device: Device,
@@ -29,7 +29,7 @@ pub struct Data {
 /// Sets the number of threads, finds the device, and opens the store.
 pub fn open(config: &Config) -> Result<Data, StageError> {
     use_threads(config.training.threads);
-    // In force from here on: for the scoring before a training too.
+    // Set now, so that it also applies to the difficulty scoring before a training.
     let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
     allocator::set_limit(Some(limit.bytes));
     let device = device(config.training.device)?;
@@ -38,7 +38,7 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
         return Err(StageError::Input(text.into()));
     }
     if config.training.cuda_graphs && device == Device::Cpu {
-        let text = "--cuda-graphs records the work of a GPU, and none was found; use --cuda-graphs false";
+        let text = "--cuda-graphs needs a GPU, and none was found; use --cuda-graphs false";
         return Err(StageError::Input(text.into()));
     }
     if config.training.cuda_graphs
@@ -54,7 +54,7 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
     Ok(Data { device, store, dataset })
 }
 
-/// Sets the number of threads that compute.
+/// Sets the number of CPU threads for computation; 0 uses all cores.
 pub fn use_threads(threads: usize) {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
@@ -63,10 +63,10 @@ pub fn use_threads(threads: usize) {
     tch::set_num_threads(threads as i32);
 }
 
-/// The device to compute on, which becomes the calling thread's current one.
+/// Chooses the device and makes it the calling thread's current one.
 ///
 /// # Errors
-/// If a GPU is asked for that is not there.
+/// If the requested GPU does not exist.
 pub fn device(choice: DeviceChoice) -> Result<Device, StageError> {
     let device = choose(choice)?;
     device::make_current(device).map_err(FitError::from)?;
@@ -85,13 +85,13 @@ fn choose(choice: DeviceChoice) -> Result<Device, StageError> {
     }
 }
 
-/// The store of the configured dataset, built if it is not there or its source has changed.
+/// Opens the store of the configured dataset; builds it if it does not exist or its sources have changed.
 pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
     Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
 }
 
-/// That store, if it is there and its source has not changed; builds and simulates nothing.
+/// Opens the store of the configured dataset if it exists and its sources have not changed; builds and simulates nothing.
 pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
     let simulated = simulated_folder(&config.data.stores_dir);
     let dataset = match &config.data.data {
@@ -102,7 +102,7 @@ pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
     Ok(store::build::find(&dataset, &build_options(config), &config.data.stores_dir)?)
 }
 
-/// Digest of what that store is made from, by content; `None` for the simulated dataset, which the program makes itself.
+/// The digest of the contents of a store's sources; `None` for the simulated dataset, which the program creates itself.
 pub fn data_digest(config: &Config) -> Result<Option<String>, StageError> {
     if config.data.data.is_none() {
         return Ok(None);
@@ -112,35 +112,35 @@ pub fn data_digest(config: &Config) -> Result<Option<String>, StageError> {
     Ok(Some(digest))
 }
 
-/// Builds one part of that store; its folder.
+/// Builds one part of the store. Returns the part's folder.
 pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
     Ok(build_part(&dataset, &options, share, &config.data.stores_dir, &BuildLines::default())?)
 }
 
-/// Joins the parts of a store.
+/// Merges the parts of a store.
 pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, StageError> {
     Ok(merge(parts, &config.data.stores_dir, &BuildLines::default())?)
 }
 
-/// That store, or the right to put it together from parts that others build.
+/// Opens the store if it exists, or acquires the right to assemble it from parts that other processes build.
 pub fn gather_store(config: &Config, parts: usize) -> Result<Gathered, StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
     Ok(gather(&dataset, &options, parts, &config.data.stores_dir, &BuildLines::default())?)
 }
 
-/// Where the notes on such work lie, and the store's name.
+/// The folder for the state of a build in parts, and the store's name.
 pub fn gather_notes(config: &Config, parts: usize) -> Result<(PathBuf, String), StageError> {
     let (dataset, options) = (dataset(config)?, build_options(config));
     Ok(store::gather::notes_of(&dataset, &options, parts, &config.data.stores_dir)?)
 }
 
-/// Makes the store of its gathered parts.
+/// Merges gathered parts into the store.
 pub fn merge_gathered(gathering: Gathering) -> Result<Store, StageError> {
     Ok(gathering.merge(&BuildLines::default())?)
 }
 
-/// The configured dataset; the simulated one is made on first use.
+/// Opens the configured dataset; creates the simulated one on first use.
 pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
     match &config.data.data {
         Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
@@ -148,7 +148,7 @@ pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
     }
 }
 
-/// How the configuration has stores built.
+/// The configured options for building stores.
 pub fn build_options(config: &Config) -> BuildOptions {
     BuildOptions {
         window: config.data.window,
@@ -164,7 +164,7 @@ pub fn build_options(config: &Config) -> BuildOptions {
     }
 }
 
-/// The configured features of nodes and edges.
+/// The configured feature set of nodes and edges.
 pub fn feature_set(config: &Config) -> FeatureSet {
     match config.data.features {
         FeatureChoice::Window => FeatureSet::Window,
@@ -176,7 +176,7 @@ fn simulated_folder(stores_dir: &Path) -> PathBuf {
     stores_dir.join("simulated").join(SIMULATED)
 }
 
-/// The simulated dataset, made on first use.
+/// Opens the simulated dataset; creates it on first use.
 fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
     let folder = simulated_folder(stores_dir);
     let start = Instant::now();
@@ -190,10 +190,10 @@ fn simulated(stores_dir: &Path) -> Result<Dataset, StageError> {
     Ok(Dataset::open(&folder)?)
 }
 
-/// Logs of so many bytes take long enough to be read that the user is told.
+/// Size of logs, in bytes, from which reading them takes long enough to print a message.
 const TOLD_BYTES: u64 = 1 << 30;
 
-/// Says in plain lines what a build does.
+/// Prints the progress of a build as plain lines.
 #[derive(Debug)]
 struct BuildLines {
     start: Instant,
@@ -210,19 +210,19 @@ impl Progress for BuildLines {
         match event {
             Event::Hashing { files, bytes } if *bytes >= TOLD_BYTES => {
                 eprintln!(
-                    "reading {files} logs ({:.1} GB) for their checksums: there is no graph store of them yet",
+                    "reading {files} logs ({:.1} GB) to compute checksums: there is no graph store for them yet",
                     *bytes as f64 / 1e9
                 );
             }
             Event::Waiting { lock } => {
-                eprintln!("waiting for another process that builds this store ({})", lock.display())
+                eprintln!("waiting for another process that is building this store ({})", lock.display())
             }
-            Event::Rebuilding { reason } => eprintln!("building the graph store again: {reason}"),
+            Event::Rebuilding { reason } => eprintln!("rebuilding the graph store: {reason}"),
             Event::Started { files, bytes } => {
                 eprintln!("building the graph store from {files} logs ({:.1} MB)", *bytes as f64 / 1e6);
             }
             Event::Resuming { graphs, .. } => {
-                eprintln!("continuing an interrupted build: {graphs} graphs are done")
+                eprintln!("resuming an interrupted build: {graphs} graphs are done")
             }
             Event::FileDone { folder, name, report, .. } if report.rejected_rows() > 0 => {
                 eprintln!("warning: {folder}/{name}: {}", describe_rejects(report));
@@ -248,12 +248,12 @@ fn describe_duplicates(duplicates: &Duplicates) -> String {
         dropped => format!("{dropped} are left out of training (--keep-duplicates keeps them)"),
     };
     format!(
-        "graphs that are in two splits: {train_in_validation} of training in validation, {train_in_test} of training in \
-         tests, {validation_in_test} of validation in tests; {treatment}"
+        "graphs that are in two splits: {train_in_validation} training graphs in validation, {train_in_test} training graphs in \
+         tests, {validation_in_test} validation graphs in tests; {treatment}"
     )
 }
 
-/// Rejected rows by reason, each with the first places.
+/// Describes rejected rows by reason, each with the first place.
 fn describe_rejects(report: &ReadReport) -> String {
     let reason = |(reason, rejections): (&can::RejectReason, &can::report::Rejections)| {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));

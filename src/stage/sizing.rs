@@ -1,13 +1,13 @@
-//! The size of batches and the limits of memory, before the first epoch.
+//! Decides the batch size within the memory limits, before the first epoch.
 
 use serde::Serialize;
 use tch::Device;
 
 use super::StageError;
-use super::objective::Student;
 use super::setup::Data;
 use super::training::{self, Graphs, StagePlan};
 use crate::config::{Config, MemoryEstimation, Residency};
+use crate::distill::objective::Student;
 use crate::graph::Loader;
 use crate::memory::budget::{MemoryBudget, Method, Moment, Shape, WholeBatches, WorstBatches, gibibytes};
 use crate::memory::limits::{Limit, gpu_limit, host_limit};
@@ -23,74 +23,74 @@ use crate::train::panel::MemoryPlan;
 use crate::train::run_directory::RunDirectory;
 use crate::train::trainable::Trainable;
 
-/// The budget of a run, by component.
+/// The file with a run's memory budget, by component.
 const BUDGET: &str = "memory_budget.json";
-/// Host memory that is in use by others may become free, and the other way round: this share of it is planned for at most.
+/// Largest share of the available host memory to plan for: other programs may need more memory later.
 const SHARE_OF_AVAILABLE: f64 = 0.9;
-/// A batch below this many graphs at a time is slow, and batch norm sees few: another setting is better.
+/// Graphs at a time below which steps are slow and batch norm has few samples, so another setting is better.
 const FEW_GRAPHS: usize = 32;
 
-/// The budget as a run keeps it: with what it was held against.
+/// The content of [`BUDGET`]: the budget, and the limit that it must respect.
 #[derive(Serialize)]
 struct WrittenBudget<'a> {
     #[serde(flatten)]
     budget: &'a MemoryBudget,
-    /// Of tensors on the device that is trained on.
+    /// Limit for tensors on the training device, in bytes.
     limit_bytes: u64,
     limit_source: String,
-    /// The part of the limit that was planned for.
+    /// The part of the limit that was planned for, in bytes.
     planned_bytes: u64,
     /// Graphs that go through the model at a time.
     batch_graphs: usize,
 }
 
-/// What batches are sized by.
+/// The inputs for sizing batches.
 pub struct Sizing<'a> {
     pub config: &'a Config,
     pub data: &'a Data,
     pub architecture: &'a Architecture,
-    /// Of the teacher that the student learns from.
+    /// The teacher's architecture.
     pub teacher: Option<&'a Architecture>,
     pub directory: &'a RunDirectory,
-    /// What the first part of the run decided.
+    /// For a resumed run: the sizes that it decided when it started.
     pub decided: Option<Decided>,
     pub loader: &'a Loader,
     pub console: &'a mut Console,
 }
 
-/// What a run that is gone on with was sized by: part of its `config.json`.
+/// The sizes that a run decided when it started, saved in its `config.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decided {
-    /// Graphs of a batch.
+    /// Graphs per batch.
     pub batch_graphs: Option<usize>,
-    /// Activations are computed again in the backward pass.
+    /// True if the backward pass recomputes activations (gradient checkpointing).
     pub recomputes: bool,
 }
 
-/// Batches that wait for the training loop at most: each of the loader's workers has its share of them, and one at least.
+/// Maximum number of prefetched batches: each worker of the loader has its share of `prefetch_batches`, at least one.
 pub(super) fn waiting_batches(config: &Config) -> usize {
     let training = &config.training;
     training.num_workers * (training.prefetch_batches / training.num_workers).max(1)
 }
 
-/// A budget, and what it lets in.
+/// A budget, and the number of graphs that it allows.
 struct Settled {
-    /// Where the size of batches is given, with these as a whole.
+    /// The budget. If the batch size is given, it includes complete batches.
     budget: MemoryBudget,
-    /// Bytes that are planned for.
+    /// Planned memory, in bytes.
     target: f64,
-    /// Graphs that go through the model at a time; `None`: not one fits.
+    /// Graphs that go through the model at a time; `None` if not even one fits.
     graphs: Option<usize>,
-    /// The peak where batches have one graph.
+    /// Peak memory with one graph per batch, in bytes.
     smallest_bytes: f64,
 }
 
 impl Sizing<'_> {
-    /// Puts the limits in force and settles how many graphs a batch has, how many of them go through the model at a time at
-    /// first, and whether activations are computed again, which is returned.
+    /// Applies the memory limits and decides the number of graphs per batch, how many of them go through the model at a time at
+    /// first, and whether the backward pass recomputes activations. Returns true if it does.
     ///
     /// # Errors
-    /// If not even one graph fits: with the table of what takes how much.
+    /// If not even one graph fits; the message has a table of memory by component.
     pub fn settle(
         mut self,
         student: &mut impl Student,
@@ -113,16 +113,16 @@ impl Sizing<'_> {
         let mut settled = self.settled(budget, plan, &limit, &worst, self.burst(student, plan.graphs()));
         let mut recomputes = false;
         if memory.gradient_checkpointing && settled.graphs.is_none_or(|graphs| graphs < cap) {
-            // Computing activations twice costs time: only where it lets more graphs in.
+            // Recomputing activations costs time, so it is used only if it allows more graphs.
             student.set_checkpointing(true);
-            // What could not be measured before would not be now, after the same wait.
+            // If measuring failed before, it would fail again, after the same wait.
             let measures = settled.budget.method == Method::Measured;
             let recomputing = self.budget(student, trainable, plan, options, measures, true)?;
             let recomputing = self.settled(recomputing, plan, &limit, &worst, self.burst(student, plan.graphs()));
             if recomputing.graphs > settled.graphs {
                 (settled, recomputes) = (recomputing, true);
                 self.console
-                    .line("memory: activations are computed again in the backward pass, so that more graphs fit");
+                    .line("memory: the backward pass recomputes activations (gradient checkpointing), so that more graphs fit");
             } else {
                 student.set_checkpointing(false);
             }
@@ -146,8 +146,8 @@ impl Sizing<'_> {
             plan.set_batch_graphs(graphs);
             self.console.line(&budget.line((graphs, graphs), &worst, &limit, target));
             self.console.line(&format!(
-                "memory: the batch size was chosen for the memory of this machine; the same batches elsewhere, or when less is \
-                 free: --optimize-batch-size false --batch-size {graphs}"
+                "memory: the batch size was chosen for this machine's free memory; to get the same batches elsewhere or later, use \
+                 --optimize-batch-size false --batch-size {graphs}"
             ));
         } else {
             if graphs < cap {
@@ -171,8 +171,8 @@ impl Sizing<'_> {
         Ok(recomputes)
     }
 
-    /// The first part of the run has decided: losses go on only with the same batches, cut in the same places. Where that
-    /// fits no more, steps find out, as they do when memory becomes scarce while training.
+    /// Applies the sizes of a resumed run: only the same batches, split in the same places, continue the same losses. If they no longer
+    /// fit, the steps handle it as they do when memory becomes scarce during training.
     fn go_on(
         &mut self,
         decided: Decided,
@@ -194,7 +194,7 @@ impl Sizing<'_> {
         Ok(())
     }
 
-    /// How many graphs go through the model at a time by this budget, at most as many as a batch may have.
+    /// Computes the number of graphs that go through the model at a time under this budget, at most the configured batch size.
     fn settled(
         &self,
         budget: MemoryBudget,
@@ -212,7 +212,7 @@ impl Sizing<'_> {
             return Settled { budget, target, graphs, smallest_bytes };
         }
         let whole = self.whole_batches(plan, burst);
-        // What is there in any case is known: the safety factor is for the rest.
+        // The size of complete batches is known exactly: the safety factor applies to the rest.
         let unsafe_share = 1.0 - self.config.memory.safety_factor;
         let with = |in_parts| {
             let budget = budget.with_whole_batches(&whole, in_parts);
@@ -224,8 +224,8 @@ impl Sizing<'_> {
         if together.graphs == Some(cap) { together } else { with(true) }
     }
 
-    /// The batches of a burst where their size is given: the largest burst of the first epoch, or as many graphs as a burst may
-    /// have, of mean size, if those are more.
+    /// The batches of a burst for a given batch size: the largest burst of the first epoch, or a full burst of graphs of mean size,
+    /// whichever is larger.
     fn whole_batches(&self, plan: &impl StagePlan, burst: usize) -> WholeBatches {
         let (graphs, burst) = (plan.graphs(), burst.max(1));
         let sum = |batches: &[Vec<u64>]| {
@@ -246,7 +246,7 @@ impl Sizing<'_> {
         let bursts = batches.chunks(burst).map(sum).fold(Shape::default(), larger);
         let all = sum(std::slice::from_ref(&graphs.training));
         let share = (burst * graphs.batch_graphs) as f64 / graphs.training.len().max(1) as f64;
-        // Of a curriculum the first epoch is the smallest. A limit of nodes cuts batches that this would take for whole.
+        // A curriculum's first epoch is its smallest. With a node limit, batches are smaller than this estimate.
         let share = if graphs.node_budget.is_some() { 0.0 } else { share.min(1.0) };
         let mean = times(larger(bursts, times(all, share)), 1.0 / burst as f64);
         let validation = graphs.validation_batches();
@@ -254,7 +254,7 @@ impl Sizing<'_> {
         WholeBatches { burst, mean, largest: each.fold(mean, larger) }
     }
 
-    /// The limit of the device that is trained on. Host tensors are kept below theirs by the allocator.
+    /// The memory limit of the training device. Also sets the limit for host tensors, which the allocator enforces.
     fn limit(&self) -> Result<Limit, StageError> {
         let memory = &self.config.memory;
         let host = host_limit(memory.memory_limit.map(|size| size.0));
@@ -267,7 +267,7 @@ impl Sizing<'_> {
         Ok(gpu_limit(memory.gpu_memory_limit.map(|size| size.0), free))
     }
 
-    /// Bytes that are planned for.
+    /// The memory to plan for, in bytes.
     fn target_bytes(&self, limit: &Limit) -> f64 {
         let target = self.config.memory.safety_factor * limit.bytes as f64;
         if self.data.device != Device::Cpu {
@@ -281,13 +281,13 @@ impl Sizing<'_> {
         WorstBatches::new(graphs.iter().map(|&graph| self.size_of(graph)))
     }
 
-    /// Nodes, and edges with the self-loops that attention adds.
+    /// Number of nodes, and of edges including the self-loops that attention adds.
     fn size_of(&self, graph: u64) -> (u64, u64) {
         let view = self.data.store.graph(graph);
         (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
     }
 
-    /// Measured where that is configured and of use.
+    /// The budget: measured if `measures` is set and measuring is configured, else computed from the architecture.
     fn budget(
         &mut self,
         student: &mut impl Student,
@@ -322,25 +322,26 @@ impl Sizing<'_> {
                 self.add_targets_to_come(student, &mut budget);
                 Ok(budget)
             }
-            // Something else may have taken the memory for a moment: the architecture says whether it can fit at all.
+            // Another program may have used the memory for a moment; the estimate shows if the training can fit at all.
             Err(error) if memory::is_out_of_memory(&error) => {
-                tracing::warn!("no batch could be measured ({error}); the budget comes from the architecture");
+                tracing::warn!("no batch could be measured ({error}); estimating the budget from the architecture");
                 self.closed_form(student, plan, options, checkpointing, self.burst(student, plan.graphs()))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What is kept so far is among the rest that was there.
+    /// Adds the memory of targets that will be cached later; those cached so far are already counted.
     fn add_targets_to_come(&self, student: &impl Student, budget: &mut MemoryBudget) {
         let kept = Meter::new(Device::Cpu).read().phase_bytes(Phase::Cache);
         let to_come = student.teacher().memory_cache_bytes().saturating_sub(kept);
         if to_come > 0 && self.data.device == Device::Cpu {
-            budget.add("targets still to be kept", Moment::Always, to_come as f64);
+            budget.add("targets yet to be cached", Moment::Always, to_come as f64);
         }
     }
 
-    /// The budget from the architecture, with the teacher: on the host it is at work already, and its weights were counted.
+    /// The budget computed from the architecture, including the teacher. On the host the teacher has already started, and its weights
+    /// are counted.
     fn closed_form(
         &self,
         student: &impl Student,
@@ -370,7 +371,7 @@ impl Sizing<'_> {
         if !on_gpu {
             let reading = Meter::new(Device::Cpu).read();
             if self.teacher.is_some() && self.residency() != Residency::Resident {
-                // A visit copies the weights, on the host too.
+                // A visit copies the weights, even on the host.
                 budget.add("teacher's copy", Moment::Visit, reading.phase_bytes(Phase::Teacher) as f64);
             }
             budget.note_teacher(reading);
@@ -379,18 +380,17 @@ impl Sizing<'_> {
         Ok(budget)
     }
 
-    /// Batches that are announced to the teacher at a time: no more than an epoch has. Where the size is to be found, batches
-    /// may become smaller, and more.
+    /// Batches announced to the teacher at a time, at most those of an epoch. If the batch size is still to be found, batches may become
+    /// smaller and more numerous, so there is no such bound.
     fn burst(&self, student: &impl Student, graphs: &Graphs) -> usize {
         let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
         if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
-            return student.burst();
+            return student.source().burst();
         }
-        student.burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
+        student.source().burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
     }
 
-    /// Batches that wait for the training loop beside those of a burst: no more than are left of an epoch, where their size is
-    /// known.
+    /// Prefetched batches in addition to those of a burst. If the batch size is known, at most those left of an epoch.
     fn waiting_batches(&self, graphs: &Graphs, burst: usize) -> usize {
         let waiting = waiting_batches(self.config);
         if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
@@ -401,8 +401,8 @@ impl Sizing<'_> {
         waiting.min(left)
     }
 
-    /// Parts of a batch go through the model one after the other, but the batch is there as a whole, and so are the targets
-    /// of all batches that a visit of the teacher serves. Where they do not fit, no step can help.
+    /// The error for complete batches that do not fit. A batch can go through the model in parts, but it is in memory as a whole, and so
+    /// are the targets of all batches of a teacher visit; smaller parts do not help.
     fn whole_batches_do_not_fit(
         &self,
         student: &impl Student,
@@ -419,12 +419,12 @@ impl Sizing<'_> {
         let remedy =
             match (self.smaller_burst(student, plan, (limit, worst), options, checkpointing)?, self.residency()) {
                 (None, _) => String::new(),
-                // A resident teacher has none to be set.
+                // A resident teacher has no burst to set.
                 (Some(smaller), Residency::Resident) => format!(" or add --offload-teacher --teacher-burst {smaller}"),
                 (Some(smaller), _) => format!(" or add --teacher-burst {smaller}"),
             };
         Ok(StageError::Memory(format!(
-            "batches of {} graphs{targets} take {} however few graphs go through the model at a time, and the limit is {} ({}): \
+            "batches of {} graphs{targets} need {} however few graphs go through the model at a time, but the limit is {} ({}): \
              {} are missing; lower --batch-size{remedy}, or raise {}\n{}",
             plan.graphs().batch_graphs,
             gibibytes(bytes),
@@ -436,7 +436,7 @@ impl Sizing<'_> {
         )))
     }
 
-    /// A burst that fits: the largest that lets enough graphs go through the model at a time, or else a single batch.
+    /// Finds a smaller burst that fits: the largest that leaves room for enough graphs at a time, else the smallest that fits at all.
     fn smaller_burst(
         &self,
         student: &impl Student,
@@ -487,7 +487,7 @@ impl Sizing<'_> {
         };
         let described = estimate(self.architecture, None, &circumstances).map(|budget| {
             let largest = budget.largest_component(worst.shape(1)).map_or("", |component| component.name);
-            format!("most of it is for {largest}:\n{}", budget.table(1, worst))
+            format!("{largest} needs most:\n{}", budget.table(1, worst))
         });
         StageError::Memory(format!(
             "not even one graph at a time fits into the memory of {} ({}); raise {}, or use a smaller model; {}",

@@ -1,15 +1,15 @@
-//! From the configuration to a teacher at work: found or given, started on its thread, registered after training.
+//! The teacher of a run: found by the configuration, started on its thread; and the registration of a new teacher after training.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Map;
 use tch::Device;
 
-use super::objective::TeacherLink;
 use super::setup::Data;
 use super::{Outcome, StageError, training};
 use crate::config::{CachePrecision, Config, Residency as ResidencyChoice, Stage, TeacherCache};
 use crate::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
+use crate::distill::objective::TeacherLink;
 use crate::distill::registry::{self, Registry, TeacherConfig, TrainedOn};
 use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
@@ -21,21 +21,21 @@ use crate::nn::{Architecture, ModelDescription};
 use crate::shell;
 use crate::train::checkpoint;
 
-/// Targets are kept in memory while they take at most this part of what is free.
+/// With `teacher_cache = "auto"`, targets are cached in memory if they need at most 1/4 of the free memory.
 const CACHE_SHARE_OF_FREE_MEMORY: u64 = 4;
 
-/// A teacher that is not at work yet.
+/// A teacher that is not started yet.
 #[derive(Debug)]
 pub struct FoundTeacher {
     pub architecture: Architecture,
     pub weights: Weights,
     pub vocabulary: TeacherVocabulary,
-    /// Digest of the IDs that the teacher knows.
+    /// Digest of the teacher's vocabulary of CAN IDs.
     pub vocabulary_digest: String,
     pub asked: Asked,
 }
 
-/// The teacher that is configured, if any: by path, or the one registered for the dataset.
+/// Finds the configured teacher, if any: by path, or the one registered for the dataset.
 pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
     if !config.distillation.use_kd {
         return Ok(None);
@@ -51,7 +51,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     let (teacher, student) = (found.architecture.input().features(), data.store.features());
     if teacher != student {
         return Err(StageError::Input(format!(
-            "the teacher {} reads {teacher} features, the student {student} ones: both have to read the same; use --features \
+            "the teacher {} reads {teacher} features, the student {student} features, but both must read the same; use --features \
              {teacher}, or train a teacher with {}{} --features {student}",
             found.path.display(),
             training_command(config, stage, model, "teacher"),
@@ -64,7 +64,7 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
 }
 
-/// Only a model of the student's kind gives the targets that the student learns from.
+/// Refuses a teacher of another kind than the student: its targets would not match.
 fn check_kind(config: &Config, student: &str, found: &LoadedModel) -> Result<(), StageError> {
     let (kind, path) = (found.architecture.model_name(), found.path.display());
     if kind == student {
@@ -72,16 +72,16 @@ fn check_kind(config: &Config, student: &str, found: &LoadedModel) -> Result<(),
     }
     Err(StageError::Input(match &config.distillation.teacher_path {
         Some(_) => format!(
-            "--teacher-path {path}: this is a {kind}, and the teacher of a {student} is a {student}; name a {student}"
+            "--teacher-path {path}: this is a {kind}, but the teacher of a {student} must be a {student}; name a {student}"
         ),
         None => format!(
-            "the registered teacher {path} is a {kind}, and the teacher of a {student} is a {student}; register another, or name \
-             one with --teacher-path"
+            "the registered teacher {path} is a {kind}, but the teacher of a {student} must be a {student}; register another, or \
+             name one with --teacher-path"
         ),
     }))
 }
 
-/// The registered teacher of a dataset; the error for a missing one names the command that trains it on this data.
+/// Loads the registered teacher of a dataset. The error for a missing one names the command that trains it on this data.
 pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedModel, StageError> {
     let registry = Registry::new(&config.distillation.teachers_dir);
     let found = registry.find(dataset, model).map_err(|error| match error {
@@ -96,7 +96,7 @@ pub fn registered(config: &Config, dataset: &str, model: &str) -> Result<LoadedM
     retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::registered(&found)?))
 }
 
-/// The model in that place.
+/// Loads the model at `path`.
 pub fn open(path: &Path) -> Result<LoadedModel, StageError> {
     retry_on_oom(Meter::new(Device::Cpu), || Ok(LoadedModel::open(path)?))
 }
@@ -106,15 +106,15 @@ fn training_command(config: &Config, stage: Stage, model: &str, size: &str) -> S
     format!("kdgat {} --preset {model},{size}{}", stage.as_str(), data_flag(config))
 }
 
-/// The flag that names the configured data in a command to be copied; none for the simulated dataset.
+/// The `--data` flag for the configured data, quoted for a shell; empty for the simulated dataset.
 pub(super) fn data_flag(config: &Config) -> String {
     config.data.data.as_ref().map(|path| format!(" --data {}", shell::quoted_path(path))).unwrap_or_default()
 }
 
-/// How a run will ask its teacher.
+/// The requests that a run will make to its teacher.
 #[derive(Debug)]
 pub struct TeacherUse {
-    /// Positions in the store of every graph that will be asked for.
+    /// Positions in the store of all graphs that will be requested.
     pub graphs: Vec<u64>,
     /// Training and validation batches of an epoch.
     pub batches_per_epoch: u64,
@@ -151,7 +151,7 @@ pub fn start(
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
 }
 
-/// What a cache of targets for the graphs of a store is laid out by; `used`: those that will be asked for, if not all.
+/// The shape of a store, which determines the layout of a target cache. `used`: the graphs that will be requested, if not all.
 pub fn store_shape(store: &Store, used: Option<Vec<u64>>) -> StoreShape {
     StoreShape {
         dataset_digest: store.digest().to_owned(),
@@ -160,7 +160,7 @@ pub fn store_shape(store: &Store, used: Option<Vec<u64>>) -> StoreShape {
     }
 }
 
-/// How the targets of this teacher are kept, as configured.
+/// The configured options for caching this teacher's targets.
 pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> CacheOptions {
     let settings = &config.distillation;
     let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
@@ -188,7 +188,7 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
     }
 }
 
-/// Makes the model that a run has trained the teacher of its dataset, in place of the one before. Returns its folder.
+/// Registers the model that a run has trained as the teacher of its dataset, replacing an earlier one. Returns its folder.
 pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathBuf, StageError> {
     let (weights, description) = retry_on_oom(Meter::new(Device::Cpu), || {
         let (tensors, description): (StateDict, ModelDescription) = checkpoint::read(best)?;

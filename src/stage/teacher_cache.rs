@@ -1,6 +1,6 @@
-//! Computes a teacher's targets for a dataset ahead of the training, into the file that training will read.
+//! Computes a teacher's targets for a dataset before training, into the cache file that training will read.
 //!
-//! What is in the file already stays, so a command that was interrupted goes on where it stopped.
+//! Targets already in the file are not computed again, so an interrupted command resumes where it stopped.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::objective::TeacherLink;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::{StageError, training};
 use crate::config::{Config, ModelKind, Stage, TeacherCache};
 use crate::distill::cache::{RecordLayout, free_disk_bytes};
 use crate::distill::frozen;
+use crate::distill::objective::TeacherLink;
 use crate::distill::planner::format_bytes;
 use crate::distill::{StoreShape, Summary};
 use crate::graph::Split;
@@ -23,35 +23,37 @@ use crate::interrupt;
 use crate::memory::{Meter, retry_on_oom};
 use crate::torch::device::Uploader;
 use crate::train::fit::FitError;
+use crate::train::objective::TargetSource;
 
-/// Graphs that the teacher computes at once: enough to be fast, few enough to be shown and interrupted.
+/// Graphs per batch: enough to be fast, few enough for frequent progress and quick interruption.
 const BATCH_GRAPHS: usize = 512;
-/// Batches that are announced before the first answer is taken, so that the teacher never waits.
+/// Batches announced before the first answer is read, so that the teacher never waits.
 const AHEAD: usize = 2;
-/// Plain lines of progress are this far apart.
+/// Time between two plain lines of progress.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What `kdgat teachers cache` did.
+/// The result of `kdgat teachers cache`.
 #[derive(Debug)]
 pub struct Cached {
-    /// The file.
+    /// The cache file.
     pub path: PathBuf,
-    /// Graphs whose targets are there now, and graphs that training will ask for.
+    /// Graphs whose targets are in the file now.
     pub filled: u64,
+    /// Graphs that training will request.
     pub wanted: u64,
     /// Graphs whose targets were computed by this command.
     pub computed: u64,
-    /// Bytes of all targets.
+    /// Size of all targets, in bytes.
     pub bytes: u64,
     pub seconds: f64,
-    /// Stopped by a signal.
+    /// True if a signal stopped the command.
     pub interrupted: bool,
 }
 
-/// `kdgat teachers cache`.
+/// Runs `kdgat teachers cache`.
 ///
 /// # Errors
-/// If the targets may not be kept on disk, there is no teacher, the disk has no room, or the teacher fails.
+/// If the configuration rules out a cache on disk, there is no teacher, the disk is full, or the teacher fails.
 pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let start = Instant::now();
     let config = &on_disk(config)?;
@@ -59,7 +61,7 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => {
-            let text = "an agent of `kdgat fusion` has no targets to keep; use --preset vgae,student or gat,student";
+            let text = "an agent of `kdgat fusion` has no targets to cache; use --preset vgae,student or gat,student";
             return Err(StageError::Input(text.into()));
         }
     };
@@ -77,8 +79,8 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let cache = summary.cache.unwrap_or_default();
     if !interrupted && cache.filled_graphs < cache.used_graphs {
         return Err(StageError::Input(format!(
-            "{}: only {} of {} graphs could be kept; the disk has {} free. \
-             Make room and run the same command again to continue",
+            "{}: only {} of {} graphs could be cached; the disk has {} free. \
+             Free some space and run the same command again to continue",
             path.display(),
             cache.filled_graphs,
             cache.used_graphs,
@@ -96,14 +98,14 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     })
 }
 
-/// The configuration with a teacher and its cache on disk, whatever the student's preset says.
+/// Turns on the teacher and its cache on disk, whatever the student's preset says.
 fn on_disk(config: &Config) -> Result<Config, StageError> {
     let mut config = config.clone();
     match config.distillation.cache() {
         TeacherCache::Auto | TeacherCache::Disk => {}
         TeacherCache::Ram => {
             return Err(StageError::Input(
-                "--teacher-cache ram keeps targets in memory, which ends with this command; \
+                "--teacher-cache ram caches targets in memory, which is freed when this command ends; \
                  leave it out, or use --teacher-cache disk"
                     .into(),
             ));
@@ -121,7 +123,7 @@ fn on_disk(config: &Config) -> Result<Config, StageError> {
     Ok(config)
 }
 
-/// Every graph that a training of this stage asks its teacher for.
+/// All graphs that a training of this stage requests from its teacher.
 fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
     let attack = (stage == Stage::Autoencoder).then_some(false);
     let mut graphs = data.store.select(Split::Train, attack);
@@ -136,7 +138,7 @@ fn graphs(data: &Data, stage: Stage) -> Result<Vec<u64>, StageError> {
     Ok(graphs)
 }
 
-/// Says what the targets take and where, before anything is written. Returns the file.
+/// Prints the size and place of the targets before anything is written. Returns the path of the cache file.
 fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u64]) -> Result<PathBuf, StageError> {
     let options = teacher::cache_options(config, found, &data.store);
     let path = options.path.unwrap_or_default();
@@ -156,8 +158,8 @@ fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u
     );
     if !path.exists() && free_bytes(&path).is_some_and(|free| free < bytes) {
         return Err(StageError::Input(format!(
-            "{size}, but the disk of {} has {} free; make room, use --teacher-cache-precision f16, \
-             or name another disk with --teacher-cache-dir",
+            "{size}, but the disk of {} has {} free; free some space, use --teacher-cache-precision f16, \
+             or choose another disk with --teacher-cache-dir",
             path.display(),
             free_text(&path)
         )));
@@ -173,7 +175,8 @@ fn free_text(path: &Path) -> String {
     free_bytes(path).map_or("an unknown amount".to_owned(), format_bytes)
 }
 
-/// Asks for the targets of all batches: what the file lacks is computed and kept.
+/// Requests the targets of all batches; the teacher computes and caches those that the file lacks. Returns true in the second place
+/// if a signal interrupted it.
 fn fill(
     config: &Config,
     data: &Data,
@@ -194,15 +197,15 @@ fn fill(
         let batch = batch?;
         let batch = retry_on_oom(Meter::new(data.device), || Ok::<_, FitError>(batch.upload(&mut uploader)?))?;
         waiting.push_back(batch.num_graphs() as u64);
-        link.announce(&[batch]);
+        link.announce(&[batch]).map_err(FitError::Objective)?;
         if waiting.len() > AHEAD {
-            link.receive()?;
+            link.receive().map_err(FitError::Objective)?;
             link.read()?;
             progress.add(waiting.pop_front().unwrap_or(0));
         }
     }
     for graphs in waiting {
-        link.receive()?;
+        link.receive().map_err(FitError::Objective)?;
         link.read()?;
         progress.add(graphs);
     }
@@ -212,7 +215,7 @@ fn fill(
     Ok((summary.unwrap_or_default(), interrupted))
 }
 
-/// A bar on a terminal, a line now and then elsewhere.
+/// Progress display: a bar on a terminal, else a line every [`LINE_INTERVAL`].
 struct Progress {
     bar: Option<ProgressBar>,
     total: u64,

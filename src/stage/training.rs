@@ -1,4 +1,4 @@
-//! From the configuration to what training stages share: the run's folder, the loop's settings, graphs, loaders.
+//! Parts shared by all training stages, made from the configuration: run folder, loop settings, graphs, loaders.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::train::optimizer::AdamOptions;
 use crate::train::run_directory::RunDirectory;
 use crate::train::schedule::Schedule;
 
-/// The folder of the run: a new one, the one that the user named, or the one to go on with.
+/// Opens the run's folder: a new one, the one given by the user, or the one to resume.
 pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<RunDirectory, StageError> {
     let suffix = if config.distillation.use_kd { "_kd" } else { "" };
     let model = match stage {
@@ -41,14 +41,14 @@ pub fn run_directory(config: &Config, dataset: &str, stage: Stage) -> Result<Run
     })
 }
 
-/// Digest of everything that the losses and the saved model depend on: a run is resumed only with the same.
+/// The digest of everything that the losses and the saved model depend on; a run can only be resumed with the same digest.
 ///
-/// Where the teacher lies, where its outputs are cached, and what is written where change no loss.
+/// The paths of the teacher, of its cache and of outputs are not included, because they do not change losses.
 pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data, teacher: Option<&str>) -> String {
     let (training, distillation) = (&config.training, &config.distillation);
     let mut model = json!(config.model);
     if let Value::Object(fields) = &mut model {
-        // Where they change nothing, runs of before they existed go on.
+        // Newer fields count only where they change something, so that runs from before they existed can be resumed.
         let hashes = config.model.id_encoding == IdEncoding::Hash;
         let does_new = |name: &str| config::does_new(config::field(name)?, config, Some(stage));
         fields.retain(|name, _| does_new(name).unwrap_or(hashes || !name.starts_with("id_")));
@@ -74,7 +74,7 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     if let Some(nodes) = training.batch_nodes {
         content["batch_nodes"] = json!(nodes);
     }
-    // As above, these are named only where they change something: runs of before they were go on.
+    // As above, these count only where they change something, so that older runs can be resumed.
     if training.cuda_graphs {
         content["cuda_graphs"] = json!(true);
     }
@@ -87,7 +87,7 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     blake3::hash(content.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The settings of the loop.
+/// The settings of the training loop.
 pub fn fit_options(config: &Config, device: Device) -> FitOptions {
     let training = &config.training;
     let schedule = match training.schedule {
@@ -96,7 +96,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
         ScheduleChoice::Step => {
             Schedule::Step { step_epochs: training.lr_step_epochs as u64, gamma: training.lr_gamma }
         }
-        // Lowered well before early stopping would end the run.
+        // A quarter of the patience, so that the rate falls well before early stopping ends the run.
         ScheduleChoice::Plateau => {
             Schedule::Plateau { patience_epochs: (training.patience as u64 / 4).max(1), gamma: training.lr_gamma }
         }
@@ -132,26 +132,26 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
     }
 }
 
-/// Whether libtorch has no operation on all nodes or edges of a batch. GATv2 scales edges and the rich features nodes by its
-/// operations, and a hidden layer of a VGAE is distilled by them.
+/// True if no libtorch operation runs on all nodes or edges of a batch. GATv2 and rich features use libtorch operations to scale
+/// edges and nodes, and so does the distillation of hidden layers.
 fn uses_own_threads(config: &Config) -> bool {
     config.model.conv == Convolution::Gat
         && setup::feature_set(config) == FeatureSet::Window
         && config.distillation.kd_hint_weight == 0.0
 }
 
-/// Without graphs for validation no epoch would be the best, and no model would be kept.
+/// Refuses an empty validation set: without it there is no best epoch, and no model would be saved.
 pub fn expect_validation(validation: &[u64], dataset: &str) -> Result<(), StageError> {
     if !validation.is_empty() {
         return Ok(());
     }
     Err(StageError::Input(format!(
-        "dataset {dataset} has no graph for validation, by which the best epoch is chosen; raise --validation-fraction, lower \
+        "dataset {dataset} has no validation graph, which is needed to choose the best epoch; raise --validation-fraction, lower \
          --window, or train on longer logs"
     )))
 }
 
-/// Graphs of a batch: no more than configured, and few enough that an epoch keeps its steps.
+/// Graphs per batch: at most the configured number, and few enough for the minimum number of steps per epoch.
 pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
     let training = &config.training;
     if !training.optimize_batch_size {
@@ -160,7 +160,7 @@ pub fn batch_graphs(config: &Config, training_graphs: usize) -> usize {
     training.batch_size.min(training_graphs / training.min_steps_per_epoch).max(1)
 }
 
-/// Loaders of training batches (with random UNKNOWNs) and of validation batches (without).
+/// Starts the loaders of training batches (with random UNKNOWN IDs) and of validation batches (without).
 pub fn loaders(
     config: &Config,
     store: &Arc<Store>,
@@ -183,39 +183,39 @@ pub fn loaders(
     (loader(config.model.unknown_drop), loader(0.0))
 }
 
-/// The graphs of a run, as positions in the store. As a plan: every epoch all of them, in another order.
+/// The graphs of a run, as positions in the store. As a batch plan: every epoch has all of them, in another order.
 #[derive(Debug, Clone)]
 pub struct Graphs {
     pub training: Vec<u64>,
     pub validation: Vec<u64>,
-    /// Graphs of a batch.
+    /// Graphs per batch.
     pub batch_graphs: usize,
-    /// Nodes of a batch at most.
+    /// Maximum number of nodes per batch, if limited.
     pub node_budget: Option<NodeBudget>,
-    /// Of the run.
+    /// The run's seed.
     pub seed: u64,
     pub shuffle: Shuffle,
 }
 
-/// How many nodes the configuration lets a batch have.
+/// The configured maximum number of nodes per batch.
 pub fn node_budget(config: &Config, store: &Store) -> Result<Option<NodeBudget>, StageError> {
     let budget = config.training.batch_nodes.map(|nodes| NodeBudget::new(nodes as u64, store));
     Ok(budget.transpose()?)
 }
 
-/// How the configuration has graphs shuffled.
+/// The configured shuffling of graphs.
 pub fn shuffle(config: &Config) -> Shuffle {
     let training = &config.training;
     Shuffle { block_graphs: training.shuffle_block, buffer_graphs: training.shuffle_buffer }
 }
 
 impl Graphs {
-    /// How a run that sees all of them in every epoch asks its teacher.
+    /// The requests to the teacher of a run that uses all graphs in every epoch.
     pub fn teacher_use(&self) -> TeacherUse {
         self.teacher_use_of(self.training.len())
     }
 
-    /// As [`Graphs::teacher_use`], with `epoch_graphs` of the training graphs in an epoch.
+    /// Like [`Graphs::teacher_use`], with `epoch_graphs` training graphs per epoch.
     pub fn teacher_use_of(&self, epoch_graphs: usize) -> TeacherUse {
         let graphs: Vec<u64> = self.training.iter().chain(&self.validation).copied().collect();
         let batch_graphs = match &self.node_budget {
@@ -226,17 +226,17 @@ impl Graphs {
         TeacherUse { batches_per_epoch: batches(epoch_graphs) + batches(self.validation.len()), graphs }
     }
 
-    /// The validation graphs in order.
+    /// The batches of the validation graphs, in order.
     pub fn validation_batches(&self) -> Vec<Vec<u64>> {
         self.cut(self.validation.chunks(self.batch_graphs.max(1)).map(<[u64]>::to_vec).collect())
     }
 
-    /// These graphs, shuffled, in batches.
+    /// Shuffles `graphs` for an epoch and cuts them into batches.
     pub fn training_batches(&self, graphs: &[u64], epoch: u64) -> Vec<Vec<u64>> {
         self.cut(self.shuffle.batches(graphs, self.batch_graphs, self.seed, epoch))
     }
 
-    /// The batches in their order, cut where they would have more nodes than they may.
+    /// Cuts the batches again, in the same order, if the number of nodes is limited.
     fn cut(&self, batches: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
         match &self.node_budget {
             Some(budget) => budget.cut(&batches.concat(), self.batch_graphs),
@@ -245,12 +245,12 @@ impl Graphs {
     }
 }
 
-/// The batches of a run, with the graphs that they are made of.
+/// A batch plan, with the graphs that its batches are made of.
 pub trait StagePlan: BatchPlan {
-    /// All graphs that any epoch may see.
+    /// All graphs that an epoch may use.
     fn graphs(&self) -> &Graphs;
 
-    /// Sets the graphs of a batch.
+    /// Sets the number of graphs per batch.
     fn set_batch_graphs(&mut self, batch_graphs: usize);
 }
 
@@ -274,20 +274,20 @@ impl BatchPlan for Graphs {
     }
 }
 
-/// How a new model reads nodes.
+/// The node input of a new model: feature scaling and hashing of IDs.
 pub fn input(config: &Config, data: &Data) -> InputConfig {
     let scaling = data.store.manifest().scaling.as_ref();
     InputConfig { node_scaling: scaling.map(|scaling| scaling.nodes.clone()), id_hash: id_hash(config) }
 }
 
-/// How a new model hashes IDs, if it does.
+/// The hashing of IDs in a new model; `None` with a vocabulary.
 pub fn id_hash(config: &Config) -> Option<IdHash> {
     let model = &config.model;
     let hash = IdHash { probes: model.id_probes as i64, buckets: model.id_buckets as i64 };
     (model.id_encoding == IdEncoding::Hash).then_some(hash)
 }
 
-/// How a new model scales edge features; `None` if it does not read them.
+/// The scaling of edge features in a new model; `None` if it does not read them.
 pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>, StageError> {
     Ok(match config.model.conv {
         Convolution::Gat => None,
@@ -301,17 +301,17 @@ pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>,
     })
 }
 
-/// Whether hidden layers are distilled, too.
+/// True if hidden layers are distilled, too.
 pub fn hints(config: &Config) -> bool {
     config.distillation.use_kd && config.distillation.kd_hint_weight > 0.0
 }
 
-/// Whether steps run through the fused passes.
+/// True if training steps use the fused kernels.
 pub fn computes_fused(config: &Config, on_gpu: bool) -> bool {
     !on_gpu && config.model.attention != AttentionChoice::Composed && config.training.precision == Precision::Single
 }
 
-/// The implementation of attention that is configured.
+/// The configured implementation of attention.
 pub fn attention_kernel(config: &Config) -> Backend {
     match config.model.attention {
         AttentionChoice::Auto => Backend::Auto,

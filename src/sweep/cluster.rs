@@ -1,6 +1,6 @@
-//! What the executors of clusters have in common: they look at their jobs again and again until all tasks have ended.
+//! Code that the cluster executors (Slurm and Ray) share: polls the jobs until all tasks have ended.
 //!
-//! Jobs do the work and write their states into the sweep's folder; whoever attends to them may be killed and started again.
+//! Jobs do the work and write their task's state into the sweep's folder. The polling process may be killed and restarted.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,26 +10,26 @@ use super::run::{Board, Ended, Follower};
 use super::state::SweepFolder;
 use crate::interrupt;
 
-/// Between two looks at the jobs.
+/// Interval at which jobs are polled.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A cluster that does not answer is waited for so long.
+/// Time that an unresponsive cluster is given before the sweep fails.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Times that a task is submitted again after its job went without a trace.
+/// Maximum number of resubmissions of a task whose job disappeared without a result.
 pub(super) const LOST: u32 = 5;
 
-/// This program, which jobs run.
+/// Path of this executable, which jobs run.
 pub(super) fn program() -> Result<PathBuf, SweepError> {
     std::env::current_exe().map_err(SweepError::file(Path::new("kdgat"), "find this program"))
 }
 
-/// A path that is to stand in a script or a command line of a job.
+/// Returns a path as text that is safe in a job's script or command line.
 ///
 /// # Errors
-/// If a line break or another control character in it could begin a command of its own, or if it is no text.
+/// If the path is not UTF-8, or contains a line break or another control character, which could start a command of its own.
 pub(super) fn text_of_path(path: &Path) -> Result<&str, SweepError> {
     let refused = |what: &str| {
         Err(SweepError::Usage(format!(
-            "{path:?}: {what} cannot stand in the script of a job; rename it, or name another folder with --output"
+            "{path:?}: {what} cannot be used in a job script; rename it, or choose another folder with --output"
         )))
     };
     match path.to_str() {
@@ -41,27 +41,27 @@ pub(super) fn text_of_path(path: &Path) -> Result<&str, SweepError> {
     }
 }
 
-/// A text of the user as it may stand in a comment: on one line.
+/// Puts a user's text on one line, so that it is safe in a comment.
 pub(super) fn on_one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
 /// Jobs on a cluster.
 pub(super) trait Cluster<'a> {
-    /// The folder, the states of its tasks, and who tells the user of them.
+    /// Returns the sweep's folder, the states of its tasks, and the follower that reports them to the user.
     fn parts(&mut self) -> (&'a SweepFolder, &mut Board<'a>, &mut Follower<'a>);
 
-    /// One look at the jobs, and what follows from it: those that have ended are noticed, open tasks submitted.
+    /// Polls the jobs once: handles those that have ended and submits open tasks.
     fn look(&mut self) -> Result<(), SweepError>;
 
-    /// Ends all jobs.
+    /// Cancels all jobs.
     fn cancel(&mut self) -> Result<(), SweepError>;
 }
 
-/// Attends to the jobs until nothing is left to do.
+/// Polls the jobs until nothing is left to do.
 ///
 /// # Errors
-/// What the cluster says the first time that it refuses something, and what it keeps saying later.
+/// The cluster's error, if the first poll fails or if polls have failed for [`PATIENCE`].
 pub(super) fn attend<'a>(cluster: &mut impl Cluster<'a>) -> Result<Ended, SweepError> {
     let mut answered: Option<Instant> = None;
     loop {
@@ -79,7 +79,7 @@ pub(super) fn attend<'a>(cluster: &mut impl Cluster<'a>) -> Result<Ended, SweepE
         }
         match cluster.look() {
             Ok(()) => answered = Some(Instant::now()),
-            // It may be restarted; jobs run on meanwhile. What is wrong from the start is not mended by waiting.
+            // The cluster may be restarting while its jobs run on. Waiting does not help if it never answered.
             Err(error @ SweepError::Batch { .. }) => match answered {
                 Some(answered) if answered.elapsed() <= PATIENCE => tracing::warn!("{error}"),
                 _ => return Err(error),

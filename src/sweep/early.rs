@@ -1,25 +1,25 @@
-//! Ending trials early that promise little: by the median of the others, or by successive halving (ASHA).
+//! Early stopping of unpromising trials: the median rule, or asynchronous successive halving (ASHA).
 
 use serde::{Deserialize, Serialize};
 
 use super::plan::Direction;
 
-/// When a trial is ended early.
+/// Early-stopping settings of a sweep, section `[early_stopping]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStopping {
     pub rule: Rule,
-    /// Column of `metrics.csv` that is looked at; the sweep's metric when left out.
+    /// Column of `metrics.csv` to compare; the sweep's metric if absent.
     pub metric: Option<String>,
-    /// Which values of that column are better; the sweep's direction where it is the sweep's own metric.
+    /// Direction in which that column improves; required for a column other than the sweep's metric.
     pub direction: Option<Direction>,
-    /// Epochs that every trial gets.
+    /// Epochs that every trial runs before it can be stopped; the first rung of ASHA.
     #[serde(default = "ten")]
     pub min_epochs: u64,
-    /// Trials that have come as far before anything is compared (median).
+    /// Number of other trials that must have reached the same epoch before the median rule applies.
     #[serde(default = "three")]
     pub min_trials: usize,
-    /// Of the trials at a rung, one in so many goes on, and the next rung is so many times as far (ASHA).
+    /// Reduction factor of ASHA: one in `reduction` trials continues past a rung, and each rung has `reduction` times the epochs.
     #[serde(default = "three")]
     pub reduction: usize,
 }
@@ -32,36 +32,37 @@ fn three() -> usize {
     3
 }
 
+/// Early-stopping rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rule {
-    /// Ends a trial whose best value so far is worse than the median of the others' running means at the same epoch
+    /// Stops a trial whose best value so far is worse than the median of the other trials' running means at the same epoch
     /// (Golovin et al. 2017, Google Vizier, section 3.2).
     Median,
     /// Asynchronous successive halving (Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning): a trial
-    /// that comes to a rung goes on if it is among the best 1/`reduction` of those that have come there.
+    /// that reaches a rung continues if it is among the best 1/`reduction` of the trials that have reached it.
     Asha,
 }
 
 impl EarlyStopping {
-    /// Numbers that the rule cannot be meant with.
+    /// Messages for settings that are out of range.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut refuse = |name: &str, found: u64, least: u64| {
             if found < least {
                 problems
-                    .push(format!("[early_stopping] {name} = {found} is out of range: it has to be at least {least}"));
+                    .push(format!("[early_stopping] {name} = {found} is out of range: it must be at least {least}"));
             }
         };
         refuse("min_epochs", self.min_epochs, 1);
         refuse("min_trials", self.min_trials as u64, 1);
-        // One in one would go on: nothing would ever be ended.
+        // With a reduction of 1 every trial would continue: nothing would ever be stopped.
         refuse("reduction", self.reduction as u64, 2);
         problems
     }
 
-    /// Why the trial with these values (one an epoch) should end, given those of the others, running or done; `None` when
-    /// it should go on. `direction` is the sweep's, which holds for its own metric.
+    /// Returns the reason to stop a trial, or `None` if it should continue. `trial` has one value per epoch, `others` those of
+    /// the other trials, running or done. `direction` is the sweep's, used unless the rule has its own.
     pub fn reason(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
         let direction = self.direction.unwrap_or(direction);
         match self.rule {
@@ -86,7 +87,7 @@ impl EarlyStopping {
         let best = best(direction, trial)?;
         direction.prefers(median, best).then(|| {
             format!(
-                "after {epochs} epochs its best is {best:.5}, the median of {} others' means {median:.5}",
+                "after {epochs} epochs its best value is {best:.5}; the median of the means of {} other trials is {median:.5}",
                 means.len()
             )
         })
@@ -94,7 +95,7 @@ impl EarlyStopping {
 
     fn by_halving(&self, direction: Direction, trial: &[f64], others: &[Vec<f64>]) -> Option<String> {
         let reduction = self.reduction.max(2);
-        // The last rung that the trial has come to.
+        // The last rung that the trial has reached.
         let mut rung = usize::try_from(self.min_epochs.max(1)).ok().filter(|&rung| rung <= trial.len())?;
         while let Some(next) = rung.checked_mul(reduction).filter(|&next| next <= trial.len()) {
             rung = next;
@@ -104,14 +105,15 @@ impl EarlyStopping {
         let values: Vec<f64> = reached.filter_map(|other| best(direction, &other[..rung])).collect();
         let better = values.iter().filter(|&&value| direction.prefers(value, own)).count();
         let at_rung = values.len() + 1;
-        // With fewer than `reduction` at a rung nobody can be told from the others yet: all go on.
+        // With fewer than `reduction` trials at a rung there is nothing to rank yet: all continue.
         let kept = at_rung / reduction;
         (kept > 0 && better >= kept).then(|| {
-            format!("at the rung of {rung} epochs {better} of {at_rung} trials are better, the best {kept} go on")
+            format!("at the rung of {rung} epochs {better} of {at_rung} trials are better; the best {kept} continue")
         })
     }
 }
 
+/// Best value that is not NaN.
 fn best(direction: Direction, values: &[f64]) -> Option<f64> {
     let numbers = values.iter().copied().filter(|value| !value.is_nan());
     numbers.reduce(|best, value| if direction.prefers(value, best) { value } else { best })
@@ -133,7 +135,7 @@ mod tests {
         assert!(reason(&[2.0, 1.9]).unwrap().contains("after 2 epochs"));
         assert_eq!(reason(&[2.0, 0.5]), None);
         assert_eq!(reason(&[2.0]), None, "before min_epochs");
-        assert_eq!(reason(&[2.0, 1.9, 1.8, 1.7]), None, "no other has come as far");
+        assert_eq!(reason(&[2.0, 1.9, 1.8, 1.7]), None, "no other trial has reached this epoch");
         assert_eq!(median.reason(Direction::Minimize, &[2.0, 1.9], &others[..2]), None, "too few to compare with");
         assert!(median.reason(Direction::Maximize, &[0.1, 0.1], &others).is_some());
     }
@@ -143,20 +145,20 @@ mod tests {
         let median = EarlyStopping { direction: Some(Direction::Minimize), ..rule(Rule::Median, 2) };
         let others = vec![vec![1.0, 0.8], vec![1.0, 0.9], vec![1.0, 0.7]];
         let reason = |trial: &[f64]| median.reason(Direction::Maximize, trial, &others);
-        assert_eq!(reason(&[0.1, 0.1]), None, "the best of a maximised sweep's losses was ended");
+        assert_eq!(reason(&[0.1, 0.1]), None, "the trial with the best loss of a maximised sweep was stopped");
         assert!(reason(&[2.0, 1.9]).is_some());
     }
 
     #[test]
-    fn numbers_without_a_meaning_are_named() {
+    fn settings_out_of_range_are_reported() {
         assert_eq!(rule(Rule::Asha, 1).problems(), Vec::<String>::new());
         let wrong = EarlyStopping { min_trials: 0, reduction: 1, ..rule(Rule::Asha, 0) }.problems();
         assert_eq!(wrong.len(), 3, "{wrong:?}");
-        assert_eq!(wrong[2], "[early_stopping] reduction = 1 is out of range: it has to be at least 2");
+        assert_eq!(wrong[2], "[early_stopping] reduction = 1 is out of range: it must be at least 2");
     }
 
     #[test]
-    fn of_three_at_a_rung_the_best_goes_on() {
+    fn of_three_at_a_rung_the_best_continues() {
         let asha = rule(Rule::Asha, 2);
         let others = vec![vec![1.0, 0.5, 0.5], vec![1.0, 0.9, 0.9]];
         let reason = |trial: &[f64]| asha.reason(Direction::Minimize, trial, &others);
@@ -164,10 +166,10 @@ mod tests {
         assert!(reason(&[1.0, 0.6]).unwrap().contains("rung of 2"));
         assert_eq!(reason(&[1.0]), None, "not at a rung yet");
         assert_eq!(asha.reason(Direction::Minimize, &[1.0, 9.0], &others[..1]), None, "two cannot be thirds");
-        // A rung beyond all numbers is one that nobody comes to.
+        // A rung that overflows is never reached.
         let huge = EarlyStopping { reduction: 1 << 63, ..asha.clone() };
         assert_eq!(huge.reason(Direction::Minimize, &[1.0, 0.6], &others), None);
-        // The rung of 6 epochs: nobody else is there.
+        // The rung of 6 epochs: no other trial has reached it.
         assert_eq!(reason(&[1.0, 0.9, 0.9, 0.9, 0.9, 0.9]), None);
     }
 }

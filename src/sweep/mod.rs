@@ -1,9 +1,9 @@
-//! Sweeps: many runs from one file, on this machine or on a cluster, to one table.
+//! Sweeps: many runs from one file, on this machine or on a cluster, with one table of results.
 //!
-//! A file ([`plan::SweepFile`]) is expanded to a [`plan::Plan`]: trials, and the tasks that they are made of, each known by a
-//! digest, so that what several trials need is one task. A folder ([`state::SweepFolder`]) holds how far each task is; any
-//! number of processes may work on it. [`run`] does the work here, [`slurm`] and [`ray`] hand it to a cluster. The parts of a
-//! graph store ([`parts`]) are such a plan too, without trials.
+//! A file ([`plan::SweepFile`]) is expanded to a [`plan::Plan`]: trials and the tasks that they consist of. Each task has a
+//! digest, so trials share a task that they have in common. A folder ([`state::SweepFolder`]) holds the state of each task; any
+//! number of processes may work on it. [`run`] executes tasks on this machine, [`slurm`] and [`ray`] submit them to a cluster.
+//! The parts of a graph store ([`parts`]) are also such a plan, without trials.
 
 mod cluster;
 pub mod early;

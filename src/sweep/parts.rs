@@ -1,4 +1,4 @@
-//! A graph store whose parts are built by several machines: a plan of tasks without trials, done by the executors of sweeps.
+//! Distributed build of a graph store: a plan with one task per part and no trials, run by the executors of sweeps.
 
 use super::SweepError;
 use super::plan::{Direction, JobsFile, Plan, Task, TaskKind};
@@ -6,7 +6,7 @@ use super::state::{Status, SweepFolder, TaskState};
 use crate::config::Config;
 use crate::graph::Share;
 
-/// The parts of the store that is called `name`, a task each.
+/// Returns the plan for the store `name`, with one task per part.
 pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan {
     let mut reduced = Config { data: config.data.clone(), ..Config::default() };
     reduced.training.threads = config.training.threads;
@@ -30,8 +30,8 @@ pub fn plan(name: &str, config: &Config, parts: usize, jobs: &JobsFile) -> Plan 
     }
 }
 
-/// Makes the states of the tasks agree with the parts that are there, as `has` tells; tasks that failed may begin again.
-/// Returns how many parts are there. What another process works on is left to it.
+/// Updates the task states to match the parts that exist according to `has`; failed tasks may start again. Tasks that another
+/// process has claimed are skipped. Returns the number of existing parts among the others.
 pub fn agree(folder: &SweepFolder, plan: &Plan, has: impl Fn(Share) -> bool) -> Result<usize, SweepError> {
     let mut there = 0;
     for task in &plan.tasks {
@@ -52,14 +52,14 @@ pub fn agree(folder: &SweepFolder, plan: &Plan, has: impl Fn(Share) -> bool) -> 
     Ok(there)
 }
 
-/// Why parts are missing, a line each.
+/// Returns one line per failed part, with its reason and log.
 pub fn failures(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let mut lines = Vec::new();
     for task in &plan.tasks {
         let state = folder.state(task)?;
         if state.status == Status::Failed {
             let (reason, log) = (state.reason.unwrap_or_default(), folder.task(task).join("log.txt"));
-            lines.push(format!("part {}: {reason} (its log: {})", task.label, log.display()));
+            lines.push(format!("part {}: {reason} (log: {})", task.label, log.display()));
         }
     }
     Ok(lines)

@@ -1,8 +1,7 @@
-//! `kdgat pipeline`: the shipped sweep `pipeline` on one dataset, in a folder that belongs to the content of its data.
+//! `kdgat pipeline`: runs the shipped sweep `pipeline` on one dataset, in a folder named after the digest of its data.
 //!
-//! Steps are tasks of a sweep, known by digests of their settings and of the tasks that they take something from. With the digest of
-//! the data in the folder's name, a step is done again when anything that it follows from has changed, and skipped when
-//! nothing has.
+//! Steps are tasks of a sweep, identified by digests of their settings and of their input tasks. Since the folder's name
+//! has the digest of the data, a step runs again if anything that it depends on has changed, and is skipped otherwise.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,23 +12,23 @@ use super::SweepError;
 use super::plan::{self, Found, Plan, Task, TaskKind, override_field};
 use super::state::{Status, SweepFolder};
 
-/// The sweep that it runs.
+/// Name of the shipped sweep.
 const SHIPPED: &str = "pipeline";
-/// Folder of all pipelines.
+/// Default parent folder of pipelines.
 pub const FOLDER: &str = "pipelines";
 
-/// What a user asks for.
+/// Options of `kdgat pipeline`.
 #[derive(Clone, Debug, Default)]
 pub struct PipelineOptions {
-    /// The dataset; none: as configured, else the simulated one.
+    /// Dataset; `None` for the configured one, or the simulated one if none is configured.
     pub data: Option<PathBuf>,
-    /// Presets that are laid over those of each step.
+    /// Presets that are added to those of each step.
     pub overlays: Vec<String>,
-    /// As after `--set` of a sweep: `FIELD=VALUE` or `STEP.FIELD=VALUE`.
+    /// Arguments of `--set`: `FIELD=VALUE` or `STEP.FIELD=VALUE`.
     pub changes: Vec<String>,
 }
 
-/// The sweep file with the user's changes.
+/// Returns the sweep file with the user's changes.
 pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
     let mut found = plan::find(Path::new(SHIPPED))?;
     for step in found.file.step.iter_mut().filter(|step| !step.preset.is_empty()) {
@@ -41,7 +40,7 @@ pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
         found.text += &format!("\n# --preset {}\n", options.overlays.join(","));
     }
     if let Some(data) = &options.data {
-        // Not as a list of values: a path may have commas.
+        // Not parsed as a list of values: a path may contain commas.
         let data = data.display().to_string();
         for step in &mut found.file.step {
             step.set.insert("data".to_owned(), toml::Value::String(data.clone()));
@@ -52,17 +51,17 @@ pub fn file(options: &PipelineOptions) -> Result<Found, SweepError> {
         override_field(&mut found.file, change)?;
         if !found.file.axis.is_empty() || found.file.seeds.len() > 1 {
             return Err(SweepError::Usage(format!(
-                "--set {change}: a pipeline takes one value, which is a list for a field that is one (elements are separated by \
-                 commas); `kdgat sweep pipeline --set` tries several"
+                "--set {change}: a pipeline takes one value per field (the elements of a list are separated by commas); \
+                 use `kdgat sweep pipeline --set` to try several"
             )));
         }
-        // The copy in the pipeline's folder tells what was asked for.
+        // Records the change in the pipeline's copy of the sweep file.
         found.text += &format!("\n# --set {change}\n");
     }
     Ok(found)
 }
 
-/// The task that makes the graph store.
+/// Returns the task that builds the graph store.
 ///
 /// # Errors
 /// If there are several: a pipeline has one dataset.
@@ -71,18 +70,18 @@ pub fn store(plan: &Plan) -> Result<&Task, SweepError> {
     match (stores.next(), stores.next()) {
         (Some(store), None) => Ok(store),
         _ => {
-            let text = "a pipeline has one dataset, cut in one way; use `kdgat sweep pipeline` for several";
+            let text = "a pipeline has one dataset with one window setting; use `kdgat sweep pipeline` for several";
             Err(SweepError::Usage(text.to_owned()))
         }
     }
 }
 
-/// Where the pipeline of a dataset with this content is kept.
+/// Returns the folder of the pipeline for a dataset with this digest.
 pub fn folder(parent: &Path, dataset: &str, data_digest: &str) -> PathBuf {
     parent.join(format!("{dataset}-{}", data_digest.get(..12).unwrap_or(data_digest)))
 }
 
-/// The steps, in an order in which they can be done, with how far each is.
+/// Lists the steps in execution order with their states, as text.
 pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, SweepError> {
     let mut lines = String::new();
     let mut left = 0;
@@ -90,8 +89,8 @@ pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, Swe
         let state = folder.map(|folder| folder.state(task)).transpose()?.unwrap_or_default();
         let what = match state.status {
             Status::Done | Status::Stopped => "done",
-            Status::Failed | Status::Blocked => "failed, again",
-            _ if state.attempts > 0 => "goes on",
+            Status::Failed | Status::Blocked => "failed, retry",
+            _ if state.attempts > 0 => "resume",
             _ => "to do",
         };
         left += usize::from(!state.status.is_done());
@@ -105,7 +104,7 @@ pub fn describe(plan: &Plan, folder: Option<&SweepFolder>) -> Result<String, Swe
     Ok(format!("{} steps, {left} to do\n{lines}", plan.tasks.len()))
 }
 
-/// Whether nothing is left to do.
+/// True if all steps are done.
 pub fn is_done(plan: &Plan, folder: &SweepFolder) -> Result<bool, SweepError> {
     for task in &plan.tasks {
         if !folder.state(task)?.status.is_done() {
@@ -115,7 +114,7 @@ pub fn is_done(plan: &Plan, folder: &SweepFolder) -> Result<bool, SweepError> {
     Ok(true)
 }
 
-/// What came of it: the verdicts of the fusion, and where the results lie.
+/// Summarises the results as text: the verdict of each fusion and the paths of the result files.
 pub fn results(plan: &Plan, folder: &SweepFolder) -> Result<String, SweepError> {
     let mut text = String::new();
     for task in &plan.tasks {

@@ -5,7 +5,7 @@ use kdgat_graph::Adjacency;
 use kdgat_torch::philox::philox;
 use tch::{Kind, Tensor};
 
-/// The adjacency of `(source, target)` pairs, with exactly one self-loop a node.
+/// Builds the adjacency of `(source, target)` pairs, with exactly one self-loop per node.
 pub fn adjacency(nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Adjacency {
     let mut pairs: Vec<(usize, usize)> = edges.into_iter().map(|(source, target)| (target, source)).collect();
     pairs.extend((0..nodes).map(|node| (node, node)));
@@ -31,7 +31,7 @@ pub fn adjacency(nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) 
     }
 }
 
-/// `graphs` graphs of `nodes` nodes side by side, each with `edges` random edges besides its self-loops.
+/// Batch of `graphs` graphs with `nodes` nodes each, and `edges` random edges each besides self-loops.
 pub fn batch(graphs: usize, nodes: usize, edges: usize, seed: u64) -> Adjacency {
     let mut pairs = Vec::new();
     for graph in 0..graphs {
@@ -44,7 +44,7 @@ pub fn batch(graphs: usize, nodes: usize, edges: usize, seed: u64) -> Adjacency 
     adjacency(graphs * nodes, pairs)
 }
 
-/// Standard normal values that do not depend on torch's generator.
+/// Standard normal values, independent of torch's generator.
 pub fn normal(size: &[i64], seed: u64, kind: Kind) -> Tensor {
     let count: i64 = size.iter().product();
     let values: Vec<f64> = (0..count as u64)
@@ -56,10 +56,10 @@ pub fn normal(size: &[i64], seed: u64, kind: Kind) -> Tensor {
     Tensor::from_slice(&values).reshape(size).to_kind(kind)
 }
 
-/// Largest difference, relative to the largest magnitude of the two, or to one where that is smaller.
+/// Largest difference, relative to the largest magnitude of the two, or to 1 if that is smaller.
 ///
-/// (Inputs have a magnitude of one. Gradients of scores are differences of numbers of that size, zero for a node
-/// without neighbours: what remains of them then is rounding.)
+/// Inputs have magnitude 1. Gradients of scores are differences of numbers of that size, and zero for a node
+/// without neighbours, where only rounding remains.
 pub fn relative_difference(left: &Tensor, right: &Tensor) -> f64 {
     assert_eq!(left.size(), right.size());
     if left.numel() == 0 {

@@ -1,11 +1,11 @@
-//! What several test files need.
+//! Helpers of several test files.
 
 use std::path::Path;
 
 use kdgat::can::{Frame, LogReader, ReadReport, open_log};
 
-/// All frames of a log, read in blocks of `limit`, and what was counted.
-#[allow(dead_code)] // not every test file reads logs
+/// All frames of a log, read in blocks of `limit`, and the report.
+#[allow(dead_code)] // Not every test file reads logs.
 pub fn read_all(mut log: LogReader, limit: usize) -> (Vec<Frame>, ReadReport) {
     let (mut frames, mut block) = (Vec::new(), Vec::new());
     while log.read_block(limit, &mut block).unwrap() > 0 {
@@ -15,7 +15,7 @@ pub fn read_all(mut log: LogReader, limit: usize) -> (Vec<Frame>, ReadReport) {
     (frames, log.report().clone())
 }
 
-/// All frames of the log at `path`, in whatever format it is.
+/// All frames of the log at `path`, in any format.
 #[allow(dead_code)]
 pub fn read_log(path: &Path) -> (Vec<Frame>, ReadReport) {
     read_all(open_log(path, None).unwrap(), 4096)

@@ -10,7 +10,7 @@ use kdgat::graph::{Adjacency, Batch, NODE_FEATURES};
 use kdgat::nn::fused::linear::linear;
 use tch::{Device, Kind, Tensor};
 
-/// Numbers in [-1, 1) that depend on their place alone.
+/// Numbers in [-1, 1) that depend only on seed and position.
 pub fn values(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1;
     let mut next = || {
@@ -22,17 +22,17 @@ pub fn values(seed: u64, count: usize) -> Vec<f32> {
     (0..count + 8).map(|_| next()).skip(8).collect()
 }
 
-/// Nodes of graph number `graph` of the imagined store.
+/// Number of nodes of graph `graph` of the fake store.
 pub fn nodes_of(graph: u64) -> usize {
     1 + (graph.wrapping_mul(2_654_435_761) >> 7) as usize % 9
 }
 
-/// Node counts of a store of `graphs` graphs.
+/// Node counts of a fake store with `graphs` graphs.
 pub fn node_counts(graphs: u64) -> Vec<u32> {
     (0..graphs).map(|graph| nodes_of(graph) as u32).collect()
 }
 
-/// A batch of the imagined store's graphs: rings with self-loops, features by graph number.
+/// Batch of graphs of the fake store: rings with self-loops, features by graph number.
 pub fn batch(graphs: &[u64]) -> Batch {
     let vocabulary_size = 16;
     let (mut node_pointers, mut row_pointers) = (vec![0i64], vec![0i32]);
@@ -94,22 +94,22 @@ pub fn batch(graphs: &[u64]) -> Batch {
     }
 }
 
-/// What a fake teacher does beside computing.
+/// Behaviour of a fake teacher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
-    /// A proper teacher.
+    /// Deterministic, as a teacher must be.
     Proper,
-    /// Dropout was left on.
+    /// Dropout is still active.
     Dropout,
     /// Batch norm uses the statistics of the batch.
     BatchStatistics,
-    /// The forward panics on its n-th batch.
+    /// The forward pass panics on its n-th batch.
     PanicOn(u64),
-    /// The forward fails on its n-th batch.
+    /// The forward pass fails on its n-th batch.
     FailOn(u64),
 }
 
-/// A perceptron of `hidden` widths over the continuous features and the mean of the neighbours; latent and
+/// Perceptron with `hidden` widths over the continuous features and the mean of the neighbours; outputs latent and
 /// reconstruction per node, or logits per graph.
 pub struct Perceptron {
     pub hidden: Vec<i64>,
@@ -188,7 +188,7 @@ impl FrozenModel for Perceptron {
         );
         let input = if layer == 0 {
             self.calls.set(self.calls.get() + 1);
-            // On a GPU reading it would wait for the copy, which tests of order leave out.
+            // On a GPU, reading it would wait for the copy, which the ordering tests must not do.
             if batch.continuous.device() == Device::Cpu {
                 assert_eq!(weights.get("count")?.int64_value(&[]), 7);
             }
@@ -205,7 +205,7 @@ impl FrozenModel for Perceptron {
         let weight = weights.get(&format!("layers.{layer}.weight"))?;
         let bias = weights.get(&format!("layers.{layer}.bias"))?;
         let output = match input.device() {
-            // A row of its result does not depend on the rows beside it; that of torch's may.
+            // Each row of its result is independent of the other rows; in torch's product it may not be.
             Device::Cpu => linear(&input, &weight, Some(&bias))?,
             _ => input.f_linear(&weight, Some(&bias))?,
         };
@@ -230,7 +230,7 @@ impl FrozenModel for Perceptron {
     }
 }
 
-/// Targets as bytes, for bitwise comparison.
+/// Targets as bits, for bitwise comparison.
 pub fn bits(targets: &Targets) -> Vec<(TargetName, Vec<i64>, Vec<u32>)> {
     let bits = |(name, tensor): &(TargetName, Tensor)| {
         let values: Vec<f32> = Vec::try_from(tensor.flatten(0, -1).contiguous()).unwrap();
@@ -239,7 +239,7 @@ pub fn bits(targets: &Targets) -> Vec<(TargetName, Vec<i64>, Vec<u32>)> {
     targets.tensors.iter().map(bits).collect()
 }
 
-/// The largest difference of two targets' values, relative to the largest value.
+/// Largest difference of two targets' values, relative to the largest value.
 pub fn deviation(left: &Targets, right: &Targets) -> f64 {
     let mut worst = 0f64;
     for ((_, left), (_, right)) in left.tensors.iter().zip(&right.tensors) {
@@ -249,12 +249,12 @@ pub fn deviation(left: &Targets, right: &Targets) -> f64 {
     worst
 }
 
-/// A store of `graphs` graphs, as the teacher hears of it.
+/// Shape of a fake store with `graphs` graphs, as passed to the teacher.
 pub fn shape(graphs: u64) -> kdgat::distill::StoreShape {
     kdgat::distill::StoreShape { dataset_digest: "imagined".to_string(), node_counts: node_counts(graphs), used: None }
 }
 
-/// Options for a cache of that mode in `path`.
+/// Options for a cache of this mode in `path`.
 pub fn cache_options(
     mode: kdgat::distill::CacheMode,
     path: Option<&std::path::Path>,
@@ -270,7 +270,7 @@ pub fn cache_options(
     kdgat::distill::TeacherOptions { cache, ..kdgat::distill::TeacherOptions::new(Device::Cpu) }
 }
 
-/// Submits `batches` as one burst and takes their targets.
+/// Submits `batches` as one burst and receives their targets.
 pub fn burst(
     teacher: &mut kdgat::distill::Teacher,
     batches: &[Vec<u64>],

@@ -1,11 +1,11 @@
-//! Runs the commands of a page and compares what they print with what the page shows.
+//! Runs the commands of a page and compares their output with the one shown.
 //!
-//! In a block that is fenced as `console`, a line after `$ ` is a command (`> ` continues it), and the lines below are its
-//! output, both streams together. A command without lines below may print anything. In the output
+//! In a block fenced as `console`, a line that begins with `$ ` is a command (`> ` continues it). The lines below are its
+//! output, standard output and standard error together. A command without lines below may print anything. In the output
 //!
-//! - `...` stands for any text, and alone on a line for any lines;
-//! - numbers with a decimal point, numbers before a unit, and digests are not compared: they depend on the machine;
-//! - runs of blanks count as one.
+//! - `...` matches any text, and alone on a line any lines;
+//! - numbers with a decimal point, numbers before a unit, and digests are not compared, because they depend on the machine;
+//! - several blanks count as one.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,24 +13,24 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A command of a page, and what it prints.
+/// Command of a page and its output.
 struct Example {
-    /// Of the command in the page, from 1.
+    /// Line of the command in the page, from 1.
     line: usize,
     command: String,
-    /// The lines of its output in the page, from 0.
+    /// Lines of its output in the page, from 0.
     output: Range<usize>,
 }
 
-/// Words after a number that depends on the machine.
+/// Units; a number before one of them depends on the machine.
 const UNITS: &[&str] = &["%", "s", "ms", "graphs/s", "frames/s", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"];
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs all commands of a page in one shell, which starts in what looks like the repository, and fails at the first one that
-/// fails or prints something else. With the variable KDGAT_WRITE_TUTORIALS the page gets what was printed.
+/// Runs all commands of a page in one shell, which starts in a copy of the repository's layout. Panics if a command fails or
+/// prints something else. With the variable KDGAT_WRITE_TUTORIALS it writes the actual output into the page.
 pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
     let path = repository().join(page);
     let text = fs::read_to_string(&path).unwrap();
@@ -74,7 +74,7 @@ pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
     assert!(differences.is_empty(), "{differences}{advice}");
 }
 
-/// The commands of the fenced blocks.
+/// Commands of the fenced blocks.
 fn examples(lines: &[String]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let mut inside = false;
@@ -100,7 +100,7 @@ fn examples(lines: &[String]) -> Vec<Example> {
     examples
 }
 
-/// What each command prints.
+/// Runs the commands and returns the output of each.
 fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathBuf)]) -> Vec<String> {
     let (scripts, outputs) = (place.join("kdgat/scripts"), place.join("outputs"));
     fs::create_dir_all(&scripts).unwrap();
@@ -117,7 +117,7 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KDGAT_")) {
         shell.env_remove(name);
     }
-    // As where the pages were written, and in a time that does not depend on what else the machine does.
+    // Same settings as when the pages were written; one thread also keeps the time independent of the machine's load.
     shell
         .env("KDGAT_DEVICE", "cpu")
         .env("KDGAT_THREADS", "1")
@@ -134,7 +134,7 @@ fn run(page: &str, examples: &[Example], place: &Path, variables: &[(&str, PathB
     printed
 }
 
-/// The printed line of each shown one (none for `...`), or the first shown line that nothing printed goes with.
+/// Returns the printed line for each shown line (`None` for `...`), or the first shown line without a match.
 fn matched(shown: &[&str], printed: &[&str], any_number: bool) -> Result<Vec<Option<usize>>, usize> {
     let mut places = Vec::new();
     let mut furthest = 0;
@@ -176,7 +176,7 @@ fn match_from(
     found
 }
 
-/// Whether a printed line is what the page shows.
+/// True if a printed line matches the shown line.
 fn is_like(shown: &str, printed: &str, any_number: bool) -> bool {
     let (shown, printed) = (stable(shown, any_number), stable(printed, any_number));
     let parts: Vec<&str> = shown.split("...").map(str::trim).collect();
@@ -191,7 +191,7 @@ fn is_like(shown: &str, printed: &str, any_number: bool) -> bool {
     rest.ends_with(last)
 }
 
-/// A line without what depends on the machine.
+/// The line with machine-dependent words replaced.
 fn stable(line: &str, any_number: bool) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let bare = |word: &str| word.trim_matches([',', ';', ':', '(', ')', '~']).to_owned();

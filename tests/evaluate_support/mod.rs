@@ -1,5 +1,5 @@
-//! A small dataset, untrained models written as runs of it, and the program.
-#![allow(dead_code)] // each test file uses its own part
+//! Small dataset, untrained models written as runs, and calls of the program.
+#![allow(dead_code)] // Each test file uses only some items.
 
 #[path = "../graph_support/mod.rs"]
 pub mod graph_support;
@@ -20,7 +20,7 @@ use tch::Device;
 pub const KNOWN: &str = "test_01_known_vehicle_known_attack";
 pub const UNKNOWN: &str = "test_02_unknown_vehicle_known_attack";
 
-/// A folder with a dataset `small`, its store, and room for runs.
+/// Folder with a dataset `small`, its store, and runs.
 pub struct Bench {
     pub folder: tempfile::TempDir,
     pub store: Store,
@@ -34,7 +34,7 @@ impl Bench {
         write_log(&data, "train_02_with_attacks", "fuzzing.csv", &traffic(6_000, 12, 2, 4_000..5_800));
         write_log(&data, KNOWN, "fuzzing.csv", &traffic(6_000, 12, 3, 2_000..3_000));
         write_log(&data, KNOWN, "spoofing.csv", &traffic(3_000, 12, 4, 1_000..2_000));
-        // 0.05 s a window: the first second holds 20 of them.
+        // A window lasts 0.05 s: the first second has 20 of them.
         write_log(&data, UNKNOWN, "other.csv", &traffic(8_000, 20, 5, 5_000..7_000));
         let dataset = Dataset::open(&data).unwrap();
         let store = open_or_build(&dataset, &BuildOptions::default(), &folder.path().join("stores"), &()).unwrap();
@@ -49,7 +49,7 @@ impl Bench {
         self.path().join("small").join(folder).join(name)
     }
 
-    /// A run of an untrained classifier of a student's widths, beside the list of known IDs.
+    /// Writes a run of an untrained classifier with a student's widths and the list of known IDs.
     pub fn gat(&self, group: &str, number: u64, seed: u64) -> PathBuf {
         let foreign_ids = ForeignIds::count(&self.store, &self.store.select(Split::Validation, None)).unwrap();
         self.gat_with(group, number, seed, foreign_ids)
@@ -72,7 +72,7 @@ impl Bench {
         self.write(group, number, seed, (Architecture::Gat(config), foreign_ids), parameters)
     }
 
-    /// A run of an untrained autoencoder of a student's widths.
+    /// Writes a run of an untrained autoencoder with a student's widths.
     pub fn vgae(&self, group: &str, number: u64, seed: u64) -> PathBuf {
         let config = VgaeConfig {
             hidden: vec![80, 40, 16],
@@ -133,7 +133,7 @@ impl Bench {
         command
     }
 
-    /// `kdgat evaluate` on the dataset; its standard output.
+    /// Runs `kdgat evaluate` on the dataset; returns its standard output.
     pub fn evaluate(&self, arguments: &[&str]) -> String {
         let output = self.kdgat(&[&["evaluate", "--data", "small", "--device", "cpu"], arguments].concat());
         assert!(output.status.success(), "{}", stderr(&output));
@@ -155,7 +155,7 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Frames as `candump -L` writes them.
+/// Frames in the format of `candump -L`.
 pub fn candump(frames: &[Frame]) -> String {
     let line = |frame: &Frame| {
         let bytes = &frame.payload[..usize::from(frame.payload_length)];

@@ -1,5 +1,5 @@
 //! Frames, datasets and graphs for the tests of module `graph`.
-#![allow(dead_code)] // each test file uses its own part
+#![allow(dead_code)] // Each test file uses only some items.
 
 #[path = "../support/real_data.rs"]
 pub mod real_data;
@@ -15,7 +15,7 @@ use kdgat::graph::{
 };
 use proptest::prelude::*;
 
-/// Random numbers for traffic that looks the same on every run.
+/// Random numbers for reproducible traffic.
 pub struct Draw(pub u64);
 
 impl Draw {
@@ -25,7 +25,7 @@ impl Draw {
     }
 }
 
-/// Traffic of `ids` IDs; the frames in `attacks` are attack frames with IDs of their own.
+/// Traffic of `ids` IDs; the frames in `attacks` are attack frames with other IDs.
 pub fn traffic(count: usize, ids: u64, seed: u64, attacks: std::ops::Range<usize>) -> Vec<Frame> {
     let mut draw = Draw(seed);
     let mut frame = |position: usize| {
@@ -38,7 +38,7 @@ pub fn traffic(count: usize, ids: u64, seed: u64, attacks: std::ops::Range<usize
     (0..count).map(&mut frame).collect()
 }
 
-/// Writes `folder/name` of a dataset as the can-train-and-test collection does.
+/// Writes `folder/name` of a dataset in the format of the can-train-and-test collection.
 pub fn write_log(root: &Path, folder: &str, name: &str, frames: &[Frame]) {
     let mut text = String::from("timestamp,arbitration_id,data_field,attack\n");
     for frame in frames {
@@ -52,7 +52,7 @@ pub fn write_log(root: &Path, folder: &str, name: &str, frames: &[Frame]) {
     fs::write(root.join(folder).join(name), text).unwrap();
 }
 
-/// Two training files without and one with attacks, two tests.
+/// Writes two training files without and one with attacks, and two test files.
 pub fn write_dataset(root: &Path, frames_a_file: usize) -> Dataset {
     let third = frames_a_file / 3;
     write_log(root, "train_01_attack_free", "drive-1.csv", &traffic(frames_a_file, 12, 1, 0..0));
@@ -63,13 +63,13 @@ pub fn write_dataset(root: &Path, frames_a_file: usize) -> Dataset {
     Dataset::open(root).unwrap()
 }
 
-/// One graph: nodes with ascending IDs, edges by target and source, any features.
+/// One graph: nodes with ascending IDs, edges ordered by target and source, arbitrary features.
 #[derive(Debug, Clone)]
 pub struct AnyGraph {
     pub ids: Vec<u32>,
     pub attack_free: Vec<u8>,
     pub node_features: Vec<f32>,
-    /// (target, source), ascending.
+    /// Pairs (target, source), ascending.
     pub edges: Vec<(u16, u16)>,
     pub edge_features: Vec<f32>,
     pub attack: bool,
@@ -114,7 +114,7 @@ pub fn columns_of(graphs: &[AnyGraph]) -> Columns {
     columns
 }
 
-/// What a build told.
+/// Progress calls of a build.
 #[derive(Default)]
 pub struct Heard(Mutex<Vec<String>>);
 
@@ -153,12 +153,12 @@ pub fn small() -> BuildOptions {
     BuildOptions { window: 20, stride: 20, shard_bytes: 20_000, threads: 2, ..BuildOptions::default() }
 }
 
-/// Names of what lies in a folder.
+/// File names in a folder.
 pub fn contents_names(folder: &Path) -> Vec<String> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Graphs of a store built once for all tests.
+/// Store built once for all tests.
 pub fn store() -> Arc<Store> {
     static STORE: OnceLock<(tempfile::TempDir, Arc<Store>)> = OnceLock::new();
     let build = || {

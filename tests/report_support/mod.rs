@@ -1,5 +1,5 @@
-//! Runs of every stage on a small dataset, and a headless Chromium that looks at pages.
-#![allow(dead_code)] // each test file uses its own part
+//! Runs of every stage on a small dataset, and a headless Chromium that opens pages.
+#![allow(dead_code)] // Each test file uses only some items.
 
 #[path = "../stage_support/mod.rs"]
 pub mod stage_support;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use stage_support::Workplace;
 
-/// Where the runs of [`trained`] lie.
+/// Folder of the runs of [`trained`].
 pub const RUNS: &str = "runs/tiny";
 pub const AUTOENCODER: &str = "runs/tiny/vgae_student_autoencoder_kd/1";
 pub const NORMAL: &str = "runs/tiny/gat_student_normal_kd/1";
@@ -21,7 +21,7 @@ pub const TEACHER: &str = "runs/tiny/gat_teacher_normal/1";
 pub const FUSION: &str = "runs/tiny/dqn_student_fusion/1";
 pub const EVALUATION: &str = "runs/tiny/evaluation";
 
-/// A run of each stage, with teachers, and their evaluation; made once for all tests of a file.
+/// A run of each stage, with teachers, and their evaluation; trained once for all tests of a file.
 pub fn trained() -> &'static Workplace {
     static TRAINED: OnceLock<Workplace> = OnceLock::new();
     TRAINED.get_or_init(|| {
@@ -47,7 +47,7 @@ pub fn trained() -> &'static Workplace {
     })
 }
 
-/// Makes the report of these paths and reads it.
+/// Writes the report of these paths and returns its text.
 pub fn report(place: &Workplace, paths: &[&str], page: &str) -> String {
     // A report takes no configuration, so no flags of the dataset.
     let output = Command::new(env!("CARGO_BIN_EXE_kdgat"))
@@ -62,17 +62,17 @@ pub fn report(place: &Workplace, paths: &[&str], page: &str) -> String {
     fs::read_to_string(place.path(page)).unwrap()
 }
 
-/// What a browser measures of a page.
+/// Measurements of a page in a browser.
 #[derive(Debug)]
 pub struct Looked {
-    /// What the page said to the console, errors of scripts and refused loads included.
+    /// Console output of the page, including script errors and refused loads.
     pub console: Vec<String>,
-    /// Written by [`PROBE`].
+    /// Output of [`PROBE`].
     pub found: Value,
 }
 
-/// Looks at all charts when everything is laid out: how large they are, how many shapes of theirs can be seen, and which
-/// texts reach beyond them.
+/// Script that measures all charts after layout: their sizes, how many of their shapes are visible, and which
+/// texts extend beyond them.
 const PROBE: &str = r#"<script>
 addEventListener('load', () => {
   for (const fold of document.querySelectorAll('details')) fold.open = true;
@@ -105,7 +105,7 @@ addEventListener('load', () => {
 });
 </script>"#;
 
-/// Opens a page in Chromium, in a window of this width. `None`, and a line that says so, where there is no Chromium.
+/// Opens a page in Chromium, in a window of this width. Without Chromium, prints a line and returns `None`.
 pub fn look(page: &Path, width: u32) -> Option<Looked> {
     let chromium = chromium()?;
     let html = fs::read_to_string(page).unwrap();
@@ -128,7 +128,7 @@ pub fn look(page: &Path, width: u32) -> Option<Looked> {
     Some(Looked { console, found: serde_json::from_str(found).unwrap() })
 }
 
-/// Debian's browser.
+/// Path of an installed Chromium or Chrome.
 fn chromium() -> Option<PathBuf> {
     let found = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].map(PathBuf::from);
     let found = found.into_iter().find(|path| path.exists());

@@ -1,38 +1,39 @@
-// A card made of software: registers for CUDA's dispatch key what libtorch_cuda would, in a process with the CPU libtorch alone.
+// A GPU simulated in software. It registers implementations for CUDA's dispatch key, as libtorch_cuda does, in a process with only
+// the CPU libtorch.
 //
-// The program loads it in place of libtorch_cuda where KDGAT_TEST_CUDA_LIBRARY names it; tests/software_card.rs compiles it. It
-// models what a program can get wrong about a card:
-// - memory of the card that the host cannot touch (it ends with SIGSEGV), of a limited size, filled with 0xFF when it is allocated;
-//   an allocator that keeps freed blocks for their stream, counts, and refuses with the text of a full card;
-// - streams, events and record_stream. Every job knows what it has to come after: a read or write of memory that no event orders
-//   after an earlier one on another stream is a fault, whether or not the values suffered, and so is memory that is given back
-//   too early, to the pool or to the host;
-// - with a seed, jobs that run late (copies and all operators whose results' shapes are known without running them);
-// - copies that are asynchronous only out of page-locked memory (cudaHostRegister), and otherwise let the host wait;
-// - the last error of CUDA's runtime, which stays until it is asked for and is thrown at the next launch;
-// - the current card of each thread, and which cards were given a context;
-// - NVML's total and used memory; the share of memory that the allocator's settings allow.
+// The program loads it in place of libtorch_cuda if KDGAT_TEST_CUDA_LIBRARY names it; tests/software_card.rs compiles it. It
+// models the parts of a GPU that a program can misuse:
+// - GPU memory that the host cannot access (SIGSEGV), of limited size, filled with 0xFF when it is allocated;
+//   an allocator that caches freed blocks per stream, counts, and fails with CUDA's out-of-memory text;
+// - streams, events and record_stream. Every job has a required order: a read or write of memory that no event orders
+//   after an earlier one on another stream is a fault, even if the values are correct. So is memory returned
+//   too early to the pool or to the host;
+// - with a seed, jobs that run late (copies, and all operators whose result shapes are known without running them);
+// - copies that are asynchronous only with page-locked memory (cudaHostRegister), and otherwise make the host wait;
+// - the last error of CUDA's runtime, which stays until it is read and is thrown at the next launch;
+// - the current card of each thread, and which cards have a context;
+// - NVML's total and used memory; the share of memory in the allocator's settings.
 //
-// Numbers are those of the CPU: the CPU's kernels compute on the card's memory, and random numbers come from the CPU's generator,
+// Results are those of the CPU: the CPU's kernels compute on the card's memory, and random numbers come from the CPU's generator,
 // so that losses equal those of a run on the CPU.
 //
-// It does not model: CUDA graphs (refused), NVRTC and kernels of the program's own (there is no driver), splitting of blocks and
-// fragmentation, memory that operators need while they run (it is the host's), the legacy default stream's waiting for others
-// (libtorch's side streams do not wait for it either), peer access, speed (the times of events are made up: 10 GB/s for copies).
+// Not modelled: CUDA graphs (refused), NVRTC and the program's own kernels (there is no driver), splitting of blocks and
+// fragmentation, temporary memory of operators (it is host memory), implicit synchronisation of the legacy default stream
+// (libtorch's side streams do not wait for it either), peer access, speed (event times are made up: 10 GB/s for copies).
 //
 // Settings, all from the environment:
 //   SOFTWARE_CARD_COUNT=N      cards (1)
 //   SOFTWARE_CARD_MEMORY=BYTES memory of each (4 GiB)
 //   SOFTWARE_CARD_SEED=N       0: each job runs when it is queued; otherwise late, by this seed
 //   SOFTWARE_CARD_POISON=0     new memory is not filled
-//   SOFTWARE_CARD_CHECK=0      faults of order are not looked for: results show them, or not
+//   SOFTWARE_CARD_CHECK=0      ordering faults are not checked; results may show them
 //   SOFTWARE_CARD_FAIL=KIND:N,KIND:N-M,KIND:N+  the N-th call of a kind fails, counted from one: allocate (out of memory),
 //                                    copy, launch, register, unregister, event, record, wait, synchronize, stream
 //   SOFTWARE_CARD_LEAVE_OUT=A<B  waits of stream A for stream B are left out (0: default stream, 1: a side stream), or
-//                                    record_stream: to see that what orders the work is needed
+//                                    record_stream: shows that each ordering rule is needed
 //   SOFTWARE_CARD_REPORT=FILE  counts, as JSON, when the process ends
 //
-// A process in which a fault was found ends with exit code 86, a wrong setting with 87.
+// A process with a fault ends with exit code 86, one with a wrong setting with 87.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
@@ -108,7 +109,7 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 } // namespace
 } // namespace card
 
-// The name is part of how libtorch finds it.
+// libtorch finds it by this name.
 struct CUDAHooks final : at::CUDAHooksInterface {
   explicit CUDAHooks(at::CUDAHooksArgs) {}
   void init() const override {}
@@ -149,7 +150,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
     card::Lock lock(card::state().lock);
     return card::locked_range(pointer, 1) != nullptr;
   }
-  // Asked for when seeds are set; operators draw from the CPU's.
+  // Used when seeds are set; operators draw from the CPU's generator.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator(0);
     return generator;
@@ -184,6 +185,6 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("native_dropout", TORCH_FN(card::native_dropout));
   library.impl("native_dropout_backward", TORCH_FN(card::native_dropout_backward));
-  // Its form with an out-argument takes one of another shape than it leaves.
+  // Its out-variant changes the shape of its out-argument.
   library.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&card::fallback>());
 }

@@ -1,4 +1,4 @@
-// Which card and stream a thread works on, and events.
+// Current card and stream of a thread, and events.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -36,7 +36,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override {
     return c10::Device(kCUDA, static_cast<c10::DeviceIndex>(current().card));
   }
-  // As cudaSetDevice since CUDA 12: a card that is made current gets a context, a card that is current already nothing.
+  // Same as cudaSetDevice since CUDA 12: a card that becomes current gets a context; a card that is current already does not.
   void setDevice(c10::Device device) const override {
     Lock lock(state().lock);
     const int index = index_of(device);

@@ -1,8 +1,8 @@
-// Memory of the cards. Tensors hold addresses that nobody may touch: a host that reads or writes there ends with SIGSEGV. Jobs see
+// Memory of the cards. Tensors have protected addresses: a host that reads or writes there gets SIGSEGV. Jobs access
 // the same bytes through a second mapping.
 //
-// The allocator keeps freed blocks for the stream that they were allocated on, as CUDA's does, and hands them out again at once;
-// it refuses with the text of a card that is full. It does not split blocks.
+// Like CUDA's allocator, this one caches freed blocks for the stream that they were allocated on, and reuses them at once. If the
+// card is full, it fails with CUDA's error text. It does not split blocks.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -18,10 +18,10 @@
 namespace card {
 
 constexpr size_t kRounding = 512;
-// Addresses of each card, many times its memory.
+// Size of the address range of each card, many times its memory.
 constexpr size_t kAddresses = size_t{1} << 36;
 
-// A use of memory: by the job of this number.
+// An access to memory by the job with this number.
 struct Access {
   int stream = -1;
   uint64_t job = 0;
@@ -32,20 +32,20 @@ struct Block {
   char* address = nullptr;
   size_t size = 0, requested = 0;
   int card = 0;
-  // The stream whose pool it belongs to.
+  // The stream whose pool owns the block.
   int home = 0;
   Access write;
   std::vector<Access> reads;
-  // Streams that were told to the allocator.
+  // Streams reported to the allocator by record_stream.
   std::vector<int> recorded;
 };
 
 struct CardMemory {
   char* untouchable = nullptr;
   char* usable = nullptr;
-  // Free addresses, by where they start.
+  // Free address ranges, by start.
   std::map<char*, size_t> holes;
-  // Blocks that were freed, by home stream and size.
+  // Freed blocks, by home stream and size.
   std::map<std::pair<int, size_t>, std::vector<Block*>> kept;
   // Freed blocks that other streams may still use.
   std::vector<std::pair<Block*, Clock>> deferred;
@@ -68,7 +68,7 @@ struct Memory {
       };
       card.untouchable = map(PROT_NONE);
       card.usable = map(PROT_READ | PROT_WRITE);
-      // Not in what a crash writes to disk.
+      // Excluded from core dumps.
       ::madvise(card.untouchable, kAddresses, MADV_DONTDUMP);
       card.holes[card.untouchable] = kAddresses;
     }
@@ -80,7 +80,7 @@ inline Memory& memory() {
   return *memory;
 }
 
-// Where jobs find what tensors call `address`.
+// Address at which jobs access the tensor address `address`.
 inline void* usable(int card, const void* address) {
   auto& memory_of = memory().cards[card];
   return memory_of.usable + (static_cast<const char*>(address) - memory_of.untouchable);
@@ -106,7 +106,7 @@ inline std::string name_of(int stream) {
   return own == 0 ? "the default stream" + on : "side stream " + std::to_string(own) + on;
 }
 
-// A fault in the order of work, if those are looked for.
+// Records an ordering fault, if the check is on.
 inline void note_disorder(const std::string& text) {
   if (settings().check) {
     note_fault(text);
@@ -117,7 +117,7 @@ inline void unordered(const std::string& what, int stream, const char* does, con
   note_disorder(what + " on " + name_of(stream) + does + other.what + " on " + name_of(other.stream) + ", which it does not wait for");
 }
 
-// Job number `job` of `stream`, which comes next, reads or writes `block`.
+// Records that job number `job` of `stream`, the next one, reads or writes `block`.
 inline void use(Block& block, int stream, uint64_t job, bool writes, const std::string& what) {
   const Clock& clock = state().streams[stream].clock;
   const auto earlier = [&](const Access& access) { return access.stream == stream || comes_before(access, clock); };
@@ -161,7 +161,7 @@ inline char* take_addresses(CardMemory& card, size_t size) {
 }
 
 inline void return_addresses(CardMemory& card, char* address, size_t size) {
-  // Whole pages only: the rest of the outer ones is used by others.
+  // Whole pages only, because the outer pages are shared with other blocks.
   constexpr uintptr_t kPage = 4096;
   const auto start = reinterpret_cast<uintptr_t>(card.usable + (address - card.untouchable));
   const uintptr_t first = (start + kPage - 1) / kPage * kPage, end = (start + size) / kPage * kPage;
@@ -183,7 +183,7 @@ inline void return_addresses(CardMemory& card, char* address, size_t size) {
   card.holes[address] = size;
 }
 
-// The host waits for everything that a card has been given.
+// Waits on the host for all work of a card.
 inline void synchronize_card(int card) {
   for (int stream = card * kStreams; stream < (card + 1) * kStreams; ++stream) {
     wait_on_host(stream);
@@ -209,7 +209,7 @@ inline void end_deferred(CardMemory& card) {
   card.deferred.erase(std::remove_if(card.deferred.begin(), card.deferred.end(), done), card.deferred.end());
 }
 
-// Gives all kept blocks back, as cudaFree does: after everything that the card was given.
+// Frees all cached blocks after all work of the card, as cudaFree does.
 inline void release_kept(int index) {
   auto& card = memory().cards[index];
   synchronize_card(index);
@@ -388,7 +388,7 @@ inline Allocator& allocator() {
   return *allocator;
 }
 
-// Settings that only a CUDA build of libtorch knows; of these the share of the memory is obeyed.
+// Settings that only a CUDA build of libtorch knows; only the share of the memory is applied.
 inline void read_allocator_settings(const std::string& text) {
   for (const auto& entry : split(text, ',')) {
     const size_t colon = entry.find(':');

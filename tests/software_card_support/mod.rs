@@ -1,6 +1,6 @@
-//! The card made of software: compiled when it is first asked for, and loaded into the program in place of libtorch_cuda.
-//! What it models and its settings are told at the head of `card.cpp`.
-#![allow(dead_code)] // each test file uses its own part
+//! The GPU simulated in software: compiled on first use, and loaded into the program in place of libtorch_cuda.
+//! The header of `card.cpp` describes what it models and its settings.
+#![allow(dead_code)] // Each test file uses only some items.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const SOURCES: [(&str, &str); 7] = [
     ("streams.h", include_str!("streams.h")),
 ];
 
-/// The compiled card. Made once for these sources, compiler and libtorch: a quarter of a minute.
+/// Compiled card. It is built once for these sources, compiler and libtorch, in about 15 seconds.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(compile)
@@ -27,7 +27,7 @@ pub fn library() -> &'static Path {
 
 fn compile() -> PathBuf {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    // As the program was built: see build.rs.
+    // The same environment as the program's build: see build.rs.
     let variable = |name: &str, built: Option<&str>| std::env::var(name).ok().or_else(|| built.map(str::to_owned));
     let libtorch = variable("LIBTORCH", option_env!("LIBTORCH")).expect("LIBTORCH is set by .cargo/config.toml");
     let headers = variable("LIBTORCH_INCLUDE", option_env!("LIBTORCH_INCLUDE")).unwrap_or(libtorch);
@@ -48,12 +48,12 @@ fn compile() -> PathBuf {
     let mut command = Command::new(&compiler);
     command.args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wno-unknown-pragmas"]);
     command.arg(format!("-D_GLIBCXX_USE_CXX11_ABI={abi}"));
-    // System headers: their warnings are not ours.
+    // System headers, so that their warnings are suppressed.
     command.args(["-isystem", &format!("{headers}/include")]);
     command.args(["-isystem", &format!("{headers}/include/torch/csrc/api/include")]);
     let output = command.arg(sources.path().join("card.cpp")).arg("-o").arg(&made).output().unwrap();
     assert!(output.status.success(), "{compiler} failed:\n{}", String::from_utf8_lossy(&output.stderr));
-    // Another test process may have made the same meanwhile.
+    // Another test process may have built the same library in the meantime.
     std::fs::rename(&made, &library).unwrap();
     library
 }
@@ -65,48 +65,48 @@ pub struct Card {
 }
 
 impl Card {
-    /// One card of 4 GiB on which each job runs when it is queued.
+    /// One card of 4 GiB that runs each job when it is queued.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Jobs run late, by this seed.
+    /// Delays jobs randomly, by this seed.
     pub fn late(self, seed: u64) -> Self {
         self.set("SEED", seed)
     }
 
-    /// So many cards.
+    /// Sets the number of cards.
     pub fn count(self, cards: usize) -> Self {
         self.set("COUNT", cards)
     }
 
-    /// So many bytes of memory on each.
+    /// Sets the memory of each card, in bytes.
     pub fn memory(self, bytes: u64) -> Self {
         self.set("MEMORY", bytes)
     }
 
-    /// Faults of order are not looked for: results show them.
+    /// Turns off the check of the order of accesses; the results show its faults.
     pub fn unchecked(self) -> Self {
         self.set("CHECK", 0)
     }
 
-    /// Calls that fail, as `copy:3`.
+    /// Lets calls fail, such as `copy:3`.
     pub fn fail(self, calls: &str) -> Self {
         self.set("FAIL", calls)
     }
 
-    /// Waits that are left out, as `1<0`.
+    /// Leaves out waits, such as `1<0`.
     pub fn leave_out(self, waits: &str) -> Self {
         self.set("LEAVE_OUT", waits)
     }
 
-    /// Counts are written to this file when the process ends.
+    /// Writes counts to this file when the process ends.
     pub fn report(self, file: &Path) -> Self {
         self.set("REPORT", file.display())
     }
 
-    /// The allocator hands out at most this share of the memory. The program takes that for the user's own wish, and plans with
-    /// all of it.
+    /// Limits the allocator to this share of the memory. The program takes this for a setting of the user, and plans with
+    /// the whole memory.
     pub fn allocator_share(mut self, share: f64) -> Self {
         self.variables.push(("PYTORCH_ALLOC_CONF".to_owned(), format!("per_process_memory_fraction:{share:.6}")));
         self
@@ -117,7 +117,7 @@ impl Card {
         self
     }
 
-    /// Lets `command` run on this card.
+    /// Makes `command` run on this card.
     pub fn apply(&self, command: &mut Command) {
         command.env(TEST_CUDA_LIBRARY, library());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));

@@ -1,4 +1,4 @@
-// Operators: memory and views by the card itself, copies, and everything else by the CPU's kernels on the card's memory.
+// Operators: the card implements memory, views and copies; the CPU's kernels do everything else on the card's memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@
 
 namespace card {
 
-// What a job does with tensors is recorded by nobody, and no mixed precision interferes.
+// Turns off autograd and mixed precision while a job works on tensors.
 struct Plainly {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_mixed_precision{c10::autocast_dispatch_keyset};
@@ -27,14 +27,14 @@ inline Block* block_of(const at::Tensor& tensor) {
   return pointer.get_deleter() == &Allocator::deallocate_any ? static_cast<Block*>(pointer.get_context()) : nullptr;
 }
 
-// Numbers that became tensors have less say in the type of a result.
+// Keeps the flag of a wrapped number, which has less weight in type promotion.
 inline void keep_wrapped(const at::Tensor& made, const at::Tensor& from) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number()) {
     made.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
 }
 
-// The memory of a tensor of a card, as jobs see it. Does not keep it: whoever frees it too early is to find out.
+// A card tensor's memory as jobs see it. It does not keep the memory alive, so that freeing it too early is detected.
 inline at::Tensor as_job_sees(const at::Tensor& tensor) {
   const auto options = tensor.options().device(at::kCPU).requires_grad(false);
   if (tensor.numel() == 0) {
@@ -53,7 +53,7 @@ inline void use(const at::Tensor& tensor, int stream, uint64_t job, bool writes,
   }
 }
 
-// Makes a card current for as long as an operator works there.
+// Makes a card current while an operator works on it.
 struct OnCard {
   int previous;
   explicit OnCard(int index) : previous(std::exchange(current().card, index)) {}
@@ -81,7 +81,7 @@ inline at::Tensor empty_strided(
   return empty_strided_on(index_of(device.value_or(c10::Device(kCUDA))), sizes, strides, c10::dtype_or_default(type));
 }
 
-// Grows the storage as CUDA's does: into new memory.
+// Grows the storage into new memory, as CUDA does.
 inline const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
   Lock lock(state().lock);
   auto* tensor = self.unsafeGetTensorImpl();
@@ -112,7 +112,7 @@ inline void record_stream(at::Tensor& self, c10::Stream stream) {
 inline void copy_inside(at::Tensor& self, const at::Tensor& source) {
   const int index = self.get_device(), from = source.get_device(), stream = current_stream(from);
   if (from != index) {
-    // As CUDA's copy between cards: on the source's stream, which waits for the target's, and the other way round after it.
+    // Like CUDA's copy between cards: on the source's stream, which waits for the target's; afterwards the target's waits for it.
     Event event;
     card::record(event, current_stream(index));
     let_wait(stream, event);
@@ -130,8 +130,8 @@ inline void copy_inside(at::Tensor& self, const at::Tensor& source) {
   }
 }
 
-// Between the host and a card. Asynchronous only if asked for, out of or into page-locked memory, and without any conversion;
-// otherwise the host waits for the stream and the copy.
+// Copies between the host and a card. The copy is asynchronous only if requested, from or to page-locked memory, and without
+// conversion; otherwise the host waits for the stream and the copy.
 inline void copy_over_the_bus(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   const at::Tensor& on_card = self.is_cuda() ? self : source;
   const at::Tensor& on_host = self.is_cuda() ? source : self;
@@ -198,7 +198,7 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor&
 
 using Stack = torch::jit::Stack;
 
-// One call of an operator: its arguments as its job sees them, and what becomes of its results.
+// One call of an operator: its arguments as its job sees them, and its results.
 struct Call {
   const c10::OperatorHandle& op;
   Stack arguments;
@@ -252,7 +252,7 @@ struct Call {
     return alias != nullptr && alias->isWrite();
   }
 
-  // The arguments with every tensor replaced, and every card by `device`.
+  // The arguments with every tensor replaced, and every card replaced by `device`.
   template <typename Replace>
   Stack replaced(Replace replace, c10::Device device) const {
     Stack made;
@@ -281,7 +281,7 @@ struct Call {
     return made;
   }
 
-  // For each result the argument that it is, or none for a new tensor. False if there are other results than tensors.
+  // For each result, the argument that it aliases, or none for a new tensor. False if any result is not a tensor.
   bool results_are_tensors(std::vector<int>& same_as) const {
     for (const auto& result : op.schema().returns()) {
       const auto type = result.type();
@@ -306,7 +306,7 @@ struct Call {
 };
 
 inline at::Tensor for_a_job(const at::Tensor& tensor) {
-  // A launch takes the values of small host tensors with it.
+  // A launch copies the values of small host tensors.
   return tensor.is_cuda() ? as_job_sees(tensor) : tensor.clone();
 }
 
@@ -343,9 +343,9 @@ void each_pair(const c10::IValue& first, const c10::IValue& second, Body body) {
   }
 }
 
-// What the new tensors of a call look like, by its Meta kernel. Nothing where that does not tell.
+// Shapes of the new tensors of a call, from its Meta kernel; empty if it has none.
 inline std::optional<Stack> shapes(const Call& call) {
-  // Frequent ones that have no Meta kernel.
+  // Frequent operators without a Meta kernel.
   const auto& name = call.op.schema().name();
   if (name == "aten::relu") {
     return Stack{without_values(call.arguments[0].toTensor())};
@@ -371,12 +371,12 @@ inline std::optional<Stack> shapes(const Call& call) {
 
 inline void run_on_cpu(const c10::OperatorHandle& op, Stack& stack) {
   Plainly plainly;
-  // Boxed operators with several out-arguments refer to those after they have let go of them.
+  // Boxed operators with several out-arguments access these after releasing them.
   const Stack arguments = stack;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
 }
 
-// Out-arguments without elements are given their size by the operator.
+// True if an out-argument has no elements, so that the operator sets its size.
 inline bool has_empty_targets(const Call& call) {
   bool found = false;
   call.each_tensor([&](const at::Tensor& tensor, size_t index) { found |= call.writes(index) && tensor.numel() == 0; });
@@ -389,7 +389,7 @@ inline void note_uses(const Call& call, int stream, uint64_t job) {
   check_fault();
 }
 
-// Queues the operator. Its results get their memory now, and their values when its job runs.
+// Queues the operator. Its results get memory now, and values when the job runs.
 inline void run_late(const Call& call, const std::vector<int>& same_as, const Stack& like, Stack& results) {
   const int stream = current_stream(call.card);
   std::vector<c10::IValue> seen_results(same_as.size());
@@ -436,8 +436,8 @@ inline void run_late(const Call& call, const std::vector<int>& same_as, const St
   push(stream, {std::move(run)}, duration_ms(0, false));
 }
 
-// Runs the operator after what its stream has queued, because nothing else tells the shapes of its results, or because it draws
-// random numbers, which have to be the next ones.
+// Runs the operator immediately, after the queued work of its stream, because only the computation gives the shapes of its results,
+// or because it must draw the next random numbers.
 inline void run_now(const Call& call, const std::vector<int>& same_as, bool tensors, Stack& results) {
   const int stream = current_stream(call.card);
   const uint64_t job = next_job(stream);
@@ -455,7 +455,7 @@ inline void run_now(const Call& call, const std::vector<int>& same_as, bool tens
   for (size_t index = 0; index < same_as.size(); ++index) {
     if (same_as[index] >= 0) {
       results.push_back(call.arguments[same_as[index]]);
-      // An operator may have given it its size.
+      // The operator may have resized it.
       each_pair(results.back(), stack[index], [&](const at::Tensor& target, const at::Tensor& computed) {
         if (target.sizes() != computed.sizes()) {
           Plainly plainly;
@@ -497,7 +497,7 @@ inline void fallback(const c10::OperatorHandle& op, Stack* stack) {
   stack->insert(stack->end(), results.begin(), results.end());
 }
 
-// Draws what the CPU's dropout draws.
+// Draws the same numbers as the CPU's dropout.
 inline std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double probability, std::optional<bool> train) {
   if (!train.value_or(true) || probability == 0) {
     return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
@@ -507,7 +507,7 @@ inline std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input
   return {input.mul(noise.div_(1 - probability)), mask};
 }
 
-// Rounds as the CPU's does: batch norm and Adam make lr-sized updates of what is rounding and nothing else.
+// Rounds like the CPU's: batch norm and Adam turn pure rounding errors into updates as large as the learning rate.
 inline at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& mask, double scale) {
   return gradient.mul(mask.to(gradient.scalar_type()).div_(1 / scale));
 }

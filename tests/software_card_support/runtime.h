@@ -1,4 +1,5 @@
-// What the program finds by name in CUDA's own libraries: page-locking, the last error of a thread, NVML, CUDA graphs, a delay.
+// Functions that the program loads by name from CUDA's libraries: page-locking, the last error of a thread, NVML, CUDA graphs, a
+// delay.
 #pragma once
 
 #include "memory.h"
@@ -10,7 +11,7 @@ constexpr int kMemoryAllocation = 2;
 constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
 
-// A range of host memory that is page-locked, and the copies that read or write it.
+// A page-locked range of host memory, and the copies that read or write it.
 struct Locked {
   size_t size = 0;
   std::vector<Access> copies;
@@ -26,7 +27,7 @@ inline Runtime& runtime() {
   return *runtime;
 }
 
-// The error of the last call of this thread to CUDA's runtime that failed: it stays until it is asked for.
+// The last error of CUDA's runtime in this thread; it stays until it is read.
 inline int& last_error() {
   thread_local int code = 0;
   return code;
@@ -36,7 +37,7 @@ inline int failed(int code) {
   return last_error() = code;
 }
 
-// The page-locked range that all these bytes lie in.
+// The page-locked range that contains all these bytes.
 inline Locked* locked_range(const void* start, size_t bytes) {
   auto* address = static_cast<char*>(const_cast<void*>(start));
   auto& locked = runtime().locked;
@@ -48,7 +49,7 @@ inline Locked* locked_range(const void* start, size_t bytes) {
   return address + bytes <= found->first + found->second.size ? &found->second : nullptr;
 }
 
-// Throws the error that an earlier call left behind, as the check after the launch of a kernel does.
+// Throws the error of an earlier call, as the check after a kernel launch does.
 inline void check_last_error(const std::string& launched) {
   const int code = std::exchange(last_error(), 0);
   TORCH_CHECK(code == 0, "CUDA error: error ", code, " of an earlier call to the runtime was found when ", launched, " was launched");
@@ -123,7 +124,7 @@ const char* cudaGetErrorString(int code) {
   }
 }
 
-// ---- NVML, as far as the program asks it: the memory of a whole card
+// ---- the part of NVML that the program uses: the memory of a whole card
 
 int nvmlInit_v2() {
   return 0;
@@ -161,7 +162,7 @@ int nvmlDeviceGetMemoryInfo_v2(void* device, NvmlMemory* info) {
 }
 }
 
-// ---- libtorch_cuda, as far as the program finds it by its mangled name
+// ---- functions of libtorch_cuda that the program loads by mangled name
 
 namespace card {
 
@@ -174,7 +175,7 @@ namespace card {
 
 namespace at::cuda {
 
-// `at::cuda::sleep`: work that takes long.
+// `at::cuda::sleep`: long work.
 __attribute__((visibility("default"))) void sleep(int64_t cycles) {
   using namespace card;
   Lock lock(state().lock);

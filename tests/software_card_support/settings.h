@@ -17,7 +17,7 @@ extern char** environ;
 namespace card {
 
 constexpr int kMaxCards = 4;
-// Streams of each card: the default one, and a pool of side streams that are handed out in turn.
+// Streams of each card: the default one, and a pool of side streams, assigned in turn.
 constexpr int kStreams = 8;
 
 [[noreturn]] inline void refuse(const std::string& what) {
@@ -26,7 +26,7 @@ constexpr int kStreams = 8;
   ::_exit(87);
 }
 
-// The calls of one kind that fail: `n`, `n-m`, or `n+` for all from the n-th on, counted from one.
+// Failing calls of one kind: `n`, `n-m`, or `n+` for all from the n-th on, counted from one.
 struct Range {
   uint64_t first = 0, last = 0;
 };
@@ -38,7 +38,7 @@ struct Settings {
   bool poison = true;
   bool check = true;
   std::map<std::string, std::vector<Range>> failures;
-  // Pairs (waiting stream, awaited stream): such waits are left out. Stream 0 is the default one, 1 any side stream.
+  // Pairs (waiting stream, awaited stream) whose waits are left out. Stream 0 is the default one, 1 any side stream.
   std::set<std::pair<int, int>> left_out;
   bool leaves_out_recorded_streams = false;
   std::string report;

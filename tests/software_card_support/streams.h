@@ -1,8 +1,9 @@
-// Streams as queues of jobs, run by whichever host thread has to wait for them; who has to come before whom is kept in vector
-// clocks, so that a missing wait is found whether or not the jobs happened to run in a harmful order.
+// Streams as queues of jobs, run by any host thread that has to wait for them. Vector clocks record the required order,
+// so that a missing wait is found even if the jobs happened to run in a harmless order.
 //
-// Without a seed each job runs when it is queued, unless something before it sleeps or waits for a job that has not run. With one, jobs run late: at each call a few, of streams drawn by the seed, and
-// otherwise only when the host waits. No job depends on the time of day, nor on how busy the machine is.
+// Without a seed, each job runs when it is queued, unless an earlier job sleeps or waits for a job that has not run. With a seed,
+// jobs run late: at each call a few run, on randomly drawn streams, and the others only when the host waits. No job depends on the
+// time of day or on the machine's load.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -21,7 +22,7 @@
 namespace card {
 
 constexpr int kAllStreams = kMaxCards * kStreams;
-// How many jobs of each stream are known to be done, or to come before what is queued next.
+// Number of jobs of each stream that are done, or that come before the next queued job.
 using Clock = std::array<uint64_t, kAllStreams>;
 
 inline void join(Clock& clock, const Clock& other) {
@@ -32,10 +33,10 @@ inline void join(Clock& clock, const Clock& other) {
 
 struct Job {
   std::function<void()> run;
-  // A job that only waits: for this stream's first `until` jobs.
+  // For a job that only waits: it waits for this stream's first `until` jobs.
   int awaited = -1;
   uint64_t until = 0;
-  // A job that takes so long that what is behind it runs only when the host waits.
+  // For a long job: later jobs run only when the host waits.
   bool sleeps = false;
 };
 
@@ -43,27 +44,27 @@ struct Stream {
   std::deque<Job> jobs;
   uint64_t queued = 0, done = 0;
   Clock clock{};
-  // Milliseconds at which what is queued would end on a card whose operators and copies take some time.
+  // Simulated time in milliseconds at which the queued work ends.
   double free_at = 0;
-  // With a seed: jobs that may wait before the oldest has to run.
+  // With a seed: number of jobs that may be pending before the oldest must run.
   size_t lag = 0;
 };
 
-// The calls of one kind so far, and the reports of errors of order.
+// Number of calls by kind so far, and other counts for the report.
 struct Counts {
   std::map<std::string, uint64_t> calls;
   uint64_t injected = 0, blocking_copies = 0, queued_copies = 0, copied_to_cards = 0, copied_to_hosts = 0, late_operators = 0;
 };
 
 struct State {
-  // One lock for the whole card: jobs run under it, and they may free memory of the card.
+  // One lock for all cards: jobs run under it, and they may free memory of a card.
   std::recursive_mutex lock;
   std::array<Stream, kAllStreams> streams;
-  // What the host has waited for.
+  // Jobs that the host has waited for.
   Clock host{};
   std::mt19937_64 random{settings().seed};
   Counts counts;
-  // The first misuse. It stays, as an error of a card does: every later call fails with it.
+  // The first fault. It is sticky, like an error of a real card: every later call fails with it.
   std::string fault;
   uint64_t contexts = 0;
 
@@ -86,7 +87,7 @@ inline double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Milliseconds that work takes on this card, apart from where it is really computed.
+// Simulated duration of work on this card, in milliseconds.
 inline double duration_ms(size_t bytes, bool over_the_bus) {
   return 0.005 + static_cast<double>(bytes) / (over_the_bus ? 1e7 : 1e9);
 }
@@ -103,7 +104,7 @@ inline void check_fault() {
   TORCH_CHECK(state().fault.empty(), "CUDA error: software card: ", state().fault);
 }
 
-// Whether this call is to fail. Counts it in any case.
+// Counts the call; returns true if it must fail.
 inline bool fails(const char* kind) {
   const uint64_t call = ++state().counts.calls[kind];
   const auto found = settings().failures.find(kind);
@@ -127,7 +128,7 @@ inline void check_call(const char* kind) {
 
 inline void run_next(Stream& stream);
 
-// Runs the first `until` jobs of a stream, and before them what they wait for.
+// Runs the first `until` jobs of a stream, after the jobs that they wait for.
 inline void force(int index, uint64_t until) {
   auto& stream = state().streams[index];
   while (stream.done < until) {
@@ -162,7 +163,7 @@ inline void run_what_can(Stream& stream) {
   }
 }
 
-// Lets some jobs run, of streams drawn by the seed.
+// Runs some jobs of randomly drawn streams.
 inline void progress() {
   auto& card = state();
   for (uint64_t tries = card.random() % 4; tries > 0; --tries) {
@@ -179,7 +180,7 @@ inline void progress() {
   }
 }
 
-// The number that the next job of a stream will have, which comes after all that the host has waited for.
+// Number of the next job of a stream, which comes after all jobs that the host has waited for.
 inline uint64_t next_job(int index) {
   auto& stream = state().streams[index];
   join(stream.clock, state().host);
@@ -198,7 +199,7 @@ inline void push(int index, Job job, double milliseconds) {
   }
 }
 
-// The host waits for all of a stream.
+// Waits on the host for all jobs of a stream.
 inline void wait_on_host(int index) {
   auto& stream = state().streams[index];
   force(index, stream.queued);
@@ -239,7 +240,7 @@ inline void let_wait(int index, const Event& event) {
   }
 }
 
-// ---- what is current on a thread
+// ---- current card and streams of a thread
 
 struct Current {
   int card = 0;
@@ -251,12 +252,12 @@ inline Current& current() {
   return current;
 }
 
-// Where this thread's work for a card goes.
+// The stream of this thread's work on a card.
 inline int current_stream(int card) {
   return card * kStreams + current().stream[card];
 }
 
-// Notes that the driver keeps a context on a card, which takes memory there and stays.
+// Records that the driver has a context on a card, which permanently takes memory there.
 inline void open_context(int card) {
   state().contexts |= uint64_t{1} << card;
 }

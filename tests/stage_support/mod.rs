@@ -1,5 +1,5 @@
-//! A small simulated dataset, and the program run on it.
-#![allow(dead_code)] // each test file uses its own part
+//! Small simulated dataset, and calls of the program on it.
+#![allow(dead_code)] // Each test file uses only some items.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use kdgat::nn::ModelDescription;
 use kdgat::nn::weights::StateDict;
 use kdgat::train::checkpoint;
 
-/// A folder of its own for a test: data, stores, runs and teachers.
+/// Temporary folder of a test for data, stores, runs and teachers.
 pub struct Workplace(tempfile::TempDir);
 
 impl Workplace {
@@ -22,40 +22,40 @@ impl Workplace {
         self.0.path().join(name)
     }
 
-    /// A command of the program on the small dataset, with one thread so that sums are in one order, and small epochs.
+    /// Command of the program on the small dataset, with small epochs, and one thread for a fixed order of summation.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.plain_command(arguments);
         command.env("KDGAT_MIN_STEPS_PER_EPOCH", "4");
         command
     }
 
-    /// The same for a command that takes no graphs.
+    /// Command of the program without flags for graphs.
     pub fn plain_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kdgat"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KDGAT_")) {
             command.env_remove(name);
         }
         command.current_dir(self.0.path()).args(arguments);
-        // Not as flags, which commands refuse that do not read them.
+        // Set as variables, because commands refuse flags that they do not read.
         command.env("KDGAT_DATA", dataset()).env("KDGAT_THREADS", "1");
         command
     }
 
-    /// Runs it and expects success; its standard output.
+    /// Runs a command and expects success; returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
         assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", text(&output.stderr));
         text(&output.stdout)
     }
 
-    /// Runs it and expects it to refuse its input; what it said.
+    /// Runs a command and expects that it refuses its input; returns its message.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output: Output = self.command(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "kdgat {arguments:?}:\n{}", text(&output.stderr));
         text(&output.stderr)
     }
 
-    /// A column of a run's `metrics.csv`, empty fields as NaN.
+    /// Column of a run's `metrics.csv`, with empty fields as NaN.
     pub fn metric(&self, run: &str, column: &str) -> Vec<f64> {
         let mut reader = csv::Reader::from_path(self.path(run).join("metrics.csv")).unwrap();
         let headers = reader.headers().unwrap().clone();
@@ -65,13 +65,13 @@ impl Workplace {
         reader.records().map(|row| number(&row.unwrap()[position])).collect()
     }
 
-    /// What is saved with the weights of a run's best epoch.
+    /// Description saved with the weights of a run's best epoch.
     pub fn description(&self, run: &str) -> ModelDescription {
         let (_, description): (StateDict, _) = checkpoint::read(&self.path(run).join("best.safetensors")).unwrap();
         description
     }
 
-    /// A JSON file.
+    /// Content of a JSON file.
     pub fn json(&self, path: &str) -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(self.path(path)).unwrap()).unwrap()
     }
@@ -81,7 +81,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// About 1,500 graphs, 500 of them for training; made once for all tests of a process.
+/// Dataset of about 1,500 graphs, 500 of them for training; simulated once for all tests of a process.
 pub fn dataset() -> &'static Path {
     static DATASET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = DATASET.get_or_init(|| {

@@ -8,25 +8,25 @@ use std::sync::OnceLock;
 
 use kdgat::can::{SimulationOptions, simulate};
 
-/// A model small enough for tests, for both teacher and student.
+/// Settings of a small teacher.
 pub const SMALL_TEACHER: &[&str] =
     &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"];
-/// Its student.
+/// Settings of its student.
 pub const SMALL_STUDENT: &[&str] =
     &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"];
 
-/// A folder that goes away with the test, where the program is run.
+/// Temporary folder in which the program runs.
 pub struct Workplace {
     folder: tempfile::TempDir,
 }
 
 impl Workplace {
-    /// An empty one.
+    /// An empty workplace.
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// One in which a small teacher is registered for the small dataset.
+    /// A workplace with a small registered teacher of the small dataset.
     pub fn with_teacher() -> Self {
         static TEACHER: OnceLock<Workplace> = OnceLock::new();
         let trained = TEACHER.get_or_init(|| {
@@ -57,7 +57,7 @@ impl Workplace {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs it and fails the test if it fails. Returns what it said.
+    /// Runs a command and panics if it fails; returns its output.
     pub fn success<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
         let output = self.run(arguments);
         let said = said(&output);
@@ -65,7 +65,7 @@ impl Workplace {
         said
     }
 
-    /// Runs it and fails the test unless it ends with exit code 2. Returns what it said.
+    /// Runs a command and panics unless it exits with code 2; returns its output.
     pub fn refused<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
         let output = self.run(arguments);
         let said = said(&output);
@@ -73,7 +73,7 @@ impl Workplace {
         said
     }
 
-    /// The folder of run `number` of a kind such as `vgae_student_autoencoder_kd`.
+    /// Folder of run `number` of a kind such as `vgae_student_autoencoder_kd`.
     pub fn run_folder(&self, kind: &str, number: u64) -> PathBuf {
         self.path().join("runs").join("small").join(kind).join(number.to_string())
     }
@@ -88,7 +88,7 @@ pub fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout))
 }
 
-/// The logs of a small simulated dataset, made once for all tests of a file.
+/// Folder with the logs of a small simulated dataset, created once for all tests of a file.
 pub fn small_dataset() -> &'static Path {
     static DATASET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = DATASET.get_or_init(|| {
@@ -107,13 +107,13 @@ pub fn small_dataset() -> &'static Path {
     path
 }
 
-/// Every file of a folder.
+/// Bytes of every file of a folder.
 pub fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
 }
 
-/// The one store in a folder of stores.
+/// The only store in a folder of stores.
 pub fn only_store(stores: &Path) -> PathBuf {
     let entries = std::fs::read_dir(stores).unwrap().map(|entry| entry.unwrap().path());
     let found: Vec<PathBuf> = entries.filter(|path| path.join("store.json").exists()).collect();
@@ -134,7 +134,7 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// The columns of a run's `metrics.csv` that are losses, as text, row by row.
+/// Loss columns of a run's `metrics.csv`, as text, row by row.
 pub fn loss_columns(run: &Path) -> Vec<Vec<String>> {
     let path = run.join("metrics.csv");
     let mut reader = csv::Reader::from_path(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

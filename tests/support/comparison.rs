@@ -1,4 +1,4 @@
-//! Two ways to compute the same, compared.
+//! Comparison of two implementations of the same computation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,18 +6,18 @@ use kdgat::nn::attention::Backend;
 use kdgat::torch::draw;
 use tch::{Kind, Tensor};
 
-/// The fused passes, and the same composed of torch's operations.
+/// The fused passes, and the composition of torch's operations.
 pub const KERNELS: [Backend; 2] = [Backend::Fused, Backend::Composed];
 
-/// torch's generator and number of threads belong to the process: one test at a time.
+/// One test at a time, because torch's generator and number of threads belong to the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Lets no other test of the file run beside this one.
+/// Keeps other tests of the file from running at the same time.
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Standard normal numbers that follow from `seed`.
+/// Standard normal numbers, determined by `seed`.
 pub fn normal(size: &[i64], seed: i64) -> Tensor {
     draw::normal(size, Kind::Float, seed as u64).unwrap()
 }
@@ -27,7 +27,7 @@ pub fn assert_same(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64
     assert_same_beside(what, found, expected, 0.0, tolerance);
 }
 
-/// As [`assert_same`], with a least value beside which differences are judged.
+/// Same as [`assert_same`], but differences are relative to at least `least`.
 pub fn assert_same_beside(what: &str, found: &Tensor, expected: &Tensor, least: f64, tolerance: f64) {
     assert_eq!(found.size(), expected.size(), "{what}: shape");
     if expected.numel() == 0 {
@@ -39,7 +39,7 @@ pub fn assert_same_beside(what: &str, found: &Tensor, expected: &Tensor, least: 
     assert!(difference <= tolerance * scale, "{what} differs by {difference:e}, it is judged beside {scale:e}");
 }
 
-/// As [`assert_same`], by names.
+/// Same as [`assert_same`], for named tensors.
 pub fn assert_all_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]) {
     assert_eq!(found.len(), expected.len());
     for ((name, found), (_, expected)) in found.iter().zip(expected) {
@@ -47,7 +47,7 @@ pub fn assert_all_same(found: &[(String, Tensor)], expected: &[(String, Tensor)]
     }
 }
 
-/// Gradients of the loss `Σ output · weights` at the named leaves, and the output.
+/// Output, and gradients of the loss `Σ output · weights` at the named leaves.
 pub fn results(output: &Tensor, leaves: &[(&str, &Tensor)]) -> Vec<(String, Tensor)> {
     (output * normal(&output.size(), 99)).sum(Kind::Float).backward();
     let gradients = leaves.iter().map(|(name, leaf)| (format!("gradient of {name}"), leaf.grad()));

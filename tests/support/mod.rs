@@ -1,5 +1,5 @@
-//! What several test files share: reference values and how they are compared.
-#![allow(dead_code)] // each test file uses its own part
+//! Helpers of several test files: reference values and comparisons with them.
+#![allow(dead_code)] // Each test file uses only some items.
 
 pub mod cli;
 pub mod comparison;
@@ -12,28 +12,28 @@ use kdgat::graph::edge_list::EdgeListFile;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
-/// IDs of the vocabulary that the reference values were computed with.
+/// Vocabulary size of the reference values.
 pub const PARITY_VOCABULARY: i64 = 40;
 
-/// A file of reference values. They are part of the repository: without one the test fails.
+/// Path of a file of reference values. It is part of the repository; if it is missing, the test fails.
 pub fn parity_file(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(name);
     assert!(path.is_file(), "{} is missing; `git checkout -- tests/data` brings it back", path.display());
     path
 }
 
-/// The tensors of a reference file.
+/// Tensors of a reference file.
 pub fn parity_tensors(name: &str) -> BTreeMap<String, Tensor> {
     let path = parity_file(&format!("{name}.safetensors"));
     Tensor::read_safetensors(path).unwrap().into_iter().collect()
 }
 
-/// The reference scalars.
+/// Reference scalars.
 pub fn parity_scalars() -> Value {
     serde_json::from_slice(&std::fs::read(parity_file("parity.json")).unwrap()).unwrap()
 }
 
-/// A reference batch.
+/// Reference batch.
 pub fn parity_batch(name: &str) -> Batch {
     let path = parity_file(&format!("{name}.safetensors"));
     let file = EdgeListFile::open(&path).unwrap();
@@ -53,14 +53,14 @@ pub fn assert_close(what: &str, found: &Tensor, expected: &Tensor, tolerance: f6
     assert!(difference <= tolerance * scale, "{what}: differs by {difference:e}, its largest value is {scale:e}");
 }
 
-/// Fails unless a scalar is within `tolerance` of its reference, relatively.
+/// Fails unless a scalar is within a relative `tolerance` of its reference.
 pub fn assert_scalar(what: &str, found: f64, expected: &Value, tolerance: f64) {
     let expected = expected.as_f64().unwrap_or_else(|| panic!("{what}: no reference value"));
     let difference = (found - expected).abs();
     assert!(difference <= tolerance * expected.abs().max(1e-12), "{what}: {found} instead of {expected}");
 }
 
-/// The value of a scalar tensor.
+/// Value of a scalar tensor.
 pub fn value(tensor: &Tensor) -> f64 {
     tensor.double_value(&[])
 }

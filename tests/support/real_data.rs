@@ -1,9 +1,9 @@
-//! Real CAN traffic, which the repository may not hold.
+//! Real CAN traffic, which the repository may not contain.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of a dataset that `tests/data/README.md` tells where to get: in `KDGAT_CANDATA`, else in `candata` of `KDGAT_SHARED`
-/// or of `../shared`. `None`, and a line that says so, where it is not there.
+/// Folder of a real dataset (see `tests/data/README.md` for its source): in `KDGAT_CANDATA`, otherwise in `candata` of `KDGAT_SHARED`
+/// or of `../shared`. If it is missing, prints a line and returns `None`.
 pub fn candata(name: &str) -> Option<PathBuf> {
     let folder = root().join(name);
     if !folder.is_dir() {

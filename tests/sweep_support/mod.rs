@@ -1,4 +1,4 @@
-//! A server that answers as Ray's Jobs API does, and runs what it is asked to run as processes of this machine.
+//! Fake server of Ray's Jobs API that runs the jobs as processes on this machine.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// It serves until the test's process ends.
+/// Server that runs until the test's process ends.
 pub struct JobsServer {
     pub address: String,
     jobs: Arc<Mutex<Vec<Job>>>,
@@ -24,7 +24,7 @@ struct Job {
 }
 
 impl JobsServer {
-    /// The first job of the step `doomed` is killed by signal 9 as it begins.
+    /// Starts the server. The first job of the step `doomed` is killed by signal 9 when it starts.
     pub fn start(folder: &Path, doomed: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {
@@ -40,13 +40,13 @@ impl JobsServer {
         server
     }
 
-    /// What jobs of a step were submitted with.
+    /// Submit requests of a step's jobs.
     pub fn requests(&self, step: &str) -> Vec<Value> {
         let jobs = self.jobs.lock().unwrap();
         jobs.iter().map(|job| job.request.clone()).filter(|request| request["metadata"]["step"] == step).collect()
     }
 
-    /// All that a job has written.
+    /// Output of a job.
     pub fn log(&self, name: &str) -> String {
         let jobs = self.jobs.lock().unwrap();
         std::fs::read_to_string(&jobs.iter().find(|job| job.name == name).unwrap().log).unwrap()
@@ -108,7 +108,7 @@ fn described(job: &mut Job) -> Value {
         Some(status) if status.success() => "SUCCEEDED",
         Some(_) => "FAILED",
     };
-    // As Python's subprocess has it: negative for a signal.
+    // Same as in Python's subprocess: negative for a signal.
     let exit_code = ended.and_then(|status| status.code().or(status.signal().map(|signal| -signal)));
     let message = exit_code.filter(|&code| code != 0).map(|code| format!("it ended with exit code {code}"));
     json!({ "submission_id": job.name, "status": status, "message": message, "driver_exit_code": exit_code })

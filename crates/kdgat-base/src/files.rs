@@ -1,4 +1,4 @@
-//! Files that are whole or absent: written to a temporary name beside, synced, renamed.
+//! Atomic file writes: write to a temporary file in the same folder, sync, rename.
 
 mod partial;
 
@@ -8,22 +8,23 @@ use std::path::{Path, PathBuf};
 
 pub use partial::{Partial, is_old, random_number};
 
-/// Ending of files that are being written; whatever bears it is never read.
+/// Extension of files that are being written. No reader ever opens a file with it.
 pub const PARTIAL_EXTENSION: &str = "partial";
-/// Symbolic links that are followed one after another, as Linux does.
+/// Symbolic links followed in a chain, the same limit as Linux.
 const MOST_LINKS: usize = 40;
 
-/// Replaces `path` by `contents`, so that a reader or a crash sees the old file or the new one, never a part.
+/// Replaces `path` with `contents` atomically: a reader, or a restart after a crash, sees the old file or the new one,
+/// never a partial one.
 ///
 /// # Errors
-/// Any error of the file system; `path` is then as it was, or, where only the folder could not be synced, whole.
+/// Any file-system error. `path` is then unchanged or, if only syncing the folder failed, complete.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_atomically_with(path, |file| file.write_all(contents))
 }
 
-/// As [`write_atomically`], for contents that `write` produces piece by piece.
+/// Like [`write_atomically`], for contents that `write` produces incrementally.
 ///
-/// What symbolic links lead to is replaced, not the links. A device or a pipe is not replaced but written into.
+/// Follows symbolic links and replaces their target, not the link. Writes directly into a device or a pipe.
 pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     if is_stream(path)? {
         return File::options().write(true).open(path).and_then(|mut file| write(&mut file));
@@ -34,10 +35,10 @@ pub fn write_atomically_with(path: &Path, write: impl FnOnce(&mut File) -> io::R
     partial.persist(path)
 }
 
-/// Whether a path is that of a device, a pipe or a socket: nothing that has contents to replace.
+/// True if `path` is a device, a pipe or a socket, which cannot be replaced atomically. False if nothing exists there.
 ///
 /// # Errors
-/// Any error of the file system but that there is nothing yet.
+/// Any file-system error except "not found".
 pub fn is_stream(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) => Ok(!found.is_file() && !found.is_dir()),
@@ -46,10 +47,10 @@ pub fn is_stream(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Where symbolic links lead to, which need not be there yet.
+/// Follows symbolic links to their final target, which may not exist yet.
 pub fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // A circle of links has been refused as such; the limit is for one that is made meanwhile.
+    // `is_stream` has already refused a cycle of links; the limit guards against one created since then.
     for _ in 0..MOST_LINKS {
         let Ok(target) = fs::read_link(&path) else { break };
         path = path.parent().unwrap_or(Path::new("")).join(target);
@@ -57,28 +58,28 @@ pub fn behind_links(path: &Path) -> PathBuf {
     path
 }
 
-/// Makes a folder if it is not there, and finds out whether a file can be made in it: before long work whose results are to
-/// go there.
+/// Creates the folder if necessary and checks that a file can be created in it. Called before long work that writes
+/// results there.
 ///
 /// # Errors
-/// Any error of the file system.
+/// Any file-system error.
 pub fn expect_writable(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     tempfile::tempfile_in(folder).map(drop)
 }
 
-/// Makes a rename or a new file in the folder of `path` durable.
+/// Syncs the folder of `path`, so that a rename or a new file in it survives a crash.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent_of(path))?.sync_all()
 }
 
-/// The folder that a path is in.
+/// The parent folder; `.` for a bare file name.
 fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether an error of the file system is about the path that was given, which the user can choose otherwise, and not about
-/// the disk or the machine: so that whoever tries again later tries in vain.
+/// True if an error is caused by the given path, which the user can change, and not by the disk or the machine.
+/// Retrying such an error is pointless.
 pub fn is_about_the_path(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn two_writers_of_one_file_have_temporary_files_of_their_own() {
-        // Two containers may have the same process ID, as these two writers do.
+        // Two containers may have the same process ID; these two writers share one as well.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         write_atomically_with(&path, |file| {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_can_be_read_by_whom_the_mask_allows_it() {
+    fn a_new_file_respects_the_umask() {
         use std::os::unix::fs::PermissionsExt;
 
         let folder = tempfile::tempdir().unwrap();
@@ -144,7 +145,7 @@ mod tests {
         let inner = folder.path().join("inner");
         fs::create_dir(&inner).unwrap();
         let link = folder.path().join("link");
-        // Once to a file that is not there yet, once to one that is.
+        // First the target is missing, then it exists.
         std::os::unix::fs::symlink("inner/file", &link).unwrap();
         for content in [b"new", b"two"] {
             write_atomically(&link, content).unwrap();

@@ -1,11 +1,11 @@
-//! Small tools that every room of kdgat needs: atomic files ([`files`]), seeded numbers ([`random`]), quoting for a shell
-//! ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
+//! Small tools shared by all crates of kdgat: atomic files ([`files`]), seeded random numbers ([`random`]), shell
+//! quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
 
 pub mod files;
 pub mod random;
 pub mod shell;
 
-/// The one of `known` that is most like `name`, whatever the case; the first of equals.
+/// The name in `known` most similar to `name`, ignoring case; the first one on a tie. Empty if `known` is empty.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     let name = name.to_lowercase();
     let mut best = ("", -1.0);
@@ -27,7 +27,7 @@ macro_rules! eprintln {
     }};
 }
 
-/// Shadows the standard library's `eprint!`, as [`eprintln!`] does.
+/// Shadows the standard library's `eprint!`, for the same reason as [`eprintln!`].
 #[macro_export]
 macro_rules! eprint {
     ($($words:tt)*) => {{

@@ -1,4 +1,4 @@
-//! Words of commands that are shown to be copied into a shell, and the command that this process was started with.
+//! Shell quoting for commands shown to the user, and the command line of this process.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::sync::OnceLock;
 
 static COMMAND: OnceLock<String> = OnceLock::new();
 
-/// Notes what the program was started with, its name first. Only the program itself knows: in another one's process, such as
-/// a test's, the arguments mean something else.
+/// Records the command line, program name first. Only the program itself calls it: in another process, such as a test
+/// binary, the arguments mean something else.
 pub fn note_command(arguments: impl Iterator<Item = OsString>) {
-    // Where it was put is not part of how it is used.
+    // Drop the path of the executable: it is not part of the command's meaning.
     let words = std::iter::once("kdgat".to_owned())
         .chain(arguments.skip(1).map(|argument| quoted(&argument.to_string_lossy())))
         .collect::<Vec<_>>();
-    // A second program in one process would not be the one that was started.
+    // Only the first call counts.
     let _ = COMMAND.set(words.join(" "));
 }
 
-/// The command that this process was started with, if it was noted.
+/// The command line of this process, if it was recorded.
 pub fn command() -> Option<&'static str> {
     COMMAND.get().map(String::as_str)
 }
 
-/// One word, whatever is in it.
+/// Quotes a text as one shell word.
 pub fn quoted(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+%=:,".contains(letter);
     if text.chars().all(plain) && !text.is_empty() {
@@ -32,7 +32,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// A path as one word.
+/// Quotes a path as one shell word.
 pub fn quoted_path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }

@@ -1,7 +1,7 @@
-//! Known datasets: where their logs are, what each is for, under which terms they may be used.
+//! Known datasets: where their logs are, the role of each log, and the terms of use.
 //!
-//! An entry is a file of `presets/data/`. A dataset that does not come in folders `train_*` and `test_*` has parts: patterns of
-//! the paths of its logs. `--data NAME` finds it in the folder that the variable `KDGAT_DATA` names.
+//! An entry is a file in `presets/data/`. For a dataset without `train_*` and `test_*` folders the entry lists parts: glob patterns
+//! over the paths of its logs. `--data NAME` looks for the dataset in the folder set by the environment variable `KDGAT_DATA`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::dataset::{Dataset, Role, SourceFile, endings, is_log, list};
 use super::error::CanError;
 use super::formats::Format;
 
-/// The entries that the binary carries. A test compares the list with the folder.
+/// Entries built into the binary: name and TOML text. A test compares the list with `presets/data/`.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("car-hacking", include_str!("../../../presets/data/car-hacking.toml")),
     ("challenge-2020", include_str!("../../../presets/data/challenge-2020.toml")),
@@ -27,44 +27,47 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("survival-analysis", include_str!("../../../presets/data/survival-analysis.toml")),
 ];
 
-/// The variable that names the folder with the datasets.
+/// Environment variable that names the folder with the datasets.
 pub const DATA_FOLDER_VARIABLE: &str = "KDGAT_DATA";
-/// Name of the dataset that is simulated when none is given.
+/// Name of the simulated dataset, which is used when `--data` is not given.
 pub const SIMULATED: &str = "sim";
-/// Folders within a dataset's folder that are looked through for logs.
+/// Levels of folders in a dataset that are searched for logs.
 const DEPTH: usize = 4;
 
 /// A known dataset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// What `--data` calls it.
+    /// Name for `--data`.
     #[serde(skip_deserializing)]
     pub name: String,
-    /// What it is, in a line.
+    /// Title in one line.
     pub title: String,
-    /// Names that its folder may have, under `KDGAT_DATA`.
+    /// Other names that its folder under `KDGAT_DATA` may have.
     pub folders: Vec<String>,
-    /// The format that its logs are published in. Copies in another one are read as well: lines say what they are.
+    /// Format in which its logs are published. Copies in other formats are read, too: the format is detected from the lines.
     pub format: Format,
+    /// Licence of the data.
     pub licence: String,
+    /// Publication to cite.
     pub citation: String,
+    /// Address from which it can be downloaded.
     pub url: String,
-    /// Its split, if it does not come in folders `train_*` and `test_*`.
+    /// Its split, if it is not published in folders `train_*` and `test_*`.
     #[serde(default)]
     pub parts: Vec<Part>,
-    /// Patterns, as in the parts, of logs that are in none.
+    /// Patterns, as in [`Part::files`], of logs that belong to no part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
 
-/// Logs that are for the same.
+/// Logs of one part of the split, such as a test set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// As a folder of a dataset: `train_01_attack_free`, `test_01_known_attack`.
+    /// Name in the form of a dataset's folder: `train_01_attack_free`, `test_01_known_attack`.
     pub name: String,
-    /// Patterns of paths within the dataset's folder: `*` stands for anything, `/` too; letters' case does not count.
+    /// Patterns of paths relative to the dataset's folder: `*` matches anything including `/`; case is ignored.
     pub files: Vec<String>,
 }
 
@@ -73,14 +76,14 @@ pub fn entries() -> &'static [Entry] {
     static ENTRIES: OnceLock<Vec<Entry>> = OnceLock::new();
     ENTRIES.get_or_init(|| {
         let parse = |(name, text): &(&str, &str)| {
-            // A test reads them all: what is built in is well-formed.
+            // A test parses every built-in entry, so that none is dropped here.
             toml::from_str(text).ok().map(|entry: Entry| Entry { name: name.to_string(), ..entry })
         };
         BUILT_IN.iter().filter_map(parse).collect()
     })
 }
 
-/// Whether this is a folder, and that of no dataset: datasets may lie in it by name.
+/// True if `folder` exists and is no dataset itself: it may contain datasets, which `--data` finds by name.
 pub fn holds_no_dataset(folder: &Path) -> bool {
     folder.is_dir() && matches!(open(folder, None), Err(CanError::NoDatasetFolders { .. }))
 }
@@ -91,7 +94,7 @@ pub fn data_folder() -> Option<PathBuf> {
 }
 
 impl Entry {
-    /// The dataset's folder under `data_folder`, if it is there.
+    /// The dataset's folder under `data_folder`, if it exists.
     pub fn find(&self, data_folder: &Path) -> Option<PathBuf> {
         let names = std::iter::once(&self.name).chain(&self.folders);
         names.map(|name| data_folder.join(name)).find(|folder| folder.is_dir())
@@ -106,7 +109,7 @@ impl Entry {
             return Err(CanError::NoLogFiles { root: root.to_path_buf(), folders, extensions: endings() });
         }
         files.sort_by(|one: &SourceFile, other| (&one.folder, &one.path).cmp(&(&other.folder, &other.path)));
-        // The patterns say which of its files are meant.
+        // `passed_over` stays empty: the patterns decide which files belong to the dataset.
         Ok(Dataset {
             name: self.name.clone(),
             root: root.to_path_buf(),
@@ -139,7 +142,7 @@ impl Entry {
     }
 }
 
-/// Whether `text` fits `pattern`, in which `*` stands for anything.
+/// True if `text` matches `pattern`, in which `*` stands for any bytes.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -148,10 +151,10 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The dataset that `--data` names: a folder, or the name of a dataset in the folder `data_folder` (that of `KDGAT_DATA`).
+/// Opens the dataset that `--data` names: a folder, or a dataset's name in `data_folder` (the folder set by `KDGAT_DATA`).
 ///
 /// # Errors
-/// As [`Dataset::open`]; a name that is not there says where it was looked for.
+/// The same as [`Dataset::open`]; an unknown name is reported with the places that were searched.
 pub fn open(data: &Path, data_folder: Option<&Path>) -> Result<Dataset, CanError> {
     let is_name = data.components().count() == 1 && !data.exists();
     let entry_called = |name: &OsStr| {
@@ -184,11 +187,11 @@ pub fn open(data: &Path, data_folder: Option<&Path>) -> Result<Dataset, CanError
 fn unknown(data: &Path, data_folder: Option<&Path>, entry: Option<&Entry>) -> CanError {
     let name = data.display().to_string();
     let looked = match data_folder {
-        Some(folder) => format!("neither a folder here nor one in {DATA_FOLDER_VARIABLE} ({})", folder.display()),
-        None => format!("no folder here, and {DATA_FOLDER_VARIABLE} names no folder with datasets"),
+        Some(folder) => format!("no such folder here or in {DATA_FOLDER_VARIABLE} ({})", folder.display()),
+        None => format!("no such folder here, and {DATA_FOLDER_VARIABLE} is not set"),
     };
     let advice = match entry {
-        Some(entry) => format!("it can be had at {}", entry.url),
+        Some(entry) => format!("download it from {}", entry.url),
         None => {
             let likeness = |entry: &&Entry| (1000.0 * strsim::jaro_winkler(&name, &entry.name)) as u32;
             let nearest = entries().iter().filter(|entry| likeness(entry) > 800).max_by_key(likeness);

@@ -1,7 +1,7 @@
 //! A dataset: a folder of `train_01_attack_free/`, `train_02_with_attacks/` and `test_*/` folders of logs.
 //!
 //! This is the layout of the can-train-and-test collection (Lampe & Meng 2024). Folders with other names and hidden files
-//! are left alone. What else lies beside logs is remembered ([`PassedOver`]): it may have been meant as one.
+//! are ignored. Other entries beside the logs are listed in [`PassedOver`]: one may have been meant as a log.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use super::error::CanError;
 use super::formats::{Format, METADATA_NAME};
 
-/// How a log ends, when it is not compressed.
+/// Extensions of uncompressed logs.
 pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
-/// How a compressed log ends.
+/// Extensions that follow in the name of a compressed log.
 const COMPRESSION_EXTENSIONS: [&str; 5] = ["gz", "zst", "zstd", "xz", "gzip"];
 
-/// What a folder of a dataset is for.
+/// Role of a dataset's folder in training and evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -28,12 +28,12 @@ pub enum Role {
     TrainAttackFree,
     /// Training traffic, attacks labelled.
     TrainWithAttacks,
-    /// Traffic that no training sees.
+    /// Test traffic, never used for training.
     Test,
 }
 
 impl Role {
-    /// The role of a folder of that name, `None` for a folder that is no part of a dataset.
+    /// The role of a folder called `name`; `None` if such a folder does not belong to a dataset.
     pub fn of_folder(name: &str) -> Option<Role> {
         let name = name.to_ascii_lowercase();
         if name.starts_with("train") {
@@ -50,41 +50,41 @@ impl Role {
 /// One log of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
-    /// Where it lies.
+    /// Path of the log.
     pub path: PathBuf,
     /// Name of the folder it is in, such as `test_01_known_vehicle_known_attack`.
     pub folder: String,
-    /// What that folder is for.
+    /// Role of that folder.
     pub role: Role,
 }
 
-/// A dataset's logs. Nothing of them has been read yet.
+/// A dataset's logs; their contents have not been read yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dataset {
     /// Name of the dataset's folder.
     pub name: String,
     /// The dataset's folder.
     pub root: PathBuf,
-    /// Its logs, sorted by folder, then by name.
+    /// The logs, sorted by folder, then by name.
     pub files: Vec<SourceFile>,
-    /// Folders with something in them that is no log, or without a log.
+    /// Folders without logs, or with entries that are not logs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
-    /// Of a known dataset: the format that it is published in. Its logs are read in the one that their lines show.
+    /// Format in which a known dataset is published. The logs are read in the format detected from their lines.
     #[serde(skip)]
     pub published_format: Option<Format>,
 }
 
-/// What was passed over in a folder of a dataset.
+/// A dataset's folder with entries that were not taken for logs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
     /// Name of the folder.
     pub folder: String,
-    /// What it is for.
+    /// Role of the folder.
     pub role: Role,
-    /// Logs that it holds.
+    /// Number of logs in the folder.
     pub logs: usize,
-    /// What else it holds, by name; folders with a slash.
+    /// Names of its other entries; folders end in a slash.
     pub others: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for PassedOver {
             _ => write!(formatter, "{folder} holds files that are not taken for logs: {found}")?,
         }
         let endings = endings();
-        write!(formatter, "; logs lie in the folder itself and end in {endings}, or these with .gz, .zst or .xz")
+        write!(formatter, "; logs must be in the folder itself and end in {endings}, or these with .gz, .zst or .xz")
     }
 }
 
@@ -104,8 +104,8 @@ impl Dataset {
     /// Lists the logs of the dataset in folder `root`.
     ///
     /// # Errors
-    /// When `root` is missing, is a file, cannot be listed, holds no `train*` or `test*` folder, or no log in them; when
-    /// something is named like a log and no file.
+    /// When `root` is missing, is a file, cannot be listed, holds no `train*` or `test*` folder, or no log in these folders; when
+    /// an entry named like a log is not a regular file.
     pub fn open(root: &Path) -> Result<Dataset, CanError> {
         let mut files = Vec::new();
         let mut passed_over = Vec::new();
@@ -138,7 +138,7 @@ impl Dataset {
         Ok(Dataset { name: dataset_name(root), root: root.to_path_buf(), files, passed_over, published_format: None })
     }
 
-    /// Warns of what was passed over.
+    /// Logs a warning for each folder in `passed_over`.
     pub fn warn_of_passed_over(&self) {
         self.passed_over.iter().for_each(|passed| tracing::warn!("{}: {passed}", self.root.display()));
     }
@@ -168,7 +168,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, CanError> {
     Ok(paths)
 }
 
-/// The logs of a folder, and the names of what else is in it.
+/// The logs of a folder, and the names of its other entries.
 fn logs_and_others(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), CanError> {
     let (mut logs, mut others) = (Vec::new(), Vec::new());
     for path in list(folder)? {
@@ -183,10 +183,10 @@ fn logs_and_others(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), CanErro
     Ok((logs, others))
 }
 
-/// Whether this is a log, by its name.
+/// True if `path` is named like a log and is not a folder.
 ///
 /// # Errors
-/// When it is a pipe, a device or a socket: a pipe would be waited for without end, and cannot be read twice.
+/// When it is a pipe, a device or a socket: reading a pipe could block forever, and it cannot be read twice.
 pub(super) fn is_log(path: &Path) -> Result<bool, CanError> {
     if !is_named_like_log(path) {
         return Ok(false);
@@ -194,7 +194,7 @@ pub(super) fn is_log(path: &Path) -> Result<bool, CanError> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(false),
         Ok(found) if !found.is_file() => Err(CanError::NotAFile { path: path.to_path_buf() }),
-        // What cannot be looked at is named when it is read.
+        // An entry that cannot be examined is reported when it is read.
         _ => Ok(true),
     }
 }
@@ -206,7 +206,7 @@ fn is_named_like_log(path: &Path) -> bool {
     if COMPRESSION_EXTENSIONS.contains(&last) {
         last = parts.next().unwrap_or_default();
     }
-    // A name without a dot has one part, which is no extension.
+    // A name without a dot has no extension.
     parts.next().is_some() && LOG_EXTENSIONS.contains(&last)
 }
 
@@ -223,13 +223,13 @@ fn dataset_name(root: &Path) -> String {
     }
 }
 
-/// How logs end.
+/// The extensions of logs, as a list for messages.
 pub(super) fn endings() -> String {
     LOG_EXTENSIONS.map(|extension| format!(".{extension}")).join(", ")
 }
 
-/// A sentence for each folder with logs that are too short for a window; of each log come its folder, its name and whether
-/// it is too short.
+/// One sentence for each folder with logs that are too short for a window. Each item of `logs` is a log's folder, its name and
+/// true if the log is too short; `window` is in frames.
 pub fn too_short<'a>(logs: impl Iterator<Item = (&'a str, &'a str, bool)>, window: usize) -> Vec<String> {
     let mut folders: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
     for (folder, name, is_short) in logs {
@@ -239,8 +239,8 @@ pub fn too_short<'a>(logs: impl Iterator<Item = (&'a str, &'a str, bool)>, windo
     }
     let sentence = |(folder, (count, short)): (&str, (usize, Vec<String>))| {
         let text = format!(
-            "{folder}: {} of {count} logs give no window, for which {} frames are needed ({}); lower --window, or give \
-             longer logs",
+            "{folder}: {} of {count} logs are too short for a window, which needs {} frames ({}); lower --window or \
+             use longer logs",
             short.len(),
             window + 1,
             summarise(&short)

@@ -1,19 +1,19 @@
-//! One CAN frame, as every log format delivers it and every later step sees it.
+//! One CAN frame, the same type for every log format and every later step.
 
-/// Bytes of payload that features are computed from; longer CAN FD payloads keep their first eight.
+/// Payload bytes that features are computed from; of longer CAN FD payloads only the first eight are used.
 pub const PAYLOAD_BYTES: usize = 8;
 
 /// A frame on the bus.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frame {
-    /// Seconds, on the clock of the log it was read from.
+    /// Time in seconds, on the log's clock.
     pub timestamp: f64,
     /// Arbitration ID: 11 bits, or 29 bits in an extended frame.
     pub can_id: u32,
-    /// The first eight payload bytes; bytes that the frame does not have are zero.
+    /// The first eight payload bytes, padded with zeros.
     pub payload: [u8; PAYLOAD_BYTES],
-    /// Bytes of payload that the frame had (0 to 8, up to 64 in CAN FD).
+    /// Payload length of the frame on the bus, in bytes (0 to 8, up to 64 in CAN FD).
     pub payload_length: u8,
-    /// Whether the log labels the frame as part of an attack.
+    /// True if the log labels the frame as part of an attack.
     pub attack: bool,
 }

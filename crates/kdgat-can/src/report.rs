@@ -1,4 +1,4 @@
-//! What was found in a log: frames, rows that could not be read and why, time that ran backwards.
+//! Counts of a log: frames, rejected rows with their reasons, and timestamps that run backwards.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::Frame;
 
-/// Places remembered for each reason; the others are only counted.
+/// Places stored for each reason; further ones are only counted.
 pub const PLACES_KEPT: usize = 5;
-/// Characters of a row that a place quotes.
+/// Characters of a row that a [`Place`] quotes.
 const TEXT_KEPT: usize = 80;
 
-/// Why a row was left out.
+/// Reason for rejecting a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RejectReason {
-    /// More or fewer fields than the format or the header says.
+    /// More or fewer fields than the format or the header prescribes.
     FieldCount,
     /// The timestamp is not a number.
     TimestampNotANumber,
     /// The timestamp is NaN or infinite.
     TimestampNotFinite,
-    /// The arbitration ID holds something else than hexadecimal digits.
+    /// The arbitration ID has characters other than hexadecimal digits.
     IdNotHex,
     /// The arbitration ID needs more than 29 bits.
     IdTooLarge,
-    /// The data holds something else than hexadecimal digits.
+    /// The data has characters other than hexadecimal digits.
     DataNotHex,
-    /// The data has half a byte.
+    /// The data has an odd number of digits.
     OddDigits,
     /// More bytes than a frame of its kind can carry: 8, or 64 in CAN FD.
     TooManyBytes,
-    /// The number of bytes is not the length that the row gives.
+    /// The number of bytes differs from the length stated in the row.
     LengthMismatch,
-    /// The label is none of the format's labels.
+    /// The label is not one of the format's labels.
     BadLabel,
     /// The row holds a NUL byte.
     NulByte,
     /// The row is not UTF-8.
     InvalidUtf8,
-    /// The line is longer than any row can be.
+    /// The line is longer than any valid row.
     LineTooLong,
-    /// The header names some known columns, but one that is needed is missing.
+    /// The header names some known columns, but a required one is missing.
     HeaderLacksColumn,
-    /// The row has not the shape of the format's rows.
+    /// The row does not have the structure of the format's rows.
     NotARow,
 }
 
@@ -71,14 +71,14 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// Where something was seen.
+/// Location of a row in a log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// The log.
     pub file: PathBuf,
     /// Line in the log, from 1.
     pub line: u64,
-    /// How the line begins; bytes that are not UTF-8 are replaced.
+    /// Beginning of the line; bytes that are not UTF-8 are replaced.
     pub text: String,
 }
 
@@ -97,65 +97,65 @@ impl fmt::Display for Place {
     }
 }
 
-/// Rows left out for one reason.
+/// Rows rejected for one reason.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rejections {
-    /// How many.
+    /// Number of rows.
     pub count: u64,
-    /// The first of them, at most [`PLACES_KEPT`].
+    /// Places of the first ones, at most [`PLACES_KEPT`].
     pub first: Vec<Place>,
 }
 
-/// How a frame was sent.
+/// Kind of a frame on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// A classic data frame.
     Data,
-    /// A request for data: kept, with no payload.
+    /// A remote frame (a request for data), delivered without payload.
     Remote,
-    /// A CAN FD frame: kept, with the first eight bytes of its payload.
+    /// A CAN FD frame, delivered with the first eight bytes of its payload.
     FlexibleDataRate,
 }
 
-/// Counts of one log, or of many together ([`ReadReport::merge`]).
+/// Counts of one log, or of several ([`ReadReport::merge`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadReport {
-    /// Rows that are not empty and no header: frames, error frames and rejected rows.
+    /// Rows that are neither blank nor headers: frames, error frames and rejected rows.
     pub rows: u64,
     /// Frames delivered.
     pub frames: u64,
-    /// Frames delivered that the log labels as an attack.
+    /// Delivered frames that the log labels as an attack.
     pub attack_frames: u64,
-    /// Remote frames among those delivered.
+    /// Remote frames among the delivered ones.
     pub remote_frames: u64,
-    /// CAN FD frames among those delivered.
+    /// CAN FD frames among the delivered ones.
     pub fd_frames: u64,
-    /// Error frames: rows of the bus that belong to no ID, not delivered.
+    /// Error frames of the bus; they have no ID and are not delivered.
     pub error_frames: u64,
-    /// Headers, comments and events that are no frames.
+    /// Headers, comments and events that are not frames.
     pub skipped_lines: u64,
-    /// Rows left out, by reason.
+    /// Rejected rows by reason.
     pub rejected: BTreeMap<RejectReason, Rejections>,
-    /// Frames whose timestamp is smaller than that of the frame before; they are delivered as they are.
+    /// Frames whose timestamp is smaller than the previous frame's; they are delivered unchanged.
     pub backward_timestamps: u64,
-    /// The first of them.
+    /// Place of the first of these frames.
     pub first_backward: Option<Place>,
-    /// The largest step back.
+    /// Largest step back in time, in seconds.
     pub largest_backward_step_seconds: f64,
 }
 
 impl ReadReport {
-    /// Rows left out for any reason.
+    /// Number of rows rejected for any reason.
     pub fn rejected_rows(&self) -> u64 {
         self.rejected.values().map(|rejections| rejections.count).sum()
     }
 
-    /// Rejected rows as a share of all rows, 0 when there is none.
+    /// Rejected rows as a share of all rows, from 0 to 1; 0 if there are no rows.
     pub fn reject_share(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.rejected_rows() as f64 / self.rows as f64 }
     }
 
-    /// Adds the counts of another log; of the places, those of `self` stay first.
+    /// Adds the counts of another log; the places of `self` stay first.
     pub fn merge(&mut self, other: &ReadReport) {
         self.rows += other.rows;
         self.frames += other.frames;
@@ -191,7 +191,7 @@ impl ReadReport {
         }
     }
 
-    /// Counts a row that is left out; `place` is asked for only while places are remembered.
+    /// Counts a rejected row; `place` is only called while fewer than [`PLACES_KEPT`] places are stored.
     #[cold]
     pub(super) fn reject(&mut self, reason: RejectReason, place: impl FnOnce() -> Place) {
         self.rows += 1;
@@ -202,11 +202,11 @@ impl ReadReport {
         }
     }
 
-    /// Counts a frame that is `step_seconds` older than the one before.
+    /// Counts a frame whose timestamp is `step_seconds` smaller than the previous one.
     #[cold]
     pub(super) fn backward(&mut self, step_seconds: f64, place: impl FnOnce() -> Place) {
         self.backward_timestamps += 1;
-        // Two finite times can be infinitely far apart, which JSON cannot hold.
+        // The difference of two finite times can be infinite, which JSON cannot represent.
         let step_seconds = step_seconds.min(f64::MAX);
         self.largest_backward_step_seconds = self.largest_backward_step_seconds.max(step_seconds);
         if self.first_backward.is_none() {

@@ -1,6 +1,6 @@
-//! Hints: a hidden layer of the teacher that a hidden layer of the student is led towards (FitNets, Romero et al. 2015).
+//! Hints: a hidden layer of the student learns to predict a hidden layer of the teacher (FitNets, Romero et al. 2015).
 
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use kdgat_graph::padding::Mask;
 use kdgat_nn::attention::Backend;
@@ -9,26 +9,30 @@ use kdgat_nn::{ModelError, masked};
 
 use super::losses::Projection;
 
-/// How a student's hidden layer is compared with its teacher's, and how much that counts.
+/// Comparison of a student's hidden layer with its teacher's, and its weight in KD.
 #[derive(Debug)]
 pub struct Hints {
     regressor: Projection,
     weight: f64,
 }
 
-/// A distillation loss with its hint, scalars.
+/// The distance of the hidden layers of a batch, a term of KD.
 #[derive(Debug)]
-pub struct Hinted {
-    /// Mean squared distance of the hidden layers.
-    pub hint: Tensor,
-    /// The distillation of the outputs and the weighted hint.
-    pub kd: Tensor,
-    /// α·KD + (1−α)·task.
-    pub total: Tensor,
+pub struct Hint {
+    /// Mean squared distance, a scalar.
+    pub distance: Tensor,
+    weight: f64,
+}
+
+impl Hint {
+    /// Computes w_h·distance, which is added to KD.
+    pub fn weighted(&self) -> Result<Tensor, TchError> {
+        self.distance.f_mul_scalar(self.weight)
+    }
 }
 
 impl Hints {
-    /// A learned linear map from the student's columns to the teacher's where they differ. It is trained with the student but
+    /// Creates a learned linear map from the student's columns to the teacher's if they differ. It is trained with the student but
     /// is not part of it. `None` for a weight of 0.
     pub fn new(mut scope: Scope, [student, teacher]: [i64; 2], weight: f64) -> Result<Option<Self>, ModelError> {
         if weight == 0.0 {
@@ -38,17 +42,10 @@ impl Hints {
         Ok(Some(Self { regressor, weight }))
     }
 
-    /// Mean squared distance of the student's mapped layer `[rows, student columns]` from the teacher's
-    /// `[rows, teacher columns]`; rows are nodes for a VGAE, graphs for a GAT. Where the batch is filled up, of its real rows.
-    pub fn distance(&self, student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+    /// Compares the student's mapped layer `[rows, student columns]` with the teacher's `[rows, teacher columns]`; rows are nodes
+    /// for a VGAE, graphs for a GAT. `real` selects the rows that are not padding.
+    pub fn compare(&self, student: &Tensor, teacher: &Tensor, real: Option<&Mask>) -> Result<Hint, ModelError> {
         let mapped = self.regressor.forward(student, Backend::Auto)?.f_to_kind(Kind::Float)?;
-        Ok(masked::squared_distance(&mapped, teacher, real)?)
-    }
-
-    /// Adds the hint to the distillation of the outputs: `kd` and `total` are without it, `alpha` is α.
-    pub fn add_to(&self, hint: Tensor, [kd, total]: [&Tensor; 2], alpha: f64) -> Result<Hinted, ModelError> {
-        let weighted = hint.f_mul_scalar(self.weight)?;
-        let total = total.f_add(&weighted.f_mul_scalar(alpha)?)?;
-        Ok(Hinted { kd: kd.f_add(&weighted)?, total, hint })
+        Ok(Hint { distance: masked::squared_distance(&mapped, teacher, real)?, weight: self.weight })
     }
 }

@@ -1,9 +1,9 @@
-//! A frozen teacher that never costs the student its memory, and never changes a number.
+//! A frozen teacher that leaves the device's memory to the student and does not change the student's numbers.
 //!
-//! The training loop hands batches to come to a [`Teacher`] and takes their targets in order. The teacher runs on a
-//! thread of its own and answers from its cache, from a forward, or from both in one batch; between visits its
-//! weights lie in host memory ([`shuttle`]), ordered against the student's work by events ([`order`]). Where they
-//! lie is a policy, chosen by hand or by the [`planner`] from measured numbers.
+//! The training loop submits upcoming batches to a [`Teacher`] and takes their targets in order. The teacher runs on its own thread
+//! and answers from its cache, from a forward, or from both within one batch. Between visits its weights are in host memory
+//! ([`shuttle`]); events order the copies and forwards against the student's work ([`order`]). The user chooses the residency of the
+//! weights, or the [`planner`] chooses it from measured numbers.
 
 pub mod accelerator;
 pub mod cache;
@@ -11,12 +11,14 @@ pub mod frozen;
 pub mod hints;
 pub mod losses;
 pub mod model;
+pub mod objective;
 pub mod order;
 pub mod planner;
 pub mod registry;
 pub mod shuttle;
 pub mod targets;
 pub mod teacher;
+pub mod vgae_terms;
 pub mod visit;
 pub mod weights;
 

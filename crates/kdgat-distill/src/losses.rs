@@ -1,183 +1,51 @@
-//! Distillation losses.
+//! Distillation losses: `total = α·KD + (1−α)·task`. The teacher's outputs carry no gradient.
 //!
-//! total = α·KD + (1−α)·task. A teacher's outputs carry no gradient.
+//! The formulas stand here once, on scalar tensors. [`super::vgae_terms`] computes the terms of a VGAE's loss, by torch's operations
+//! or by fused passes that take their gradients from [`VgaeWeights::derivatives`].
 
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
-use kdgat_nn::attention::Backend;
-use kdgat_nn::fused;
-use kdgat_nn::fused::distillation::{self, Taught};
-use kdgat_nn::layers::Linear;
-use kdgat_nn::parameters::Scope;
-use kdgat_nn::vgae::{VgaeLoss, distilled_loss, is_one_pass, task_loss};
-use kdgat_nn::{ModelError, VgaeOutput, masked};
+use kdgat_nn::fused::distillation::Derivatives;
+use kdgat_nn::{ModelError, masked};
 use kdgat_torch::autocast::widened;
-use kdgat_torch::rows::Rows;
 
-/// Weights of the distillation of a VGAE.
+pub use super::vgae_terms::{Projection, VgaeKd, vgae};
+
+/// Mixes distillation and task (Hinton et al. 2015): α·KD + (1−α)·task.
+pub fn total(kd: &Tensor, task: &Tensor, alpha: f64) -> Result<Tensor, TchError> {
+    kd.f_mul_scalar(alpha)?.f_add(&task.f_mul_scalar(1.0 - alpha)?)
+}
+
+/// Weights of a VGAE's distillation (Frenken et al. 2025).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VgaeWeights {
-    /// α: share of the distillation in the total loss.
+    /// α: weight of the distillation in the total loss.
     pub alpha: f64,
-    /// Weight of the distance between latents.
+    /// w_z: weight of the distance between latents.
     pub latent: f64,
-    /// Weight of the distance between reconstructions.
+    /// w_x: weight of the distance between reconstructions.
     pub reconstruction: f64,
 }
 
 impl VgaeWeights {
-    fn of_pass(self) -> distillation::Weights {
+    /// KD = w_z·MSE(P·z_student, μ_teacher) + w_x·MSE(x̂_student, x̂_teacher).
+    pub fn kd(self, latent: &Tensor, reconstruction: &Tensor) -> Result<Tensor, TchError> {
+        latent.f_mul_scalar(self.latent)?.f_add(&reconstruction.f_mul_scalar(self.reconstruction)?)
+    }
+
+    /// Derivatives of the [`total`] by the task and by the two terms of [`Self::kd`].
+    pub fn derivatives(self) -> Derivatives {
         let Self { alpha, latent, reconstruction } = self;
-        distillation::Weights { alpha, latent, reconstruction }
+        Derivatives { task: 1.0 - alpha, latent: alpha * latent, reconstruction: alpha * reconstruction }
     }
 }
 
-/// The loss of a VGAE that learns from a teacher, and its parts, each a scalar.
-#[derive(Debug)]
-pub struct VgaeKd {
-    /// MSE(P·z_student, μ_teacher)
-    pub latent: Tensor,
-    /// MSE(x̂_student, x̂_teacher)
-    pub reconstruction: Tensor,
-    /// The weighted sum of both.
-    pub kd: Tensor,
-    /// α·KD + (1−α)·task
-    pub total: Tensor,
-}
-
-/// P: maps the student's latent to the teacher's columns; the identity when they agree.
-#[derive(Debug)]
-pub struct Projection(Option<Linear>);
-
-impl Projection {
-    /// A learned linear map where the sizes differ. It is trained with the student but is not part of it.
-    pub fn new(mut scope: Scope, student_latent: i64, teacher_latent: i64) -> Result<Self, ModelError> {
-        if student_latent == teacher_latent {
-            return Ok(Self(None));
-        }
-        Linear::new(scope.sub("projection"), student_latent, teacher_latent).map(|linear| Self(Some(linear)))
-    }
-
-    /// Weight and bias; none for the identity.
-    pub fn parameters(&self) -> Option<[&Tensor; 2]> {
-        self.0.as_ref().map(Linear::parameters)
-    }
-
-    /// `[num_nodes, student_latent]` → `[num_nodes, teacher_latent]`.
-    pub fn forward(&self, latent: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
-        match &self.0 {
-            Some(linear) => linear.forward(latent, kernel),
-            None => Ok(latent.shallow_clone()),
-        }
-    }
-}
-
-/// The loss of a VGAE that learns: its task, and its projected z and its reconstruction towards the teacher's μ
-/// `[num_nodes, teacher_latent]` and reconstruction `[num_nodes, NODE_FEATURES]`.
-pub fn vgae(
-    projection: &Projection,
-    output: &VgaeOutput,
-    batch: &Batch,
-    taught: [&Rows; 2],
-    weights: VgaeWeights,
-) -> Result<(VgaeLoss, VgaeKd), ModelError> {
-    let latent = (&output.latent, output.kernel);
-    let is_whole = batch.real.is_none();
-    let ((), comparison) = LatentComparison::beside(projection, latent, (taught, is_whole), weights, |_| ())?;
-    comparison.losses(output, batch)
-}
-
-/// A student's latent beside its teacher's: the first half of [`vgae`].
-pub struct LatentComparison<'a> {
-    projection: &'a Projection,
-    taught: [&'a Rows; 2],
-    weights: VgaeWeights,
-    /// Where it is a fused pass.
-    fused: Option<Taught>,
-}
-
-impl<'a> LatentComparison<'a> {
-    /// Compares z while `rest` runs on this thread: by the others, where its loops leave them idle. `rest` may take the losses, and
-    /// their gradients; what their values lack by then is told by [`Self::lacking`] afterwards. `is_whole`: no rows only fill
-    /// the batch up; where some do, nothing is fused.
-    pub fn beside<R>(
-        projection: &'a Projection,
-        (latent, kernel): (&Tensor, Backend),
-        (taught, is_whole): ([&'a Rows; 2], bool),
-        weights: VgaeWeights,
-        rest: impl FnOnce(&Self) -> R,
-    ) -> Result<(R, Self), ModelError> {
-        let mut tensors = vec![latent];
-        for rows in taught {
-            // Rows that lie apart are f32 on the host.
-            if let Rows::Whole(tensor) = rows {
-                tensors.push(tensor);
-            }
-        }
-        let mut comparison = Self { projection, taught, weights, fused: None };
-        if !is_whole || !fused::applies(kernel, &tensors) {
-            return Ok((rest(&comparison), comparison));
-        }
-        let [latent_rows, reconstruction] = taught;
-        let targets =
-            distillation::Targets { latent: latent_rows.contiguous()?, reconstruction: reconstruction.contiguous()? };
-        let (rest, fused) =
-            distillation::beside(latent, projection.parameters(), targets, weights.of_pass(), |fused| {
-                comparison.fused = Some(fused.shallow_clone()?);
-                Ok::<_, TchError>(rest(&comparison))
-            })?;
-        comparison.fused = Some(fused);
-        Ok((rest?, comparison))
-    }
-
-    /// The loss of the task and that of the student, of what was decoded.
-    pub fn losses(&self, output: &VgaeOutput, batch: &Batch) -> Result<(VgaeLoss, VgaeKd), ModelError> {
-        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output, batch)) {
-            let (task, [total, kd, latent, reconstruction]) = distilled_loss(output, batch, taught)?;
-            return Ok((task, VgaeKd { latent, reconstruction, kd, total }));
-        }
-        let task = task_loss(output, batch)?;
-        let kd = self.composed(output, batch.real.as_ref().map(|real| &real.nodes), &task.total)?;
-        Ok((task, kd))
-    }
-
-    fn composed(&self, output: &VgaeOutput, real: Option<&Mask>, task: &Tensor) -> Result<VgaeKd, ModelError> {
-        let Self { projection, taught: [mean, reconstruction], weights, .. } = self;
-        let latent = match &self.fused {
-            Some(taught) => taught.latent.shallow_clone(),
-            None => {
-                let projected = widened(&projection.forward(&output.latent, Backend::Composed)?)?;
-                masked::squared_distance(&projected, &widened(&mean.gathered()?)?, real)?
-            }
-        };
-        let wanted = widened(&reconstruction.gathered()?)?;
-        let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &wanted, real)?;
-        let kd = latent.f_mul_scalar(weights.latent)?.f_add(&reconstruction.f_mul_scalar(weights.reconstruction)?)?;
-        let total = total(&kd, task, weights.alpha)?;
-        Ok(VgaeKd { latent, reconstruction, kd, total })
-    }
-
-    /// What the values of total, KD and its part for the latent lack where they were taken while the comparison went on.
-    pub fn lacking(&self) -> Result<Option<[f64; 3]>, ModelError> {
-        let Some(taught) = &self.fused else { return Ok(None) };
-        let latent = taught.latent.f_double_value(&[])?;
-        let kd = self.weights.latent * latent;
-        Ok(Some([self.weights.alpha * kd, kd, latent]))
-    }
-}
-
-/// α·KD + (1−α)·task.
-pub fn total(kd: &Tensor, task: &Tensor, alpha: f64) -> Result<Tensor, ModelError> {
-    Ok(kd.f_mul_scalar(alpha)?.f_add(&task.f_mul_scalar(1.0 - alpha)?)?)
-}
-
-/// Weights of the two parts of decoupled distillation, as its authors chose them for most of their experiments.
+/// Weights of the two terms of decoupled distillation that its authors chose for most of their experiments.
 const DKD_TARGET_WEIGHT: f64 = 1.0;
 const DKD_OTHERS_WEIGHT: f64 = 8.0;
 
-/// How a student's logits are compared with a teacher's.
+/// Loss between a student's logits and its teacher's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitLoss {
     /// [`soft_labels`]
@@ -189,7 +57,7 @@ pub enum LogitLoss {
 }
 
 impl LogitLoss {
-    /// Of logits `[num_graphs, classes]` and labels `[num_graphs]`; where the batch is filled up, of its real graphs.
+    /// Computes the loss from logits `[num_graphs, classes]` and labels `[num_graphs]`; of a padded batch, from its real graphs.
     pub fn of(
         self,
         student: &Tensor,
@@ -263,7 +131,7 @@ fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64, real: Option
     Ok(divergence.f_mul_scalar(temperature * temperature / graphs)?)
 }
 
-/// For labels `[num_graphs, 1]`, the classes that are not the label, ascending: `[num_graphs, classes - 1]`.
+/// Lists for labels `[num_graphs, 1]` the classes that are not the label, ascending: `[num_graphs, classes - 1]`.
 fn other_classes(label: &Tensor, classes: i64) -> Result<Tensor, ModelError> {
     let position = Tensor::f_arange(classes - 1, (Kind::Int64, label.device()))?.f_unsqueeze(0)?;
     // From the label on, every position stands for the class after it.
@@ -342,7 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn graphs_that_fill_a_batch_up_count_for_nothing() {
+    fn derivatives_are_those_of_the_total() {
+        let weights = VgaeWeights { alpha: 0.7, latent: 0.5, reconstruction: 0.3 };
+        let terms = [1.5, 2.0, 0.25].map(|value| Tensor::from(value).set_requires_grad(true));
+        let [task, latent, reconstruction] = &terms;
+        total(&weights.kd(latent, reconstruction).unwrap(), task, weights.alpha).unwrap().backward();
+        let Derivatives { task, latent, reconstruction } = weights.derivatives();
+        for (term, derivative) in terms.iter().zip([task, latent, reconstruction]) {
+            let gradient = term.grad().double_value(&[]);
+            assert!((gradient - derivative).abs() < 1e-12, "{gradient} instead of {derivative}");
+        }
+    }
+
+    #[test]
+    fn padded_graphs_do_not_change_a_loss() {
         let [student, teacher] = [6, 7].map(|salt| Tensor::from_slice2(&logits(5, 3, salt)));
         let labels = Tensor::from_slice(&[0i64, 2, 1, 0, 0]);
         let real = Mask::of(3, 5, Device::Cpu).unwrap();

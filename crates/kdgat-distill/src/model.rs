@@ -1,4 +1,4 @@
-//! What the teacher thread needs of a model: pure functions of weights, batch and the state between layers.
+//! The teacher's model: pure functions of weights, a batch and the state between layers.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,20 @@ use kdgat_graph::Batch;
 
 use super::targets::{TargetLayout, TargetName, Targets};
 
-/// A model that is never trained again.
+/// A model whose weights never change.
 ///
-/// It holds no tensor: the weights come with every call, as views into wherever they lie at that moment, and must not
-/// be kept beyond it. Its outputs must be a function of weights and graph alone: evaluation mode (no dropout, running
-/// statistics), z = μ, and no influence of one graph of a batch on another. It runs without gradients.
+/// It holds no tensor: every call receives views of the weights, which it must not hold after it returns. Its outputs must be a
+/// function of the weights and the graph alone: evaluation mode (no dropout, running statistics), z = μ, and no influence between
+/// the graphs of a batch. It runs without gradients.
 pub trait FrozenModel: Send {
-    /// Which tensors it gives for a batch.
+    /// The tensors that the model returns for a batch.
     fn target_layout(&self) -> TargetLayout;
 
-    /// Its sequential parts and the weights that each reads. Weights that no layer names are never loaded.
+    /// The sequential layers and the weights that each reads. Weights that no layer names are never copied to the device.
     fn layers(&self) -> Vec<LayerSpec>;
 
-    /// Runs one layer. `state` is what the layer before returned (empty for the first one); the last layer returns
-    /// the targets, in the order of [`FrozenModel::target_layout`].
+    /// Runs one layer. `state` is the result of the previous layer (empty for the first); the last layer returns the targets, in
+    /// the order of [`FrozenModel::target_layout`].
     fn forward_layer(
         &self,
         layer: usize,
@@ -30,7 +30,7 @@ pub trait FrozenModel: Send {
         state: LayerState,
     ) -> Result<LayerState, ModelError>;
 
-    /// Runs all layers.
+    /// Runs all layers and checks the targets.
     fn forward(&self, weights: &WeightViews, batch: &Batch) -> Result<Targets, ModelError> {
         let mut state = LayerState::new();
         for layer in 0..self.layers().len() {
@@ -43,23 +43,23 @@ pub trait FrozenModel: Send {
 /// Tensors that one layer passes to the next.
 pub type LayerState = Vec<Tensor>;
 
-/// A sequential part of a model, the unit of layer residency.
+/// A sequential part of a model, the unit of the `layer` residency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// For messages.
+    /// Name for messages.
     pub name: String,
-    /// Names of the weights that it reads. A weight that two layers read is named by both.
+    /// Names of the weights that the layer reads. A weight that two layers read is listed in both.
     pub tensors: Vec<String>,
 }
 
-/// Weights by name, where they lie now.
+/// Weights by name, as views into the current copy.
 #[derive(Debug, Default)]
 pub struct WeightViews {
     views: HashMap<String, Tensor>,
 }
 
 impl WeightViews {
-    /// The weight of that name; an error if the layer did not declare it.
+    /// Returns the weight called `name`; fails if the layer did not declare it.
     pub fn get(&self, name: &str) -> Result<Tensor, ModelError> {
         let view = self.views.get(name).ok_or_else(|| ModelError::MissingWeight { name: name.to_string() })?;
         Ok(view.shallow_clone())
@@ -70,40 +70,42 @@ impl WeightViews {
     }
 }
 
-/// Why a frozen model gave no targets.
+/// An error of a frozen model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A layer read a weight that it did not declare, or that the weights do not hold.
-    #[error("the teacher has no weight '{name}' in the layer that reads it; its weights are of another architecture")]
+    /// A layer reads a weight that it did not declare or that is not among the weights.
+    #[error(
+        "the teacher has no weight '{name}' in the layer that reads it; its weights belong to another architecture"
+    )]
     MissingWeight {
         /// Name of the weight.
         name: String,
     },
-    /// The number of tensors is not the declared one.
-    #[error("the teacher gave {found} target tensors, expected {expected}")]
+    /// The model returned another number of tensors than it declared.
+    #[error("the teacher returned {found} target tensors, expected {expected}")]
     TargetCount {
-        /// The layout in words.
+        /// The declared layout, as text.
         expected: String,
-        /// Tensors that came.
+        /// Number of tensors returned.
         found: usize,
     },
-    /// A tensor is not as declared.
+    /// A tensor has another shape or kind than declared.
     #[error("the teacher's target '{name}' is {found}, expected {expected}")]
     TargetShape {
-        /// Which target.
+        /// The target.
         name: TargetName,
-        /// Kind and size that came.
+        /// Kind and shape of the tensor.
         found: String,
-        /// Kind and size that were declared.
+        /// Declared kind and shape.
         expected: String,
     },
-    /// libtorch failed, for instance for want of memory.
+    /// libtorch failed, for example out of memory.
     #[error("the teacher's forward failed")]
     Torch(#[from] TchError),
     /// The weights do not fit the architecture, or a layer could not be computed.
     #[error("the teacher's layer failed")]
     Layer(#[from] kdgat_nn::ModelError),
-    /// Anything else that a model wants to say.
+    /// Any other error of a model.
     #[error("{0}")]
     Other(String),
 }

@@ -1,15 +1,14 @@
-//! The order of work on several streams, kept by events and not by waiting.
+//! The order of work on several streams, enforced by events and not by blocking the host.
 //!
-//! Four rules, for every piece of device memory:
-//! 1. *write after read*: a copy into memory waits for whoever read it last, also for its previous owner;
+//! Four rules, for each piece of device memory:
+//! 1. *write after read*: a copy into memory waits for all earlier readers, those of the memory's previous owner included;
 //! 2. *read after write*: a forward waits for the copy of the weights that it reads;
-//! 3. *use after forward*: the student's stream waits for the forward before it reads targets;
-//! 4. *return to the last user*: before memory goes back to the pool of its home stream, that stream waits for
-//!    whoever used it last, because the pool hands it out again in the order of that stream alone.
+//! 3. *use after forward*: the student's stream waits for the forward before it reads the targets;
+//! 4. *return to the last user*: before memory goes back to the pool of its home stream, that stream waits for the last users of
+//!    the memory, because the pool reuses memory in the order of its own stream only.
 //!
-//! [`Order`] decides which events have to be waited for; it knows no device. The tests run it, with the visits of
-//! [`crate::shuttle`], against a simulated device with a logical clock, once with all rules and once without
-//! each of them.
+//! [`Order`] computes the events to wait for; it knows no device. The tests run it, with the visits of [`crate::shuttle`], against
+//! a simulated device with a logical clock: once with all rules, and once without each of them.
 
 use std::collections::HashMap;
 
@@ -19,56 +18,56 @@ mod simulated;
 /// A queue of work on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stream {
-    /// Where the student computes. Weights and slots are allocated from its pool, so that what the teacher lets go
-    /// of is the student's to use.
+    /// The student's compute stream. Weights and slots are allocated from its pool, so that the student can use the memory that
+    /// the teacher frees.
     Student,
-    /// Where the teacher computes: the student's stream, or one beside it.
+    /// The teacher's compute stream: the student's stream, or a separate one.
     Teacher,
-    /// Where weights are copied to the device.
+    /// The stream of weight copies to the device.
     Copy,
 }
 
-/// A device's streams. An event marks a point in a stream; waiting makes a stream wait, never the host.
+/// A device's streams. An event marks a point in a stream; waiting for it blocks a stream, never the host.
 pub trait Streams {
-    /// A point in a stream.
+    /// An event: a point in a stream.
     type Event: Clone;
-    /// Why the device refused.
+    /// The device's error.
     type Error;
 
-    /// Marks the present end of `stream`.
+    /// Records an event at the current end of `stream`.
     fn record(&mut self, stream: Stream) -> Result<Self::Event, Self::Error>;
 
-    /// Lets what is queued on `stream` from now on start only after `event`.
+    /// Makes later work on `stream` start only after `event`.
     fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), Self::Error>;
 
-    /// Lets the host wait for `stream`, where no event could be recorded that others would wait for.
+    /// Blocks the host until `stream` is done: for work after which no event could be recorded.
     fn finish(&mut self, stream: Stream) -> Result<(), Self::Error>;
 }
 
-/// A piece of device memory, as the order knows it.
+/// Identifies a piece of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Buffer(u64);
 
 /// One of the four rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// A write waits for earlier readers, the previous owner of recycled memory among them.
+    /// A write waits for earlier readers, those of the previous owner of recycled memory included.
     WriteAfterRead,
-    /// The teacher's forward waits for the copy.
+    /// The teacher's forward waits for the copy of its weights.
     ReadAfterWrite,
-    /// The student waits for the forward.
+    /// The student waits for the teacher's forward.
     UseAfterForward,
-    /// The home stream waits for the last user before it gets memory back.
+    /// The home stream waits for the last users of memory before it goes back to the pool.
     ReturnToLastUser,
 }
 
-/// Which rules are kept: all of them, but in tests that prove each to be needed.
+/// The rules that [`Order`] applies: all of them, except in tests that each one is needed.
 pub trait Rules {
-    /// Whether `rule` is kept.
+    /// True if `rule` is applied.
     fn keeps(&self, rule: Rule) -> bool;
 }
 
-/// Every rule is kept.
+/// Applies every rule.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AllRules;
 
@@ -88,11 +87,11 @@ struct Access<E> {
 struct State<E> {
     home: Stream,
     last_write: Option<Access<E>>,
-    /// Since the last write; at most one a stream, since a stream is in order with itself.
+    /// Reads since the last write; at most one per stream, since a stream is in order with itself.
     reads: Vec<Access<E>>,
 }
 
-/// Who used which memory last, and so what new work has to wait for.
+/// The last uses of each piece of device memory, from which the events that new work waits for follow.
 #[derive(Debug)]
 pub struct Order<E, R = AllRules> {
     rules: R,
@@ -101,13 +100,13 @@ pub struct Order<E, R = AllRules> {
 }
 
 impl<E: Clone, R: Rules> Order<E, R> {
-    /// No memory yet.
+    /// Creates an order without any memory.
     pub fn new(rules: R) -> Self {
         Self { rules, buffers: HashMap::new(), next: 0 }
     }
 
-    /// Memory that was taken from the pool of `home`, where `event` was recorded after that: earlier work on `home`
-    /// may still be using it.
+    /// Registers memory allocated from the pool of `home`. `event` was recorded on `home` after the allocation: earlier work on
+    /// `home` may still use the memory.
     pub fn allocated(&mut self, home: Stream, event: E) -> Buffer {
         let buffer = Buffer(self.next);
         self.next += 1;
@@ -116,7 +115,7 @@ impl<E: Clone, R: Rules> Order<E, R> {
         buffer
     }
 
-    /// Queues `work` on `stream` after everything that it has to wait for, and notes it as the last use.
+    /// Queues `work` on `stream` after all work that it must wait for, and records it as the last use of its buffers.
     pub fn run<S, T>(
         &mut self,
         streams: &mut S,
@@ -131,10 +130,10 @@ impl<E: Clone, R: Rules> Order<E, R> {
             streams.wait(stream, &event)?;
         }
         let result = work(streams);
-        // Noted even when the work failed half-way: what it has queued may still be running.
+        // Recorded even if the work failed half-way: the part that it queued may still be running.
         let event = match streams.record(stream) {
             Ok(event) => event,
-            // Nobody could wait for the work: it has to be over before its memory is let go.
+            // Nothing can wait for this work, so it must be done before its memory is released.
             Err(error) => {
                 streams.finish(stream)?;
                 return Err(error);
@@ -144,7 +143,7 @@ impl<E: Clone, R: Rules> Order<E, R> {
         result
     }
 
-    /// What work on `stream` that reads and writes these buffers has to wait for.
+    /// The events that work on `stream` must wait for if it reads and writes these buffers.
     pub fn before(&self, stream: Stream, reads: &[Buffer], writes: &[Buffer]) -> Vec<E> {
         let read_rule = if stream == Stream::Student { Rule::UseAfterForward } else { Rule::ReadAfterWrite };
         let mut events = Vec::new();
@@ -175,7 +174,7 @@ impl<E: Clone, R: Rules> Order<E, R> {
         }
     }
 
-    /// Makes the home stream wait for the last users of `buffer`; after that its memory may be dropped.
+    /// Makes the home stream wait for the last users of `buffer`. Its memory may be dropped afterwards.
     pub fn release<S>(&mut self, streams: &mut S, buffer: Buffer) -> Result<(), S::Error>
     where
         S: Streams<Event = E> + ?Sized,
@@ -190,12 +189,12 @@ impl<E: Clone, R: Rules> Order<E, R> {
         Ok(())
     }
 
-    /// Takes a buffer off the books whose order others keep from now on.
+    /// Removes a buffer without waiting: the caller orders its later uses.
     pub fn forget(&mut self, buffer: Buffer) {
         self.buffers.remove(&buffer);
     }
 
-    /// Buffers that were neither released nor forgotten.
+    /// Number of buffers that were neither released nor forgotten.
     pub fn live_buffers(&self) -> usize {
         self.buffers.len()
     }

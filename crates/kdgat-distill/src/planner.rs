@@ -1,67 +1,67 @@
-//! Where the teacher's weights should lie, from measured numbers and with the arithmetic shown.
+//! Chooses the residency of the teacher's weights from measured numbers and shows the arithmetic.
 //!
-//! A pure function: what is measured comes in, a choice and a few lines for the user come out.
+//! A pure function: measurements in, a choice and a few lines for the user out.
 
 use super::shuttle::VisitKind;
 
-/// What is left free beside a planned amount, so that fragmentation does not undo the plan.
+/// Safety factor on planned amounts of memory, for fragmentation.
 const MARGIN: f64 = 1.1;
-/// A cost that nobody would notice, as a share of a step or of free memory.
+/// Negligible cost, as a share of a step or of free memory.
 const NOTHING: f64 = 0.01;
-/// A number that differs from the planned one by this factor calls for another plan.
+/// Factor between a measured and a planned number above which a new plan is made.
 const SURPRISE: f64 = 2.0;
 
-/// What a plan is made of. `None` is what nobody could measure yet.
+/// Measurements for a plan. `None` for a number that has not been measured yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measured {
-    /// The device's memory is the host's.
+    /// True if the device's memory is host memory.
     pub device_is_host: bool,
     /// Bytes of the teacher's weights.
     pub teacher_bytes: u64,
-    /// Bytes on the device under `layer`.
+    /// Bytes of weights on the device under `layer`.
     pub ring_bytes: u64,
-    /// Its layers.
+    /// Number of the teacher's layers.
     pub layers: usize,
     /// Layers on the device at once under `layer`.
     pub layer_slots: usize,
-    /// Bytes that a forward of one batch takes beside the weights.
+    /// Bytes that the forward of one batch needs besides the weights.
     pub activation_bytes: Option<u64>,
-    /// Copy of weights to the device, bytes in a millisecond.
+    /// Copy rate of weights to the device, in bytes per millisecond.
     pub copy_bytes_per_ms: Option<f64>,
-    /// A forward of one batch.
+    /// Milliseconds of the forward of one batch.
     pub forward_ms: Option<f64>,
-    /// A student's step.
+    /// Milliseconds of a student's step.
     pub step_ms: Option<f64>,
     /// Bytes free at the student's peak.
     pub free_at_peak_bytes: Option<u64>,
-    /// Bytes free between two steps.
+    /// Bytes free between two steps of the student.
     pub free_between_steps_bytes: Option<u64>,
     /// Batches that one visit serves.
     pub burst: usize,
-    /// Batches of an epoch.
+    /// Batches per epoch.
     pub batches_per_epoch: u64,
-    /// Epochs to come, the present one included.
+    /// Remaining epochs, the current one included.
     pub epochs_left: u64,
-    /// Whether targets are kept: then the teacher runs once a graph.
+    /// True if targets are cached: then the teacher runs once per graph.
     pub cached: bool,
 }
 
 /// A choice and its reasons.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The choice.
+    /// The chosen kind of visit.
     pub kind: VisitKind,
-    /// The arithmetic, in a few lines.
+    /// The arithmetic, in a few lines for the user.
     pub lines: Vec<String>,
 }
 
-/// Chooses where the weights lie.
+/// Chooses the residency of the weights: the fastest one that fits the free memory.
 pub fn plan(measured: &Measured) -> Plan {
     let mut lines = vec![describe(measured)];
     lines.extend(teacher_cost(measured));
     let slots = measured.layer_slots.clamp(1, measured.layers.max(1));
     let (kind, reason) = if measured.device_is_host {
-        let reason = "the device is the host: the weights lie in its memory in any case, and resident costs nothing";
+        let reason = "the device is the host: the weights are in its memory anyway, and resident costs nothing";
         (VisitKind::Resident, reason.to_string())
     } else if let Some(reason) = resident_fits(measured) {
         (VisitKind::Resident, reason)
@@ -74,7 +74,7 @@ pub fn plan(measured: &Measured) -> Plan {
     Plan { kind, lines }
 }
 
-/// Whether what was measured is far from what the plan was made of.
+/// True if a measurement differs from the planned number by more than a factor of two, or exists on one side only.
 pub fn is_surprised(planned: &Measured, now: &Measured) -> bool {
     let far = |planned: Option<f64>, now: Option<f64>| match (planned, now) {
         (Some(planned), Some(now)) => planned > now * SURPRISE || now > planned * SURPRISE,
@@ -101,7 +101,7 @@ fn describe(measured: &Measured) -> String {
     )
 }
 
-/// What the teacher's forwards take, and what the cache spares.
+/// The cost of the teacher's forwards and the time that the cache saves.
 fn teacher_cost(measured: &Measured) -> Option<String> {
     let (forward_ms, step_ms) = (measured.forward_ms?, measured.step_ms?);
     let epoch_s = forward_ms * measured.batches_per_epoch as f64 / 1e3;
@@ -111,7 +111,7 @@ fn teacher_cost(measured: &Measured) -> Option<String> {
     let epochs = measured.epochs_left;
     Some(if measured.cached {
         let spared = epoch_s * epochs.saturating_sub(1) as f64;
-        format!("{cost}; cached, it runs in one epoch ({epoch_s:.0} s) of {epochs} and {spared:.0} s are spared")
+        format!("{cost}; cached, it runs in one epoch ({epoch_s:.0} s) of {epochs} and the cache saves {spared:.0} s")
     } else {
         format!("{cost}; without a cache it runs in each of {epochs} epochs ({:.0} s)", epoch_s * epochs as f64)
     })
@@ -121,7 +121,7 @@ fn resident_fits(measured: &Measured) -> Option<String> {
     let free = measured.free_at_peak_bytes?;
     let needed = measured.teacher_bytes;
     let share = needed as f64 / free.max(1) as f64;
-    // Its activations come between two steps, when those of the student are gone.
+    // The teacher's activations exist between two steps, when the student's are freed.
     let with_activations = needed + measured.activation_bytes.unwrap_or(0);
     let does_not_fit = |bytes: u64, free: u64| bytes as f64 * MARGIN > free as f64;
     if does_not_fit(needed, free)
@@ -140,13 +140,13 @@ fn resident_fits(measured: &Measured) -> Option<String> {
 
 fn whole_fits(measured: &Measured) -> Option<String> {
     let needed = measured.teacher_bytes + measured.activation_bytes.unwrap_or(0);
-    // Nothing is known before the first visit, and a visit is the way to measure.
+    // Memory is unknown before the first visit, and a visit measures it.
     if measured.free_between_steps_bytes.is_some_and(|free| needed as f64 * MARGIN > free as f64) {
         return None;
     }
     let burst = measured.burst.max(1);
     let Some(rate) = measured.copy_bytes_per_ms else {
-        return Some("nothing is measured yet; a visit brings the weights and lets them go".to_string());
+        return Some("nothing is measured yet; a visit loads the weights and drops them afterwards".to_string());
     };
     let copy_ms = measured.teacher_bytes as f64 / rate.max(f64::MIN_POSITIVE);
     let per_step = copy_ms / burst as f64;
@@ -154,7 +154,7 @@ fn whole_fits(measured: &Measured) -> Option<String> {
         measured.step_ms.map_or(String::new(), |step_ms| format!(" ({:.1} % of a step)", 100.0 * per_step / step_ms));
     Some(format!(
         "the weights do not fit at the student's peak; a visit copies them in {copy_ms:.1} ms and serves {burst} batches: \
-         {per_step:.2} ms a step{share}, nothing at the peak"
+         {per_step:.2} ms a step{share}, and no memory at the peak"
     ))
 }
 
@@ -169,7 +169,7 @@ fn by_layer(measured: &Measured, slots: usize) -> String {
     )
 }
 
-/// Bytes as people write them: `6.6 MB`.
+/// Formats bytes with a decimal unit: `6.6 MB`.
 pub fn format_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -221,7 +221,7 @@ mod tests {
         let tight = Measured { free_at_peak_bytes: Some(150 * MB), ..measured() };
         let forward = plan(&tight);
         assert_eq!(forward.kind, VisitKind::Forward);
-        // 200 MB at 20 MB a millisecond are 10 ms for 16 batches: 0.62 ms of a step of 20 ms.
+        // 200 MB at 20 MB per millisecond take 10 ms for 16 batches: 0.62 ms per step of 20 ms.
         assert!(forward.lines.iter().any(|line| line.contains("0.62 ms a step (3.1 % of a step)")), "{forward:?}");
         let tighter = Measured { free_between_steps_bytes: Some(250 * MB), ..tight };
         let layers = plan(&tighter);
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn the_cache_is_part_of_the_arithmetic() {
         let cached = plan(&Measured { cached: true, ..measured() });
-        assert!(cached.lines.iter().any(|line| line.contains("39 s are spared")), "{cached:?}");
+        assert!(cached.lines.iter().any(|line| line.contains("saves 39 s")), "{cached:?}");
         assert_eq!(format_bytes(6_560_000), "6.6 MB");
         assert_eq!(format_bytes(12), "12 B");
     }

@@ -1,9 +1,9 @@
-//! Carries frozen weights between one block of host memory and the device.
+//! Moves frozen weights between a block of host memory and the device.
 //!
-//! The weights lie once in host memory, layer by layer, each tensor at a multiple of 256 bytes, in a page-locked
-//! block where the device is not the host. A load is one asynchronous copy into one allocation, and tensors are views
-//! into it; letting go is dropping that allocation. Nothing is ever copied back. The order of copies, forwards and the
-//! student's work is kept by [`super::order`]; the flows are those of [`super::visit`].
+//! Host memory has one copy of the weights, layer by layer, each tensor at a multiple of 256 bytes, in a page-locked block if the
+//! device is not the host. A load is one asynchronous copy into one allocation, and tensors are views into it; a release drops that
+//! allocation. Nothing is copied back. [`super::order`] orders copies, forwards and the student's work; [`super::visit`] has the
+//! flows.
 
 mod block;
 mod carrier;
@@ -26,22 +26,22 @@ use super::weights::{WeightFile, Weights};
 
 use carrier::{Carrier, Job, Slot, Span};
 
-/// Where the weights are for a visit and after it.
+/// Residency of the weights during and after a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VisitKind {
-    /// All of them, and they stay.
+    /// All weights, which stay on the device.
     Resident,
-    /// All of them, and they go.
+    /// All weights, dropped after the visit.
     Forward,
     /// `slots` layers at a time.
     Layer {
-        /// Layers that are on the device at once.
+        /// Number of layers on the device at once.
         slots: usize,
     },
 }
 
 impl VisitKind {
-    /// The policy in the user's words.
+    /// The residency, as named on the command line.
     pub fn residency(self) -> Residency {
         match self {
             Self::Resident => Residency::Resident,
@@ -51,55 +51,55 @@ impl VisitKind {
     }
 }
 
-/// Targets that the device may still be computing: the student's stream has to wait for `events`.
+/// Targets that the device may still be computing: the student's stream must wait for `events`.
 pub struct Ready<E> {
-    /// What was asked for.
+    /// The targets.
     pub targets: Targets,
-    /// What the student's stream waits for.
+    /// The events that the student's stream waits for.
     pub events: Vec<E>,
 }
 
-/// What [`Shuttle::visit`] calls with the number of a batch and its targets.
+/// Callback of [`Shuttle::visit`], called with a batch's number and its targets.
 pub type OnReady<'a, A> = dyn FnMut(&mut A, usize, Ready<<A as Accelerator>::Event>) -> Result<(), TeacherError> + 'a;
 
-/// What visits took and moved.
+/// Times and amounts of one or more visits.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Timings {
-    /// Copies of weights to the device.
+    /// Milliseconds of copying weights to the device.
     pub copy_ms: f64,
-    /// The part of it in which the teacher had to wait for them.
+    /// The part of `copy_ms` during which the teacher waited for its weights.
     pub copy_exposed_ms: f64,
-    /// Forwards.
+    /// Milliseconds of forwards.
     pub forward_ms: f64,
-    /// Bytes that were copied.
+    /// Bytes copied.
     pub copied_bytes: u64,
-    /// Copies that were made.
+    /// Number of copies.
     pub copies: u64,
-    /// Batches that went through the model.
+    /// Number of batches that went through the model.
     pub forwards: u64,
 }
 
-/// A frozen model, its weights in host memory, and what of them is on the device.
+/// A frozen model with its weights in host memory and those that are on the device.
 pub struct Shuttle<A: Accelerator, R: Rules = AllRules> {
     carrier: Carrier<A>,
     order: Order<A::Event, R>,
     held: Option<Held<Slot>>,
-    /// Where the weights can be read again, and what they have to be then.
+    /// The file to read the weights from again; `digest` is their expected digest.
     source: Option<PathBuf>,
     digest: String,
-    /// A moment on the host's clock and on the device's.
+    /// One moment on the host's clock and on the device's.
     zero: Option<(Instant, A::Event)>,
 }
 
 impl<A: Accelerator> Shuttle<A> {
-    /// Packs `weights` into one block of host memory and lets go of the tensors that they came in.
+    /// Packs `weights` into one block of host memory and drops the tensors that they came in.
     pub fn new(accelerator: A, model: Box<dyn FrozenModel>, weights: Weights) -> Result<Self, TeacherError> {
         Self::with_rules(accelerator, model, weights, AllRules)
     }
 }
 
 impl<A: Accelerator, R: Rules> Shuttle<A, R> {
-    /// As [`Shuttle::new`], keeping only some rules of order: for tests that each of them is needed.
+    /// Creates a shuttle like [`Shuttle::new`] that applies only some ordering rules: for tests that each of them is needed.
     pub fn with_rules(
         mut accelerator: A,
         model: Box<dyn FrozenModel>,
@@ -109,7 +109,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         let _phase = allocator::enter_phase(Phase::Teacher);
         let layers = block::lay_out(model.as_ref(), &weights)?;
         let (source, digest) = (weights.source().map(Path::to_path_buf), weights.digest().to_string());
-        // The block takes as much: where a file has the tensors, they make room for it.
+        // The block is as large as the tensors: if a file has them, drop them before the block is allocated.
         let host = match weights.into_file() {
             Ok(file) => {
                 let (host, found) = pack_file(&mut accelerator, &layers, &file)?;
@@ -137,15 +137,17 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         Ok(Self { carrier, order: Order::new(rules), held: None, source, digest, zero: None })
     }
 
-    /// What makes copies slower than they could be, for the user.
+    /// Describes why copies are slower than they could be, for the user; `None` if they are not.
     pub fn hindrance(&self) -> Option<String> {
         let reason = self.carrier.host.as_ref()?.not_page_locked.as_ref()?;
-        Some(format!("the teacher's weights lie in ordinary memory ({reason}): copying them will not overlap"))
+        Some(format!(
+            "the teacher's weights are in ordinary memory ({reason}): their copies will not overlap with computation"
+        ))
     }
 
-    /// Lets the weights go for good: from the device, and from host memory if a file has them.
+    /// Releases the weights from the device, and from host memory if they can be read from a file.
     ///
-    /// Should they be needed once more after all (a damaged record of the cache), they are read again.
+    /// If they are needed again (a damaged record in the cache), they are read from that file.
     pub fn park(&mut self) -> Result<(), TeacherError> {
         self.let_go()?;
         if self.source.is_some() {
@@ -174,9 +176,9 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         Ok(())
     }
 
-    /// Targets of `batches`, each given to `ready` as soon as its forward is queued.
+    /// Computes the targets of `batches` and passes each to `ready` as soon as its forward is queued.
     ///
-    /// Afterwards the weights stay (`Resident`) or go (`Forward`, `Layer`); they go when anything fails, too.
+    /// Afterwards the weights stay on the device (`Resident`) or are dropped (`Forward`, `Layer`). After an error they are dropped.
     pub fn visit(
         &mut self,
         kind: VisitKind,
@@ -236,7 +238,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         Ok(())
     }
 
-    /// A copy that the host makes itself is waited for by nature.
+    /// Adds the host's own copies to the exposed time: the teacher waits for all of them.
     fn expose_host_copies(&mut self, since: usize) {
         if self.carrier.accelerator.is_host() {
             let copies = self.carrier.spans[since..].iter().filter(|(span, ..)| matches!(span, Span::Copy));
@@ -245,7 +247,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         }
     }
 
-    /// Drops the weights on the device, after whoever reads them last.
+    /// Drops the weights on the device, after their last readers.
     pub fn let_go(&mut self) -> Result<(), TeacherError> {
         match self.held.take() {
             Some(held) => visit::let_go(&mut self.carrier, &mut self.order, held),
@@ -253,15 +255,15 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         }
     }
 
-    /// Lets the times of [`Shuttle::take_timings`] be told by the host's clock: called when the device has nothing to do, so
-    /// that the point that it marks is now.
+    /// Starts the clock that converts the device's times to host times in [`Shuttle::take_timings`]. Called while the device is idle,
+    /// so that the event that it records is reached now.
     pub fn start_clock(&mut self) -> Result<(), TeacherError> {
         let zero = self.carrier.accelerator.record(Stream::Teacher)?;
         self.zero = Some((Instant::now(), zero));
         Ok(())
     }
 
-    /// Times of what the device has finished since the last call; each stretch is added to `recorded`, if asked for.
+    /// Returns the times of work that the device finished since the last call; appends each span to `recorded`, if given.
     pub fn take_timings(&mut self, mut recorded: Option<&mut Vec<TimelineSpan>>) -> Timings {
         let Carrier { accelerator, spans, counted, .. } = &mut self.carrier;
         let zero = &mut self.zero;
@@ -276,7 +278,7 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
                 if let Some(recorded) = &mut recorded {
                     recorded.push(TimelineSpan { work: span.work(), start, duration });
                 }
-                // A GPU tells milliseconds in f32, which hold 16 seconds to the microsecond: so the next ones count from here.
+                // A GPU measures milliseconds in f32, which hold 16 seconds to the microsecond: measure the next spans from here.
                 if since > 0.0 {
                     (*instant, *event) = (start, from.clone());
                 }
@@ -296,50 +298,50 @@ impl<A: Accelerator, R: Rules> Shuttle<A, R> {
         self.carrier.bytes()
     }
 
-    /// Bytes of the slots of a ring of `wanted` layers, or of fewer where more would spare nothing.
+    /// Bytes of each slot of a ring for `wanted` layers; fewer slots if more would save no memory.
     pub fn ring_slots(&self, wanted: usize) -> Vec<usize> {
         let layers: Vec<usize> = self.carrier.layers.iter().map(|layer| layer.bytes).collect();
         visit::ring_slots(&layers, wanted)
     }
 
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub fn layers(&self) -> usize {
         self.carrier.layers.len()
     }
 
-    /// Bytes of weights that are on the device now.
+    /// Bytes of weights on the device now.
     pub fn device_bytes(&self) -> usize {
         self.carrier.held_bytes
     }
 
-    /// The most that ever were.
+    /// Peak bytes of weights on the device.
     pub fn peak_device_bytes(&self) -> usize {
         self.carrier.peak_bytes
     }
 
-    /// The device that is being driven.
+    /// The device.
     pub fn accelerator(&mut self) -> &mut A {
         &mut self.carrier.accelerator
     }
 }
 
 impl<A: Accelerator, R: Rules> Drop for Shuttle<A, R> {
-    /// A copy out of the host block may still be under way, after a panic too.
+    /// Waits for copies from the host block, which may still be running, even after a panic.
     fn drop(&mut self) {
         if let Err(error) = self.carrier.accelerator.finish_copies() {
-            tracing::error!("waiting for the last copy of the teacher's weights: {error}");
+            tracing::error!("cannot wait for the last copy of the teacher's weights: {error}");
         }
     }
 }
 
-/// A block of host memory for all layers.
+/// Allocates a block of host memory for all layers.
 fn host_block<A: Accelerator>(accelerator: &mut A, layers: &[block::Layer]) -> Result<HostBlock, TeacherError> {
     let bytes = layers.last().map_or(0, |layer| layer.offset + layer.bytes);
     let meter = Meter::new(accelerator.device());
     retry_on_oom(meter, || Ok::<_, TeacherError>(accelerator.host_block(bytes)?))
 }
 
-/// Weights that no file has: they and the block are there together.
+/// Packs weights that no file has: tensors and block are in memory together.
 fn pack<A: Accelerator>(
     accelerator: &mut A,
     layers: &[block::Layer],
@@ -350,7 +352,7 @@ fn pack<A: Accelerator>(
     Ok(host)
 }
 
-/// The weights of a file, with their digest.
+/// Packs the weights of a file and returns their digest.
 fn pack_file<A: Accelerator>(
     accelerator: &mut A,
     layers: &[block::Layer],
@@ -368,7 +370,7 @@ fn finish<A: Accelerator, R: Rules>(
     output: Output,
 ) -> Result<Ready<A::Event>, TeacherError> {
     let events = order.before(Stream::Student, &[output.0], &[]);
-    // From here on the allocator keeps the order: the student's stream is noted on the memory when it takes them.
+    // From here on the allocator orders the memory's reuse: it is marked as used by the student's stream when the student takes it.
     order.forget(output.0);
     Ok(Ready { targets: carrier.take_targets(batch)?, events })
 }

@@ -1,4 +1,4 @@
-//! What a teacher is asked for: named tensors with one row a node or one row a graph.
+//! The targets of a teacher: named tensors with one row per node or one row per graph.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, TchError, Tensor};
@@ -8,24 +8,24 @@ use kdgat_torch::rows::Rows;
 
 use super::model::ModelError;
 
-/// The output of a teacher that a distillation loss compares with the student's.
+/// An output of a teacher that a distillation loss compares with the student's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetName {
     /// VGAE: the mean μ of the latent, `[num_nodes, latent]`.
     Latent,
-    /// VGAE: the reconstructed continuous features, `[num_nodes, node features of the set]`.
+    /// VGAE: the reconstructed continuous features, `[num_nodes, node_features]`.
     Reconstruction,
     /// GAT: class logits, `[num_graphs, classes]`.
     Logits,
-    /// VGAE, for hints: what the encoder's last hidden layer gives, `[num_nodes, width]`.
+    /// VGAE, for hints: the output of the encoder's last hidden layer, `[num_nodes, width]`.
     HiddenNodes,
     /// GAT, for hints: the pooled outputs of all attention layers, `[num_graphs, hidden * heads * layers]`.
     HiddenGraphs,
 }
 
 impl TargetName {
-    /// The name as it stands in files and messages.
+    /// The name in files and messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Latent => "latent",
@@ -36,7 +36,7 @@ impl TargetName {
         }
     }
 
-    /// What its rows belong to.
+    /// Row unit of the target.
     pub fn per(self) -> Per {
         match self {
             Self::Latent | Self::Reconstruction | Self::HiddenNodes => Per::Node,
@@ -51,33 +51,33 @@ impl std::fmt::Display for TargetName {
     }
 }
 
-/// What a row of a target belongs to.
+/// Row unit of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
-    /// One row a node.
+    /// One row per node.
     Node,
-    /// One row a graph.
+    /// One row per graph.
     Graph,
 }
 
-/// One target: `[rows, columns]`, f32.
+/// Name, row unit and width of a target `[rows, columns]`, f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetSpec {
-    /// What it is.
+    /// The target's name.
     pub name: TargetName,
-    /// What its rows belong to.
+    /// The row unit.
     pub per: Per,
-    /// Values in a row.
+    /// Values per row.
     pub columns: usize,
 }
 
-/// The targets of a teacher, in the order in which it returns them.
+/// The targets of a teacher, in the order in which the model returns them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetLayout(pub Vec<TargetSpec>);
 
 impl TargetLayout {
-    /// The targets of a VGAE: latent and reconstruction, per node.
+    /// The targets of a VGAE, per node: latent `[num_nodes, latent]` and reconstruction `[num_nodes, features]`.
     pub fn vgae(latent: usize, features: usize) -> Self {
         Self(vec![
             TargetSpec { name: TargetName::Latent, per: Per::Node, columns: latent },
@@ -85,23 +85,23 @@ impl TargetLayout {
         ])
     }
 
-    /// The targets of a classifier: logits, per graph.
+    /// The target of a classifier: logits `[num_graphs, classes]`.
     pub fn classifier(classes: usize) -> Self {
         Self(vec![TargetSpec { name: TargetName::Logits, per: Per::Graph, columns: classes }])
     }
 
-    /// The same, and after them a hidden layer.
+    /// Appends a hidden layer of width `columns`.
     pub fn with_hidden(mut self, name: TargetName, columns: usize) -> Self {
         self.0.push(TargetSpec { name, per: name.per(), columns });
         self
     }
 
-    /// Values of all targets that a node adds.
+    /// Number of values per node, over all targets.
     pub fn values_per_node(&self) -> usize {
         self.values_per(Per::Node)
     }
 
-    /// Values of all targets that a graph adds, its nodes not counted.
+    /// Number of values per graph, over the targets with one row per graph.
     pub fn values_per_graph(&self) -> usize {
         self.values_per(Per::Graph)
     }
@@ -110,7 +110,7 @@ impl TargetLayout {
         self.0.iter().filter(|spec| spec.per == per).map(|spec| spec.columns).sum()
     }
 
-    /// In words, for messages and for the key of a cache: `latent [nodes, 16] + reconstruction [nodes, 10]`.
+    /// The layout as text, for messages and the cache's key: `latent [nodes, 16] + reconstruction [nodes, 10]`.
     pub fn describe(&self) -> String {
         let describe = |spec: &TargetSpec| {
             let rows = if spec.per == Per::Node { "nodes" } else { "graphs" };
@@ -119,7 +119,7 @@ impl TargetLayout {
         self.0.iter().map(describe).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The tensors that a model's last layer left, as targets; an error names the one that is not as declared.
+    /// Converts the tensors of a model's last layer to targets; fails with the first one that does not match the layout.
     pub fn check(&self, tensors: Vec<Tensor>, batch: &Batch) -> Result<Targets, ModelError> {
         if tensors.len() != self.0.len() {
             return Err(ModelError::TargetCount { expected: self.describe(), found: tensors.len() });
@@ -147,41 +147,41 @@ impl TargetLayout {
 /// The teacher's outputs for one batch, rows in the batch's order.
 #[derive(Debug)]
 pub struct Targets {
-    /// In the order of the teacher's [`TargetLayout`].
+    /// Names and tensors, in the order of the teacher's [`TargetLayout`].
     pub tensors: Vec<(TargetName, Tensor)>,
 }
 
 impl Targets {
-    /// The target of that name, if the teacher gives it.
+    /// The target called `name`, if the teacher returns it.
     pub fn get(&self, name: TargetName) -> Option<&Tensor> {
         self.tensors.iter().find(|(found, _)| *found == name).map(|(_, tensor)| tensor)
     }
 
-    /// The same as rows, which need not lie in tensors.
+    /// Converts the tensors to [`TargetRows`] without a copy.
     pub fn into_rows(self) -> TargetRows {
         TargetRows { rows: self.tensors.into_iter().map(|(name, tensor)| (name, Rows::Whole(tensor))).collect() }
     }
 
-    /// Another handle to the same tensors.
+    /// Other handles to the same tensors.
     pub fn shallow_clone(&self) -> Self {
         Self { tensors: self.tensors.iter().map(|(name, tensor)| (*name, tensor.shallow_clone())).collect() }
     }
 }
 
-/// The teacher's outputs for one batch, wherever they lie.
+/// The teacher's outputs for one batch, as tensors or as rows in cached records.
 #[derive(Debug)]
 pub struct TargetRows {
-    /// In the order of the teacher's [`TargetLayout`].
+    /// Names and rows, in the order of the teacher's [`TargetLayout`].
     pub rows: Vec<(TargetName, Rows)>,
 }
 
 impl TargetRows {
-    /// The target of that name, if the teacher gives it.
+    /// The target called `name`, if the teacher returns it.
     pub fn get(&self, name: TargetName) -> Option<&Rows> {
         self.rows.iter().find(|(found, _)| *found == name).map(|(_, rows)| rows)
     }
 
-    /// In tensors: handles to those that there are, or copies.
+    /// Returns the targets as tensors; copies rows that are not in a tensor.
     pub fn gathered(&self) -> Result<Targets, TchError> {
         let gathered = |(name, rows): &(TargetName, Rows)| Ok((*name, rows.gathered()?));
         Ok(Targets { tensors: self.rows.iter().map(gathered).collect::<Result<_, TchError>>()? })

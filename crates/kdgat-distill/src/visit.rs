@@ -1,6 +1,6 @@
-//! A visit of the teacher's weights to the device: copies, forwards and the letting go, in order.
+//! A visit of the teacher's weights to the device: copies, forwards and the release of the memory, in order.
 //!
-//! The flows are written once, over a [`Machine`]: the shuttle's real device, or the simulated one of the tests.
+//! Each flow is written once for a [`Machine`]: the shuttle's real device, or the simulated device of the tests.
 
 use std::ops::Range;
 
@@ -9,45 +9,45 @@ use super::order::{Buffer, Order, Rules, Stream, Streams};
 /// The part of the weights that one copy moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// All layers, as they lie in the host block.
+    /// All layers, contiguous as in the host block.
     All,
-    /// One layer.
+    /// One layer, by its number.
     Layer(usize),
 }
 
-/// What carries out a visit.
+/// The device that carries out a visit.
 pub trait Machine: Streams {
     /// Device memory for weights.
     type Slot;
 
-    /// Takes memory from the pool of the student's stream.
+    /// Allocates `bytes` bytes from the pool of the student's stream.
     fn allocate(&mut self, bytes: usize) -> Result<Self::Slot, Self::Error>;
 
-    /// Queues the copy of `part` on [`Stream::Copy`].
+    /// Queues the copy of `part` to `slot` on [`Stream::Copy`].
     fn copy(&mut self, part: Part, slot: &mut Self::Slot) -> Result<(), Self::Error>;
 
     /// Queues the forward of batch number `batch` of this visit through `part` on [`Stream::Teacher`].
     fn forward(&mut self, part: Part, slot: &Self::Slot, batch: usize) -> Result<(), Self::Error>;
 
-    /// Whether another batch may wait between two layers beside the `waiting` ones.
+    /// True if another batch may wait between two layers in addition to the `waiting` ones.
     fn has_room(&self, waiting: Range<usize>) -> bool;
 
-    /// Drops memory. Its home stream already waits for whoever used it last.
+    /// Drops memory. Its home stream already waits for the last users.
     fn free(&mut self, slot: Self::Slot);
 }
 
-/// Weights that lie on the device.
+/// Weights on the device.
 #[derive(Debug)]
 pub struct Held<S> {
     buffer: Buffer,
     slot: S,
 }
 
-/// The memory of one batch's targets: written by the forward, to be read by the student.
+/// The memory of one batch's targets: the forward writes it, the student reads it.
 #[derive(Debug, Clone, Copy)]
 pub struct Output(pub(super) Buffer);
 
-/// Brings the whole model to the device.
+/// Copies the whole model to the device; `bytes` is its size.
 pub fn load<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
@@ -63,7 +63,7 @@ pub fn load<M: Machine, R: Rules>(
     }
 }
 
-/// Queues the forward of one batch through weights that are (or will be, by then) on the device.
+/// Queues the forward of one batch through weights that are on the device or whose copy is queued.
 pub fn forward<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
@@ -75,7 +75,7 @@ pub fn forward<M: Machine, R: Rules>(
     Ok(output)
 }
 
-/// Gives the weights' memory back. Nothing is copied to the host: frozen weights are there already.
+/// Releases the weights' memory. Nothing is copied back: the host has the frozen weights.
 pub fn let_go<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
@@ -86,11 +86,11 @@ pub fn let_go<M: Machine, R: Rules>(
     waited
 }
 
-/// The slots of a ring for layers of so many bytes: slot `i` takes the layers `i`, `i + slots`, and so on, and has room for
-/// the largest of these.
+/// Sizes in bytes of a ring's slots, for layers of these sizes in bytes: slot `i` serves the layers `i`, `i + slots`, and so on, and
+/// has room for the largest of them.
 ///
-/// They are `wanted` slots, or fewer where those would take as much as all layers together: then `forward` would do the same
-/// in less time.
+/// The ring has `wanted` slots, or fewer if that many would take as much memory as all layers together: then `forward` would do
+/// the same in less time.
 pub fn ring_slots(layers: &[usize], wanted: usize) -> Vec<usize> {
     let all: usize = layers.iter().sum();
     let largest = |slot: usize, slots: usize| layers[slot..].iter().step_by(slots).copied().max().unwrap_or(0);
@@ -99,11 +99,10 @@ pub fn ring_slots(layers: &[usize], wanted: usize) -> Vec<usize> {
     (1..=wanted.clamp(1, layers.len())).rev().map(of).find(spares).unwrap_or_else(|| of(1))
 }
 
-/// Runs the first of `batches` through a model of `layers` layers with room for `slots` of them, given by their bytes (see
-/// [`ring_slots`]): as many as the machine has room for between two layers, at least one. Gives an output for each of those.
+/// Runs the first of `batches` through a model of `layers` layers on a ring of `slots`, given by their bytes (see [`ring_slots`]):
+/// as many batches as the machine has room for between two layers, at least one. Returns one output for each of them.
 ///
-/// Every layer is copied once and serves all these batches; the copies of the next layers are under way while one
-/// computes.
+/// Each layer is copied once and serves all these batches; the next layers are copied while one computes.
 pub fn through_layers<M: Machine, R: Rules>(
     machine: &mut M,
     order: &mut Order<M::Event, R>,
@@ -149,7 +148,7 @@ fn run_ring<M: Machine, R: Rules>(
                 run_forward(machine, order, Part::Layer(layer), &ring[slot], batch, *output)?;
             }
         }
-        // The slot that was just read takes the layer after those that are on their way.
+        // Reuse the slot that was just read for the next layer that is not yet on its way.
         if layer + slots < layers {
             copy(machine, order, Part::Layer(layer + slots), &mut ring[slot])?;
         }

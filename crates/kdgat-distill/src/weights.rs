@@ -1,4 +1,4 @@
-//! Named weights in host memory, and the digest of their content.
+//! Named weights in host memory and the digest of their content.
 
 mod pickle;
 mod safetensors_file;
@@ -14,19 +14,19 @@ use kdgat_base::files::Partial;
 
 /// A model's weights by name, in host memory, with the digest of their content.
 ///
-/// The digest covers names, kinds, shapes and bytes, in ascending order of names: it is the same whichever file
-/// format the weights came from, and differs after one more step of training.
+/// The digest covers names, kinds, shapes and bytes, in ascending order of names. It does not depend on the file format, and changes
+/// with each step of training.
 #[derive(Debug)]
 pub struct Weights {
     tensors: BTreeMap<String, Tensor>,
     digest: String,
     source: Option<PathBuf>,
-    /// The source, open: the same bytes, whatever another process puts in its place meanwhile.
+    /// The source, opened once: it reads the same bytes even if another process replaces the file at that path.
     file: Option<File>,
 }
 
 impl Weights {
-    /// Copies what is elsewhere into host memory and computes the digest.
+    /// Copies tensors that are elsewhere into host memory and computes the digest.
     pub fn from_tensors(tensors: impl IntoIterator<Item = (String, Tensor)>) -> Result<Self, WeightsError> {
         let mut host = BTreeMap::new();
         for (name, tensor) in tensors {
@@ -42,9 +42,9 @@ impl Weights {
         Ok(Self { tensors: host, digest: digest.finish(), source: None, file: None })
     }
 
-    /// Reads a file of weights: safetensors, or what PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`) saved.
+    /// Reads a weight file: safetensors, or a file of PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`).
     ///
-    /// Of a checkpoint only the model's state dict is read, without the prefix `model.`; no code in it is run.
+    /// Of a checkpoint, only the model's state dict is read, without the prefix `model.`. No code in the file is run.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
         let file = WeightFile::open(path)?;
         let mut tensors = BTreeMap::new();
@@ -55,7 +55,7 @@ impl Weights {
         Ok(Self { tensors, digest, source: Some(path.to_path_buf()), file: Some(file.file) })
     }
 
-    /// Writes a safetensors file: beside its place first, synced, then renamed.
+    /// Writes a safetensors file atomically: to a temporary file in the same folder, synced, then renamed.
     pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
         let unwritable = |source| WeightsError::Unwritable { path: path.to_path_buf(), source };
         let tensors: Vec<(&str, &Tensor)> = self.iter().collect();
@@ -66,15 +66,15 @@ impl Weights {
         written.map_err(unwritable)
     }
 
-    /// Says which file these weights can be read from again, so that nobody needs to keep them in memory for that.
+    /// Names the file that these weights can be read from again, so that they need not stay in memory.
     pub fn with_source(mut self, path: &Path) -> Self {
         self.source = Some(path.to_path_buf());
-        // Where it cannot be opened any more, they stay in memory until they are packed.
+        // If it cannot be opened any more, the weights stay in memory until they are packed.
         self.file = File::open(path).ok();
         self
     }
 
-    /// Gives the tensors up for the open file that has them. Without one, gives the weights back.
+    /// Drops the tensors and returns the open file that has them; returns the weights if there is no such file.
     pub(super) fn into_file(mut self) -> Result<WeightFile, Self> {
         match (&self.source, self.file.take()) {
             (Some(path), Some(file)) => Ok(WeightFile { path: path.clone(), file }),
@@ -82,27 +82,27 @@ impl Weights {
         }
     }
 
-    /// The file that they can be read from again.
+    /// The file that the weights can be read from again.
     pub fn source(&self) -> Option<&Path> {
         self.source.as_deref()
     }
 
-    /// BLAKE3 of the content, in hexadecimal.
+    /// BLAKE3 digest of the content, in hexadecimal.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Ascending by name.
+    /// Iterates over names and tensors, ascending by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// The weight of that name.
+    /// The weight called `name`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// Bytes of all tensors.
+    /// Bytes of all tensors together.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|tensor| tensor_bytes(tensor) as u64).sum()
     }
@@ -112,7 +112,7 @@ impl Weights {
     }
 }
 
-/// A file of weights that is open.
+/// An open weight file.
 #[derive(Debug)]
 pub(super) struct WeightFile {
     path: PathBuf,
@@ -130,8 +130,8 @@ impl WeightFile {
         &self.path
     }
 
-    /// Gives each tensor to `take`, ascending by name, and returns the digest of all. The file's tensors are never in memory
-    /// together, unless `take` keeps them.
+    /// Passes each tensor to `take`, ascending by name, and returns the digest of all. The file's tensors are never in memory
+    /// together, unless `take` holds on to them or they share a storage.
     pub fn for_each(
         &self,
         take: &mut dyn FnMut(&str, Tensor) -> Result<(), WeightsError>,
@@ -172,7 +172,7 @@ pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
     tensor.numel() * tensor.kind().elt_size_in_bytes()
 }
 
-/// The elements of a tensor as they lie in memory, row by row.
+/// The elements of a tensor as bytes, row by row.
 pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
     let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
     let mut bytes = vec![0; tensor_bytes(&tensor)];
@@ -180,7 +180,7 @@ pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
     Ok(bytes)
 }
 
-/// The tensor in host memory, row by row.
+/// Copies a tensor to host memory unless it is there, contiguous.
 fn host_tensor(name: &str, tensor: &Tensor) -> Result<Tensor, WeightsError> {
     if !tensor.defined() || tensor.is_sparse() {
         return Err(WeightsError::Unusable { name: name.to_owned(), found: format!("{tensor:?}") });
@@ -188,13 +188,13 @@ fn host_tensor(name: &str, tensor: &Tensor) -> Result<Tensor, WeightsError> {
     Ok(tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?)
 }
 
-/// The digest of tensors that are added ascending by name.
+/// The digest of tensors, which must be added in ascending order of names.
 #[derive(Default)]
 struct Digest(blake3::Hasher);
 
 impl Digest {
     fn add(&mut self, name: &str, tensor: &Tensor) -> Result<(), TchError> {
-        // The name is length-prefixed and the shape counted, so that no two sets of weights hash the same text.
+        // The name is prefixed with its length and the shape with its rank, so that different weights never hash the same bytes.
         self.0.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
         self.0.update(kind_name(tensor.kind()).as_bytes());
         self.0.update(&(tensor.dim() as u64).to_le_bytes());
@@ -210,7 +210,7 @@ impl Digest {
     }
 }
 
-/// Names of fixed width, independent of how a crate prints them.
+/// Names of fixed width, which do not depend on how a crate prints kinds.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Float => "f32 ",
@@ -227,26 +227,26 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Why there are no weights.
+/// An error of reading or writing weights.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// The file is missing or not what it should be.
+    /// The file is missing or cannot be read as weights.
     #[error("cannot read weights from {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What libtorch or the format's reader said.
+        /// The error of libtorch or of the format's reader.
         source: TchError,
     },
-    /// A file that could not be written.
+    /// The file cannot be written.
     #[error("cannot write weights to {}", path.display())]
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: TchError,
     },
-    /// A file whose name does not say how to read it.
+    /// The file's extension is unknown.
     #[error(
         "cannot tell the format of {} by its name; expected .safetensors, .pt, .pth, .bin or .ckpt",
         path.display()
@@ -260,16 +260,16 @@ pub enum WeightsError {
     Unusable {
         /// Name of the tensor.
         name: String,
-        /// What it is.
+        /// Description of the tensor.
         found: String,
     },
-    /// Two tensors of one name.
+    /// Two tensors have the same name.
     #[error("weight '{name}' occurs twice")]
     Twice {
         /// Name of the tensors.
         name: String,
     },
-    /// libtorch failed, for instance for want of memory.
+    /// libtorch failed, for example out of memory.
     #[error("cannot copy the weights to host memory")]
     Torch(#[from] TchError),
 }

@@ -1,8 +1,8 @@
-//! Batches from graphs: one pass over the mapped columns, and one copy into each tensor. Node features, most of the bytes,
-//! are not copied where the graphs lie side by side, as in validation, scoring and evaluation: their tensor lies over the file.
+//! Makes batches of graphs: one pass over the mapped columns, and one copy into each tensor. Node features, most of the bytes,
+//! are not copied for adjacent graphs, as in validation, scoring and evaluation: their tensor points into the mapped file.
 //!
-//! The rows of a graph in the store are sorted by target already, so a batch's rows are those of its graphs, shifted;
-//! the transpose comes from counting the edges of each source. Nothing is sorted and nothing is hashed.
+//! A stored graph's edges are already sorted by target, so the rows of a batch are those of its graphs, shifted;
+//! the transpose comes from counting the edges of each source. There is no sorting and no hashing.
 
 use std::sync::Arc;
 
@@ -12,45 +12,47 @@ use tch::{Kind, Tensor};
 
 use super::{Adjacency, Batch, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary};
 
-/// How graphs become a batch.
+/// Options for assembling batches.
 #[derive(Debug, Clone)]
 pub struct AssembleOptions {
-    /// The vocabulary of the model that reads the batch.
+    /// Vocabulary of the model that uses the batch.
     pub vocabulary: Arc<Vocabulary>,
-    /// Replace some IDs of the model's input by UNKNOWN; only while training.
+    /// Replaces some IDs of the model's input by UNKNOWN; only for training.
     pub unknown_drop: Option<UnknownDrop>,
-    /// Whether the model uses edge features.
+    /// True if the model uses edge features.
     pub edge_attributes: bool,
-    /// Whether the model reads CAN IDs as they are, which it hashes, instead of indices of the vocabulary.
+    /// True if the model hashes CAN IDs: its input is the IDs instead of vocabulary indices.
     pub hashed_ids: bool,
 }
 
 impl AssembleOptions {
-    /// For a model with this vocabulary that answers: it reads its indices, and no edge features.
+    /// Options for inference with a model with this vocabulary and without edge features.
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
         Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false }
     }
 }
 
-/// Which inputs become UNKNOWN, or, of a model that hashes IDs, any other ID, which is what an unknown one looks like to
-/// it: a pure function of seed, epoch, the graph's place in the store, and the node.
+/// Random replacement of IDs by UNKNOWN or, for a model that hashes IDs, by random IDs, which look like unknown ones to it.
+/// A pure function of seed, epoch, the graph's position in the store, and the node.
 #[derive(Debug, Clone, Copy)]
 pub struct UnknownDrop {
-    /// Share of the nodes, 0 to 1.
+    /// Share of the nodes to replace, 0 to 1.
     pub probability: f64,
+    /// Seed of the run.
     pub seed: u64,
+    /// Current epoch.
     pub epoch: u64,
 }
 
-/// Puts the graphs with these positions in the store side by side, in this order.
+/// Makes a batch of the graphs at these positions in the store, in this order.
 ///
 /// # Errors
-/// A position past the end, a damaged shard, or no memory for the tensors.
+/// A position out of range, a damaged shard, or no memory for the tensors.
 pub fn assemble(store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
     Assembler::default().assemble(store, graphs, options)
 }
 
-/// Keeps the memory of one batch for the next.
+/// Assembles batches; reuses its buffers.
 #[derive(Debug, Default)]
 pub struct Assembler {
     can_ids: Vec<u32>,
@@ -67,21 +69,21 @@ pub struct Assembler {
     node_pointers: Vec<i64>,
     graph_of_node: Vec<i64>,
     labels: Vec<i64>,
-    /// Whether the data has a self-loop, for each node of the graph at hand.
+    /// For each node of the current graph, true if the data has a self-loop.
     data_self_loop: Vec<bool>,
-    /// Next free place of each source of the graph at hand.
+    /// Next free place of each source of the current graph.
     next_place: Vec<i32>,
 }
 
-/// Bits of the longest CAN IDs.
+/// Bits of an extended CAN ID.
 const ID_BITS: u32 = 29;
 
-/// Widths of a batch's tensors.
+/// Sizes of a batch's tensors.
 pub(super) struct Shape {
     vocabulary_size: i64,
     node_features: usize,
     edge_attributes: bool,
-    /// Whether the node features are collected; else they come as a tensor.
+    /// True if node features are copied; otherwise a tensor is passed in.
     copies_node_features: bool,
 }
 
@@ -91,29 +93,29 @@ impl Shape {
     }
 }
 
-/// Vocabulary row of a CAN ID, or what is wrong with it.
+/// Maps a CAN ID to its vocabulary index, or returns an error text.
 type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
 
 impl Assembler {
-    /// As [`assemble`].
+    /// Makes a batch like [`assemble`].
     ///
     /// # Errors
-    /// As [`assemble`].
+    /// Those of [`assemble`].
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
         let in_place = store.node_features_in_place(graphs)?;
         let batch = self.assemble_with(&views, graphs, in_place, store.features(), options);
         batch.map_err(|error| match error {
-            // A store holds only graphs that fit a batch.
+            // A store contains only graphs that fit a batch.
             StoreError::Graph { graph, detail } => store.damaged(graph, &detail),
             other => other,
         })
     }
 
-    /// All graphs of `columns`, which lie in no store, as a batch; their positions are 0, 1, 2…
+    /// Makes a batch of all graphs of `columns`, which are not from a store; their positions are 0, 1, 2…
     ///
     /// # Errors
-    /// Columns that contradict each other, or no memory for the tensors.
+    /// Inconsistent columns, or no memory for the tensors.
     pub fn assemble_columns(&mut self, columns: &Columns, options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
@@ -146,7 +148,7 @@ impl Assembler {
         self.tensors(graphs.to_vec(), node_features, &shape)
     }
 
-    /// A batch of graphs that lie in no store; their positions are 0, 1, 2…
+    /// Makes a batch of graphs that are not from a store; their positions are 0, 1, 2…
     pub(super) fn assemble_views(
         &mut self,
         views: &[GraphView<'_>],
@@ -221,7 +223,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Edges by target: a row's sources below the target, the self-loop, those above.
+    /// Appends edges by target: for each row the sources below the target, the self-loop, the sources above.
     fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, edge_attributes: bool) {
         let base = first_node as i32;
         let nodes = view.num_nodes();
@@ -234,8 +236,8 @@ impl Assembler {
             let row = view.row_pointers[target] as usize..view.row_pointers[target + 1] as usize;
             let data = &view.sources[row.clone()];
             let sources = &mut self.sources[row_begin..row_begin + data.len() + 1];
-            // Without branches: rows are short and their order is unpredictable. A self-loop of the data is written
-            // where the one self-loop belongs, and those above it close up.
+            // Without branches, because rows are short and unpredictable. A self-loop of the data is written where the one
+            // self-loop belongs, and the sources above follow it.
             let (mut below, mut others) = (0, 0);
             for &source in data {
                 let source = source as usize;
@@ -263,7 +265,7 @@ impl Assembler {
         self.targets.truncate(row_begin);
     }
 
-    /// Edges by source: count, sum up, place.
+    /// Appends edges by source: counts them, sums the counts, and places the edges.
     fn append_columns(&mut self, view: &GraphView<'_>, first_node: usize) {
         let nodes = view.num_nodes();
         let first_edge = self.row_pointers[first_node];
@@ -286,11 +288,11 @@ impl Assembler {
         }
     }
 
-    /// The vocabulary rows that follow each node in the data. Known IDs come ascending already, as the nodes do;
-    /// several unknown ones fall together, so the few rows that are not strictly ascending are put in order.
+    /// Appends the vocabulary indices that follow each node in the data. Known IDs are already ascending, like the nodes;
+    /// several unknown ones share an index, so the few rows that are not strictly ascending are sorted and deduplicated.
     fn append_successors(&mut self, view: &GraphView<'_>, first_node: usize, vocabulary_size: i64) {
         let mut end = self.successors.len();
-        // One place more than there are edges: a self-loop that the data does not have is written and passed over.
+        // One place more than edges: a self-loop that the data does not have is written, then overwritten or cut off.
         self.successors.resize(end + view.num_edges() + 1, 0);
         for (source, &has_loop) in self.data_self_loop.iter().enumerate() {
             let node = first_node + source;
@@ -329,7 +331,7 @@ impl Assembler {
         }
     }
 
-    /// The tensors of what was filled in; the input is as the indices where there is no other.
+    /// Makes the tensors; `id_input` shares the tensor `id_index` if it was not filled.
     fn tensors(&self, graphs: Vec<u64>, node_features: Option<Tensor>, shape: &Shape) -> Result<Batch, StoreError> {
         let (nodes, edges) = (self.can_ids.len() as i64, self.sources.len() as i64);
         let id_index = tensor("id_index", &self.id_index, &[nodes], Kind::Int64)?;
@@ -380,7 +382,7 @@ fn emptied<T>(buffer: &mut Vec<T>, capacity: usize) -> &mut Vec<T> {
     buffer
 }
 
-/// Sorts the values and moves the distinct ones to the front; how many there are.
+/// Sorts the values, moves the distinct ones to the front and returns their number.
 fn sort_distinct(values: &mut [i64]) -> usize {
     values.sort_unstable();
     let mut kept = 0;

@@ -1,4 +1,4 @@
-//! A batch: several graphs side by side, as one disconnected graph of tensors.
+//! A batch: several graphs concatenated into one disconnected graph of tensors.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,10 +9,10 @@ use kdgat_torch::device::{DeviceError, Uploader};
 pub use super::edge_list::{EdgeList, EdgeListFile, from_edge_list};
 use super::padding::Real;
 
-/// Edges as attention reads them: by target, with exactly one self-loop a node.
+/// Edges in the layout for attention: by target, with exactly one self-loop per node.
 ///
-/// Self-loops of the data are replaced by that one, as in PyTorch Geometric's `GATConv`. Edges of one
-/// target lie together, sources ascending; the transpose lists them by source for the backward pass.
+/// That self-loop replaces the self-loops of the data, as in PyTorch Geometric's `GATConv`. Edges of one
+/// target are contiguous, sources ascending; the transpose lists them by source for the backward pass.
 #[derive(Debug)]
 pub struct Adjacency {
     /// `[num_nodes + 1]`, i32: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
@@ -23,9 +23,9 @@ pub struct Adjacency {
     pub targets: Tensor,
     /// `[num_nodes + 1]`, i32: edges of source `j` are `column_pointers[j]..column_pointers[j + 1]` of `transposed`.
     pub column_pointers: Tensor,
-    /// `[num_edges]`, i32: for each edge in order of source, its position in order of target.
+    /// `[num_edges]`, i32: for each edge in order of source, its position in the order of targets.
     pub transposed: Tensor,
-    /// First nodes of runs of nodes that no edge leaves, worked out by whoever wants them first.
+    /// First nodes of the runs of nodes that no edge leaves, computed on first use.
     pub components: Arc<OnceLock<Vec<u32>>>,
 }
 
@@ -35,10 +35,10 @@ impl Adjacency {
         infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
     }
 
-    /// The same edges on `device`.
+    /// A copy on `device`.
     ///
     /// # Errors
-    /// When the device's memory runs out, or there is no such device.
+    /// When the device is out of memory or does not exist.
     pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
         self.try_map(&mut |tensor| tensor.f_to_device(device))
     }
@@ -54,62 +54,62 @@ impl Adjacency {
         })
     }
 
-    /// Edges, self-loops included.
+    /// Number of edges, including self-loops.
     pub fn num_edges(&self) -> i64 {
         self.sources.size()[0]
     }
 }
 
-/// Several graphs as tensors. All index tensors are local to the batch.
+/// Several graphs as tensors. All index tensors are relative to the batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// Where each graph lies in its store: what caches are addressed by.
+    /// Position of each graph in its store, the key of the caches.
     pub graph_index: Arc<Vec<u64>>,
     /// CAN ID of each node, so that a teacher with another vocabulary can look up its own index.
     pub can_ids: Arc<Vec<u32>>,
     /// `[num_nodes]`, i64: vocabulary index of each node's ID, the target of the ID classifier.
     pub id_index: Tensor,
-    /// `[num_nodes]`, i64: as `id_index`, but some replaced by UNKNOWN during training (`unknown_drop`): the model's input.
-    /// For a model that hashes IDs: the CAN IDs, some replaced by any other.
+    /// `[num_nodes]`, i64: input of the model: `id_index`, with some entries replaced by UNKNOWN in training (`unknown_drop`).
+    /// For a model that hashes IDs: the CAN IDs, with some replaced by random IDs.
     pub id_input: Tensor,
-    /// `[num_nodes, node features of the set]`, f32, as the store has them.
+    /// `[num_nodes, node features of the set]`, f32: node features as stored.
     pub continuous: Tensor,
-    /// Edges for attention.
+    /// Edges in the layout for attention.
     pub adjacency: Adjacency,
     /// `[num_edges, EDGE_FEATURES]`, f32, in the order of `adjacency.sources`; a self-loop has the mean of its
-    /// node's other incoming edges (zeros if there are none). Only for models that use edge features.
+    /// node's other incoming edges (zeros without any). Only for models that use edge features.
     pub edge_attributes: Option<Tensor>,
-    /// `[num_pairs]`, i64: `node * vocabulary_size + id_index[successor]` of every edge of the data (self-loops
-    /// included), each pair once, ascending: the ones of the multi-hot successor target.
+    /// `[num_pairs]`, i64: `node * vocabulary_size + id_index[successor]` for every edge of the data (including
+    /// self-loops), without repetition, ascending: the positions of ones in the multi-hot successor target.
     pub successors: Tensor,
-    /// Rows of the vocabulary that `id_index` and `successors` refer to, UNKNOWN included.
+    /// Size of the vocabulary that `id_index` and `successors` refer to, including UNKNOWN.
     pub vocabulary_size: i64,
     /// `[num_graphs + 1]`, i64: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: Tensor,
     /// `[num_nodes]`, i64: the graph that each node belongs to.
     pub graph_of_node: Tensor,
-    /// `[num_graphs]`, i64: 1 where any frame of the window is an attack frame.
+    /// `[num_graphs]`, i64: 1 if any frame of the window is an attack frame.
     pub labels: Tensor,
-    /// Of a [filled-up](Batch::padded) batch, which of its nodes and graphs are real.
+    /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
     pub real: Option<Real>,
 }
 
 impl Batch {
-    /// Graphs in the batch.
+    /// Number of graphs in the batch.
     pub fn num_graphs(&self) -> usize {
-        // One pointer is more than there are graphs.
+        // There is one pointer more than graphs.
         (self.node_pointers.size()[0] - 1).max(0) as usize
     }
 
-    /// Nodes in the batch.
+    /// Number of nodes in the batch.
     pub fn num_nodes(&self) -> i64 {
         self.id_index.size()[0]
     }
 
-    /// Whether each node is the ID of a frame of its window: one that only the last edge leads to sends none.
+    /// For each node, true if its ID sent a frame of the window; a node that only the last edge leads to sent none.
     ///
     /// # Errors
-    /// Of libtorch.
+    /// Those of libtorch.
     pub fn sending_nodes(&self) -> Result<Vec<bool>, TchError> {
         let mut sends = vec![false; self.can_ids.len()];
         for pair in Vec::<i64>::try_from(&self.successors)? {
@@ -123,18 +123,18 @@ impl Batch {
         infallible(self.try_map(&mut |tensor| Ok(tensor.shallow_clone())))
     }
 
-    /// The same batch on `device`, tensor by tensor; the host waits for each. [`Self::upload`] copies all of them at once.
+    /// A copy on `device`, tensor by tensor; the host waits for each. [`Self::upload`] copies all of them at once.
     ///
     /// # Errors
-    /// When the device's memory runs out, or there is no such device.
+    /// When the device is out of memory or does not exist.
     pub fn to_device(&self, device: Device) -> Result<Self, TchError> {
         self.try_map(&mut |tensor| tensor.f_to_device(device))
     }
 
-    /// The same batch on the uploader's device, by one asynchronous copy.
+    /// A copy on the uploader's device, by one asynchronous transfer.
     ///
     /// # Errors
-    /// When memory runs out: the same call may be repeated once some is free.
+    /// When memory is exhausted: the call can be repeated after some has been freed.
     pub fn upload(&self, uploader: &mut Uploader) -> Result<Self, DeviceError> {
         let mut tensors = Vec::new();
         infallible(self.try_map(&mut |tensor| {
@@ -146,15 +146,15 @@ impl Batch {
         self.try_map(&mut |_| uploaded.next().ok_or_else(|| TchError::Shape("a tensor was not uploaded".into()).into()))
     }
 
-    /// The same batch in tensors of its own.
+    /// A copy that shares no memory with this batch.
     ///
     /// # Errors
-    /// When memory runs out.
+    /// When memory is exhausted.
     pub fn copied(&self) -> Result<Self, TchError> {
         self.try_map(&mut |tensor| tensor.f_detach_copy())
     }
 
-    /// Applies `tensor` to every tensor of the batch, in one fixed order.
+    /// Applies `tensor` to every tensor of the batch, in a fixed order.
     fn try_map<E>(&self, tensor: &mut impl FnMut(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
         Ok(Self {
             graph_index: Arc::clone(&self.graph_index),

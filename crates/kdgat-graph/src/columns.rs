@@ -1,11 +1,11 @@
-//! Graphs one after another as flat arrays: what a shard holds, and what one graph of it looks like.
+//! Graphs as flat arrays: the columns of a shard, and views of single graphs.
 
 use super::{EDGE_FEATURES, FeatureSet};
 
-/// Graphs in memory, column by column, in the layout of a shard.
+/// Graphs in memory as columns, in the layout of a shard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {
-    /// Which features nodes and edges have.
+    /// Features of the nodes and edges.
     pub features: FeatureSet,
     /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: Vec<u64>,
@@ -13,25 +13,25 @@ pub struct Columns {
     pub edge_pointers: Vec<u64>,
     /// `[num_graphs]`: position of the window's first frame in its file.
     pub first_frames: Vec<u64>,
-    /// `[num_graphs]`: seconds, the timestamp of that frame.
+    /// `[num_graphs]`: timestamp of that frame, in seconds.
     pub start_times: Vec<f64>,
-    /// `[num_graphs]`: position of the file in the manifest.
+    /// `[num_graphs]`: index of the file in the manifest.
     pub files: Vec<u32>,
-    /// `[num_nodes]`, ascending within a graph.
+    /// `[num_nodes]`: CAN IDs, ascending within a graph.
     pub can_ids: Vec<u32>,
-    /// `[num_nodes, features.node_features()]`.
+    /// `[num_nodes, features.node_features()]`: node features.
     pub node_features: Vec<f32>,
-    /// `[num_edges, EDGE_FEATURES]`.
+    /// `[num_edges, EDGE_FEATURES]`: edge features.
     pub edge_features: Vec<f32>,
-    /// `[num_edges]`: node within the graph.
+    /// `[num_edges]`: source node of each edge, numbered within the graph.
     pub sources: Vec<u16>,
-    /// `[num_edges]`: node within the graph, ascending; sources ascend within a target.
+    /// `[num_edges]`: target node of each edge, numbered within the graph, ascending; sources ascend for each target.
     pub targets: Vec<u16>,
-    /// `[num_nodes + num_graphs]`: per graph, where the edges of each target begin, and the number of edges.
+    /// `[num_nodes + num_graphs]`: for each graph, the start of each target's edges, followed by the number of edges.
     pub row_pointers: Vec<u16>,
-    /// `[num_graphs]`: 1 where any frame of the window is an attack frame.
+    /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub labels: Vec<u8>,
-    /// `[num_nodes]`: 1 where the node sent at least one frame of the window that is not an attack frame.
+    /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// No graphs, which will have these features.
+    /// Columns without graphs, for graphs with these features.
     pub fn new(features: FeatureSet) -> Self {
         Self {
             features,
@@ -63,52 +63,52 @@ impl Columns {
     }
 }
 
-/// One graph: slices of a shard's columns.
+/// One graph, as slices of a shard's columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GraphView<'a> {
-    /// `[num_nodes]`, ascending.
+    /// `[num_nodes]`: CAN IDs, ascending.
     pub can_ids: &'a [u32],
-    /// `[num_nodes]`: 1 where the node sent an attack-free frame.
+    /// `[num_nodes]`: 1 if the node sent an attack-free frame.
     pub attack_free: &'a [u8],
-    /// `[num_nodes, node features of the set]`.
+    /// `[num_nodes, node features of the set]`: node features.
     pub node_features: &'a [f32],
-    /// `[num_edges]`, in order of target; self-loops of the data included.
+    /// `[num_edges]`: source node of each edge, in order of target; including self-loops of the data.
     pub sources: &'a [u16],
-    /// `[num_edges]`, ascending.
+    /// `[num_edges]`: target node of each edge, ascending.
     pub targets: &'a [u16],
     /// `[num_nodes + 1]`: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
     pub row_pointers: &'a [u16],
-    /// `[num_edges, EDGE_FEATURES]`.
+    /// `[num_edges, EDGE_FEATURES]`: edge features.
     pub edge_features: &'a [f32],
-    /// Whether any frame of the window is an attack frame.
+    /// True if any frame of the window is an attack frame.
     pub attack: bool,
-    /// Position of the file in the manifest.
+    /// Index of the file in the manifest.
     pub file: u32,
     /// Position of the window's first frame in its file.
     pub first_frame: u64,
-    /// Seconds, the timestamp of that frame.
+    /// Timestamp of that frame, in seconds.
     pub start_time: f64,
 }
 
 impl GraphView<'_> {
-    /// Distinct IDs of the window.
+    /// Number of nodes: the distinct IDs of the window and of the frame after it.
     pub fn num_nodes(&self) -> usize {
         self.can_ids.len()
     }
 
-    /// Distinct ordered pairs of the window, self-loops included.
+    /// Number of edges: the distinct ordered pairs of consecutive IDs, including self-loops.
     pub fn num_edges(&self) -> usize {
         self.sources.len()
     }
 
-    /// IDs of the window's own frames, ascending: without that of the frame after it, unless the window has it, too.
+    /// IDs that sent a frame of the window, ascending; the frame after the window does not count.
     pub fn sending_ids(&self) -> Vec<u32> {
         let mut sends = vec![false; self.num_nodes()];
         self.sources.iter().for_each(|&node| sends[usize::from(node)] = true);
         self.can_ids.iter().zip(sends).filter_map(|(&id, sends)| sends.then_some(id)).collect()
     }
 
-    /// What contradicts the layout, if anything does: damaged bytes must not reach an array index.
+    /// Describes a contradiction in the layout, if there is one: damaged bytes must not become array indices.
     pub(crate) fn inconsistency(&self) -> Option<String> {
         let (nodes, edges) = (self.num_nodes(), self.num_edges());
         if self.row_pointers.first() != Some(&0) || self.row_pointers.last().map(|&end| end as usize) != Some(edges) {
@@ -123,12 +123,12 @@ impl GraphView<'_> {
 }
 
 impl Columns {
-    /// Graphs held.
+    /// Number of graphs.
     pub fn num_graphs(&self) -> usize {
         self.labels.len()
     }
 
-    /// Bytes that these graphs fill in a shard.
+    /// Size of these graphs in a shard, in bytes.
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
@@ -137,7 +137,7 @@ impl Columns {
         16 + graphs * (8 + 8 + 8 + 8 + 4 + 2 + 1) + nodes * per_node + edges * per_edge
     }
 
-    /// Forgets the graphs, keeps the memory.
+    /// Removes all graphs but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.node_pointers.truncate(1);
         self.edge_pointers.truncate(1);
@@ -154,7 +154,7 @@ impl Columns {
         self.attack_free.clear();
     }
 
-    /// Ends a graph whose nodes, edges and row pointers were appended: its end positions and what it carries.
+    /// Ends a graph whose nodes, edges and row pointers have been appended: adds its pointers, label and origin.
     pub fn finish_graph(&mut self, attack: bool, file: u32, first_frame: u64, start_time: f64) {
         self.node_pointers.push(self.can_ids.len() as u64);
         self.edge_pointers.push(self.sources.len() as u64);
@@ -176,10 +176,10 @@ impl Columns {
         self.finish_graph(graph.attack, graph.file, graph.first_frame, graph.start_time);
     }
 
-    /// Graph `index`.
+    /// The graph at `index`.
     ///
     /// # Panics
-    /// When there is no such graph.
+    /// When `index` is out of range.
     pub fn graph(&self, index: usize) -> GraphView<'_> {
         let nodes = self.node_pointers[index] as usize..self.node_pointers[index + 1] as usize;
         let edges = self.edge_pointers[index] as usize..self.edge_pointers[index + 1] as usize;

@@ -1,6 +1,6 @@
-//! Graphs given as plain arrays (node features, `edge_index`, pointers), as PyTorch programs store them.
+//! Graphs as plain arrays (node features, `edge_index`, pointers), the format of PyTorch programs.
 //!
-//! Not the way data is trained on, but the way to compare with reference values and with other programs: the first column of
+//! Training does not use this format; it serves comparisons with reference values and other programs. The first column of
 //! `x` is the vocabulary index, the others are the continuous features.
 
 use std::collections::HashMap;
@@ -14,28 +14,28 @@ use super::assemble::{Assembler, Shape};
 use super::columns::Columns;
 use super::{Batch, EDGE_FEATURES, FeatureSet, Store, StoreError};
 
-/// Arrays of several graphs side by side.
+/// Arrays of several concatenated graphs.
 #[derive(Debug, Clone, Copy)]
 pub struct EdgeList<'a> {
     /// `[num_nodes]`: vocabulary index of each node's ID.
     pub id_index: &'a [u32],
-    /// `[num_nodes, node features of one of the sets]`, which their number tells.
+    /// `[num_nodes, node features]`; the width selects the feature set.
     pub continuous: &'a [f32],
-    /// Source of each edge, counted over all graphs.
+    /// `[num_edges]`: source of each edge, numbered over all graphs.
     pub sources: &'a [i64],
-    /// Target of each edge, counted over all graphs.
+    /// `[num_edges]`: target of each edge, numbered over all graphs.
     pub targets: &'a [i64],
-    /// `[num_edges, EDGE_FEATURES]`, in order of `sources`.
+    /// `[num_edges, EDGE_FEATURES]`, in the order of `sources`.
     pub edge_attributes: Option<&'a [f32]>,
     /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
     pub node_pointers: &'a [i64],
-    /// `[num_graphs]`: 0 or 1.
+    /// `[num_graphs]`: 1 for an attack, else 0.
     pub labels: &'a [i64],
-    /// Rows of the vocabulary.
+    /// Size of the vocabulary, including UNKNOWN.
     pub vocabulary_size: i64,
 }
 
-/// All graphs of the list as one batch. CAN IDs are the vocabulary indices.
+/// Makes one batch of all graphs of the list. Its CAN IDs are the vocabulary indices.
 ///
 /// # Errors
 /// [`StoreError::EdgeList`] when lengths differ or an index is out of range.
@@ -46,8 +46,8 @@ pub fn from_edge_list(list: &EdgeList<'_>) -> Result<Batch, StoreError> {
     batch_of(&columns, &graphs, list.vocabulary_size, list.edge_attributes.is_some())
 }
 
-/// Graphs of a safetensors file with `x`, `edge_index`, `ptr` or `node_ptr`, `y`, and if there are any `edge_attr`
-/// and `edge_ptr` (then `edge_index` counts within a graph, else over all of them).
+/// Graphs of a safetensors file with `x`, `edge_index`, `ptr` or `node_ptr`, `y`, and optionally `edge_attr`
+/// and `edge_ptr` (with `edge_ptr`, `edge_index` is numbered within each graph, else over all graphs).
 #[derive(Debug)]
 pub struct EdgeListFile {
     columns: Columns,
@@ -55,10 +55,10 @@ pub struct EdgeListFile {
 }
 
 impl EdgeListFile {
-    /// Reads all of the file.
+    /// Reads the whole file.
     ///
     /// # Errors
-    /// [`StoreError::EdgeList`] when the file cannot be read, a tensor is missing, or shapes do not fit together.
+    /// [`StoreError::EdgeList`] when the file cannot be read, a tensor is missing, or shapes do not match.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let error = |detail| StoreError::EdgeList { origin: path.display().to_string(), detail };
         let tensors = Tensor::read_safetensors(path).map_err(|source| error(source.to_string()))?;
@@ -103,7 +103,7 @@ impl EdgeListFile {
         Ok(Self { columns, has_edge_attributes: edge_attributes.is_some() })
     }
 
-    /// Graphs in the file.
+    /// Number of graphs in the file.
     pub fn num_graphs(&self) -> usize {
         self.columns.num_graphs()
     }
@@ -113,23 +113,23 @@ impl EdgeListFile {
         &self.columns
     }
 
-    /// The graphs at these positions side by side, with edge attributes when the file has them.
+    /// Makes a batch of the graphs at these positions, with edge attributes if the file has them.
     ///
     /// # Errors
-    /// [`StoreError::Graph`] when a vocabulary index is not below `vocabulary_size`; no memory.
+    /// [`StoreError::Graph`] when a vocabulary index is not below `vocabulary_size`; [`StoreError::Tensor`] when out of memory.
     ///
     /// # Panics
-    /// When a position is past the last graph.
+    /// When a position is out of range.
     pub fn batch(&self, graphs: &[usize], vocabulary_size: i64) -> Result<Batch, StoreError> {
         batch_of(&self.columns, graphs, vocabulary_size, self.has_edge_attributes)
     }
 }
 
-/// Writes graphs of a store as a file that [`EdgeListFile`] and PyTorch programs read: `x`, `edge_index` (which counts within a
+/// Writes graphs of a store to a file that [`EdgeListFile`] and PyTorch programs read: `x`, `edge_index` (numbered within each
 /// graph), `node_ptr`, `edge_ptr`, `y`. The same graphs give the same bytes.
 ///
 /// # Errors
-/// [`StoreError::EdgeList`] when the file cannot be written; a position that the store does not have.
+/// [`StoreError::EdgeList`] when the file cannot be written; the error of [`Store::try_graph`] for a position out of range.
 pub fn write(store: &Store, graphs: &[u64], path: &Path) -> Result<(), StoreError> {
     let vocabulary = store.vocabulary();
     let (mut x, mut sources, mut targets) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! How edge features are brought to one scale: counts, positions and products of degrees lie orders of magnitude apart.
+//! Standardisation of edge features: counts, positions and products of degrees differ by orders of magnitude.
 
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
@@ -6,19 +6,20 @@ use tch::Tensor;
 use super::moments::Moments;
 use super::{EDGE_FEATURES, Store, StoreError};
 
-/// Mean and deviation of each edge feature over the graphs that a model was trained on. They travel with the model.
+/// Mean and standard deviation of each edge feature over a model's training graphs; stored with the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EdgeScaling {
+    /// Mean of each feature.
     pub mean: [f64; EDGE_FEATURES],
-    /// 1 for a feature that never changes.
+    /// Population standard deviation of each feature; 1 for a constant feature.
     pub deviation: [f64; EDGE_FEATURES],
 }
 
 impl EdgeScaling {
-    /// Over all edges of the given graphs.
+    /// Computes the scaling over all edges of the given graphs.
     ///
     /// # Errors
-    /// A graph that cannot be read.
+    /// When a graph cannot be read.
     pub fn of(store: &Store, graphs: &[u64]) -> Result<Self, StoreError> {
         let mut moments = Moments::new(EDGE_FEATURES);
         for &graph in graphs {
@@ -27,12 +28,12 @@ impl EdgeScaling {
         Ok(Self::from_moments(&moments))
     }
 
-    /// Features as they are.
+    /// A scaling that changes nothing.
     pub fn identity() -> Self {
         Self { mean: [0.0; EDGE_FEATURES], deviation: [1.0; EDGE_FEATURES] }
     }
 
-    /// Of moments of [`EDGE_FEATURES`] features.
+    /// The scaling of these moments, which must have [`EDGE_FEATURES`] features.
     pub(super) fn from_moments(moments: &Moments) -> Self {
         let deviation = moments.deviation();
         Self {
@@ -41,14 +42,14 @@ impl EdgeScaling {
         }
     }
 
-    /// What is wrong with it, if anything is (a file may have been changed by hand).
+    /// Describes what is wrong with the values, if anything: a file may have been edited by hand.
     pub fn problem(&self) -> Option<String> {
         let usable = self.mean.iter().all(|mean| mean.is_finite())
             && self.deviation.iter().all(|deviation| deviation.is_finite() && *deviation > 0.0);
         (!usable).then(|| format!("means {:?} and deviations {:?}", self.mean, self.deviation))
     }
 
-    /// `(x − mean) / deviation` of `[num_edges, EDGE_FEATURES]`.
+    /// Returns `(x − mean) / deviation` for `x` of shape `[num_edges, EDGE_FEATURES]`.
     pub fn apply(&self, edge_attributes: &Tensor) -> Result<Tensor, tch::TchError> {
         let row = |values: &[f64; EDGE_FEATURES]| {
             Tensor::f_from_slice(values)?.f_to_kind(edge_attributes.f_kind()?)?.f_to_device(edge_attributes.device())

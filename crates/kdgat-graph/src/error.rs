@@ -1,4 +1,4 @@
-//! What can go wrong between frames and batches.
+//! Errors of stores, graphs and batches.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,86 +8,174 @@ use thiserror::Error;
 use kdgat_base::files;
 use kdgat_can::CanError;
 
-/// Why a store could not be built, opened or read.
+/// An error of building, opening or reading a store, or of making batches.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The operating system refused.
+    /// An input/output operation failed.
     #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        /// The attempted action, as in "cannot {action} PATH".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
 
-    /// There is no `store.json`.
+    /// The folder has no `store.json`.
     #[error("{} holds no graph store (there is no store.json): build it with `kdgat data build`", path.display())]
-    Missing { path: PathBuf },
+    Missing {
+        /// The folder.
+        path: PathBuf,
+    },
 
-    /// The manifest cannot be read.
+    /// The manifest is damaged.
     #[error("{} is damaged ({detail}): delete the folder {} and build it again with `kdgat data build`",
         path.display(), folder_of(path).display())]
-    Manifest { path: PathBuf, detail: String },
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// Description of the damage.
+        detail: String,
+    },
 
-    /// Written by a program with another format of stores.
+    /// The store was written in another format version.
     #[error("the store {} has format version {found}, this program reads version {expected}: \
         build it again with `kdgat data build`", path.display())]
-    Version { path: PathBuf, found: u64, expected: u64 },
+    Version {
+        /// The store's folder.
+        path: PathBuf,
+        /// Format version of the store.
+        found: u64,
+        /// Format version that this program reads.
+        expected: u64,
+    },
 
-    /// A shard is not what the manifest says.
+    /// A shard does not match the manifest.
     #[error("shard {} is damaged ({detail}): delete the folder {} and build it again with `kdgat data build`",
         shard.display(), folder_of(shard).display())]
-    Damaged { shard: PathBuf, detail: String },
+    Damaged {
+        /// The shard.
+        shard: PathBuf,
+        /// Description of the damage.
+        detail: String,
+    },
 
-    /// An index past the last graph.
+    /// A graph index is past the last graph.
     #[error("graph {graph} does not exist: {} has {num_graphs} graphs (0 to {})", store.display(), num_graphs.saturating_sub(1))]
-    NoSuchGraph { store: PathBuf, graph: u64, num_graphs: u64 },
+    NoSuchGraph {
+        /// The store's folder.
+        store: PathBuf,
+        /// The requested index.
+        graph: u64,
+        /// Number of graphs in the store.
+        num_graphs: u64,
+    },
 
-    /// A parameter that makes no sense.
+    /// A parameter has an invalid value.
     #[error("{name} is {value}, but must be {expected}")]
-    Parameter { name: &'static str, value: String, expected: &'static str },
+    Parameter {
+        /// Name of the parameter.
+        name: &'static str,
+        /// The value that was given.
+        value: String,
+        /// Description of valid values.
+        expected: &'static str,
+    },
 
-    /// A dataset without a file.
+    /// The dataset has no log.
     #[error("dataset {name} has no log file: nothing to build")]
-    NoFiles { name: String },
+    NoFiles {
+        /// Name of the dataset.
+        name: String,
+    },
 
-    /// A dataset without a single window.
+    /// The dataset has not a single window.
     #[error("dataset {name} gives no graph: a window of {window} frames needs {} frames in one file, \
         and the longest of its files has {longest}; use a smaller --window or longer logs", window + 1)]
-    NoGraphs { name: String, longest: u64, window: usize },
+    NoGraphs {
+        /// Name of the dataset.
+        name: String,
+        /// Frames of its longest log.
+        longest: u64,
+        /// Window size in frames.
+        window: usize,
+    },
 
-    /// Too many rows of a file were rejected.
+    /// Too many rows of a log were rejected.
     #[error("{}: {rejected} of {rows} rows rejected ({:.1} %, at most {:.1} % are allowed): {places}; \
         repair the file, name its format with --format, or allow more with --max-reject-share",
         path.display(), 100.0 * *rejected as f64 / (*rows).max(1) as f64, 100.0 * allowed)]
-    Rejected { path: PathBuf, rejected: u64, rows: u64, allowed: f64, places: String },
+    Rejected {
+        /// The log.
+        path: PathBuf,
+        /// Number of rejected rows.
+        rejected: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Largest allowed share of rejected rows, from 0 to 1.
+        allowed: f64,
+        /// Reasons and places of the first rejected rows.
+        places: String,
+    },
 
-    /// A log changed between the start and the end of its reading.
+    /// A log changed while it was read.
     #[error("{} changed while it was read: wait until it is complete and start again", path.display())]
-    SourceChanged { path: PathBuf },
+    SourceChanged {
+        /// The log.
+        path: PathBuf,
+    },
 
-    /// Parts that do not make a store.
+    /// Parts of a store do not belong together, or one is missing.
     #[error("these parts do not make a store: {detail}")]
-    Parts { detail: String },
+    Parts {
+        /// Description of the problem.
+        detail: String,
+    },
 
     /// A log could not be read.
     #[error(transparent)]
     Can(#[from] CanError),
 
-    /// A graph that cannot be part of a batch.
+    /// A graph cannot be used in a batch.
     #[error("graph {graph} cannot be put in a batch: {detail}")]
-    Graph { graph: u64, detail: String },
+    Graph {
+        /// Index of the graph.
+        graph: u64,
+        /// Description of the problem.
+        detail: String,
+    },
 
-    /// Arrays given as an edge list do not fit together.
+    /// The arrays of an edge list are inconsistent, or its file cannot be read or written.
     #[error("edge list {origin}: {detail}")]
-    EdgeList { origin: String, detail: String },
+    EdgeList {
+        /// The file, or "in memory".
+        origin: String,
+        /// Description of the problem.
+        detail: String,
+    },
 
-    /// libtorch could not make a tensor.
-    #[error("cannot make the tensor {tensor} of a batch: {source}")]
-    Tensor { tensor: &'static str, source: tch::TchError },
+    /// libtorch could not create a tensor.
+    #[error("cannot create the tensor {tensor} of a batch: {source}")]
+    Tensor {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Error of libtorch.
+        source: tch::TchError,
+    },
 
     /// A thread of the build or the loader panicked.
     #[error("{thread} stopped with a panic: {message}; please report it")]
-    Panic { thread: String, message: String },
+    Panic {
+        /// Name of the thread.
+        thread: String,
+        /// Message of the panic.
+        message: String,
+    },
 }
 
 impl StoreError {
-    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    /// True if the user's input is to blame (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::Missing { .. }
@@ -108,19 +196,19 @@ impl StoreError {
                 | CanError::Write { source, .. } => files::is_about_the_path(source),
                 _ => true,
             },
-            // Names within the folder of stores are not the user's: a folder in place of a file may be gone next time.
+            // The user does not choose names within the folder of stores: a folder in place of a file may be gone next time.
             Self::Io { source, .. } => files::is_about_the_path(source) && source.kind() != io::ErrorKind::IsADirectory,
             Self::NoSuchGraph { .. } | Self::Graph { .. } | Self::Tensor { .. } | Self::Panic { .. } => false,
         }
     }
 
-    /// For `map_err`: an input/output error with what was tried on which path.
+    /// Returns a closure for `map_err` that makes an I/O error with `action` and `path`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { action, path, source }
     }
 
-    /// From what `catch_unwind` or `join` gives.
+    /// Converts the payload of a panic from `catch_unwind` or `join`.
     pub(crate) fn panic(thread: impl Into<String>, payload: &(dyn std::any::Any + Send)) -> Self {
         let message = payload
             .downcast_ref::<&str>()

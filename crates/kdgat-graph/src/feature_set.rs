@@ -1,4 +1,4 @@
-//! Which features nodes and edges have. `docs/data.md` defines each of them.
+//! The sets of node and edge features. `docs/data.md` defines each feature.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{EDGE_FEATURES, NODE_FEATURES};
 
-/// Continuous node features of the rich set.
+/// Number of continuous node features of the rich set.
 pub const RICH_NODE_FEATURES: usize = 35;
 
-/// A set of node and edge features. Edges have [`EDGE_FEATURES`] features in either, with other meanings.
+/// A set of node and edge features. Both sets have [`EDGE_FEATURES`] edge features, with different meanings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureSet {
-    /// 10 node features that lie between 0 and 1 (but for some counts), in place as they are.
+    /// 10 node features, between 0 and 1 except for some counts, used without standardisation.
     #[default]
     Window,
-    /// 35 node features in their own units, which a model standardises before it reads them.
+    /// 35 node features in their own units, which a model standardises first.
     Rich,
 }
 
@@ -29,7 +29,7 @@ impl FeatureSet {
         }
     }
 
-    /// Continuous features of a node; the ID is not one of them.
+    /// Number of continuous node features, without the ID.
     pub const fn node_features(self) -> usize {
         match self {
             Self::Window => NODE_FEATURES,
@@ -37,12 +37,12 @@ impl FeatureSet {
         }
     }
 
-    /// The set whose nodes have that many features.
+    /// The set with this number of node features.
     pub fn of_width(node_features: usize) -> Option<Self> {
         [Self::Window, Self::Rich].into_iter().find(|set| set.node_features() == node_features)
     }
 
-    /// Which edge feature says whether the reverse edge exists.
+    /// Index of the edge feature that is 1 if the reverse edge exists.
     pub(super) const fn reverse_exists(self) -> usize {
         match self {
             Self::Window => 8,
@@ -50,8 +50,8 @@ impl FeatureSet {
         }
     }
 
-    /// Which node feature is above 0 where a window ends with a frame of the node, and 0 where it has no frame of it: the place
-    /// of the last one, or their number.
+    /// Index of a node feature that is above 0 for the node of a window's last frame, and 0 for a node without a frame in the
+    /// window: the position of its last frame, or the number of its frames.
     pub const fn shows_last_sender(self) -> usize {
         match self {
             Self::Window => 9,
@@ -59,13 +59,13 @@ impl FeatureSet {
         }
     }
 
-    /// Whether it is the default, which files of before there were two do not name.
+    /// True for the default, which older files do not name.
     pub fn is_window(&self) -> bool {
         *self == Self::Window
     }
 }
 
-// A batch has one width of edge features whatever the set.
+// The width of edge features in a batch is the same for all sets.
 const _: () = assert!(EDGE_FEATURES == 11);
 
 impl fmt::Display for FeatureSet {

@@ -1,9 +1,8 @@
 //! One window of frames as a graph: its nodes, edges and their features.
 //!
-//! One pass over the frames finds the distinct IDs through a table of all standard IDs (extended ones through a small
-//! open-addressing table) and sums up payloads; two counting sorts bring the window's edges into order of target and
-//! source, so that the occurrences of an edge lie together, oldest first. Nothing is allocated once the buffers
-//! have grown.
+//! One pass over the frames finds the distinct IDs with a table of all standard IDs (and a small open-addressing table for
+//! extended ones) and sums payloads; two counting sorts order the window's edges by target and source, so that the
+//! occurrences of an edge are contiguous, oldest first. Nothing is allocated once the buffers have grown.
 
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
@@ -11,41 +10,41 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 use super::columns::Columns;
 use super::{EDGE_FEATURES, FeatureSet, NODE_FEATURES, rich};
 
-/// The longest window: its nodes and edges are counted in 16 bits.
+/// Longest supported window, in frames: its nodes and edges are counted in 16 bits.
 pub const LONGEST_WINDOW: usize = u16::MAX as usize - 1;
 
-/// Standard IDs have 11 bits.
+/// Number of standard IDs, which have 11 bits.
 const STANDARD_IDS: usize = 1 << 11;
 
-/// Turns windows into graphs, one after another, with the same buffers.
+/// Turns windows into graphs; reuses its buffers.
 #[derive(Debug)]
 pub struct FeatureExtractor {
     window: usize,
     slots: SlotTable,
-    /// What is known of each distinct ID, in order of first appearance.
+    /// Statistics of each distinct ID, in order of first appearance.
     tallies: Vec<Tally>,
-    /// Slot of each of the window's frames and of the frame after it; later the node.
+    /// For each frame of the window and the frame after it: its slot, later replaced by its node.
     node_of_frame: Vec<u16>,
-    /// Slots in order of ID.
+    /// Slots in ascending order of ID.
     slot_of_node: Vec<u16>,
     node_of_slot: Vec<u16>,
-    /// Positions in the window in order of their frame's node.
+    /// Positions in the window, ordered by their frame's node.
     by_source: Vec<u16>,
-    /// Positions in the window in order of the next frame's node, then their own: one edge after another.
+    /// Positions in the window, ordered by the next frame's node, then by their own: edge after edge.
     by_target: Vec<u16>,
     /// Next free place of each node in a counting sort.
     next_place: Vec<u32>,
-    /// For the rich features.
+    /// Graph structure for the rich features.
     structure: rich::Structure,
 }
 
-/// What a window holds of one ID.
+/// Statistics of one ID in a window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     id: u32,
-    /// Frames of the window, those that edges start from.
+    /// Frames in the window; each is the source of an edge.
     count: u32,
-    /// Frames that edges lead to.
+    /// Frames that are the target of an edge.
     count_as_target: u32,
     last_position: u32,
     payload_sums: [u32; PAYLOAD_BYTES],
@@ -53,7 +52,7 @@ struct Tally {
 }
 
 impl FeatureExtractor {
-    /// For windows of `window` frames, 2 to [`LONGEST_WINDOW`].
+    /// An extractor for windows of `window` frames, 2 to [`LONGEST_WINDOW`].
     pub fn new(window: usize) -> Self {
         assert!((2..=LONGEST_WINDOW).contains(&window), "a window of {window} frames is not 2 to {LONGEST_WINDOW}");
         Self {
@@ -70,7 +69,7 @@ impl FeatureExtractor {
         }
     }
 
-    /// Appends the graph of `frames` (the window and the frame after it) to `columns`, with the features that those have.
+    /// Appends the graph of `frames` (the window and the frame after it) to `columns`, with the feature set of `columns`.
     ///
     /// # Panics
     /// When there are not `window + 1` frames.
@@ -94,7 +93,7 @@ impl FeatureExtractor {
         columns.finish_graph(attack, file, first_frame, frames[0].timestamp);
     }
 
-    /// Finds the distinct IDs and sums up their frames; whether there is an attack frame.
+    /// Finds the distinct IDs and accumulates their statistics; returns true if there is an attack frame.
     fn tally(&mut self, frames: &[Frame]) -> bool {
         self.slots.start();
         self.tallies.clear();
@@ -113,7 +112,7 @@ impl FeatureExtractor {
         }
         let slot = self.slot_of(next.can_id);
         self.node_of_frame.push(slot);
-        // Every frame but the first is the target of the one before.
+        // Every frame but the first is the target of the previous one.
         self.tallies.iter_mut().for_each(|tally| tally.count_as_target = tally.count);
         self.tallies[self.node_of_frame[0] as usize].count_as_target -= 1;
         self.tallies[slot as usize].count_as_target += 1;
@@ -128,7 +127,7 @@ impl FeatureExtractor {
         slot
     }
 
-    /// Numbers the IDs in ascending order, and the frames by them.
+    /// Numbers the nodes in ascending order of ID, and replaces each frame's slot by its node.
     fn number_nodes(&mut self) {
         self.slots.ascending(&mut self.slot_of_node);
         self.node_of_slot.resize(self.slot_of_node.len(), 0);
@@ -162,7 +161,7 @@ impl FeatureExtractor {
         }
     }
 
-    /// Nodes with rich features; the graph's edges are there already.
+    /// Appends nodes with rich features; the graph's edges must have been appended.
     fn append_rich_nodes(&mut self, frames: &[Frame], columns: &mut Columns) {
         let Self { tallies, slot_of_node, by_source, structure, .. } = self;
         let first_edge = columns.edge_pointers.last().map_or(0, |&end| end as usize);
@@ -181,7 +180,7 @@ impl FeatureExtractor {
         }
     }
 
-    /// Two stable counting sorts: by source, then by target.
+    /// Orders edges by two stable counting sorts: by source, then by target.
     fn order_edges(&mut self) {
         let Self { window, tallies, slot_of_node, node_of_frame, next_place, by_source, by_target, .. } = self;
         let places = |next_place: &mut Vec<u32>, count: fn(&Tally) -> u32| {
@@ -208,7 +207,7 @@ impl FeatureExtractor {
         }
     }
 
-    /// Edges with what `features` says of the occurrences of each: (source, target, positions in the window).
+    /// Appends edges; `features` computes an edge's features from (source, target, positions of its occurrences in the window).
     fn append_edges(&self, columns: &mut Columns, features: impl Fn(&Self, u16, u16, &[u16]) -> [f32; EDGE_FEATURES]) {
         let first_edge = columns.sources.len();
         let mut remaining = self.by_target.as_slice();
@@ -230,7 +229,7 @@ impl FeatureExtractor {
         mark_reverse_edges(columns, first_edge, self.slot_of_node.len());
     }
 
-    /// All but the flag of the reverse edge, which is known once all edges are.
+    /// All edge features of the window set except the flag of the reverse edge, which needs all edges.
     fn edge_features(&self, source: u16, target: u16, occurrences: &[u16]) -> [f32; EDGE_FEATURES] {
         let window = self.window as f64;
         let count = occurrences.len() as f64;
@@ -259,7 +258,7 @@ impl FeatureExtractor {
 
 /// Mean, population standard deviation and regularity of the gaps between ascending positions.
 ///
-/// In whole numbers up to the last step: gaps that are all equal have a deviation of exactly 0.
+/// Uses integers up to the last step, so that equal gaps have a deviation of exactly 0.
 fn gap_statistics(positions: &[u16]) -> (f64, f64, f64) {
     let &[first, .., last] = positions else { return (0.0, 0.0, 0.0) };
     let gaps = positions.len() as u64 - 1;
@@ -285,14 +284,14 @@ fn mark_reverse_edges(columns: &mut Columns, first_edge: usize, nodes: usize) {
 /// Numbers the distinct IDs of a window in order of first appearance.
 #[derive(Debug)]
 struct SlotTable {
-    /// Entries of other windows are told by their stamp.
+    /// Marks the entries of the current window.
     stamp: u32,
     standard: Vec<SlotEntry>,
-    /// A bit for each standard ID of the window.
+    /// One bit for each standard ID of the window.
     present: [u64; STANDARD_IDS / 64],
-    /// Open addressing; its length is a power of two, at least twice the IDs of a window.
+    /// Open-addressing table; its length is a power of two, at least twice the number of IDs of a window.
     extended: Vec<SlotEntry>,
-    /// Extended IDs of the window and their slots.
+    /// Extended IDs of the window with their slots.
     extended_ids: Vec<(u32, u16)>,
 }
 
@@ -314,19 +313,19 @@ impl SlotTable {
         }
     }
 
-    /// Forgets the IDs of the window before.
+    /// Starts a new window without IDs.
     fn start(&mut self) {
         self.extended_ids.clear();
         self.stamp = self.stamp.wrapping_add(1);
         if self.stamp == 0 {
-            // After 2^32 windows the stamps start over, and old ones must not be taken for new.
+            // After 2^32 windows the stamps wrap around, and old entries must not look current.
             self.standard.fill(SlotEntry::default());
             self.extended.fill(SlotEntry::default());
             self.stamp = 1;
         }
     }
 
-    /// Slot of `id`, which is `free_slot` when it is new.
+    /// Slot of `id`, which is set to `free_slot` if the ID is new.
     #[inline]
     fn slot_of(&mut self, id: u32, free_slot: u16) -> u16 {
         let Some(entry) = self.standard.get_mut(id as usize) else { return self.extended_slot_of(id, free_slot) };

@@ -1,7 +1,7 @@
-//! Windows of frames as graphs: features, vocabulary, the mapped store, and batches.
+//! Windows of frames as graphs: features, vocabulary, the memory-mapped store, and batches.
 //!
-//! Frames flow through [`window`] and [`features`] into [`columns`], which [`store`] writes as shards and maps
-//! again; [`assemble`] puts graphs of a store side by side as a [`Batch`], and [`loader`] does so ahead of time.
+//! [`window`] and [`features`] turn frames into [`columns`], which [`store`] writes as shards and memory-maps;
+//! [`assemble`] concatenates graphs of a store into a [`Batch`], and [`loader`] prefetches batches.
 
 pub mod assemble;
 pub mod batch;
@@ -40,7 +40,7 @@ pub use split::Split;
 pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};
 pub use vocabulary::Vocabulary;
 
-/// Continuous node features of the window set (the ID's vocabulary index is not one of them).
+/// Continuous node features of the window set, without the ID's vocabulary index.
 pub const NODE_FEATURES: usize = 10;
-/// Features of an edge, in any set.
+/// Edge features, the same number in all sets.
 pub const EDGE_FEATURES: usize = 11;

@@ -1,7 +1,7 @@
-//! Batches made ahead of time, on threads of their own, and handed out in order.
+//! Prefetches batches on worker threads and delivers them in order.
 //!
-//! Thread `k` of `n` makes batches `k`, `k + n`, `k + 2n`… and keeps a few in its own bounded channel; the training
-//! loop takes from the channels in turn. So the order is fixed, and no more than `prefetch_batches` wait.
+//! Thread `k` of `n` makes batches `k`, `k + n`, `k + 2n`… and puts them into its own bounded channel; the training
+//! loop takes from the channels in turn. The order is therefore fixed, and at most `prefetch_batches` wait.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use super::assemble::{AssembleOptions, Assembler};
 use super::shuffle::Shuffle;
 use super::{Batch, Store, StoreError};
 
-/// How long a thread waits for the memory of a batch.
+/// Longest time for which a thread retries a batch that runs out of memory.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// And how long while the training loop waits for that very batch and the memory in use stays the same: whatever holds it
+/// Longest time if the training loop waits for this very batch and memory usage does not change: then the holder of the memory
 /// waits, too.
 const IDLE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How batches are made ahead of time.
+/// Options for prefetching batches.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
-    /// How graphs become a batch; the epoch of `unknown_drop` is set to that of [`Loader::epoch`].
+    /// Options of assembling; the epoch of `unknown_drop` is set to that of [`Loader::epoch`].
     pub assemble: AssembleOptions,
-    /// Threads (at least one).
+    /// Number of threads (at least one is used).
     pub workers: usize,
-    /// Batches that may wait, over all threads (at least one a thread).
+    /// Largest number of finished batches waiting over all threads (at least one per thread).
     pub prefetch_batches: usize,
 }
 
-/// The graphs in a random order, cut into batches of `batch_graphs` (the last one may be smaller).
+/// Shuffles the graphs and cuts them into batches of `batch_graphs` (the last one may be smaller).
 ///
 /// A pure function: the same arguments give the same batches on every machine.
 pub fn shuffled_batches(graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
     Shuffle::FULL.batches(graphs, batch_graphs, seed, epoch)
 }
 
-/// Makes batches of one store.
+/// Makes batches of graphs of one store.
 #[derive(Debug, Clone)]
 pub struct Loader {
     store: Arc<Store>,
@@ -49,17 +49,17 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// A loader over `store`; threads start with each epoch and end with it.
+    /// Creates a loader over `store`; its threads live for one epoch.
     pub fn start(store: Arc<Store>, options: LoaderOptions) -> Self {
         Self { store, options }
     }
 
-    /// The store that batches are made of.
+    /// The store that batches are made from.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Starts making the given batches (positions in the store) in the background.
+    /// Starts prefetching the given batches (positions in the store).
     ///
     /// The first error ends the iteration. Dropping the iterator stops the threads and waits for them.
     pub fn epoch(&self, batches: Vec<Vec<u64>>, epoch: u64) -> EpochBatches {
@@ -78,7 +78,7 @@ impl Loader {
             threads: Vec::new(),
         };
         for worker in 0..workers {
-            // One batch more than the channel holds lies finished in the thread that waits to hand it over.
+            // Each thread holds one finished batch beyond the channel's capacity while it waits to send it.
             let (sender, receiver) = bounded(waiting - 1);
             let (work, awaited) = (Arc::clone(&work), Arc::new(AtomicBool::new(false)));
             epoch.awaited.push(Arc::clone(&awaited));
@@ -95,11 +95,11 @@ impl Loader {
     }
 }
 
-/// The channel of a thread that could not be started.
+/// The channel of a thread that could not be started: it delivers only the error.
 fn only_error(store: &Store, source: std::io::Error) -> Receiver<Result<Batch, StoreError>> {
     let (sender, receiver) = bounded(1);
     let path = store.path().to_path_buf();
-    // There is room for one, and the receiver is alive.
+    // The channel has room for one message, and the receiver exists.
     let _ = sender.send(Err(StoreError::Io { action: "start a loader thread for", path, source }));
     receiver
 }
@@ -122,8 +122,8 @@ impl Work {
     }
 }
 
-/// Makes a batch again when memory ran out: the training loop will free some when its step is done, unless it waits for
-/// this batch (`awaited`).
+/// Retries making a batch when out of memory: the training loop frees memory after its step, unless it waits for this very batch
+/// (`awaited`).
 fn retry_on_oom<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let out_of_memory =
         |error: &StoreError| matches!(error, StoreError::Tensor { source, .. } if allocator::is_out_of_memory(source));
@@ -146,7 +146,7 @@ fn retry_on_oom<T>(awaited: &AtomicBool, mut make: impl FnMut() -> Result<T, Sto
     }
 }
 
-/// Makes batches until the last one, an error, a panic, or a consumer that has gone and needs no more.
+/// Makes and sends batches until the last one, an error, a panic, or the receiver is dropped.
 fn hand_over<'a>(
     worker: usize,
     share: impl Iterator<Item = &'a Vec<u64>>,
@@ -169,7 +169,7 @@ pub struct EpochBatches {
     remaining: usize,
     next: usize,
     channels: Vec<Receiver<Result<Batch, StoreError>>>,
-    /// For each thread, whether its next batch is waited for.
+    /// For each thread, true while its next batch is awaited.
     awaited: Vec<Arc<AtomicBool>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -210,10 +210,10 @@ impl ExactSizeIterator for EpochBatches {}
 
 impl Drop for EpochBatches {
     fn drop(&mut self) {
-        // Without their receivers the threads' next hand-over fails, and they end.
+        // Without receivers the threads' next `send` fails, and they end.
         self.channels.clear();
         for thread in self.threads.drain(..) {
-            // A panic outside of assembling was reported by `next` as a missing batch.
+            // `next` has already reported a panic outside of assembling as a missing batch.
             let _ = thread.join();
         }
     }
@@ -233,7 +233,7 @@ mod tests {
     fn a_batch_that_is_waited_for_is_soon_given_up_and_another_is_not() {
         let start = Instant::now();
         retry_on_oom(&AtomicBool::new(true), || Err::<(), _>(refused())).unwrap_err();
-        // Other tests allocate meanwhile, so that it can take longer than alone.
+        // Other tests allocate at the same time, so it can take longer.
         assert!((IDLE_PATIENCE..PATIENCE + IDLE_PATIENCE).contains(&start.elapsed()));
         let start = Instant::now();
         let later = || if start.elapsed() > IDLE_PATIENCE + IDLE_PATIENCE / 4 { Ok(7) } else { Err(refused()) };

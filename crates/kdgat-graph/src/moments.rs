@@ -1,6 +1,6 @@
-//! Mean and deviation of many features at once, summed up in parts that are put together.
+//! Mean and standard deviation of many features at once, accumulated in parts that can be merged.
 
-/// Running means and sums of squared deviations of `width` features (Welford 1962): no cancellation, however many rows.
+/// Running means and sums of squared deviations of `width` features (Welford 1962): no cancellation for any number of rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Moments {
     count: f64,
@@ -8,16 +8,16 @@ pub struct Moments {
     squares: Vec<f64>,
 }
 
-/// Deviations below this are taken for those of a feature that never changes.
+/// Deviations below this count as those of a constant feature.
 const SMALLEST_DEVIATION: f64 = 1e-12;
 
 impl Moments {
-    /// Of no rows.
+    /// Moments of `width` features without any rows.
     pub fn new(width: usize) -> Self {
         Self { count: 0.0, mean: vec![0.0; width], squares: vec![0.0; width] }
     }
 
-    /// Adds rows that lie one after another.
+    /// Adds `rows`, a flat array of `[rows, width]`.
     pub fn add_rows(&mut self, rows: &[f32]) {
         for row in rows.chunks_exact(self.mean.len()) {
             self.count += 1.0;
@@ -29,8 +29,8 @@ impl Moments {
         }
     }
 
-    /// Adds what another part has seen (Chan et al. 1979). The last digits depend on the order of parts, so the parts of a
-    /// store are its shards, in order.
+    /// Adds the rows of another part (Chan et al. 1979). The last digits depend on the order of merging, so a store merges its
+    /// shards in order.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0.0 {
             return;
@@ -45,12 +45,12 @@ impl Moments {
         self.count = count;
     }
 
-    /// Mean of each feature; 0 of no rows.
+    /// Mean of each feature; 0 without rows.
     pub fn mean(&self) -> &[f64] {
         &self.mean
     }
 
-    /// Population standard deviation of each feature; 1 for one that never changes.
+    /// Population standard deviation of each feature; 1 for a constant feature.
     pub fn deviation(&self) -> Vec<f64> {
         let deviation = |squares: &f64| {
             let deviation = (squares / self.count.max(1.0)).sqrt();
@@ -90,7 +90,7 @@ mod tests {
                 let squares = column.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
                 let deviation = (squares / column.len() as f64).sqrt();
                 prop_assert!((parts.mean()[feature] - mean).abs() <= 1e-9 * mean.abs().max(1.0));
-                // A single row, or rows that are all equal, vary by nothing but rounding.
+                // The deviation of a single row or of equal rows is only rounding error.
                 let expected = if deviation > 1e-9 { deviation } else { parts.deviation()[feature] };
                 prop_assert!((parts.deviation()[feature] - expected).abs() <= 1e-6 * expected.max(1e-3));
             }

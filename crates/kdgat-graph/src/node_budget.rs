@@ -1,29 +1,29 @@
-//! Batches of about as many nodes, whatever the sizes of their graphs.
+//! Batches with a limited number of nodes, regardless of the sizes of their graphs.
 
 use std::sync::Arc;
 
 use super::{Store, StoreError};
 
-/// How many nodes a batch may have, and how many each graph of a store has.
+/// Largest number of nodes of a batch, and the number of nodes of each graph of a store.
 #[derive(Debug, Clone)]
 pub struct NodeBudget {
     nodes: u64,
-    /// By position in the store.
+    /// Nodes of each graph, by position in the store.
     node_counts: Arc<[u32]>,
 }
 
 impl NodeBudget {
-    /// Batches of up to `nodes` nodes from `store`.
+    /// A budget of `nodes` nodes per batch for graphs of `store`.
     ///
     /// # Errors
-    /// A damaged shard.
+    /// When a shard is damaged.
     pub fn new(nodes: u64, store: &Store) -> Result<Self, StoreError> {
         let count = |graph| Ok(store.try_graph(graph)?.num_nodes() as u32);
         Ok(Self { nodes, node_counts: (0..store.num_graphs()).map(count).collect::<Result<_, StoreError>>()? })
     }
 
-    /// The graphs in their order, in batches of up to that many nodes and `most_graphs` graphs. A graph that has more
-    /// nodes than that is a batch of its own.
+    /// Cuts the graphs, in order, into batches of at most the budgeted nodes and `most_graphs` graphs. A graph with more nodes
+    /// than the budget is a batch of its own.
     pub fn cut(&self, graphs: &[u64], most_graphs: usize) -> Vec<Vec<u64>> {
         let mut batches: Vec<Vec<u64>> = Vec::new();
         let mut nodes = 0;
@@ -43,7 +43,7 @@ impl NodeBudget {
         batches
     }
 
-    /// Graphs of a batch of these, on average.
+    /// Estimated number of graphs in a batch of these graphs.
     pub fn graphs(&self, graphs: &[u64]) -> f64 {
         let nodes: u64 = graphs.iter().map(|&graph| self.nodes_of(graph)).sum();
         (self.nodes as f64 * graphs.len() as f64 / nodes.max(1) as f64).max(1.0)

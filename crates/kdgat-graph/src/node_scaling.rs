@@ -1,5 +1,4 @@
-//! How node features of the rich set are brought to one scale: seconds, bits, bytes and counts lie orders of magnitude
-//! apart.
+//! Standardisation of the rich set's node features: seconds, bits, bytes and counts differ by orders of magnitude.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -7,37 +6,37 @@ use tch::{Kind, Tensor};
 use super::feature_set::FeatureSet;
 use super::moments::Moments;
 
-/// Standardised values are cut here: a feature that hardly varies in benign traffic would drown all others in an attack.
+/// Standardised values are clamped to ± this value: a feature with little variance in benign traffic would dominate in an attack.
 pub const MOST_DEVIATIONS: f64 = 10.0;
 
-/// Mean and deviation of each node feature over the nodes of the benign training graphs. They travel with the model.
+/// Mean and standard deviation of each node feature over the nodes of the benign training graphs; stored with the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeScaling {
-    /// As many as the set has node features. Single precision, which survives any JSON.
+    /// Mean of each node feature, in single precision, which JSON preserves exactly.
     pub mean: Vec<f32>,
-    /// 1 for a feature that never changes.
+    /// Population standard deviation of each node feature; 1 for a constant feature.
     pub deviation: Vec<f32>,
 }
 
 impl NodeScaling {
-    /// That changes nothing but cuts.
+    /// A scaling that only clamps.
     pub fn identity(features: FeatureSet) -> Self {
         let width = features.node_features();
         Self { mean: vec![0.0; width], deviation: vec![1.0; width] }
     }
 
-    /// Of moments of all node features.
+    /// The scaling of these moments of all node features.
     pub(super) fn from_moments(moments: &Moments) -> Self {
         let single = |values: &[f64]| values.iter().map(|&value| value as f32).collect();
         Self { mean: single(moments.mean()), deviation: single(&moments.deviation()) }
     }
 
-    /// Node features that it is for.
+    /// Number of node features.
     pub fn width(&self) -> usize {
         self.mean.len()
     }
 
-    /// What is wrong with it, if anything is.
+    /// Describes what is wrong with the values, if anything.
     pub fn problem(&self) -> Option<String> {
         let known = FeatureSet::of_width(self.width()) == Some(FeatureSet::Rich);
         if !known || self.deviation.len() != self.width() {
@@ -46,17 +45,17 @@ impl NodeScaling {
         }
         let usable = self.mean.iter().all(|mean| mean.is_finite())
             && self.deviation.iter().all(|deviation| deviation.is_finite() && *deviation > 0.0);
-        (!usable).then(|| "a mean or deviation that is no number, or a deviation of 0".to_owned())
+        (!usable).then(|| "a mean or deviation is not finite, or a deviation is not positive".to_owned())
     }
 
-    /// `(x − mean) / deviation` of `[num_nodes, width]`, cut at ±[`MOST_DEVIATIONS`].
+    /// Returns `(x − mean) / deviation` for `x` of shape `[num_nodes, width]`, clamped to ±[`MOST_DEVIATIONS`].
     pub fn apply(&self, continuous: &Tensor) -> Result<Tensor, tch::TchError> {
         let row = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(continuous.device());
         let mut scaled = continuous.f_to_kind(Kind::Float)?.f_sub(&row(&self.mean)?)?;
         scaled.f_div_(&row(&self.deviation)?)?.f_clamp_(-MOST_DEVIATIONS, MOST_DEVIATIONS)
     }
 
-    /// From values of this scale to those of `other`: `x * factor + offset`; `None` if they are the same scale.
+    /// Factor and offset that convert values of this scale to the scale of `other`: `x * factor + offset`; `None` if both are equal.
     pub fn translation(&self, other: &Self) -> Option<[Vec<f32>; 2]> {
         if self == other {
             return None;

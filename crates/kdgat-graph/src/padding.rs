@@ -1,8 +1,8 @@
-//! Batches filled up to sizes that many batches share: a step that was recorded for one is replayed for the others.
+//! Pads batches to sizes that many batches share, so that a CUDA graph recorded for one batch is replayed for others.
 //!
-//! Every batch is filled up in the same way. At least one node is added, and one graph that has all added nodes. Added
-//! edges are self-loops of added nodes, added pairs of the successor target are an added node's. So no edge joins what is
-//! real to what was added, and what was added changes nothing but sums over nodes and graphs: those ask a [`Mask`].
+//! Every padded batch has at least one extra node, and an extra graph with all extra nodes. Extra edges are self-loops of extra
+//! nodes, and extra pairs of the successor target belong to an extra node. No edge connects real and padded nodes, so padding
+//! changes only sums over nodes and graphs, which must use a [`Mask`].
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Adjacency, Batch};
 
-/// Which rows of a tensor are real.
+/// Mask of the real rows of a tensor.
 #[derive(Debug)]
 pub struct Mask {
-    /// `[rows]`, f32: 1 for a real row, 0 for an added one.
+    /// `[rows]`, f32: 1 for a real row, 0 for padding.
     pub rows: Tensor,
-    /// Number of real rows, a scalar, f32: on the device, so that nobody has to wait for it.
+    /// Number of real rows, a scalar, f32: on the device, so that using it does not synchronise with the host.
     pub count: Tensor,
 }
 
 impl Mask {
-    /// For `rows` rows of which the first `real` are.
+    /// A mask of `rows` rows, the first `real` of which are real.
     ///
     /// # Errors
-    /// Of libtorch.
+    /// Those of libtorch.
     pub fn of(real: i64, rows: i64, device: Device) -> Result<Self, TchError> {
         let options = (Kind::Float, device);
         let rows = Tensor::f_cat(&[Tensor::f_ones([real], options)?, Tensor::f_zeros([rows - real], options)?], 0)?;
@@ -40,10 +40,12 @@ impl Mask {
     }
 }
 
-/// What of a filled-up batch is real.
+/// Masks of the real nodes and graphs of a padded batch.
 #[derive(Debug)]
 pub struct Real {
+    /// Mask of the nodes.
     pub nodes: Mask,
+    /// Mask of the graphs.
     pub graphs: Mask,
 }
 
@@ -53,18 +55,21 @@ impl Real {
     }
 }
 
-/// Sizes that a batch is filled up to.
+/// Sizes that a batch is padded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SizeClass {
+    /// Number of nodes.
     pub nodes: i64,
+    /// Number of edges, including self-loops.
     pub edges: i64,
-    /// Pairs of the successor target.
+    /// Number of pairs of the successor target.
     pub successors: i64,
+    /// Number of graphs.
     pub graphs: i64,
 }
 
 impl SizeClass {
-    /// The class of a batch: a function of its sizes alone, so that a resumed run computes as an uninterrupted one.
+    /// The size class of a batch: depends only on its sizes, so that a resumed run computes the same as an uninterrupted one.
     pub fn of(batch: &Batch) -> Self {
         let SizeClass { nodes, edges, successors, graphs } = batch.size_class();
         Self {
@@ -76,30 +81,30 @@ impl SizeClass {
     }
 }
 
-/// Classes between two powers of two.
+/// Number of size classes between two powers of two.
 const CLASSES_OF_AN_OCTAVE: u64 = 16;
-/// What a batch gets added at most, as a share of its size.
+/// Largest padding as a share of a batch's size.
 pub const LARGEST_FILLING: f64 = 1.0 / CLASSES_OF_AN_OCTAVE as f64;
 
 fn rounded_up(size: i64) -> i64 {
-    // Sizes of tensors are never negative.
+    // Tensor sizes are never negative.
     let size = size.max(1) as u64;
     let step = ((1 << size.ilog2()) / CLASSES_OF_AN_OCTAVE).max(1);
     size.next_multiple_of(step) as i64
 }
 
 impl Batch {
-    /// The batch filled up to the sizes of `class`, on the same device. It has no addresses: neither a teacher nor a cache
-    /// can be asked about it.
+    /// Pads the batch to the sizes of `class`, on the same device. The result has no graph indices, so it cannot be looked up in
+    /// a teacher's outputs or a cache.
     ///
     /// # Errors
-    /// If the batch is larger than its class, or libtorch's.
+    /// When the batch does not fit the class; those of libtorch.
     pub fn padded(&self, class: SizeClass) -> Result<Self, TchError> {
         let own = self.size_class();
         let fits = own.edges <= class.edges && own.successors <= class.successors;
         if !fits || own.nodes >= class.nodes || own.graphs >= class.graphs {
             return Err(TchError::Shape(format!(
-                "a batch of {own:?} does not fit {class:?}, which needs one node more"
+                "a batch of {own:?} does not fit {class:?}, which must have at least one node and one graph more"
             )));
         }
         let device = self.id_index.device();
@@ -116,7 +121,7 @@ impl Batch {
             edge_attributes: attributes.map(|tensor| filled(tensor, class.edges - own.edges, 0)).transpose()?,
             successors: filled(&self.successors, class.successors - own.successors, pair)?,
             vocabulary_size: self.vocabulary_size,
-            // The first added graph has all added nodes.
+            // The first extra graph has all extra nodes.
             node_pointers: filled(&self.node_pointers, graphs, class.nodes)?,
             graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
             labels: filled(&self.labels, graphs, 0)?,
@@ -127,7 +132,7 @@ impl Batch {
         })
     }
 
-    /// The sizes of the batch as it is.
+    /// The exact sizes of the batch.
     pub fn size_class(&self) -> SizeClass {
         SizeClass {
             nodes: self.num_nodes(),
@@ -137,10 +142,10 @@ impl Batch {
         }
     }
 
-    /// Overwrites all tensors with those of `other`, which has the same sizes and may lie on another device.
+    /// Overwrites all tensors with those of `other`, which has the same sizes and may be on another device.
     ///
     /// # Errors
-    /// If the sizes differ, or libtorch's.
+    /// When the sizes differ; those of libtorch.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), TchError> {
         let (targets, sources) = (self.tensors(), other.tensors());
         for (target, source) in targets.into_iter().zip(sources) {
@@ -152,7 +157,7 @@ impl Batch {
                 (target, source) => {
                     let [target, source] = [target, source].map(|tensor| tensor.map(Tensor::size));
                     return Err(TchError::Shape(format!(
-                        "a tensor of {source:?} was to be copied to one of {target:?}"
+                        "cannot copy a tensor of shape {source:?} to one of shape {target:?}"
                     )));
                 }
             }
@@ -188,7 +193,7 @@ impl Batch {
 }
 
 impl Adjacency {
-    /// Added edges are shared out evenly among added nodes: a node with very many would take a GPU long.
+    /// Distributes the extra edges evenly over the extra nodes: a GPU is slow for a node with very many edges.
     fn padded(&self, own: SizeClass, class: SizeClass) -> Result<Self, TchError> {
         let (nodes, edges) = (class.nodes - own.nodes, class.edges - own.edges);
         let ends = (1..=nodes).map(|node| (own.edges + edges * node / nodes) as i32).collect::<Vec<_>>();
@@ -208,7 +213,7 @@ impl Adjacency {
     }
 }
 
-/// With `rows` rows of `value` added.
+/// Appends `rows` rows of `value`.
 fn filled(tensor: &Tensor, rows: i64, value: i64) -> Result<Tensor, TchError> {
     let mut shape = tensor.size();
     shape[0] = rows;

@@ -1,4 +1,4 @@
-//! The rich features of nodes and edges. `docs/data.md` defines each of them.
+//! The rich features of nodes and edges. `docs/data.md` defines each feature.
 
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
@@ -6,11 +6,11 @@ use kdgat_can::frame::PAYLOAD_BYTES;
 use super::EDGE_FEATURES;
 use super::feature_set::{FeatureSet, RICH_NODE_FEATURES};
 
-/// Seconds between two frames are cut here: logs that were put together have gaps of days, beside which the milliseconds
-/// of all others would be nothing.
+/// Gaps between two frames are clamped to this many seconds: concatenated logs have gaps of days, which would hide the
+/// milliseconds of all others.
 pub const LONGEST_GAP_SECONDS: f64 = 1000.0;
 
-/// Where the node features begin that are not of bytes.
+/// Index of the first node feature that is not about a byte.
 const COUNT: usize = 3 * PAYLOAD_BYTES;
 const ENTROPY: usize = COUNT + 1;
 const SKEWNESS: usize = COUNT + 2;
@@ -24,11 +24,11 @@ const IN_DEGREE: usize = COUNT + 9;
 const OUT_DEGREE: usize = COUNT + 10;
 const _: () = assert!(OUT_DEGREE + 1 == RICH_NODE_FEATURES);
 
-/// Features of a node of the rich set.
+/// Node features of one node in the rich set.
 pub type NodeRow = [f32; RICH_NODE_FEATURES];
 
-/// What a node's own frames say: `positions` of them in `frames`, ascending. All but what the graph's structure says.
-/// A node without a frame of its own has zeros.
+/// Computes the node features of a node's own frames: those at `positions` in `frames`, ascending. Features of the graph's
+/// structure are not set. A node without a frame has zeros.
 pub fn node_features(frames: &[Frame], positions: &[u16]) -> NodeRow {
     let mut features = [0.0; RICH_NODE_FEATURES];
     let count = positions.len() as f64;
@@ -36,7 +36,7 @@ pub fn node_features(frames: &[Frame], positions: &[u16]) -> NodeRow {
         return features;
     }
     let frame = |position: &u16| &frames[*position as usize];
-    // The last of `frames` is the one after the window.
+    // The last of `frames` is the frame after the window.
     let half = (frames.len() - 1) / 2;
     let first_half = positions.partition_point(|&position| usize::from(position) < half);
     features[COUNT] = count as f32;
@@ -53,7 +53,7 @@ pub fn node_features(frames: &[Frame], positions: &[u16]) -> NodeRow {
     features
 }
 
-/// Mean, deviation and range of each byte; skewness and kurtosis, means over the bytes.
+/// Computes mean, deviation and range of each byte, and skewness and kurtosis averaged over the bytes.
 fn byte_statistics<'a>(
     payloads: impl Iterator<Item = &'a [u8; PAYLOAD_BYTES]> + Clone,
     count: f64,
@@ -68,7 +68,7 @@ fn byte_statistics<'a>(
             highest[byte] = highest[byte].max(payload[byte]);
         }
     }
-    // From the mean, which is exact for equal bytes: their deviation is exactly 0.
+    // The mean of equal bytes is exact, so differences from it make their deviation exactly 0.
     let means = sums.map(|sum| f64::from(sum) / count);
     for byte in 0..PAYLOAD_BYTES {
         features[byte] = (means[byte] / 255.0) as f32;
@@ -98,9 +98,9 @@ fn byte_statistics<'a>(
     features[KURTOSIS] = (kurtosis / PAYLOAD_BYTES as f64) as f32;
 }
 
-/// Shannon entropy of the payload's bytes in bits: log₂ n − mean of log₂ (how often each byte occurs).
+/// Shannon entropy of the payload's bytes in bits: log₂ n − mean of log₂ (number of occurrences of each byte).
 fn entropy(frame: &Frame) -> f64 {
-    /// log₂ of 0 (which does not occur) to 8.
+    /// log₂ of 0 (unused) to 8.
     const LOG2: [f64; PAYLOAD_BYTES + 1] = [
         0.0,
         0.0,
@@ -123,12 +123,12 @@ fn changed_bytes(one: &[u8; PAYLOAD_BYTES], next: &[u8; PAYLOAD_BYTES]) -> u32 {
     one.iter().zip(next).map(|(one, next)| u32::from(one != next)).sum()
 }
 
-/// Seconds from one frame to the next; below 0 where time steps back.
+/// Time from one frame to the next in seconds; negative if time steps back.
 fn gap_seconds(one: &Frame, next: &Frame) -> f64 {
     (next.timestamp - one.timestamp).clamp(-LONGEST_GAP_SECONDS, LONGEST_GAP_SECONDS)
 }
 
-/// Mean and population standard deviation (Welford 1962).
+/// Mean and population standard deviation of the gaps (Welford 1962).
 fn gap_statistics(gaps: impl Iterator<Item = f64>) -> (f64, f64) {
     let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
     for gap in gaps {
@@ -140,7 +140,7 @@ fn gap_statistics(gaps: impl Iterator<Item = f64>) -> (f64, f64) {
     (mean, (squares / f64::max(count, 1.0)).sqrt())
 }
 
-/// Features of an edge whose occurrences begin at these positions; the flag of the reverse edge comes later.
+/// Computes the features of an edge whose occurrences start at these positions; the flag of the reverse edge is set later.
 pub fn edge_features(frames: &[Frame], occurrences: &[u16]) -> [f32; EDGE_FEATURES] {
     let mut features = [0.0; EDGE_FEATURES];
     let count = occurrences.len() as f64;
@@ -160,25 +160,26 @@ pub fn edge_features(frames: &[Frame], occurrences: &[u16]) -> [f32; EDGE_FEATUR
     features
 }
 
-/// What the structure of one graph after another says of its nodes, with the same buffers.
+/// Structure of one graph at a time; reuses its buffers.
 #[derive(Debug, Default)]
 pub struct Structure {
-    /// Neighbours of each node, edges taken without direction and without self-loops.
+    /// Number of neighbours of each node, ignoring direction and self-loops.
     neighbours: Vec<u32>,
     triangles: Vec<u32>,
     in_degree: Vec<u32>,
     out_degree: Vec<u32>,
-    /// Edges without direction.
+    /// Undirected edges.
     pairs: Vec<(u16, u16)>,
-    /// Where the pairs of each node begin that lead on from it, and where they lead.
+    /// Ends of the rows of `rows`: for each node, the pairs that lead from it.
     row_ends: Vec<u32>,
+    /// Second nodes of the pairs, by first node.
     rows: Vec<u16>,
-    /// The last node (plus 1) that has each node in its row.
+    /// For each node, the last node (plus 1) whose row contains it.
     marked: Vec<u32>,
 }
 
 impl Structure {
-    /// Looks at the edges of a graph, each with its features.
+    /// Analyses the edges of a graph; `features` is `[num_edges, EDGE_FEATURES]`.
     pub fn look(&mut self, nodes: usize, sources: &[u16], targets: &[u16], features: &[f32]) {
         for counts in [&mut self.neighbours, &mut self.triangles, &mut self.in_degree, &mut self.out_degree] {
             counts.clear();
@@ -189,7 +190,7 @@ impl Structure {
         for ((&source, &target), features) in edges {
             self.out_degree[source as usize] += 1;
             self.in_degree[target as usize] += 1;
-            // Of two edges in opposite directions the one that leads upwards counts.
+            // Of two edges in opposite directions, only the one to the larger node counts.
             let has_reverse = features[FeatureSet::Rich.reverse_exists()] != 0.0;
             if source < target || (source != target && !has_reverse) {
                 self.neighbours[source as usize] += 1;
@@ -200,8 +201,8 @@ impl Structure {
         self.count_triangles(nodes);
     }
 
-    /// Each triangle once: from each node along the pairs that lead to nodes with more neighbours, of which no node has more
-    /// than √(2·pairs) (Chiba & Nishizeki 1985).
+    /// Counts each triangle once: pairs lead to the node with more neighbours, so no node has more than √(2·pairs) of them
+    /// (Chiba & Nishizeki 1985).
     fn count_triangles(&mut self, nodes: usize) {
         let Self { neighbours, triangles, pairs, row_ends, rows, marked, .. } = self;
         for pair in pairs.iter_mut() {
@@ -222,7 +223,7 @@ impl Structure {
             rows[row_ends[from as usize] as usize] = to;
             row_ends[from as usize] += 1;
         }
-        // Each end has become the begin of the next row.
+        // After filling, each entry is the end of its own row and the start of the next.
         let row = |node: usize| if node == 0 { 0..row_ends[0] } else { row_ends[node - 1]..row_ends[node] };
         let row = |node: usize| row(node).start as usize..row(node).end as usize;
         marked.clear();
@@ -241,7 +242,7 @@ impl Structure {
         }
     }
 
-    /// Fills in a node's clustering coefficient (Watts & Strogatz 1998) and degrees.
+    /// Sets a node's clustering coefficient (Watts & Strogatz 1998) and degrees.
     pub fn describe(&self, node: usize, features: &mut NodeRow) {
         let neighbours = f64::from(self.neighbours[node]);
         if neighbours > 1.0 {

@@ -1,25 +1,25 @@
-//! The order of an epoch's graphs: any order, or one that reads a mapped store in large pieces.
+//! Order of an epoch's graphs: a full shuffle, or a block shuffle that reads a mapped store in large contiguous pieces.
 //!
-//! A store that fits into memory is read as fast in any order. One that does not is read from the disk page by page, a
-//! random graph at a time; then it pays to shuffle blocks of graphs that lie together, and the graphs within a buffer of
-//! several blocks: the disk reads whole blocks, and a batch still has graphs of many.
+//! A store that fits into memory is read equally fast in any order. A larger one is read from disk page by page for each random
+//! graph; then it is faster to shuffle blocks of adjacent graphs, and then the graphs within a buffer of
+//! several blocks: the disk reads whole blocks, and a batch still has graphs from many blocks.
 
 use kdgat_base::random::{self, Purpose};
 
-/// How an epoch's graphs are shuffled.
+/// Method of shuffling an epoch's graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shuffle {
-    /// Graphs that lie together and stay together until the buffer; 0 for any order of all graphs.
+    /// Size of a block of adjacent graphs; 0 for a full shuffle.
     pub block_graphs: usize,
-    /// Graphs of several blocks that are mixed, at least.
+    /// Smallest number of graphs that are shuffled together, from several blocks.
     pub buffer_graphs: usize,
 }
 
 impl Shuffle {
-    /// Any order of all graphs.
+    /// Full shuffle of all graphs.
     pub const FULL: Self = Self { block_graphs: 0, buffer_graphs: 0 };
 
-    /// The graphs in the order of an epoch, cut into batches of `batch_graphs` (the last one may be smaller).
+    /// Shuffles the graphs for an epoch and cuts them into batches of `batch_graphs` (the last one may be smaller).
     ///
     /// A pure function: the same arguments give the same batches on every machine.
     pub fn batches(self, graphs: &[u64], batch_graphs: usize, seed: u64, epoch: u64) -> Vec<Vec<u64>> {
@@ -41,7 +41,7 @@ impl Shuffle {
         random::shuffle(&mut blocks, seed, Purpose::Shuffle, epoch);
         let mut order = blocks.concat();
         for (number, buffer) in order.chunks_mut(self.buffer_graphs.max(block)).enumerate() {
-            // Another seed for each buffer, so that buffers of the same size are not shuffled alike.
+            // A different seed for each buffer, so that buffers of the same size get different orders.
             let seed = random::bits(seed, Purpose::Shuffle, epoch, number as u64);
             random::shuffle(buffer, seed, Purpose::Shuffle, epoch);
         }
@@ -72,7 +72,7 @@ mod tests {
             prop_assert!(batches.iter().rev().skip(1).all(|graphs| graphs.len() == batch));
             let mut order = batches.concat();
             if let Some(spread) = block_graphs.checked_sub(1) {
-                // A buffer holds blocks whole, but for those at its ends.
+                // A buffer holds whole blocks except at its ends.
                 for buffer in order.chunks(buffer_graphs.max(block_graphs)) {
                     let blocks: HashSet<u64> = buffer.iter().map(|graph| (graph - 7) / 3 / block_graphs as u64).collect();
                     prop_assert!(blocks.len() <= buffer.len().div_ceil(spread + 1) + 2, "{} blocks", blocks.len());
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// A batch of a block shuffle is nearly as mixed as one of any order: a stretch of labels spreads over batches.
+    /// A batch of a block shuffle is nearly as mixed as one of a full shuffle: a stretch of attacks spreads over batches.
     #[test]
     fn batches_are_well_mixed() {
         let graphs: Vec<u64> = (0..100_000).collect();

@@ -1,50 +1,50 @@
-//! Training, validation and test graphs: blocks of time, never shuffled windows.
+//! Training, validation and test sets of graphs: blocks of time, never shuffled windows.
 //!
-//! The windows of a training file are cut into equal sections; the last part of each section is for validation.
-//! Windows that share a frame with a window on the other side of a border (the frame after a window counts: an edge
-//! leads to it) belong to neither side.
+//! The windows of a training file are cut into equal sections; the end of each section is for validation.
+//! Windows that share a frame with a window on the other side of a border belong to neither side. The frame after a window
+//! counts as shared, too, because an edge leads to it.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Sections that a long file is cut into: several, so that validation sees several moments of a drive.
+/// Largest number of sections of a file: several, so that validation covers several moments of a drive.
 const MOST_SECTIONS: u64 = 4;
-/// A validation stretch should be at least this long, in windows, for a file to be cut further.
+/// Shortest validation stretch, in windows, for which a file is cut into more sections.
 const SHORTEST_STRETCH: u64 = 8;
 
-/// What a graph is for.
+/// The set that a graph belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
-    /// Training files without the validation stretches.
+    /// Training files without their validation stretches.
     Train,
-    /// Stretches of training files.
+    /// Validation stretches of training files.
     Validation,
     /// Test files.
     Test,
 }
 
-/// Windows before and after a window that share a frame with it, the frame after each counted: `a < b` share one when
-/// `b * stride <= a * stride + window`.
+/// Number of windows before, and after, a window that share a frame with it. The frame after each window counts: `a < b` share
+/// one if `b * stride <= a * stride + window`.
 pub fn sharing_neighbours(window: usize, stride: usize) -> u64 {
     (window / stride) as u64
 }
 
-/// How the graphs of one training file are divided; positions count the file's graphs from 0.
+/// Division of one training file's graphs; positions count the file's graphs from 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSplit {
-    /// Ascending stretches for training.
+    /// Stretches for training, ascending.
     pub train: Vec<Range<u64>>,
-    /// Ascending stretches for validation.
+    /// Stretches for validation, ascending.
     pub validation: Vec<Range<u64>>,
 }
 
 impl FileSplit {
     /// Divides `graphs` windows of `window` frames, `stride` frames apart.
     ///
-    /// `validation_fraction` of the windows are for validation; up to `window / stride` windows before and after each
-    /// stretch are dropped from training.
+    /// A share of `validation_fraction` of the windows is for validation; up to `window / stride` windows before and after each
+    /// validation stretch are dropped from training.
     pub fn new(graphs: u64, window: usize, stride: usize, validation_fraction: f64) -> Self {
         let wanted = (graphs as f64 * validation_fraction).round() as u64;
         let dropped = sharing_neighbours(window, stride);
@@ -69,8 +69,8 @@ impl FileSplit {
         split
     }
 
-    /// Cuts each validation stretch in two blocks of time that share no frame: the stretches of the first blocks, and those of
-    /// the second. A stretch that is too short for two belongs to the second.
+    /// Cuts each validation stretch into two blocks of time that share no frame; returns all first blocks and all second
+    /// blocks. A stretch too short for two blocks is a second block.
     pub fn validation_halves(&self, window: usize, stride: usize) -> [Vec<Range<u64>>; 2] {
         let dropped = (window / stride) as u64;
         let [mut first, mut second] = [Vec::new(), Vec::new()];
@@ -87,7 +87,7 @@ impl FileSplit {
         [first, second]
     }
 
-    /// What graph `position` of the file is for; `None` for those between.
+    /// The set of graph `position` of the file; `None` for dropped graphs.
     pub fn of(&self, position: u64) -> Option<Split> {
         let within = |stretches: &[Range<u64>]| {
             let next = stretches.partition_point(|stretch| stretch.end <= position);
@@ -100,7 +100,7 @@ impl FileSplit {
         }
     }
 
-    /// The stretches of one side.
+    /// The stretches of one set; none for `Test`.
     pub fn stretches(&self, split: Split) -> &[Range<u64>] {
         match split {
             Split::Train => &self.train,
@@ -152,10 +152,10 @@ mod tests {
                 vec![(225, 250), (475, 500), (725, 750), (975, 1000)]
             ]
         );
-        // Half a window apart: two windows lie between the halves.
+        // Stride of half a window: two windows are dropped between the halves.
         assert_eq!(halves(50, 100, 50), [vec![(40, 44)], vec![(46, 50)]]);
         assert_eq!(halves(50, 100, 101), [vec![(40, 45)], vec![(45, 50)]]);
-        // Too short for two.
+        // Too short for two blocks.
         assert_eq!(halves(10, 100, 100), [vec![], vec![(8, 10)]]);
         assert_eq!(halves(0, 100, 100), [vec![], vec![]]);
     }

@@ -1,4 +1,4 @@
-//! Part of a batch's graphs as a batch of their own: what the teacher computes when the cache has the rest.
+//! Selection of some graphs of a batch, for which the teacher runs when the others are cached.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use tch::{Kind, TchError, Tensor};
 use crate::{Adjacency, Batch};
 
 impl Batch {
-    /// The graphs at `positions`, in that order, as a batch. It equals the batch that would be assembled from them
-    /// alone. Node and edge numbers are read on the host, so on a GPU this waits.
+    /// A batch of the graphs at `positions`, in that order, equal to the batch assembled from them alone. The host reads
+    /// pointers and successors, so on a GPU this synchronises.
     pub fn select_graphs(&self, positions: &[usize]) -> Result<Batch, TchError> {
         let node_pointers = integers(&self.node_pointers)?;
         let nodes = Runs::new(positions.iter().map(|&graph| node_pointers[graph]..node_pointers[graph + 1]));
@@ -40,7 +40,7 @@ impl Batch {
         })
     }
 
-    /// Pairs are ascending by node, so those of a run of nodes lie together.
+    /// Successor pairs of each run of nodes; pairs ascend by node, so those of a run are contiguous.
     fn successor_runs(&self, nodes: &Runs) -> Result<Runs, TchError> {
         let pairs = integers(&self.successors)?;
         let first = |node: i64| pairs.partition_point(|pair| *pair < node * self.vocabulary_size) as i64;
@@ -56,13 +56,13 @@ fn select_adjacency(adjacency: &Adjacency, nodes: &Runs, edges: &Runs) -> Result
         sources: moved(&adjacency.sources)?,
         targets: moved(&adjacency.targets)?,
         column_pointers: counts_to_pointers(&adjacency.column_pointers, nodes)?,
-        // A graph's edges by source fill the same places as its edges by target.
+        // A graph's edges by source occupy the same positions as its edges by target.
         transposed: take(&adjacency.transposed)?.f_sub(&edges.shift_by_run(edges, &adjacency.transposed)?)?,
         components: Arc::default(),
     })
 }
 
-/// Pointers of the selected nodes: the counts between the old ones, summed anew.
+/// Row pointers of the selected nodes, from their edge counts.
 fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchError> {
     let old = integers(pointers)?;
     let mut new = vec![0i64];
@@ -72,10 +72,10 @@ fn counts_to_pointers(pointers: &Tensor, nodes: &Runs) -> Result<Tensor, TchErro
     like(&new, pointers)
 }
 
-/// Runs of consecutive elements that are taken one after the other.
+/// Runs of consecutive elements that are selected one after another.
 struct Runs {
     ranges: Vec<Range<i64>>,
-    /// Where each run begins among the elements that are taken, and their number.
+    /// Start of each run among the selected elements, followed by their number.
     starts: Vec<i64>,
 }
 
@@ -102,7 +102,7 @@ impl Runs {
         self.spread(self, |run| run as i64, of)
     }
 
-    /// For each element of `elements` (whose runs belong to ours one by one): by how much our run moved forward.
+    /// For each element of `elements`, whose runs correspond to these: the distance by which the run moved forward.
     fn shift_by_run(&self, elements: &Runs, of: &Tensor) -> Result<Tensor, TchError> {
         self.spread(elements, |run| self.ranges[run].start - self.starts[run], of)
     }

@@ -1,28 +1,28 @@
-//! From CAN IDs to rows of an embedding table.
+//! Vocabulary: maps CAN IDs to rows of an embedding table.
 
 use serde::{Deserialize, Serialize};
 
-/// Standard IDs have 11 bits: a table answers for them without a search.
+/// Number of standard IDs, which have 11 bits: a table maps them without a search.
 const STANDARD_IDS: usize = 1 << 11;
 
 /// The CAN IDs that a model knows: index 0 is UNKNOWN, the others follow in ascending order of ID.
 ///
-/// Serialised as the list of its IDs (UNKNOWN, having none, is not in the list).
+/// Serialised as the list of its IDs, without UNKNOWN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u32>", into = "Vec<u32>")]
 pub struct Vocabulary {
     ids: Vec<u32>,
     /// Index of each standard ID.
     standard: Vec<u32>,
-    /// How many of `ids` are standard: extended IDs follow.
+    /// Number of standard IDs at the start of `ids`; extended IDs follow.
     num_standard: usize,
 }
 
 impl Vocabulary {
-    /// Index of every ID that the vocabulary does not hold.
+    /// Index of all IDs that are not in the vocabulary.
     pub const UNKNOWN: u32 = 0;
 
-    /// A vocabulary of the given IDs, in any order, repeated or not.
+    /// A vocabulary of the given IDs, in any order; duplicates are ignored.
     pub fn from_ids(ids: impl IntoIterator<Item = u32>) -> Self {
         let mut ids: Vec<u32> = ids.into_iter().collect();
         ids.sort_unstable();
@@ -35,7 +35,7 @@ impl Vocabulary {
         Self { ids, standard, num_standard }
     }
 
-    /// Row of `can_id`: 1 and up for known IDs, [`Self::UNKNOWN`] for all others.
+    /// Index of `can_id`: 1 or more for known IDs, [`Self::UNKNOWN`] for all others.
     pub fn index_of(&self, can_id: u32) -> u32 {
         match self.standard.get(can_id as usize) {
             Some(&index) => index,
@@ -45,13 +45,13 @@ impl Vocabulary {
         }
     }
 
-    /// Rows of the embedding table: the known IDs and UNKNOWN.
-    #[allow(clippy::len_without_is_empty)] // never empty: UNKNOWN is always there
+    /// Number of rows of the embedding table: the known IDs and UNKNOWN.
+    #[allow(clippy::len_without_is_empty)] // never empty: UNKNOWN always counts
     pub fn len(&self) -> usize {
         self.ids.len() + 1
     }
 
-    /// The known IDs, ascending; index `i` of the vocabulary is `ids()[i - 1]`.
+    /// The known IDs, ascending; the ID with index `i` is `ids()[i - 1]`.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }

@@ -1,54 +1,54 @@
-//! Windows over a file's frames, however the frames arrive.
+//! Cuts a file's frames into windows, independent of the blocks in which they arrive.
 
 use kdgat_can::Frame;
 
-/// Cuts a stream of blocks of frames into windows of `window` frames, `stride` frames apart.
+/// Cuts blocks of frames into windows of `window` frames, `stride` frames apart.
 ///
-/// A window is handed out with the frame after it, which the last frame's edge leads to: a file's last frame has no
-/// edge, so a file of `n` frames has `(n - 1 - window) / stride + 1` windows. One `Windows` serves one file.
+/// A window is delivered with the frame after it, to which the edge of its last frame leads. A file's last frame has no
+/// edge, so a file of `n` frames has `(n - 1 - window) / stride + 1` windows. Use one `Windows` per file.
 #[derive(Debug, Clone)]
 pub struct Windows {
     window: usize,
     stride: usize,
-    /// Frames from `first_frame` on that no window has finished with.
+    /// Frames from `first_frame` on that later windows still need.
     pending: Vec<Frame>,
     /// Position in the file of the next window's first frame.
     first_frame: u64,
-    /// Frames still to pass over before that frame, when the stride is longer than what was read.
+    /// Frames to skip before that frame, if the stride reaches beyond the frames read so far.
     skip: usize,
 }
 
-/// Windows of a file of so many frames.
+/// Number of windows of a file with `frames` frames.
 pub fn count_windows(frames: u64, window: u64, stride: u64) -> u64 {
     if frames > window { (frames - 1 - window) / stride + 1 } else { 0 }
 }
 
-/// What the windows of a file depend on, somewhere in its middle.
+/// State of [`Windows`] in the middle of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WindowState {
     /// Position in the file of the next window's first frame.
     pub first_frame: u64,
-    /// Frames still to pass over before that frame.
+    /// Frames to skip before that frame.
     pub skip: usize,
-    /// Frames from there on.
+    /// Frames from that frame on.
     pub pending: Vec<Frame>,
 }
 
 impl Windows {
-    /// Windows of `window` frames whose starts are `stride` frames apart (both at least 1).
+    /// Creates windows of `window` frames whose starts are `stride` frames apart (both at least 1).
     pub fn new(window: usize, stride: usize) -> Self {
         assert!(window >= 1 && stride >= 1, "window {window} and stride {stride} must be at least 1");
         Self { window, stride, pending: Vec::new(), first_frame: 0, skip: 0 }
     }
 
-    /// Goes on in the middle of a file, with what [`Windows::state`] gave there.
+    /// Resumes in the middle of a file from a state of [`Windows::state_after`].
     pub fn resume(&mut self, state: WindowState) {
         (self.first_frame, self.skip) = (state.first_frame, state.skip);
         self.pending.clear();
         self.pending.extend_from_slice(&state.pending);
     }
 
-    /// Where [`Windows::push`] of `frames` would arrive, without doing it.
+    /// The state that [`Windows::push`] of `frames` would lead to, computed without changing `self`.
     pub fn state_after(&self, frames: &[Frame]) -> WindowState {
         let passed = self.skip.min(frames.len());
         let frames = &frames[passed..];
@@ -65,15 +65,15 @@ impl Windows {
         }
     }
 
-    /// Starts another file, keeping the memory.
+    /// Starts another file, reusing the memory.
     pub fn restart(&mut self) {
         self.pending.clear();
         self.first_frame = 0;
         self.skip = 0;
     }
 
-    /// Takes the file's next frames and calls `each` with every window that they complete: the position in the file of
-    /// its first frame, and its `window + 1` frames.
+    /// Adds the file's next frames and calls `each` for every window that they complete, with the position of its first
+    /// frame in the file and its `window + 1` frames.
     ///
     /// # Errors
     /// The first error of `each`.

@@ -5,32 +5,35 @@ use tch::{Device, Kind, Reduction, Tensor};
 
 use super::{ModelError, masked};
 
-/// 1 − p of the focal loss is taken for no less than this: below what f32 tells from a sure prediction.
+/// Lower bound of 1 − p in the focal loss, below the resolution of f32 for a certain prediction.
 const SMALLEST_DOUBT: f64 = 1e-12;
 
-/// What a classifier's task loss is.
+/// Task loss of a classifier.
 #[derive(Debug)]
 pub enum ClassLoss {
     /// Cross entropy.
     CrossEntropy,
-    /// Cross entropy in which each class counts by its weight: Σ w·CE / Σ w over the batch.
+    /// Cross entropy with a weight per class: Σ w·CE / Σ w over the batch.
     Weighted(ClassWeights),
-    /// (1 − p)^γ · CE, p being the probability of the label: what is easy counts little (Lin et al. 2017).
-    Focal { gamma: f64 },
+    /// Focal loss (1 − p)^γ · CE, where p is the probability of the label: easy graphs count little (Lin et al. 2017).
+    Focal {
+        /// The exponent γ.
+        gamma: f64,
+    },
 }
 
-/// What each class counts.
+/// Weight of each class.
 #[derive(Debug)]
 pub struct ClassWeights {
-    /// `[classes]`
+    /// Weights, `[classes]`.
     by_class: Tensor,
-    /// Mean over all validation graphs.
+    /// Mean weight over all validation graphs.
     validation_mean: f64,
 }
 
 impl ClassLoss {
-    /// Weights that make all classes count the same: training graphs / (classes · training graphs of the class). A class
-    /// without training graphs has weight 0.
+    /// Creates weights by which all classes count equally: training graphs / (classes · training graphs of the class).
+    /// A class without training graphs has weight 0.
     pub fn balanced(
         training_by_class: &[usize],
         validation_by_class: &[usize],
@@ -46,20 +49,20 @@ impl ClassLoss {
         Ok(Self::Weighted(ClassWeights { by_class, validation_mean }))
     }
 
-    /// Of a batch of validation graphs: the means of all batches, each times its share of the graphs, add up to the mean
-    /// over all validation graphs, however they are cut into batches.
+    /// Mean loss of a batch of validation graphs. The means of all batches, each times its share of the graphs, add up
+    /// to the mean over all validation graphs, whatever the batch size.
     pub fn of_validation(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor, ModelError> {
         let Self::Weighted(ClassWeights { by_class, validation_mean }) = self else {
             return self.of(logits, labels, None);
         };
         let sum = cross_entropy(&logits.f_to_kind(Kind::Float)?, labels, Some(by_class), Reduction::Sum)?;
-        // Where no validation graph has a weight the sum is 0, too.
+        // If no validation graph has a weight, the sum is 0 as well.
         let graphs = labels.size()[0] as f64;
         Ok(sum.f_div_scalar(if *validation_mean > 0.0 { graphs * validation_mean } else { 1.0 })?)
     }
 
-    /// As [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts, each
-    /// times its share of the graphs, add up to the mean of the whole.
+    /// Like [`ClassLoss::of`], for graphs that are part of a batch with the labels `whole`: the means of all parts,
+    /// each times its share of the graphs, add up to the mean of the batch.
     pub fn of_part(&self, logits: &Tensor, labels: &Tensor, whole: Option<&Tensor>) -> Result<Tensor, ModelError> {
         let loss = self.of(logits, labels, None)?;
         match (self, whole) {
@@ -71,8 +74,8 @@ impl ClassLoss {
         }
     }
 
-    /// Mean over graphs: logits `[num_graphs, classes]`, labels `[num_graphs]`. Where the batch is filled up, over its real
-    /// graphs.
+    /// Mean loss over graphs, for logits `[num_graphs, classes]` and labels `[num_graphs]`; over the real graphs if the
+    /// batch is padded.
     pub fn of(&self, logits: &Tensor, labels: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
         let logits = &logits.f_to_kind(Kind::Float)?;
         Ok(match (self, real) {
@@ -93,11 +96,11 @@ impl ClassLoss {
     }
 }
 
-/// The focal loss of each graph from its cross entropy.
+/// The focal loss of each graph, from its cross entropy; `[num_graphs]` both.
 fn focal(surprise: &Tensor, gamma: f64) -> Result<Tensor, ModelError> {
-    // 1 − exp(−CE) without cancellation where CE is small.
+    // 1 − exp(−CE) without cancellation for small CE.
     let doubt = surprise.f_neg()?.f_expm1()?.f_neg()?;
-    // Where CE is 0 the derivative of doubt^γ is infinite for γ < 1, and its product with CE no number.
+    // For CE = 0 and γ < 1, the derivative of doubt^γ is infinite, and its product with CE is NaN.
     let doubt = doubt.f_clamp_min(SMALLEST_DOUBT)?;
     Ok(doubt.f_pow_tensor_scalar(gamma)?.f_mul(surprise)?)
 }
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_that_fill_a_batch_up_count_for_nothing() {
+    fn padding_graphs_do_not_count() {
         let real = Mask::of(3, 4, Device::Cpu).unwrap();
         let (logits, labels) = (Tensor::from_slice2(&LOGITS), Tensor::from_slice(&LABELS));
         let weighted = ClassLoss::balanced(&[30, 10], &[2, 2], Device::Cpu).unwrap();

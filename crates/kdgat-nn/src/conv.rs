@@ -1,4 +1,4 @@
-//! An attention layer of either kind, and the edges that it reads.
+//! An attention layer of either kind, and its edge input.
 
 use kdgat_graph::padding::Mask;
 use kdgat_graph::{Adjacency, Batch, EdgeScaling};
@@ -11,18 +11,19 @@ use super::{GatConv, GatV2Conv, ModelError};
 /// The edges of a batch as a model's layers read them.
 #[derive(Debug)]
 pub struct EdgeInput<'a> {
+    /// Incoming and outgoing edges of each node.
     pub adjacency: &'a Adjacency,
-    /// `[num_edges, EDGE_FEATURES]`, scaled; for GATv2 alone.
+    /// Scaled edge features, `[num_edges, EDGE_FEATURES]`; only for GATv2.
     pub attributes: Option<Tensor>,
-    /// Which nodes are real, where the batch is filled up.
+    /// Mask of the real nodes if the batch is padded.
     pub real_nodes: Option<&'a Mask>,
 }
 
 impl<'a> EdgeInput<'a> {
-    /// For a model whose edge features are scaled like this; without a scaling, edges have no features.
+    /// Prepares the edges for a model with this scaling of edge features; without a scaling, the model reads none.
     ///
     /// # Errors
-    /// If the model reads edge features that the batch does not carry.
+    /// If the model reads edge features and the batch has none.
     pub fn new(batch: &'a Batch, scaling: Option<&EdgeScaling>) -> Result<Self, ModelError> {
         let attributes = match (scaling, &batch.edge_attributes) {
             (None, _) => None,
@@ -34,15 +35,17 @@ impl<'a> EdgeInput<'a> {
     }
 }
 
-/// An attention layer: GATv2 where the model reads edge features, else GAT.
+/// An attention layer: GATv2 if the model reads edge features, otherwise GAT.
 #[derive(Debug)]
 pub enum Conv {
+    /// GAT, without edge features.
     Gat(GatConv),
+    /// GATv2, with edge features.
     GatV2(GatV2Conv),
 }
 
 impl Conv {
-    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    /// Creates a layer from `input` to `heads * channels` columns, heads concatenated.
     pub fn new(
         scope: Scope,
         (input, channels, heads): (i64, i64, i64),
@@ -54,7 +57,7 @@ impl Conv {
         })
     }
 
-    /// A layer of `output` columns: with `heads` heads where they divide it, else with one.
+    /// Creates a layer of `output` columns: with `heads` heads if they divide `output`, otherwise with one.
     pub fn dividing(
         scope: Scope,
         (input, output, heads): (i64, i64, i64),
@@ -64,7 +67,7 @@ impl Conv {
         Self::new(scope, (input, output / heads, heads), edge_features)
     }
 
-    /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
+    /// Applies the layer: `[num_nodes, input]` → `[num_nodes, heads * channels]`.
     pub fn forward(&self, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
         match self {
             Self::Gat(conv) => conv.forward(x, edges.adjacency, kernel),
@@ -75,7 +78,7 @@ impl Conv {
         }
     }
 
-    /// The weights that its attention gives to edges, `[num_edges, heads]` in the order of the adjacency.
+    /// Attention weights of the edges, `[num_edges, heads]` in the order of the adjacency.
     pub fn attention_weights(&self, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
         let attended = match self {
             Self::Gat(conv) => conv.attend(x, edges.adjacency, kernel, true)?,
@@ -84,7 +87,7 @@ impl Conv {
                 conv.attend(x, attributes, edges.adjacency, kernel, true)?
             }
         };
-        // Every implementation gives them when asked; an empty answer has no edges to show.
+        // Every implementation returns them on request; the fallback has no columns.
         Ok(attended.weights.unwrap_or_else(|| Tensor::zeros([edges.adjacency.num_edges(), 0], (x.kind(), x.device()))))
     }
 
@@ -96,7 +99,7 @@ impl Conv {
         }
     }
 
-    /// Its trained tensors.
+    /// The trainable tensors.
     pub fn parameters(&self) -> Vec<&Tensor> {
         match self {
             Self::Gat(conv) => conv.parameters(),
@@ -104,7 +107,7 @@ impl Conv {
         }
     }
 
-    /// Names of a layer's tensors, below its own name.
+    /// Names of a layer's tensors, relative to the layer.
     pub fn tensor_names(edge_features: bool) -> &'static [&'static str] {
         if edge_features { GatV2Conv::TENSORS } else { GatConv::TENSORS }
     }

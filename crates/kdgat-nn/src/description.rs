@@ -1,4 +1,4 @@
-//! What must be known to use a model's weights: saved with them in every checkpoint and registered teacher.
+//! Description of a model, saved with its weights in every checkpoint and registered teacher.
 
 use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,15 @@ use serde_json::Value;
 
 use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
 
-/// Columns of a layer or an embedding, heads, and layers at most: what the command line takes, too.
+/// Maximum number of columns of a layer or an embedding. The limits of heads and layers follow. All equal those of the
+/// command line.
 const MOST_COLUMNS: i64 = 1_000_000;
 const MOST_HEADS: i64 = 1024;
 pub(super) const MOST_LAYERS: usize = 1024;
-/// Rows of an embedding at most: one for each ID of 29 bits, and UNKNOWN.
+/// Maximum number of rows of an embedding: one per 29-bit ID, and UNKNOWN.
 const MOST_IDS: i64 = (1 << 29) + 1;
 
-/// Checks sizes of an architecture, which may come from a file, by the names of their fields.
+/// Checks sizes of an architecture, which may come from a file, against the limits of their fields.
 pub(super) fn expect_sizes(sizes: &[(&'static str, i64)]) -> Result<(), ModelError> {
     for &(field, value) in sizes {
         let (most, expected) = match field {
@@ -30,7 +31,7 @@ pub(super) fn expect_sizes(sizes: &[(&'static str, i64)]) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Checks what models of both kinds have.
+/// Checks the fields that both kinds of models have.
 pub(super) fn expect_common(
     dropout: f64,
     edge_scaling: Option<&EdgeScaling>,
@@ -41,24 +42,24 @@ pub(super) fn expect_common(
         return Err(ModelError::Architecture { field: "dropout", found: dropout.to_string(), expected });
     }
     if let Some(found) = edge_scaling.and_then(EdgeScaling::problem) {
-        let expected = "means that are numbers, and deviations above 0";
+        let expected = "must have numbers as means, and deviations above 0";
         return Err(ModelError::Architecture { field: "edge_scaling", found, expected });
     }
     input.check()
 }
 
-/// The architecture of a model of either kind.
+/// Architecture of a model of either kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", content = "architecture", rename_all = "lowercase")]
 pub enum Architecture {
     /// A graph autoencoder.
     Vgae(VgaeConfig),
-    /// A classifier.
+    /// A GAT classifier.
     Gat(GatConfig),
 }
 
 impl Architecture {
-    /// `vgae` or `gat`.
+    /// Name of the model: `vgae` or `gat`.
     pub fn model_name(&self) -> &'static str {
         match self {
             Self::Vgae(_) => "vgae",
@@ -66,7 +67,7 @@ impl Architecture {
         }
     }
 
-    /// Whether its layers read edge features, which a batch then has to carry.
+    /// True if the model's layers read edge features, which the batch must then contain.
     pub fn reads_edge_features(&self) -> bool {
         match self {
             Self::Vgae(config) => config.edge_scaling.is_some(),
@@ -74,7 +75,7 @@ impl Architecture {
         }
     }
 
-    /// How it reads nodes.
+    /// The model's node input.
     pub fn input(&self) -> &InputConfig {
         match self {
             Self::Vgae(config) => &config.input,
@@ -82,15 +83,15 @@ impl Architecture {
         }
     }
 
-    /// Whether it hashes CAN IDs, which a batch then has to carry as its input.
+    /// True if the model hashes CAN IDs, which the batch must then contain as its ID input.
     pub fn hashes_ids(&self) -> bool {
         self.input().id_hash.is_some()
     }
 
-    /// Checks that a model can be built from it: to be called before anything is computed from its sizes.
+    /// Checks that a model can be built from the architecture. Call it before computing anything from its sizes.
     ///
     /// # Errors
-    /// Names the first field that does not fit.
+    /// Names the first invalid field.
     pub fn check(&self) -> Result<(), ModelError> {
         match self {
             Self::Vgae(config) => config.check(),
@@ -98,7 +99,7 @@ impl Architecture {
         }
     }
 
-    /// IDs of the vocabulary that it is built for, UNKNOWN included.
+    /// Number of IDs in the model's vocabulary, UNKNOWN included.
     pub fn vocabulary_size(&self) -> i64 {
         match self {
             Self::Vgae(config) => config.vocabulary_size,
@@ -106,7 +107,7 @@ impl Architecture {
         }
     }
 
-    /// From the name of the model and the fields of its configuration, as registered teachers store them.
+    /// Parses the name of the model and the fields of its configuration, as stored for registered teachers.
     pub fn from_json(model: &str, fields: &Value) -> Result<Self, ModelError> {
         let json = serde_json::json!({ "model": model, "architecture": fields });
         serde_json::from_value(json).map_err(|error| ModelError::Architecture {
@@ -117,48 +118,49 @@ impl Architecture {
         })
     }
 
-    /// The fields of its configuration.
+    /// The fields of the configuration.
     pub fn to_json(&self) -> Value {
         let fields = match self {
             Self::Vgae(config) => serde_json::to_value(config),
             Self::Gat(config) => serde_json::to_value(config),
         };
-        // Numbers and lists of numbers: nothing that JSON could refuse.
+        // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)
     }
 }
 
-/// The data that a model was trained on.
+/// Identity of the dataset that a model was trained on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetIdentity {
-    /// Its name.
+    /// Name of the dataset.
     pub name: String,
     /// Content digest of its graphs.
     pub digest: String,
 }
 
-/// Everything about a trained model but its weights.
+/// Everything about a trained model except its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Kind and widths.
+    /// Kind and sizes of the model.
     #[serde(flatten)]
     pub architecture: Architecture,
-    /// The IDs of its vocabulary.
+    /// IDs of the model's vocabulary.
     pub vocabulary: Vocabulary,
-    /// Of a classifier that foreign IDs speak beside: how often windows have one.
+    /// Statistics of foreign IDs, for a classifier that uses them as extra evidence: how often windows contain one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_ids: Option<ForeignIds>,
-    /// What it was trained on.
+    /// The training dataset.
     pub dataset: DatasetIdentity,
-    /// Frames in a window of its graphs.
+    /// Number of frames per window.
     pub window: usize,
-    /// Name of its size, such as `student`.
+    /// Name of the model's size, such as `student`.
     pub size: String,
-    /// Epoch that the weights are from, and its validation loss.
+    /// Epoch of the weights.
     pub epoch: u64,
+    /// Validation loss at that epoch, if known.
     pub val_loss: Option<f64>,
-    /// Digest of the weights of the teacher it learned from.
+    /// Digest of the teacher's weights, if the model was distilled.
     pub teacher_digest: Option<String>,
-    /// Version of the program that trained it.
+    /// Version of the program that trained the model.
     pub created_by_version: String,
 }

@@ -1,36 +1,70 @@
-//! What can go wrong with a model and its weights.
+//! Errors of models and their weights.
 
 use std::path::PathBuf;
 
-/// An error of a model or of the file that its weights come from.
+/// An error of a model or of its weight file.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A tensor of the architecture is not among the given weights.
+    /// The weights lack a tensor of the architecture.
     #[error("the weights have no tensor '{name}' (shape {expected:?}); do the weights belong to this architecture?")]
-    MissingTensor { name: String, expected: Vec<i64> },
-    /// A tensor has another shape than the architecture asks for.
+    MissingTensor {
+        /// Name of the tensor.
+        name: String,
+        /// Shape of the tensor in the architecture.
+        expected: Vec<i64>,
+    },
+    /// A tensor's shape differs from the architecture's.
     #[error(
-        "tensor '{name}' has shape {found:?}, the architecture asks for {expected:?}; \
+        "tensor '{name}' has shape {found:?}, the architecture expects {expected:?}; \
          compare the configuration beside the weights (hidden, latent, heads, embedding, vocabulary)"
     )]
-    TensorShape { name: String, found: Vec<i64>, expected: Vec<i64> },
-    /// The weights hold a tensor that the architecture does not know.
-    #[error("the weights hold {count} tensor(s) that the architecture does not have, the first is '{name}'")]
-    UnknownTensor { name: String, count: usize },
+    TensorShape {
+        /// Name of the tensor.
+        name: String,
+        /// Shape of the given tensor.
+        found: Vec<i64>,
+        /// Shape of the tensor in the architecture.
+        expected: Vec<i64>,
+    },
+    /// The weights contain a tensor that the architecture does not have.
+    #[error("the weights contain {count} tensor(s) that the architecture does not have; the first is '{name}'")]
+    UnknownTensor {
+        /// Name of the first such tensor.
+        name: String,
+        /// Number of such tensors.
+        count: usize,
+    },
     /// The architecture cannot be built as configured.
     #[error("{field} = {found}: {expected}")]
-    Architecture { field: &'static str, found: String, expected: &'static str },
-    /// A GATv2 model was given a batch that was assembled without edge features.
-    #[error("the model reads edge features and the batch has none; assemble batches with edge_attributes")]
+    Architecture {
+        /// The invalid field.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// The requirement on the value.
+        expected: &'static str,
+    },
+    /// A GATv2 model got a batch without edge features.
+    #[error("the model reads edge features, but the batch has none; assemble batches with edge_attributes")]
     NoEdgeFeatures,
-    /// A batch has the features of another set.
+    /// A batch has a different feature set than the model.
     #[error(
         "the model reads the node features of the set '{expected}', the graphs have {found}; use --features {expected}"
     )]
-    Features { found: String, expected: kdgat_graph::FeatureSet },
+    Features {
+        /// Description of the batch's features.
+        found: String,
+        /// The model's feature set.
+        expected: kdgat_graph::FeatureSet,
+    },
     /// A weight file cannot be read or written.
     #[error("{path}: {reason}", path = path.display())]
-    File { path: PathBuf, reason: String },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
     /// Attention could not be computed.
     #[error(transparent)]
     Attention(#[from] super::attention::AttentionError),

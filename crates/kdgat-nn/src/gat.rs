@@ -1,7 +1,7 @@
-//! The GAT classifier (Veličković et al. 2018) with jumping knowledge (Xu et al. 2018) by concatenation.
+//! GAT classifier (Veličković et al. 2018) with jumping knowledge (Xu et al. 2018) by concatenation.
 //!
-//! ID embedding ‖ continuous features → attention layers with ReLU and dropout → their outputs side by side → mean over
-//! each graph's nodes → fully connected head → logits of normal and attack.
+//! ID embedding ‖ continuous features → attention layers with ReLU and dropout → concatenation of their outputs → mean
+//! over each graph's nodes → fully connected head → logits of normal and attack.
 
 use kdgat_graph::{Batch, EdgeScaling};
 use serde::{Deserialize, Serialize};
@@ -16,38 +16,38 @@ use super::parameters::Scope;
 use super::recompute::{Hidden, recomputed};
 use super::{Conv, EdgeInput, ModelError};
 
-/// Classes: normal and attack.
+/// Number of classes: normal and attack.
 pub const CLASSES: i64 = 2;
-/// Columns of a graph's pooled embedding at most: the head's weights have their square.
+/// Maximum number of columns of a graph's pooled embedding: the head's weights have its square.
 const MOST_POOLED_COLUMNS: i64 = 1_000_000_000;
 
-/// The architecture: what must be known to rebuild a model around its weights.
+/// Architecture of a GAT classifier: everything needed to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatConfig {
-    /// Channels of a head in every layer.
+    /// Channels per head in every layer.
     pub hidden: i64,
-    /// Attention layers.
+    /// Number of attention layers.
     pub layers: i64,
-    /// Heads of every layer, side by side.
+    /// Number of heads in every layer, concatenated.
     pub heads: i64,
     /// Columns of the ID embedding.
     pub embedding: i64,
-    /// Fully connected layers of the head.
+    /// Number of fully connected layers in the head.
     pub fc_layers: i64,
-    /// IDs of the vocabulary, UNKNOWN included.
+    /// Number of IDs in the vocabulary, UNKNOWN included.
     pub vocabulary_size: i64,
-    /// Probability of dropping an activation in training.
+    /// Dropout probability of activations in training.
     pub dropout: f64,
-    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    /// Scaling of edge features. If set, the layers are GATv2, which reads them, otherwise GAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_scaling: Option<EdgeScaling>,
-    /// How nodes are read: which features, and how IDs are embedded.
+    /// Node input: feature set and ID embedding.
     #[serde(default, skip_serializing_if = "InputConfig::is_default")]
     pub input: InputConfig,
 }
 
 impl GatConfig {
-    /// Columns of the pooled embedding of a graph.
+    /// Columns of a graph's pooled embedding.
     pub fn embedding_columns(&self) -> i64 {
         self.hidden * self.heads * self.layers
     }
@@ -61,7 +61,7 @@ impl GatConfig {
             ("fc_layers", self.fc_layers),
             ("vocabulary_size", self.vocabulary_size),
         ])?;
-        // Each is in its range, so the product is a number.
+        // Each is in its range, so the product does not overflow.
         if self.embedding_columns() > MOST_POOLED_COLUMNS {
             return Err(ModelError::Architecture {
                 field: "hidden",
@@ -73,7 +73,7 @@ impl GatConfig {
     }
 }
 
-/// The model.
+/// A GAT classifier.
 #[derive(Debug)]
 pub struct Gat {
     config: GatConfig,
@@ -85,7 +85,7 @@ pub struct Gat {
 }
 
 impl Gat {
-    /// Builds the model around the tensors that `scope` gives.
+    /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &GatConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let input = NodeInput::new(&mut scope, &config.input, config.vocabulary_size, config.embedding)?;
@@ -98,29 +98,30 @@ impl Gat {
         Ok(Self { config: config.clone(), kernel, input, convs, head, recomputes: false })
     }
 
-    /// The architecture.
+    /// The model's architecture.
     pub fn config(&self) -> &GatConfig {
         &self.config
     }
 
-    /// Lets training keep no activations of attention layers but compute them again in the backward pass.
+    /// Enables or disables gradient checkpointing: attention layers are recomputed in the backward pass instead of
+    /// storing their activations.
     pub fn set_checkpointing(&mut self, recomputes: bool) {
         self.recomputes = recomputes;
     }
 
-    /// Logits, `[num_graphs, CLASSES]`.
+    /// Computes the logits, `[num_graphs, CLASSES]`.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         let pooled = self.embed(batch, mode)?;
         self.classify(&pooled, mode)
     }
 
-    /// The pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
+    /// Pooled embedding of each graph, `[num_graphs, hidden * heads * layers]`.
     pub fn embed(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         if !self.recomputes || mode == Mode::Evaluation {
             return self.pool(&self.layer_outputs(batch, mode)?, batch);
         }
-        // Each as soon as it is there: the backward, which goes the other way, then has the gradient of one layer's output
-        // at a time instead of all.
+        // Pool each output as soon as it is computed: the backward, in reverse order, then needs the gradient of one
+        // layer's output at a time instead of all.
         let mut pooled = Vec::with_capacity(self.convs.len());
         self.run_layers(batch, mode, |x| {
             pooled.push(self.pool(std::slice::from_ref(x), batch)?);
@@ -129,17 +130,18 @@ impl Gat {
         Ok(Tensor::f_cat(&pooled, 1)?)
     }
 
-    /// Means over each graph's nodes of what [`Self::layer_outputs`] gave, side by side.
+    /// Means over each graph's nodes of the outputs of [`Self::layer_outputs`], concatenated: `[num_graphs, hidden *
+    /// heads * layers]`.
     pub fn pool(&self, layers: &[Tensor], batch: &Batch) -> Result<Tensor, ModelError> {
         pool_layers(&layers.iter().collect::<Vec<_>>(), batch, self.kernel)
     }
 
-    /// Logits of pooled embeddings.
+    /// Logits of pooled embeddings: `[num_graphs, columns]` → `[num_graphs, CLASSES]`.
     pub fn classify(&self, pooled: &Tensor, mode: Mode) -> Result<Tensor, ModelError> {
         self.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
-    /// What each attention layer gives after ReLU and dropout, `[num_nodes, hidden * heads]` each.
+    /// Output of each attention layer after ReLU and dropout, `[num_nodes, hidden * heads]` each.
     pub fn layer_outputs(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, ModelError> {
         let mut outputs = Vec::with_capacity(self.convs.len());
         self.run_layers(batch, mode, |x| {
@@ -149,8 +151,8 @@ impl Gat {
         Ok(outputs)
     }
 
-    /// The weights that each layer's attention gives to edges in evaluation mode, `[num_edges, heads]` each, in the order
-    /// of the batch's adjacency.
+    /// Attention weights of the edges for each layer in evaluation mode, `[num_edges, heads]` each, in the order of the
+    /// batch's adjacency.
     pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
         let edges = EdgeInput::new(batch, self.config.edge_scaling.as_ref())?;
         let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
@@ -162,7 +164,7 @@ impl Gat {
         Ok(weights)
     }
 
-    /// Shows the output of each attention layer to `visit`.
+    /// Calls `visit` with the output of each attention layer.
     fn run_layers(
         &self,
         batch: &Batch,
@@ -177,7 +179,7 @@ impl Gat {
                 true => recomputed(Hidden { conv, norm: None, layer: *layer, dropout }, &x, &edges, kernel)?,
                 false => relu_dropout(&conv.forward(&x, &edges, kernel)?, *layer, dropout, kernel, mode)?,
             };
-            // Two readers: the order in which they come changes no sum.
+            // Two readers: the order of the two gradients does not change their sum.
             let for_visit;
             [x, for_visit] = fan_out(&x, kernel)?;
             visit(&for_visit)?;
@@ -186,14 +188,14 @@ impl Gat {
     }
 }
 
-/// Attention layer `index`.
+/// Builds attention layer `index`.
 pub fn conv_layer(scope: &mut Scope, config: &GatConfig, index: i64) -> Result<Conv, ModelError> {
     let input = if index == 0 { config.input.columns(config.embedding) } else { config.hidden * config.heads };
     let shape = (input, config.hidden, config.heads);
     Conv::new(scope.sub("convs").sub(index), shape, config.edge_scaling.is_some())
 }
 
-/// The fully connected head.
+/// Builds the fully connected head.
 pub fn head(scope: &mut Scope, config: &GatConfig) -> Result<Mlp, ModelError> {
     let mut widths = vec![config.embedding_columns(); config.fc_layers as usize];
     widths.push(CLASSES);

@@ -1,4 +1,4 @@
-//! A graph attention layer (Veličković et al. 2018), as PyTorch Geometric's `GATConv` computes it.
+//! A graph attention layer (Veličković et al. 2018), equivalent to PyTorch Geometric's `GATConv`.
 
 use kdgat_graph::Adjacency;
 use tch::Tensor;
@@ -7,10 +7,11 @@ use super::attention::{self, Attended, AttentionOptions, Backend};
 use super::parameters::{Init, Scope};
 use super::{ModelError, layers};
 
-/// Slope of the leaky ReLU on attention scores.
+/// Negative slope of the leaky ReLU on attention scores.
 pub const NEGATIVE_SLOPE: f64 = 0.2;
 
-/// `out_i = bias + Σ_j α_ij W x_j`, with `α_ij = softmax_j(leaky_relu(a_source·W x_j + a_target·W x_i))` a head.
+/// A layer `out_i = bias + Σ_j α_ij W x_j`, with `α_ij = softmax_j(leaky_relu(a_source·W x_j + a_target·W x_i))` per
+/// head.
 #[derive(Debug)]
 pub struct GatConv {
     /// `[heads * channels, input]`
@@ -24,10 +25,10 @@ pub struct GatConv {
 }
 
 impl GatConv {
-    /// Names of its tensors.
+    /// Names of the layer's tensors.
     pub const TENSORS: &'static [&'static str] = &["lin.weight", "att_src", "att_dst", "bias"];
 
-    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    /// Creates a layer from `input` to `heads * channels` columns, heads concatenated.
     pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
         Ok(Self {
             weight: scope.sub("lin").parameter("weight", &[heads * channels, input], Init::Glorot)?,
@@ -47,17 +48,17 @@ impl GatConv {
         }
     }
 
-    /// Its trained tensors.
+    /// The trainable tensors.
     pub fn parameters(&self) -> Vec<&Tensor> {
         vec![&self.weight, &self.attention_source, &self.attention_target, &self.bias]
     }
 
-    /// `[num_nodes, input]` → `[num_nodes, heads * channels]`.
+    /// Applies the layer: `[num_nodes, input]` → `[num_nodes, heads * channels]`.
     pub fn forward(&self, x: &Tensor, adjacency: &Adjacency, kernel: Backend) -> Result<Tensor, ModelError> {
         Ok(self.attend(x, adjacency, kernel, false)?.output)
     }
 
-    /// As [`GatConv::forward`], with the attention weights of the edges where `return_weights` asks for them.
+    /// Like [`GatConv::forward`], with the attention weights of the edges if `return_weights` is set.
     pub fn attend(
         &self,
         x: &Tensor,

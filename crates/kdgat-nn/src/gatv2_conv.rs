@@ -1,4 +1,4 @@
-//! A GATv2 layer with edge features (Brody et al. 2022), as PyTorch Geometric's `GATv2Conv` computes it.
+//! A GATv2 layer with edge features (Brody et al. 2022), equivalent to PyTorch Geometric's `GATv2Conv`.
 
 use kdgat_graph::{Adjacency, EDGE_FEATURES};
 use tch::Tensor;
@@ -9,13 +9,13 @@ use super::gat_conv::NEGATIVE_SLOPE;
 use super::layers::{Linear, matmul_transposed};
 use super::parameters::{Init, Scope};
 
-/// `out_i = bias + Σ_j α_ij s_j`, with `s = W_l x + b_l`, `t = W_r x + b_r` and
-/// `α_ij = softmax_j(att · leaky_relu(s_j + t_i + W_e e_ij))` a head.
+/// A layer `out_i = bias + Σ_j α_ij s_j`, with `s = W_l x + b_l`, `t = W_r x + b_r` and `α_ij = softmax_j(att ·
+/// leaky_relu(s_j + t_i + W_e e_ij))` per head.
 #[derive(Debug)]
 pub struct GatV2Conv {
-    /// To s: what a node says as a source.
+    /// Maps a node's input to s, its values as a source.
     source: Linear,
-    /// To t: what it asks as a target.
+    /// Maps a node's input to t, its values as a target.
     target: Linear,
     /// `[heads * channels, EDGE_FEATURES]`
     edge_weight: Tensor,
@@ -26,7 +26,7 @@ pub struct GatV2Conv {
 }
 
 impl GatV2Conv {
-    /// Names of its tensors.
+    /// Names of the layer's tensors.
     pub const TENSORS: &'static [&'static str] =
         &["lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias", "lin_edge.weight", "att", "bias"];
 
@@ -41,13 +41,13 @@ impl GatV2Conv {
         }
     }
 
-    /// Its trained tensors.
+    /// The trainable tensors.
     pub fn parameters(&self) -> Vec<&Tensor> {
         let linear = self.source.parameters().into_iter().chain(self.target.parameters());
         linear.chain([&self.edge_weight, &self.attention, &self.bias]).collect()
     }
 
-    /// A layer from `input` to `heads * channels` columns, the heads side by side.
+    /// Creates a layer from `input` to `heads * channels` columns, heads concatenated.
     pub fn new(mut scope: Scope, input: i64, channels: i64, heads: i64) -> Result<Self, ModelError> {
         let output = heads * channels;
         let edge_shape = [output, EDGE_FEATURES as i64];
@@ -60,8 +60,8 @@ impl GatV2Conv {
         })
     }
 
-    /// `[num_nodes, input]` and `[num_edges, EDGE_FEATURES]` in the order of the adjacency
-    /// → `[num_nodes, heads * channels]`.
+    /// Applies the layer: `x`, `[num_nodes, input]`, and edge attributes, `[num_edges, EDGE_FEATURES]` in the order of
+    /// the adjacency → `[num_nodes, heads * channels]`.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -72,7 +72,7 @@ impl GatV2Conv {
         Ok(self.attend(x, edge_attributes, adjacency, kernel, false)?.output)
     }
 
-    /// As [`GatV2Conv::forward`], with the attention weights of the edges where `return_weights` asks for them.
+    /// Like [`GatV2Conv::forward`], with the attention weights of the edges if `return_weights` is set.
     pub fn attend(
         &self,
         x: &Tensor,

@@ -1,8 +1,8 @@
-//! Hash embeddings of IDs (Svenstrup et al. 2017): a few rows of a small table, put together by learned weights.
+//! Hash embeddings of IDs (Svenstrup et al. 2017): a few rows of a small table, combined by learned weights.
 //!
-//! `k` hash functions choose `k` rows of a table of buckets for an ID, another one chooses a row of `k` weights; the
-//! embedding is the weighted sum. The table does not grow with the number of IDs, and any ID has an embedding, seen or not. Two
-//! IDs are mixed up only if all their buckets and their weights fall together.
+//! For an ID, `k` hash functions choose `k` rows of a table of buckets, and another one chooses a row of `k` weights;
+//! the embedding is the weighted sum. The table does not grow with the number of IDs, and any ID, seen or not, has an
+//! embedding. Two IDs collide only if all their buckets and their weights coincide.
 
 use kdgat_base::random;
 use serde::{Deserialize, Serialize};
@@ -11,19 +11,19 @@ use tch::Tensor;
 use super::ModelError;
 use super::parameters::{Init, Scope};
 
-/// Rows of weights for each bucket.
+/// Rows of weights per bucket.
 const WEIGHTS_PER_BUCKET: i64 = 4;
-/// Hash functions at most.
+/// Maximum number of hash functions for buckets.
 pub const MOST_PROBES: i64 = 8;
-/// 2³¹ − 1: a prime above all CAN IDs, whose products fit into 64 bits.
+/// 2³¹ − 1: a prime above all CAN IDs, such that products fit into 64 bits.
 const PRIME: i64 = (1 << 31) - 1;
 
-/// The shape of a hash embedding. Its hash functions are the same in every model.
+/// Shape of a hash embedding. The hash functions are the same in every model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdHash {
-    /// k: buckets that an ID is put together from.
+    /// k, the number of buckets combined for an ID.
     pub probes: i64,
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub buckets: i64,
 }
 
@@ -44,12 +44,12 @@ impl IdHash {
         Ok(())
     }
 
-    /// Rows of weights.
+    /// Number of rows of weights.
     pub fn weight_rows(&self) -> i64 {
         WEIGHTS_PER_BUCKET * self.buckets
     }
 
-    /// The bucket of an ID by one of the hash functions.
+    /// The bucket of an ID under hash function `probe`.
     pub fn bucket(&self, id: i64, probe: i64) -> usize {
         Hash::number(probe).of(id, self.buckets)
     }
@@ -59,13 +59,13 @@ impl IdHash {
         Hash::number(MOST_PROBES).of(id, self.weight_rows())
     }
 
-    /// The hash functions of the buckets, and that of the weights.
+    /// The hash functions for the buckets, and the one for the weights.
     pub(super) fn functions(&self) -> (Vec<Hash>, Hash) {
         ((0..self.probes).map(Hash::number).collect(), Hash::number(MOST_PROBES))
     }
 }
 
-/// `((a·x + b) mod p) mod rows` (Carter & Wegman 1979).
+/// A hash function `((a·x + b) mod p) mod rows` (Carter & Wegman 1979).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hash {
     a: i64,
@@ -74,41 +74,42 @@ pub(super) struct Hash {
 
 impl Hash {
     fn number(number: i64) -> Self {
-        /// Any number will do, but always the same: it is a part of what trained weights mean.
+        /// Arbitrary but fixed: trained weights depend on it.
         const SEED: u64 = 0x4944_4861_7368; // "IDHash"
         let draw = |which: u64| random::mix(random::mix(SEED ^ which) ^ number as u64);
         let below = |bits: u64, bound: i64| random::to_below(bits, bound as u64) as i64;
         Self { a: 1 + below(draw(1), PRIME - 1), b: below(draw(2), PRIME) }
     }
 
-    /// For an ID of up to 32 bits; any other number has some row, too.
+    /// Hashes an ID of up to 32 bits; any other number also has a valid row.
     pub(super) fn of(self, id: i64, rows: i64) -> usize {
-        // Both remainders are not negative, and below `rows`.
+        // Both remainders are non-negative, and the result is below `rows`.
         self.a.wrapping_mul(id).wrapping_add(self.b).rem_euclid(PRIME).rem_euclid(rows) as usize
     }
 
-    /// The same for each of `[num_nodes]` IDs.
+    /// Hashes each of the IDs `[num_nodes]`.
     fn of_all(self, ids: &Tensor, rows: i64) -> Result<Tensor, ModelError> {
         let sums = ids.f_mul_scalar(self.a)?.f_add_scalar(self.b)?;
         Ok(sums.f_remainder(PRIME)?.f_remainder(rows)?)
     }
 }
 
-/// The tensors of a hash embedding.
+/// Tensors of a hash embedding.
 #[derive(Debug)]
 pub struct HashEmbedding {
+    /// Number of buckets and hash functions.
     pub shape: IdHash,
-    /// `[buckets, columns]`
+    /// Rows of the table, `[buckets, columns]`.
     pub buckets: Tensor,
-    /// `[weight_rows, probes]`
+    /// Weights of the rows, `[weight_rows, probes]`.
     pub weights: Tensor,
 }
 
 impl HashEmbedding {
-    /// Its tensors in checkpoints.
+    /// Names of the tensors in checkpoints.
     pub const TENSORS: &'static [&'static str] = &["id_hash.buckets", "id_hash.weights"];
 
-    /// An embedding of `columns` columns.
+    /// Creates an embedding of `columns` columns.
     pub fn new(scope: &mut Scope, shape: IdHash, columns: i64) -> Result<Self, ModelError> {
         shape.check()?;
         let mut scope = scope.sub("id_hash");
@@ -117,7 +118,7 @@ impl HashEmbedding {
         Ok(Self { shape, buckets, weights })
     }
 
-    /// CAN IDs `[num_nodes]` → `[num_nodes, columns]`, of torch's operations.
+    /// Embeds CAN IDs, `[num_nodes]` → `[num_nodes, columns]`, composed of torch's operations.
     pub fn composed(&self, ids: &Tensor) -> Result<Tensor, ModelError> {
         let IdHash { probes, buckets } = self.shape;
         let (functions, of_weights) = self.shape.functions();
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(Vec::<i64>::try_from(found).unwrap(), ids.map(|id| shape.weight_row(id) as i64));
     }
 
-    /// Trained weights mean what they mean by these functions.
+    /// Trained weights depend on these functions.
     #[test]
     fn the_hash_functions_stay_the_same() {
         let shape = IdHash { probes: 2, buckets: 128 };

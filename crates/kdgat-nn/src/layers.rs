@@ -1,4 +1,4 @@
-//! The small layers that both models are made of.
+//! Basic layers that the models share.
 
 use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
@@ -16,16 +16,16 @@ pub use super::node_input::{InputConfig, NodeInput};
 use super::parameters::{Init, Scope};
 use super::segments;
 
-/// Rows from which on a matrix product computes each row the same way however many there are (measured for MKL on one
-/// thread of an Intel Xeon: from 16 on; fewer go through other kernels, which round differently).
+/// Minimum number of rows from which a matrix product computes each row the same way, whatever their number (measured
+/// for MKL on one thread of an Intel Xeon: 16; with fewer rows, MKL uses other kernels, which round differently).
 const LEAST_ROWS: i64 = 16;
 
-/// Rows in whose multiples an elementwise function runs through vectors alone: whatever the number of columns, nothing is
-/// left for the scalar code, which rounds differently.
+/// Number of rows such that an elementwise function on a multiple of it runs in vectors alone, whatever the number of
+/// columns: nothing is left for the scalar code, which rounds differently.
 const VECTOR_ROWS: i64 = 64;
 
-/// `x Wᵀ`, for a weight stored as PyTorch stores it, `[output, input]`. A row of the result depends on that row alone,
-/// not on how many there are.
+/// Computes `x Wᵀ`, `[rows, input]` → `[rows, output]`, for a weight in PyTorch's layout, `[output, input]`. A row of
+/// the result depends on that row of `x` alone, not on the number of rows.
 pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
     if fused::linear::applies(kernel, x, weight)? {
         return Ok(fused::linear::linear(x, weight, None)?);
@@ -33,8 +33,8 @@ pub fn matmul_transposed(x: &Tensor, weight: &Tensor, kernel: Backend) -> Result
     with_rows(x, LEAST_ROWS.max(x.size()[0]), |x| Ok(x.f_matmul(&weight.f_transpose(0, 1)?)?))
 }
 
-/// The logistic function of each element of `[rows, columns]`. In evaluation an element's value does not depend on its
-/// place, so that a teacher gives a graph the same target in whatever batch it is.
+/// The logistic function of each element of `[rows, columns]`. In evaluation, an element's value does not depend on its
+/// position, so that a teacher's target for a graph is the same in every batch.
 pub fn sigmoid(x: &Tensor, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     if fused::applies(kernel, &[x]) {
         return Ok(fused::sigmoid::sigmoid(x)?);
@@ -48,7 +48,7 @@ pub fn sigmoid(x: &Tensor, kernel: Backend, mode: Mode) -> Result<Tensor, ModelE
     }
 }
 
-/// Applies `function` to `x` with zero rows added up to `rows`, and takes them away again.
+/// Applies `function` to `x` padded with zero rows up to `rows`, and removes the padding from the result.
 fn with_rows(
     x: &Tensor,
     rows: i64,
@@ -62,16 +62,16 @@ fn with_rows(
     Ok(function(&padded)?.f_narrow(0, 0, own)?)
 }
 
-/// Whether a model learns or only answers.
+/// Mode of a model: training or evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Batch statistics, dropout, and a drawn latent.
+    /// Batch statistics, dropout, and a sampled latent.
     Training,
-    /// Running statistics, no dropout, z = μ: the same answer every time, whatever else is in the batch.
+    /// Running statistics, no dropout, z = μ: the result is deterministic and does not depend on the rest of the batch.
     Evaluation,
 }
 
-/// `x Wᵀ + b`.
+/// A linear layer, `x Wᵀ + b`.
 #[derive(Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -79,12 +79,12 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A linear layer with a bias.
+    /// Creates a linear layer with a bias.
     pub fn new(scope: Scope, input: i64, output: i64) -> Result<Self, ModelError> {
         Self::with_init(scope, input, output, Init::Linear { fan_in: input })
     }
 
-    /// As [`Linear::new`], with weights drawn in another way.
+    /// Like [`Linear::new`], with another initialisation of the weight.
     pub fn with_init(mut scope: Scope, input: i64, output: i64, weight: Init) -> Result<Self, ModelError> {
         Ok(Self {
             weight: scope.parameter("weight", &[output, input], weight)?,
@@ -97,12 +97,12 @@ impl Linear {
         Self { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
     }
 
-    /// Its trained tensors.
+    /// The trainable tensors.
     pub fn parameters(&self) -> [&Tensor; 2] {
         [&self.weight, &self.bias]
     }
 
-    /// `[rows, input]` → `[rows, output]`.
+    /// Applies the layer: `[rows, input]` → `[rows, output]`.
     pub fn forward(&self, x: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
         if fused::linear::applies(kernel, x, &self.weight)? {
             return Ok(fused::linear::linear(x, &self.weight, Some(&self.bias))?);
@@ -111,7 +111,7 @@ impl Linear {
     }
 }
 
-/// Batch normalisation over nodes (Ioffe & Szegedy 2015), then ReLU and dropout.
+/// Batch normalisation over nodes (Ioffe & Szegedy 2015), followed by ReLU and dropout.
 #[derive(Debug)]
 pub struct BatchNorm {
     layer: LayerId,
@@ -123,7 +123,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// Normalisation of `columns` columns.
+    /// Creates a normalisation of `columns` columns.
     pub fn new(mut scope: Scope, columns: i64) -> Result<Self, ModelError> {
         Ok(Self {
             layer: scope.layer_id(),
@@ -135,8 +135,8 @@ impl BatchNorm {
         })
     }
 
-    /// `[rows, columns]` → the same shape. Training uses the statistics of the batch's real rows and updates the running
-    /// ones.
+    /// Applies the layer: `[rows, columns]` → the same shape. Training uses the statistics of the batch's real rows and
+    /// updates the running statistics.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -161,8 +161,8 @@ impl BatchNorm {
         }
     }
 
-    /// Normalised by the batch's own statistics, then ReLU, then `mask`; with whether the mask was applied, which is left
-    /// to the caller where the passes are not fused. Running statistics move in the forward alone.
+    /// Normalises by the batch's own statistics, then applies ReLU and `mask`. The flag is true if the mask was
+    /// applied; without fused passes, the caller must apply dropout. Only the forward updates the running statistics.
     pub(super) fn active_of_batch(
         &self,
         x: &Tensor,
@@ -178,7 +178,7 @@ impl BatchNorm {
         }
     }
 
-    /// Which layer's mask its dropout has.
+    /// The layer whose seed its dropout mask uses.
     pub fn layer_id(&self) -> LayerId {
         self.layer
     }
@@ -192,7 +192,7 @@ impl BatchNorm {
         Ok(norm_relu_dropout(x, &self.weight, &self.bias, moments, dropout, pass)?)
     }
 
-    /// The running statistics that a batch moves, if it does; it is counted then.
+    /// The running statistics to update: none in a recomputation. Counts the batch otherwise.
     fn running(&self, pass: Pass) -> Result<Option<[&Tensor; 2]>, ModelError> {
         if pass == Pass::Again {
             return Ok(None);
@@ -203,14 +203,14 @@ impl BatchNorm {
 
     fn composed_of_running(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         // A product and a sum round the same way in vector and in scalar code, unlike torch's fused kernel: an
-        // element's value does not depend on its place in the batch.
+        // element's value does not depend on its position in the batch.
         let scale = self.running_variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&self.weight)?;
         let shift = self.bias.f_sub(&self.running_mean.f_mul(&scale)?)?;
         Ok(x.f_mul(&scale)?.f_add(&shift)?)
     }
 
     fn composed_of_batch(&self, x: &Tensor, pass: Pass) -> Result<Tensor, ModelError> {
-        // Of one row there is no variance: libtorch would leave NaN in the running one, for good.
+        // A single row has no variance: libtorch would write NaN into the running variance, permanently.
         let running = self.running(pass)?.filter(|_| x.size()[0] > 1);
         let (training, cudnn_enabled) = (true, true);
         Ok(x.f_batch_norm(
@@ -225,12 +225,12 @@ impl BatchNorm {
         )?)
     }
 
-    /// As [`Self::composed_of_batch`], where some rows only fill the batch up.
+    /// Like [`Self::composed_of_batch`], for a padded batch.
     fn composed_of_real(&self, x: &Tensor, pass: Pass, real: &Mask) -> Result<Tensor, ModelError> {
         let ([mean, variance], centred) = masked::moments(&widened(x)?, real)?;
         if let Some([running_mean, running_variance]) = self.running(pass)? {
             let _ = tch::no_grad(|| {
-                // The running variance is the unbiased one. Of one row there is none: nothing moves then.
+                // The running variance is the unbiased one. A single row has none: then neither statistic changes.
                 let unbiased = real.count.f_div(&real.count.f_sub_scalar(1.0)?.f_clamp_min(1.0)?)?.f_mul(&variance)?;
                 let momentum = real.count.f_gt(1.0)?.f_to_kind(Kind::Float)?.f_mul_scalar(MOMENTUM)?;
                 let _ = running_mean.shallow_clone().f_lerp_tensor_(&mean, &momentum)?;
@@ -253,14 +253,14 @@ impl BatchNorm {
         }
     }
 
-    /// Its trained tensors.
+    /// The trainable tensors.
     pub fn parameters(&self) -> [&Tensor; 2] {
         [&self.weight, &self.bias]
     }
 }
 
-/// ReLU, then dropout: what follows every hidden layer without a normalisation. The mask is that of `layer` in the
-/// current step.
+/// ReLU and dropout, applied after every hidden layer without a normalisation. Uses the mask of `layer` in the current
+/// step.
 pub fn relu_dropout(
     x: &Tensor,
     layer: LayerId,
@@ -274,7 +274,8 @@ pub fn relu_dropout(
     composed_dropout(&x.f_relu()?, dropout, mode)
 }
 
-/// ReLU, then `mask`; with whether the mask was applied, which is left to the caller where the passes are not fused.
+/// Applies ReLU and `mask`. The flag is true if the mask was applied; without fused passes, the caller must apply
+/// dropout.
 pub(super) fn masked_relu(
     x: &Tensor,
     pass: Pass,
@@ -287,7 +288,7 @@ pub(super) fn masked_relu(
     }
 }
 
-/// The mask of `layer` in the current step, if it has one.
+/// The dropout mask of `layer` in the current step; `None` without dropout.
 pub(super) fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Option<Dropout>, ModelError> {
     if mode == Mode::Evaluation || probability <= 0.0 {
         return Ok(None);
@@ -295,19 +296,19 @@ pub(super) fn mask_of(layer: LayerId, probability: f64, mode: Mode) -> Result<Op
     Ok(Dropout::new(probability, step_seed::of_layer(layer)?))
 }
 
-/// Dropout by torch's generator.
+/// Dropout with torch's generator.
 pub(super) fn composed_dropout(x: &Tensor, dropout: f64, mode: Mode) -> Result<Tensor, ModelError> {
     Ok(if mode == Mode::Training && dropout > 0.0 { x.f_dropout(dropout, true)? } else { x.shallow_clone() })
 }
 
-/// Linear layers with ReLU and dropout between them, named as the indices of a PyTorch `Sequential`: 0, 3, 6, …
+/// Linear layers with ReLU and dropout in between, named by the indices of a PyTorch `Sequential`: 0, 3, 6, …
 #[derive(Debug)]
 pub struct Mlp {
     layers: Vec<(LayerId, Linear)>,
 }
 
 impl Mlp {
-    /// Layers between neighbouring `widths`.
+    /// Creates the layers between neighbouring `widths`.
     pub fn new(mut scope: Scope, widths: &[i64]) -> Result<Self, ModelError> {
         let layers = widths
             .windows(2)
@@ -320,7 +321,7 @@ impl Mlp {
         Ok(Self { layers })
     }
 
-    /// `[rows, widths[0]]` → `[rows, widths[last]]`.
+    /// Applies the layers: `[rows, widths[0]]` → `[rows, widths[last]]`.
     pub fn forward(&self, x: &Tensor, dropout: f64, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         let mut x = x.shallow_clone();
         for (index, (id, layer)) in self.layers.iter().enumerate() {
@@ -333,23 +334,23 @@ impl Mlp {
     }
 }
 
-/// Means over the nodes of each graph: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, side by side.
+/// Means over each graph's nodes: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, concatenated.
 pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: Backend) -> Result<Tensor, ModelError> {
     if batch.real.is_none() && fused::applies(kernel, layers) {
         return Ok(pool::mean_per_graph(layers, &batch.node_pointers)?);
     }
-    // Pooling each layer on its own gives the same means as pooling their concatenation, on a tensor that is graphs
-    // tall instead of nodes tall.
+    // Pooling each layer gives the same means as pooling their concatenation, which would have `num_nodes` rows instead
+    // of `num_graphs`.
     let pooled = layers.iter().map(|x| mean_per_graph(x, batch)).collect::<Result<Vec<_>, _>>()?;
     Ok(Tensor::f_cat(&pooled, 1)?)
 }
 
-/// Mean over the nodes of each graph, of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
+/// Mean over each graph's nodes, composed of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-    // In half precision neither sums nor counts of large graphs are exact.
+    // In half precision, neither sums nor counts of large graphs are exact.
     let (kind, x) = (x.f_kind()?, &segments::widened(x)?);
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
-    // Only a graph that fills a batch up can have no nodes: its mean is 0, not 0 / 0.
+    // Only a padding graph can have no nodes: its mean is 0, not 0 / 0.
     let counts = if batch.real.is_some() { counts.f_clamp_min(1.0)? } else { counts };
     let sums = segments::sums(x, &batch.node_pointers, &batch.graph_of_node)?;
     let counts = if x.dim() == 2 { counts.f_unsqueeze(1)? } else { counts };

@@ -1,7 +1,7 @@
-//! Models: graph attention layers, the VGAE, the GAT classifier, and their weights in and out.
+//! Models: graph attention layers, the VGAE, the GAT classifier, the Q-network, and loading and saving of weights.
 //!
-//! A model is built from a [`TensorSource`]: fresh parameters for training, or given tensors (a checkpoint,
-//! or a teacher's weights wherever they are at the moment). Its tensors carry PyTorch's names for the same layers.
+//! A model is built from a [`TensorSource`]: fresh parameters for training, or given tensors (a checkpoint, or a
+//! teacher's weights, on any device). Its tensors have the same names as in the corresponding PyTorch layers.
 
 pub mod attention;
 pub mod class_loss;

@@ -1,12 +1,12 @@
-//! Means over the real rows of a [filled-up batch](kdgat_graph::padding), of torch's operations.
+//! Means over the real rows of a [padded batch](kdgat_graph::padding), composed of torch's operations.
 //!
-//! Without a mask each is what torch has for it.
+//! Without a mask, each function is torch's own.
 
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use kdgat_graph::padding::Mask;
 
-/// Mean of `[rows]` over real rows.
+/// Mean of `[rows]` over the real rows.
 pub fn mean_of_rows(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
     match mask {
         None => values.f_mean(None::<Kind>),
@@ -14,7 +14,7 @@ pub fn mean_of_rows(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchE
     }
 }
 
-/// Mean of `[rows, columns]` over real rows and all columns.
+/// Mean of `[rows, columns]` over the real rows and all columns.
 pub fn mean(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
     match mask {
         None => values.f_mean(None::<Kind>),
@@ -22,7 +22,7 @@ pub fn mean(values: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
     }
 }
 
-/// Mean squared distance of `[rows, columns]` over real rows and all columns.
+/// Mean squared difference of two `[rows, columns]` over the real rows and all columns.
 pub fn squared_distance(left: &Tensor, right: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
     match mask {
         None => left.f_mse_loss(right, Reduction::Mean),
@@ -30,7 +30,7 @@ pub fn squared_distance(left: &Tensor, right: &Tensor, mask: Option<&Mask>) -> R
     }
 }
 
-/// Cross entropy of logits `[rows, classes]` with `index` `[rows]`, mean over real rows.
+/// Mean cross entropy of logits `[rows, classes]` with labels `index`, `[rows]`, over the real rows.
 pub fn cross_entropy(logits: &Tensor, index: &Tensor, mask: Option<&Mask>) -> Result<Tensor, TchError> {
     let of = |reduction| logits.f_cross_entropy_loss(index, None::<Tensor>, reduction, -100, 0.0);
     match mask {
@@ -39,8 +39,8 @@ pub fn cross_entropy(logits: &Tensor, index: &Tensor, mask: Option<&Mask>) -> Re
     }
 }
 
-/// Mean and (biased) variance of each column of `[rows, columns]` over real rows, and the rows less the mean, where added
-/// rows are 0.
+/// Mean and biased variance, `[columns]` each, of `[rows, columns]` over the real rows; and the rows minus the mean,
+/// with zeros in padded rows.
 pub fn moments(x: &Tensor, mask: &Mask) -> Result<([Tensor; 2], Tensor), TchError> {
     let weights = mask.rows.f_unsqueeze(1)?;
     let sums = |x: &Tensor| x.f_sum_dim_intlist([0_i64].as_slice(), false, x.f_kind()?)?.f_div(&mask.count);

@@ -1,4 +1,4 @@
-//! What a model reads of each node: its ID, embedded, beside its continuous features.
+//! Input of a model per node: its embedded ID and its continuous features.
 
 use kdgat_graph::{Batch, FeatureSet, NodeScaling};
 use serde::{Deserialize, Serialize};
@@ -10,40 +10,41 @@ use super::fused::{self, hashed_input, input};
 use super::id_hash::{HashEmbedding, IdHash};
 use super::parameters::{Init, Scope};
 
-/// How a model reads nodes. The default: the window features, and a row of a table for each ID of the vocabulary.
+/// Configuration of a model's node input. The default is the window features and an embedding row for each ID of the
+/// vocabulary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputConfig {
-    /// How node features are standardised: with it the model reads the rich ones, without it those of the window set.
+    /// Standardisation of node features. If set, the model reads the rich features, otherwise the window features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_scaling: Option<NodeScaling>,
-    /// With it IDs are hashed, without it they are looked up in the vocabulary.
+    /// Hash embedding of IDs. If unset, IDs are looked up in the vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id_hash: Option<IdHash>,
 }
 
 impl InputConfig {
-    /// Whether it is the default, which descriptions of before there was a choice do not name.
+    /// True for the default configuration, which older model descriptions omit.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Which features it reads.
+    /// The feature set that the model reads.
     pub fn features(&self) -> FeatureSet {
         if self.node_scaling.is_some() { FeatureSet::Rich } else { FeatureSet::Window }
     }
 
-    /// Continuous features of a node.
+    /// Number of continuous features per node.
     pub fn node_features(&self) -> i64 {
         self.features().node_features() as i64
     }
 
-    /// Columns of a node in the first layer's input.
+    /// Number of columns per node in the first layer's input.
     pub fn columns(&self, embedding: i64) -> i64 {
         embedding + self.node_features()
     }
 
-    /// Names of the tensors that IDs are embedded with.
+    /// Names of the tensors of the ID embedding.
     pub fn tensor_names(&self) -> &'static [&'static str] {
         if self.id_hash.is_some() { HashEmbedding::TENSORS } else { &[EMBEDDING] }
     }
@@ -56,15 +57,16 @@ impl InputConfig {
         self.id_hash.as_ref().map_or(Ok(()), IdHash::check)
     }
 
-    /// `[num_nodes, node_features]`: the batch's continuous features as the model reads and reconstructs them.
+    /// The batch's continuous features as the model reads and reconstructs them, `[num_nodes, node_features]`.
     ///
     /// # Errors
-    /// If the batch has the features of another set.
+    /// If the batch has a different feature set.
     pub fn continuous(&self, batch: &Batch) -> Result<Tensor, ModelError> {
         let columns = batch.continuous.size().get(1).copied().unwrap_or(0);
         if columns != self.node_features() {
             let found = FeatureSet::of_width(columns as usize);
-            let found = found.map_or_else(|| format!("{columns} of no set"), |set| format!("those of the set '{set}'"));
+            let found =
+                found.map_or_else(|| format!("{columns} of no known set"), |set| format!("those of the set '{set}'"));
             return Err(ModelError::Features { found, expected: self.features() });
         }
         match &self.node_scaling {
@@ -76,16 +78,17 @@ impl InputConfig {
 
 const EMBEDDING: &str = "id_embedding.weight";
 
-/// The models' input: the embedding of each node's ID beside its continuous features.
+/// The first layer's input: the embedding of each node's ID, and its continuous features.
 #[derive(Debug)]
 pub enum NodeInput {
-    /// `[vocabulary_size, columns]`: a row for each ID of the vocabulary.
+    /// Embedding table `[vocabulary_size, columns]`, one row per ID of the vocabulary.
     Vocabulary(Tensor),
+    /// Hash embedding of any CAN ID.
     Hash(HashEmbedding),
 }
 
 impl NodeInput {
-    /// An embedding of `columns` columns: for each of `vocabulary_size` IDs, or for any ID.
+    /// Creates an embedding of `columns` columns: for each of `vocabulary_size` IDs or, if hashed, for any ID.
     pub fn new(
         scope: &mut Scope,
         config: &InputConfig,
@@ -102,8 +105,8 @@ impl NodeInput {
         })
     }
 
-    /// Indices (of a model that hashes: CAN IDs) `[num_nodes]` and features `[num_nodes, node_features]` →
-    /// `[num_nodes, columns + node_features]`.
+    /// Embeds IDs `[num_nodes]` (vocabulary indices, or CAN IDs if hashed) and appends features `[num_nodes,
+    /// node_features]`: → `[num_nodes, columns + node_features]`.
     pub fn forward(&self, ids: &Tensor, continuous: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
         let embedded = match self {
             Self::Vocabulary(embedding) => {

@@ -1,8 +1,9 @@
-//! Where a model's tensors come from, and the names they have.
+//! Sources of a model's tensors, and the tensors' names.
 //!
-//! A model asks a [`TensorSource`] for each of its tensors by name and shape. [`FreshParameters`] makes new ones, drawn
-//! from the seed and the tensor's own name, so that the order of construction does not matter; [`GivenTensors`] looks
-//! them up. Names are built like paths, `scope.sub("encoder_layers").sub(0)`, and are the keys of checkpoints.
+//! A model requests each of its tensors from a [`TensorSource`] by name and shape. [`FreshParameters`] creates new
+//! ones, drawn from the seed and the tensor's own name, so that the order of construction does not matter;
+//! [`GivenTensors`] looks them up. Names are built like paths, `scope.sub("encoder_layers").sub(0)`, and are the keys
+//! of checkpoints.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,68 +15,71 @@ use tch::{Device, Kind, Tensor};
 use super::ModelError;
 use super::fused::step_seed::LayerId;
 
-/// How a new parameter is drawn.
+/// Initialisation of a new parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
-    /// Every element the same.
+    /// The same value for every element.
     Constant(f64),
     /// Uniform in ±√(6 / (fan in + fan out)) over the two last dimensions (Glorot & Bengio 2010).
     Glorot,
     /// Uniform in ±1/√fan_in: PyTorch's default for linear layers (He et al. 2015 with a = √5).
-    Linear { fan_in: i64 },
+    Linear {
+        /// Number of input columns.
+        fan_in: i64,
+    },
     /// Standard normal: PyTorch's default for embeddings.
     Normal,
 }
 
-/// What a tensor is to training.
+/// Role of a tensor in training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Changed by the optimiser.
+    /// Updated by the optimizer.
     Parameter,
-    /// State that is saved with the model but not optimised (running statistics).
+    /// Saved with the model but not optimized, such as running statistics.
     Buffer,
 }
 
-/// Supplies a model's tensors.
+/// A source of a model's tensors.
 pub trait TensorSource {
-    /// The tensor called `name`, of exactly `shape`.
+    /// Returns the tensor called `name` of exactly `shape`.
     ///
     /// # Errors
-    /// If the source does not have it, or has it in another shape.
+    /// If the source lacks the tensor or has it in another shape.
     fn tensor(&mut self, name: &str, shape: &[i64], kind: Kind, init: Init, role: Role) -> Result<Tensor, ModelError>;
 }
 
-/// A place in the tree of names, from which layers take their tensors.
+/// A node in the tree of names, from which layers request their tensors.
 pub struct Scope<'a> {
     source: &'a mut dyn TensorSource,
     path: String,
 }
 
 impl<'a> Scope<'a> {
-    /// The root of the names.
+    /// The root of the tree.
     pub fn root(source: &'a mut dyn TensorSource) -> Self {
         resolve_vector_math();
         Self { source, path: String::new() }
     }
 
-    /// The place `name` below this one.
+    /// The child `name` of this scope.
     pub fn sub(&mut self, name: impl Display) -> Scope<'_> {
         let path = self.join(&name.to_string());
         Scope { source: &mut *self.source, path }
     }
 
-    /// The layer at this place, as the seeds of its dropout masks know it.
+    /// Identifies the layer at this scope for the seeds of its dropout masks.
     pub fn layer_id(&self) -> LayerId {
         LayerId::new(&self.path)
     }
 
-    /// A trainable tensor.
+    /// Requests a trainable tensor.
     pub fn parameter(&mut self, name: &str, shape: &[i64], init: Init) -> Result<Tensor, ModelError> {
         let path = self.join(name);
         self.source.tensor(&path, shape, Kind::Float, init, Role::Parameter)
     }
 
-    /// A tensor that is saved but not trained.
+    /// Requests a tensor that is saved but not trained.
     pub fn buffer(&mut self, name: &str, shape: &[i64], kind: Kind, init: Init) -> Result<Tensor, ModelError> {
         let path = self.join(name);
         self.source.tensor(&path, shape, kind, init, Role::Buffer)
@@ -86,18 +90,18 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A tensor of a model with its name.
+/// A tensor of a model and its name.
 #[derive(Debug)]
 pub struct NamedTensor {
-    /// The key in checkpoints.
+    /// Key in checkpoints.
     pub name: String,
-    /// The tensor itself; a handle to the one that the model uses.
+    /// Handle to the tensor that the model uses.
     pub tensor: Tensor,
-    /// Whether it is trained.
+    /// Role of the tensor in training.
     pub role: Role,
 }
 
-/// New parameters, drawn by seed and name.
+/// Creates new parameters, drawn by seed and name.
 #[derive(Debug)]
 pub struct FreshParameters {
     seed: u64,
@@ -106,18 +110,18 @@ pub struct FreshParameters {
 }
 
 impl FreshParameters {
-    /// A source of new parameters on `device`.
+    /// Creates a source of new parameters on `device`.
     pub fn new(seed: u64, device: Device) -> Self {
         Self { seed, device, tensors: Vec::new() }
     }
 
-    /// Everything made so far, in order of construction.
+    /// All tensors created so far, in order of construction.
     pub fn into_tensors(self) -> Vec<NamedTensor> {
         self.tensors
     }
 
     fn draw(&self, name: &str, shape: &[i64], kind: Kind, init: Init) -> Result<Tensor, ModelError> {
-        // Drawn on the CPU, so that a GPU starts from the same weights.
+        // Drawn on the CPU, so that training on a GPU starts from the same weights.
         let seed = random::seed_of_name(self.seed, name);
         let uniform = |bound: f64| draw::uniform(shape, kind, -bound, bound, seed);
         let tensor = match init {
@@ -141,7 +145,7 @@ impl TensorSource for FreshParameters {
     }
 }
 
-/// Tensors that exist already, found by name.
+/// Existing tensors, looked up by name.
 #[derive(Debug)]
 pub struct GivenTensors {
     tensors: BTreeMap<String, Tensor>,
@@ -149,12 +153,12 @@ pub struct GivenTensors {
 }
 
 impl GivenTensors {
-    /// A source that hands out `tensors`.
+    /// Creates a source of the given tensors.
     pub fn new(tensors: impl IntoIterator<Item = (String, Tensor)>) -> Self {
         Self { tensors: tensors.into_iter().collect(), used: Default::default() }
     }
 
-    /// Checks that the model took every tensor, but for those whose names `ignored` accepts.
+    /// Checks that the model used every tensor, except those whose names `ignored` accepts.
     ///
     /// # Errors
     /// Names the first tensor that the architecture does not have.
@@ -180,7 +184,7 @@ impl TensorSource for GivenTensors {
             });
         }
         self.used.insert(name.to_owned());
-        // A mixed-precision teacher keeps its own floating kind; only integers are brought to the expected one.
+        // A mixed-precision teacher keeps its own floating-point type; only integers are converted.
         Ok(if kind == Kind::Int64 { tensor.f_to_kind(kind)? } else { tensor.shallow_clone() })
     }
 }
@@ -200,7 +204,7 @@ mod tests {
         assert_ne!(draw(1, "a"), draw(1, "b"));
     }
 
-    /// Other threads that draw, seed or make models of their own change no weight.
+    /// Other threads that draw, seed or build models do not change any weight.
     #[test]
     fn fresh_parameters_do_not_depend_on_other_threads() {
         let draw = |seed: u64| {

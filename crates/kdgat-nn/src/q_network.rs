@@ -1,6 +1,6 @@
-//! A Q-network: the value of each action in a state (Mnih et al. 2015), here of each fusion weight.
+//! Q-network: the value of each action in a state (Mnih et al. 2015). Here the actions are fusion weights.
 //!
-//! Hidden layers are linear, layer norm (Ba et al. 2016), ReLU; the head is linear.
+//! A hidden layer is linear, layer norm (Ba et al. 2016), ReLU; the head is linear.
 
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
@@ -10,21 +10,21 @@ use super::attention::Backend;
 use super::layers::Linear;
 use super::parameters::{Init, Scope};
 
-/// As in PyTorch's `LayerNorm`.
+/// Added to the variance; the default of PyTorch's `LayerNorm`.
 const EPSILON: f64 = 1e-5;
 
-/// The architecture.
+/// Architecture of a Q-network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QNetworkConfig {
-    /// Values of a state.
+    /// Number of values in a state.
     pub inputs: i64,
     /// Widths of the hidden layers.
     pub hidden: Vec<i64>,
-    /// Actions.
+    /// Number of actions.
     pub actions: i64,
 }
 
-/// The model.
+/// A Q-network.
 #[derive(Debug)]
 pub struct QNetwork {
     config: QNetworkConfig,
@@ -39,7 +39,7 @@ struct LayerNorm {
 }
 
 impl QNetwork {
-    /// Builds the network around the tensors that `scope` gives.
+    /// Builds the network from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &QNetworkConfig) -> Result<Self, ModelError> {
         let widths: Vec<i64> = std::iter::once(config.inputs).chain(config.hidden.iter().copied()).collect();
         if config.hidden.is_empty() || widths.iter().chain([&config.actions]).any(|width| *width < 1) {
@@ -58,17 +58,17 @@ impl QNetwork {
         Ok(Self { config: config.clone(), hidden, head: Linear::new(scope.sub("head"), last, config.actions)? })
     }
 
-    /// The architecture.
+    /// The network's architecture.
     pub fn config(&self) -> &QNetworkConfig {
         &self.config
     }
 
-    /// Columns of [`QNetwork::features`].
+    /// Number of columns of [`QNetwork::features`].
     pub fn feature_columns(&self) -> i64 {
         self.config.hidden.last().copied().unwrap_or(self.config.inputs)
     }
 
-    /// What the last hidden layer gives: `[states, inputs]` → `[states, feature_columns]`.
+    /// Output of the last hidden layer: `[states, inputs]` → `[states, feature_columns]`.
     pub fn features(&self, states: &Tensor) -> Result<Tensor, ModelError> {
         let mut x = states.shallow_clone();
         for (linear, norm) in &self.hidden {
@@ -77,7 +77,7 @@ impl QNetwork {
         Ok(x)
     }
 
-    /// The value of each action: `[states, inputs]` → `[states, actions]`.
+    /// Value of each action: `[states, inputs]` → `[states, actions]`.
     pub fn forward(&self, states: &Tensor) -> Result<Tensor, ModelError> {
         self.head.forward(&self.features(states)?, Backend::Auto)
     }
@@ -121,7 +121,7 @@ mod tests {
         let found = network.forward(&states).unwrap();
         assert_eq!((found.size(), features.size()), (vec![7, 5], vec![7, 4]));
         assert!(f64::try_from((found - expected).abs().max()).unwrap() < 1e-6);
-        // By hand: the first layer's norm.
+        // The first layer's norm, computed by hand.
         let tensors = parameters.into_tensors();
         let of = |name: &str| tensors.iter().find(|named| named.name == name).unwrap().tensor.shallow_clone();
         let x = states.matmul(&of("layers.0.weight").transpose(0, 1)) + of("layers.0.bias");

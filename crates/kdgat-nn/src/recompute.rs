@@ -1,8 +1,8 @@
-//! Layers whose activations are computed again in the backward pass instead of being kept (gradient checkpointing).
+//! Hidden layers whose activations are recomputed in the backward pass instead of stored (gradient checkpointing).
 //!
-//! Recomputed are attention, batch norm, ReLU and dropout: its mask is a function of step, layer and position, so it is
-//! the same again. Where dropout is torch's own, whose generator would draw another mask, it stays outside. Outputs are
-//! those of training without recomputation, to the bit. Running statistics move in the forward alone.
+//! Attention, batch norm, ReLU and dropout are recomputed: the dropout mask is a function of step, layer and position,
+//! so it is the same again. torch's own dropout stays outside, since its generator would draw a different mask. Outputs
+//! equal those of training without checkpointing, bit for bit. Only the forward updates running statistics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +18,23 @@ use super::fused::Pass;
 use super::fused::step_seed::LayerId;
 use super::layers::{BatchNorm, Mode, composed_dropout, mask_of, masked_relu};
 
-/// A hidden layer in training: attention, batch norm if there is one, ReLU, and dropout by `layer`'s mask.
+/// A hidden layer in training: attention, optional batch norm, ReLU, and dropout with `layer`'s mask.
 #[derive(Clone, Copy, Debug)]
 pub struct Hidden<'a> {
+    /// The attention layer.
     pub conv: &'a Conv,
+    /// Batch norm after the attention.
     pub norm: Option<&'a BatchNorm>,
+    /// The layer whose dropout mask is used.
     pub layer: LayerId,
+    /// Dropout probability.
     pub dropout: f64,
 }
 
-/// `[num_nodes, input]` → `[num_nodes, width]`; of the layer, only `x` is kept for the backward.
+/// Applies the layer: `[num_nodes, input]` → `[num_nodes, width]`. Stores only `x` for the backward.
 pub fn recomputed(hidden: Hidden, x: &Tensor, edges: &EdgeInput, kernel: Backend) -> Result<Tensor, ModelError> {
     let Hidden { conv, norm, layer, dropout } = hidden;
-    // The backward may run on another thread, where no step's seed is set: the mask is decided here.
+    // The backward may run on another thread, which has no step seed: the mask is drawn here.
     let mask = mask_of(layer, dropout, Mode::Training)?;
     let is_masked = Arc::new(AtomicBool::new(false));
     let was_masked = Arc::clone(&is_masked);
@@ -53,7 +57,7 @@ pub fn recomputed(hidden: Hidden, x: &Tensor, edges: &EdgeInput, kernel: Backend
         is_masked.store(masked, Ordering::Relaxed);
         Ok(active)
     };
-    // The text is what tells running out of memory from other errors.
+    // Converts errors to text, by which the caller recognises out of memory.
     let body = move |inputs: &[Tensor]| match layer(inputs) {
         Ok(output) => Ok(vec![output]),
         Err(ModelError::Torch(error)) => Err(error),

@@ -1,12 +1,13 @@
-//! Sums over stretches of rows, in an order that does not change from one call to the next.
+//! Sums over segments of rows, in an order that is the same in every call.
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// The sum of each stretch of rows: `[rows, ...]` → `[segments, ...]`. Rows `pointers[s]..pointers[s + 1]` are of segment
-/// `s`; `segment_of_row` says the same the other way round, i64.
+/// The sum of each segment of rows: `[rows, ...]` → `[segments, ...]`. Segment `s` has the rows
+/// `pointers[s]..pointers[s + 1]`; `segment_of_row`, i64, is the inverse.
 ///
-/// On a GPU `index_add` adds in whatever order its threads come: a teacher's outputs would differ between two forwards, and
-/// could not be kept. There each segment is summed by one thread; on a CPU `index_add` goes row by row anyway.
+/// On a GPU, `index_add` adds in an order that depends on its threads: a teacher's outputs would differ between two
+/// forward passes and could not be cached. There, one thread sums each segment; on a CPU, `index_add` goes row by row
+/// anyway.
 ///
 /// Half precision is summed in f32 and rounded once: in bf16 the sum of 300 ones would be 256.
 pub fn sums(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
@@ -19,7 +20,7 @@ pub fn sums(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Te
     sums.f_to_kind(kind)
 }
 
-/// `x` in the type that its elements are added in: f32 for half precision.
+/// Converts `x` to the type of its sums: f32 for half precision.
 pub fn widened(x: &Tensor) -> Result<Tensor, TchError> {
     match x.f_kind()? {
         Kind::Half | Kind::BFloat16 => x.f_to_kind(Kind::Float),
@@ -34,7 +35,7 @@ fn by_rows(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Ten
 }
 
 fn by_segments(x: &Tensor, pointers: &Tensor) -> Result<Tensor, TchError> {
-    // The pointers are right by construction; checking them again would wait for the device.
+    // The pointers are valid by construction; validating them would synchronise with the device.
     let (axis, unchecked, of_no_rows) = (0, true, 0.0);
     Tensor::f_segment_reduce(x, "sum", None, None, Some(pointers), axis, unchecked, of_no_rows)
 }
@@ -52,7 +53,7 @@ mod tests {
         }
     }
 
-    /// Both ways run on a CPU: what a GPU does is compared here with what a CPU does.
+    /// Both implementations run on a CPU, so the GPU's is compared with the CPU's here.
     #[test]
     fn both_ways_give_the_same_sums_and_gradients() {
         let pointers = [0_i32, 3, 3, 4, 9];

@@ -1,7 +1,8 @@
-//! The variational graph autoencoder (Kipf & Welling 2016), with graph attention layers and three decoders.
+//! Variational graph autoencoder (Kipf & Welling 2016) with graph attention layers and three decoders.
 //!
-//! Encoder: ID embedding ‖ continuous features → attention layers → μ, log σ². Decoders: attention layers back to the
-//! continuous features; a linear classifier to the node's ID; an MLP to the set of its successors' IDs.
+//! Encoder: ID embedding ‖ continuous features → attention layers → μ, log σ². Decoders: attention layers that
+//! reconstruct the continuous features; a linear classifier of the node's ID; an MLP that predicts the set of its
+//! successors' IDs.
 
 use kdgat_graph::{Batch, EdgeScaling};
 use kdgat_torch::test_cuda_library;
@@ -23,31 +24,31 @@ pub use super::vgae_losses::{Difficulty, NodeErrors, VgaeLoss, difficulty, disti
 use super::vgae_losses::{graph_difficulty, node_errors};
 use super::{Conv, EdgeInput, ModelError};
 
-/// The architecture: what must be known to rebuild a model around its weights.
+/// Architecture of a VGAE: everything needed to rebuild a model around its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VgaeConfig {
     /// Widths of the encoder's layers; a trailing width equal to `latent` is dropped.
     pub hidden: Vec<i64>,
     /// Columns of the latent.
     pub latent: i64,
-    /// Heads of the first encoder layer.
+    /// Number of heads of the first encoder layer.
     pub heads: i64,
     /// Columns of the ID embedding.
     pub embedding: i64,
-    /// IDs of the vocabulary, UNKNOWN included.
+    /// Number of IDs in the vocabulary, UNKNOWN included.
     pub vocabulary_size: i64,
-    /// Probability of dropping an activation in training.
+    /// Dropout probability of activations in training.
     pub dropout: f64,
-    /// How edge features are scaled: with it the layers are GATv2, which reads them, without it GAT.
+    /// Scaling of edge features. If set, the layers are GATv2, which reads them, otherwise GAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_scaling: Option<EdgeScaling>,
-    /// How nodes are read: which features, and how IDs are embedded.
+    /// Node input: feature set and ID embedding.
     #[serde(default, skip_serializing_if = "InputConfig::is_default")]
     pub input: InputConfig,
 }
 
 impl VgaeConfig {
-    /// Widths of the attention layers of the encoder.
+    /// Widths of the encoder's attention layers.
     pub fn encoder_widths(&self) -> &[i64] {
         match self.hidden.split_last() {
             Some((last, rest)) if *last == self.latent && !rest.is_empty() => rest,
@@ -55,7 +56,7 @@ impl VgaeConfig {
         }
     }
 
-    /// Widths of the hidden attention layers of the decoder: the encoder's but its first, mirrored.
+    /// Widths of the decoder's hidden attention layers: the encoder's in reverse, without its first.
     pub fn decoder_widths(&self) -> Vec<i64> {
         self.encoder_widths().iter().skip(1).rev().copied().collect()
     }
@@ -76,40 +77,40 @@ impl VgaeConfig {
         }
         if self.hidden.len() > MOST_LAYERS {
             let found = format!("{} widths", self.hidden.len());
-            return Err(ModelError::Architecture { field: "hidden", found, expected: "needs 1024 widths at most" });
+            return Err(ModelError::Architecture { field: "hidden", found, expected: "needs at most 1024 widths" });
         }
         self.hidden.iter().try_for_each(|&width| expect_sizes(&[("hidden", width)]))?;
         expect_common(self.dropout, self.edge_scaling.as_ref(), &self.input)
     }
 }
 
-/// Everything that a forward computes. Rows are nodes.
+/// Outputs of a forward pass. Rows are nodes.
 #[derive(Debug)]
 pub struct VgaeOutput {
-    /// `[num_nodes, node_features]`: the continuous features as decoded, those of the window set in (0, 1).
+    /// Reconstructed continuous features, `[num_nodes, node_features]`; window features are in (0, 1).
     pub reconstruction: Tensor,
-    /// `[num_nodes, node_features]`: the continuous features as the model read them.
+    /// Continuous features as the model read them, `[num_nodes, node_features]`.
     pub continuous: Tensor,
-    /// `[num_nodes, vocabulary_size]`
+    /// Logits of each node's ID, `[num_nodes, vocabulary_size]`.
     pub id_logits: Tensor,
-    /// `[num_nodes, vocabulary_size]`
+    /// Logits of the successors' IDs, `[num_nodes, vocabulary_size]`.
     pub successor_logits: Tensor,
-    /// `[num_nodes, width]`: what the encoder's last hidden layer gives, where [`Vgae::keep_hidden`] was called.
+    /// Output of the encoder's last hidden layer, `[num_nodes, width]`, if [`Vgae::keep_hidden`] was called.
     pub hidden: Option<Tensor>,
-    /// `[num_nodes, latent]`: z.
+    /// z, `[num_nodes, latent]`.
     pub latent: Tensor,
-    /// `[num_nodes, latent]`: μ.
+    /// μ, `[num_nodes, latent]`.
     pub mean: Tensor,
-    /// `[num_nodes, latent]`: log σ².
+    /// log σ², `[num_nodes, latent]`.
     pub log_variance: Tensor,
-    /// What the losses of these outputs are computed with.
+    /// Implementation that computes the losses of these outputs.
     pub kernel: Backend,
 }
 
-/// What the encoder gives, and the decoders read.
+/// Output of the encoder and input of the decoders.
 #[derive(Debug)]
 pub struct Latent {
-    /// z, for what reads it besides the decoders.
+    /// z, `[num_nodes, latent]`, for readers other than the decoders.
     pub latent: Tensor,
     for_decoders: [Tensor; 3],
     mean: Tensor,
@@ -118,14 +119,14 @@ pub struct Latent {
 }
 
 impl Latent {
-    /// z, μ and log σ², `[num_nodes, latent]` each.
+    /// Wraps z, μ and log σ², `[num_nodes, latent]` each.
     pub fn new(latent: &Tensor, mean: Tensor, log_variance: Tensor, kernel: Backend) -> Result<Self, ModelError> {
         let [for_features, for_ids, for_successors, latent] = fan_out(latent, kernel)?;
         Ok(Self { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden: None })
     }
 }
 
-/// The model.
+/// A variational graph autoencoder.
 #[derive(Debug)]
 pub struct Vgae {
     config: VgaeConfig,
@@ -143,7 +144,7 @@ pub struct Vgae {
 }
 
 impl Vgae {
-    /// Builds the model around the tensors that `scope` gives.
+    /// Builds the model from the tensors of `scope`.
     pub fn new(mut scope: Scope, config: &VgaeConfig, kernel: Backend) -> Result<Self, ModelError> {
         config.check()?;
         let (latent, ids) = (config.latent, config.vocabulary_size);
@@ -173,12 +174,13 @@ impl Vgae {
         })
     }
 
-    /// Lets outputs hold what the encoder's last hidden layer gave.
+    /// Makes outputs include the output of the encoder's last hidden layer.
     pub fn keep_hidden(&mut self) {
         self.keeps_hidden = true;
     }
 
-    /// Lets training keep no activations of hidden layers but compute them again in the backward pass.
+    /// Enables or disables gradient checkpointing: hidden layers are recomputed in the backward pass instead of storing
+    /// their activations.
     pub fn set_checkpointing(&mut self, recomputes: bool) {
         self.recomputes = recomputes;
     }
@@ -192,12 +194,12 @@ impl Vgae {
         recomputed(hidden, x, edges, self.kernel)
     }
 
-    /// What its operations, and the losses of its outputs, are computed with.
+    /// Implementation that computes the operations, and the losses of the outputs.
     pub fn kernel(&self) -> Backend {
         self.kernel
     }
 
-    /// The architecture.
+    /// The model's architecture.
     pub fn config(&self) -> &VgaeConfig {
         &self.config
     }
@@ -207,8 +209,8 @@ impl Vgae {
         self.decode(batch, mode, self.latent(batch, mode)?)
     }
 
-    /// Encodes a batch. In training z is drawn by the step's seed; on a GPU, or in half precision, from torch's generator,
-    /// which the caller seeds.
+    /// Encodes a batch. In training, z is sampled by the step's seed; on a GPU or in half precision, from torch's
+    /// generator, which the caller seeds.
     pub fn latent(&self, batch: &Batch, mode: Mode) -> Result<Latent, ModelError> {
         let [for_mean, for_log_variance, hidden] = fan_out(&self.encoder(batch, mode)?, self.kernel)?;
         let [for_draw, mean] = fan_out(&self.mean.forward(&for_mean, self.kernel)?, self.kernel)?;
@@ -224,7 +226,7 @@ impl Vgae {
 
     fn draw(&self, mean: &Tensor, log_variance: &Tensor) -> Result<Tensor, ModelError> {
         let tensors = [mean, log_variance];
-        // A run beside a software card is compared with one on that card, number by number.
+        // Tests compare a CPU run with a run on the software card, number by number: both then use torch's generator.
         if !fused::applies(Backend::Auto, &tensors) || test_cuda_library().is_some() {
             return reparameterize(mean, log_variance, &mean.f_randn_like()?);
         }
@@ -235,7 +237,7 @@ impl Vgae {
         reparameterize(mean, log_variance, &latent::noise(&mean.size(), seed)?)
     }
 
-    /// μ and log σ², `[num_nodes, latent]` each.
+    /// Encodes a batch to μ and log σ², `[num_nodes, latent]` each.
     pub fn encode(&self, batch: &Batch, mode: Mode) -> Result<(Tensor, Tensor), ModelError> {
         self.moments(&self.encoder(batch, mode)?)
     }
@@ -244,7 +246,7 @@ impl Vgae {
         Ok((self.mean.forward(hidden, self.kernel)?, self.log_variance.forward(hidden, self.kernel)?))
     }
 
-    /// The three decoders.
+    /// Runs the three decoders.
     pub fn decode(&self, batch: &Batch, mode: Mode, latent: Latent) -> Result<VgaeOutput, ModelError> {
         let Latent { latent, for_decoders: [for_features, for_ids, for_successors], mean, log_variance, hidden } =
             latent;
@@ -266,25 +268,25 @@ impl Vgae {
         })
     }
 
-    /// What distillation asks of a teacher: μ and the reconstruction from it, without the other decoders.
+    /// Distillation targets of a teacher in evaluation mode: μ and its reconstruction, without the other decoders.
     pub fn targets(&self, batch: &Batch) -> Result<(Tensor, Tensor), ModelError> {
         let mean = self.mean.forward(&self.encoder(batch, Mode::Evaluation)?, self.kernel)?;
         let reconstruction = self.reconstruct(&mean, batch, Mode::Evaluation)?;
         Ok((mean, reconstruction))
     }
 
-    /// Difficulty of each graph in evaluation mode, without the decoder that it does not need.
+    /// Difficulty of each graph in evaluation mode, without the successor decoder, which it does not need.
     pub fn difficulty(&self, batch: &Batch) -> Result<Difficulty, ModelError> {
         self.difficulty_of(&self.node_errors(batch)?, batch)
     }
 
-    /// Difficulty of each graph from the errors of its nodes.
+    /// Difficulty of each graph, from the errors of its nodes.
     pub fn difficulty_of(&self, errors: &NodeErrors, batch: &Batch) -> Result<Difficulty, ModelError> {
         graph_difficulty(errors, batch, self.kernel)
     }
 
-    /// The weights that the attention of each of the encoder's layers gives to edges in evaluation mode,
-    /// `[num_edges, heads]` each, in the order of the batch's adjacency.
+    /// Attention weights of the edges for each encoder layer in evaluation mode, `[num_edges, heads]` each, in the
+    /// order of the batch's adjacency.
     pub fn attention_weights(&self, batch: &Batch) -> Result<Vec<Tensor>, ModelError> {
         let edges = self.edges(batch)?;
         let mut x = self.input.forward(&batch.id_input, &self.config.input.continuous(batch)?, self.kernel)?;
@@ -314,8 +316,8 @@ impl Vgae {
         reconstruction(self.output.forward(&x, &edges, self.kernel)?, &self.config, self.kernel, mode)
     }
 
-    /// What each node adds to the difficulty of its graph in evaluation mode. The decoder of successors, which counts for
-    /// nothing there, does not run.
+    /// Contribution of each node to its graph's difficulty, in evaluation mode. Skips the successor decoder, which the
+    /// difficulty does not use.
     pub fn node_errors(&self, batch: &Batch) -> Result<NodeErrors, ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
         let continuous = self.config.input.continuous(batch)?;
@@ -327,8 +329,8 @@ impl Vgae {
         )
     }
 
-    /// As [`Vgae::node_errors`], and the means over each graph's nodes of: the error x̂ − x of each continuous feature, its
-    /// square, and the cross entropy of the IDs, `[num_graphs, 2 * features + 1]`.
+    /// Like [`Vgae::node_errors`], with the means over each graph's nodes of: the error x̂ − x of each continuous
+    /// feature, its square, and the cross entropy of the IDs, `[num_graphs, 2 * features + 1]`.
     pub fn error_profile(&self, batch: &Batch) -> Result<(NodeErrors, Tensor), ModelError> {
         let (mean, reconstruction) = self.targets(batch)?;
         let continuous = self.config.input.continuous(batch)?;
@@ -345,7 +347,7 @@ impl Vgae {
     }
 }
 
-/// z = μ + σ·ε (Kingma & Welling 2014).
+/// The reparameterisation z = μ + σ·ε (Kingma & Welling 2014), for tensors of one shape.
 pub fn reparameterize(mean: &Tensor, log_variance: &Tensor, noise: &Tensor) -> Result<Tensor, ModelError> {
     let deviation = log_variance.f_mul_scalar(0.5)?.f_exp()?;
     Ok(mean.f_add(&deviation.f_mul(noise)?)?)

@@ -1,4 +1,4 @@
-//! The layers of a VGAE, as its architecture asks for them.
+//! The layers of a VGAE, built from its architecture.
 
 use kdgat_graph::FeatureSet;
 use tch::Tensor;
@@ -9,10 +9,10 @@ use super::parameters::Scope;
 use super::vgae::VgaeConfig;
 use super::{Conv, EdgeInput, ModelError};
 
-/// Heads of the decoder's hidden layers, where the width divides.
+/// Number of heads of the decoder's hidden layers, if it divides the width.
 const DECODER_HEADS: i64 = 4;
 
-/// Attention, batch norm, ReLU, dropout.
+/// A hidden layer: attention, batch norm, ReLU, dropout.
 #[derive(Debug)]
 pub struct HiddenLayer {
     pub(super) conv: Conv,
@@ -20,7 +20,7 @@ pub struct HiddenLayer {
 }
 
 impl HiddenLayer {
-    /// Layer `index` of the encoder.
+    /// Builds layer `index` of the encoder.
     pub fn encoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
         let widths = config.encoder_widths();
         let (input, heads) = match index {
@@ -32,7 +32,7 @@ impl HiddenLayer {
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("encoder_bns").sub(index), widths[index])? })
     }
 
-    /// Hidden layer `index` of the decoder.
+    /// Builds hidden layer `index` of the decoder.
     pub fn decoder(scope: &mut Scope, config: &VgaeConfig, index: usize) -> Result<Self, ModelError> {
         let widths = config.decoder_widths();
         let input = if index == 0 { config.latent } else { widths[index - 1] };
@@ -41,7 +41,7 @@ impl HiddenLayer {
         Ok(Self { conv, norm: BatchNorm::new(scope.sub("decoder_bns").sub(index), widths[index])? })
     }
 
-    /// `[num_nodes, input]` → `[num_nodes, width]`.
+    /// Applies the layer: `[num_nodes, input]` → `[num_nodes, width]`.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -55,7 +55,7 @@ impl HiddenLayer {
     }
 }
 
-/// The linear layer to μ.
+/// Builds the linear layer for μ.
 pub fn mean_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Linear, ModelError> {
     Linear::new(scope.sub("z_mean"), last_width(config), config.latent)
 }
@@ -64,7 +64,7 @@ pub(super) fn log_variance_layer(scope: &mut Scope, config: &VgaeConfig) -> Resu
     Linear::new(scope.sub("z_logvar"), last_width(config), config.latent)
 }
 
-/// The attention layer to the continuous features.
+/// Builds the attention layer that outputs the continuous features.
 pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, ModelError> {
     let widths = config.decoder_widths();
     let input = widths.last().copied().unwrap_or(config.latent);
@@ -72,8 +72,8 @@ pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, Mode
     Conv::new(scope.sub("decoder_layers").sub(widths.len()), shape, config.edge_scaling.is_some())
 }
 
-/// The continuous features from what the last layer gives: those of the window set lie between 0 and 1, standardised ones
-/// have no bounds.
+/// Converts the output layer's values to continuous features: those of the window set are between 0 and 1, standardised
+/// ones are unbounded.
 pub fn reconstruction(values: Tensor, config: &VgaeConfig, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     match config.input.features() {
         FeatureSet::Window => sigmoid(&values, kernel, mode),
@@ -81,8 +81,8 @@ pub fn reconstruction(values: Tensor, config: &VgaeConfig, kernel: Backend, mode
     }
 }
 
-/// Columns of the encoder's last hidden layer.
+/// Width of the encoder's last hidden layer.
 pub fn last_width(config: &VgaeConfig) -> i64 {
-    // `VgaeConfig::check` refuses an encoder without layers; a width of 0 could build nothing either.
+    // `VgaeConfig::check` refuses an encoder without layers; a width of 0 would fail as well.
     config.encoder_widths().last().copied().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What a VGAE is trained on and what its windows are scored by: the task loss, and the difficulty of a graph.
+//! Training loss and score of a VGAE: the task loss, and the difficulty of a graph.
 
 use kdgat_graph::Batch;
 use kdgat_graph::padding::Mask;
@@ -13,7 +13,7 @@ use super::layers::pool_layers;
 use super::masked;
 use super::vgae::VgaeOutput;
 
-/// The task loss and its parts, each a scalar.
+/// The task loss and its terms, each a scalar.
 #[derive(Debug)]
 pub struct VgaeLoss {
     /// Mean squared error of the continuous features.
@@ -24,14 +24,14 @@ pub struct VgaeLoss {
     pub successors: Tensor,
     /// Kullback–Leibler divergence of the latent from the standard normal, mean over nodes and columns.
     pub kl: Tensor,
-    /// reconstruction + 0.1·id + 0.05·successors + 0.01·kl
+    /// Task loss, `reconstruction + 0.1·id + 0.05·successors + 0.01·kl`.
     pub total: Tensor,
 }
 
-/// Weights of the parts of the task loss.
+/// Weights of the terms of the task loss.
 const PART_WEIGHTS: [f64; 4] = [1.0, 0.1, 0.05, 0.01];
 
-/// The task loss of a forward.
+/// The task loss of a forward pass.
 pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelError> {
     if !is_one_pass(output, batch) {
         return composed_task_loss(output, batch);
@@ -39,19 +39,19 @@ pub fn task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, ModelEr
     Ok(vgae_loss::task_loss(&outputs(output), target(output, batch)?, PART_WEIGHTS)?.into())
 }
 
-/// The task loss of a forward that is one pass, and with it the total with distillation, that, and its parts for latent and
-/// reconstruction.
+/// The task loss, the training loss of a distilled student, and the distance of the reconstructions, computed in one
+/// pass (see [`vgae_loss::distilled_loss`]).
 pub fn distilled_loss(
     output: &VgaeOutput,
     batch: &Batch,
     taught: &Taught,
-) -> Result<(VgaeLoss, [Tensor; 4]), ModelError> {
+) -> Result<(VgaeLoss, [Tensor; 2]), ModelError> {
     let target = target(output, batch)?;
     let (task, distilled) = vgae_loss::distilled_loss(&outputs(output), target, PART_WEIGHTS, taught)?;
     Ok((task.into(), distilled))
 }
 
-/// Whether the losses of these outputs are computed in one pass.
+/// True if the losses of these outputs can be computed in one pass.
 pub fn is_one_pass(output: &VgaeOutput, batch: &Batch) -> bool {
     let VgaeOutput { reconstruction, continuous, id_logits, successor_logits, mean, log_variance, .. } = output;
     let tensors = [reconstruction, id_logits, successor_logits, mean, log_variance, continuous];
@@ -93,14 +93,14 @@ fn composed_task_loss(output: &VgaeOutput, batch: &Batch) -> Result<VgaeLoss, Mo
     Ok(VgaeLoss { reconstruction, id, successors, kl, total })
 }
 
-/// Binary cross entropy against the multi-hot successor set, without making that `[num_nodes, vocabulary_size]` tensor:
-/// Σ softplus(logit) − Σ over the ones of their logits, divided by the number of elements.
+/// Binary cross entropy against the multi-hot successor set, without creating that `[num_nodes, vocabulary_size]`
+/// tensor: (Σ softplus(logit) − Σ logits at the ones) / number of elements.
 fn successor_loss(logits: &Tensor, batch: &Batch, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     let ones = |logits: &Tensor| logits.f_flatten(0, -1)?.f_index_select(0, &batch.successors)?.f_sum(None);
     let Some(real) = real else {
         return Ok(logits.f_softplus()?.f_sum(None)?.f_sub(&ones(logits)?)?.f_div_scalar(logits.numel() as f64)?);
     };
-    // Pairs that fill the batch up are those of a node that does: their logits are 0 here.
+    // Padding pairs belong to a padding node: its logits are set to 0 here.
     let ones = ones(&logits.f_mul(&real.rows.f_unsqueeze(1)?)?)?.f_div(&real.count)?;
     let columns = logits.size()[1] as f64;
     Ok(masked::mean(&logits.f_softplus()?, Some(real))?.f_sub(&ones.f_div_scalar(columns)?)?)
@@ -112,12 +112,12 @@ pub fn difficulty(output: &VgaeOutput, batch: &Batch) -> Result<Difficulty, Mode
     graph_difficulty(&errors, batch, output.kernel)
 }
 
-/// What each node adds to the difficulty of its graph, `[num_nodes]` each.
+/// Contribution of each node to its graph's difficulty, `[num_nodes]` each.
 #[derive(Debug)]
 pub struct NodeErrors {
-    /// Mean squared error of its continuous features.
+    /// Mean squared error of the node's continuous features.
     pub reconstruction: Tensor,
-    /// Cross entropy of its ID.
+    /// Cross entropy of the node's ID.
     pub id: Tensor,
 }
 
@@ -146,13 +146,13 @@ pub(super) fn graph_difficulty(errors: &NodeErrors, batch: &Batch, kernel: Backe
     Ok(Difficulty { reconstruction, id, total })
 }
 
-/// Difficulty and its two parts, `[num_graphs]` each.
+/// Difficulty of each graph and its two terms, `[num_graphs]` each.
 #[derive(Debug)]
 pub struct Difficulty {
     /// Mean squared error of the continuous features.
     pub reconstruction: Tensor,
     /// Cross entropy of the IDs.
     pub id: Tensor,
-    /// reconstruction + 0.1·id
+    /// `reconstruction + 0.1·id`.
     pub total: Tensor,
 }

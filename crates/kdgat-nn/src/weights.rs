@@ -1,4 +1,4 @@
-//! Named tensors as bytes: digests, and the types of safetensors.
+//! Named tensors as bytes: digests and safetensors types.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
     Ok(out)
 }
 
-/// `[numel]` elements of a tensor, as f32.
+/// The elements of a tensor as f32, `[numel]`, in row-major order.
 pub fn floats(tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
     let flat = tensor.f_detach()?.f_to_kind(Kind::Float)?.f_flatten(0, -1)?;
     Ok(Vec::<f32>::try_from(flat)?)
 }
 
-/// The safetensors type of a tensor's elements; `None` for kinds that are not stored.
+/// The safetensors type for a kind of elements; `None` for kinds that cannot be stored.
 pub fn dtype_of(kind: Kind) -> Option<Dtype> {
     Some(match kind {
         Kind::Bool => Dtype::BOOL,
@@ -53,13 +53,13 @@ pub fn dtype_of(kind: Kind) -> Option<Dtype> {
     })
 }
 
-/// A tensor of a safetensors file.
+/// Copies a tensor out of a safetensors file.
 pub fn from_view(view: &TensorView) -> Result<Tensor, ModelError> {
     let kinds =
         [Kind::Bool, Kind::Uint8, Kind::Int, Kind::Int64, Kind::BFloat16, Kind::Half, Kind::Float, Kind::Double];
     let kind = kinds.into_iter().find(|kind| dtype_of(*kind) == Some(view.dtype()));
     let kind =
-        kind.ok_or_else(|| TchError::Convert(format!("safetensors type {:?} is not used here", view.dtype())))?;
+        kind.ok_or_else(|| TchError::Convert(format!("safetensors type {:?} is not supported", view.dtype())))?;
     let shape: Vec<i64> = view.shape().iter().map(|&length| length as i64).collect();
     Ok(Tensor::f_from_data_size(view.data(), &shape, kind)?)
 }

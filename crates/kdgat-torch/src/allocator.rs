@@ -1,8 +1,8 @@
-//! The allocator of host tensors: exact counts, a limit that refuses instead of being killed, freed memory kept for
-//! the next step.
+//! The allocator of host tensors. It counts bytes exactly, refuses an allocation beyond a limit instead of letting the
+//! system kill the process, and caches freed memory for the next step.
 //!
-//! Call [`install`] at the start of `main`, before the first tensor: memory from before is neither counted nor
-//! limited, though it is freed correctly. Each block belongs to the [`Phase`] of the thread that asked for it.
+//! Call [`install`] at the start of `main`, before the first tensor: earlier memory is neither counted nor limited,
+//! though it is freed correctly. Each block is counted under the [`Phase`] of the thread that requested it.
 
 use std::ffi::c_char;
 
@@ -11,26 +11,26 @@ use torch_sys::C_tensor;
 
 use super::ffi;
 
-/// What memory is used for.
+/// Purpose of a memory block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// Nothing named.
+    /// Anything else.
     #[default]
     Other,
-    /// Batches and what they are made of.
+    /// Batches and their source data.
     Data,
-    /// Weights of the model that is trained.
+    /// Weights of the trained model.
     Parameters,
     /// Gradients of those weights.
     Gradients,
-    /// States of the optimiser.
+    /// Optimizer state.
     Optimizer,
-    /// Everything between the batch and the loss.
+    /// Activations: everything between batch and loss.
     Activations,
     /// A teacher's weights and activations.
     Teacher,
-    /// Targets kept for later.
+    /// Cached targets.
     Cache,
 }
 
@@ -47,7 +47,7 @@ impl Phase {
         Self::Cache,
     ];
 
-    /// As columns and tables call it.
+    /// The name used in columns and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Other => "other",
@@ -61,118 +61,121 @@ impl Phase {
         }
     }
 
-    /// This phase's entry of an array in [`Stats`].
+    /// The entry of this phase in an array of [`Stats`].
     pub fn of(self, bytes: &[u64; PHASES]) -> u64 {
         bytes[self as usize]
     }
 }
 
-/// Room for phases in [`Stats`].
+/// Length of the per-phase arrays in [`Stats`].
 pub const PHASES: usize = 16;
 
-/// The counts at one moment. Bytes.
+/// A consistent snapshot of the allocator's counts. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Stats {
-    /// In tensors now, as requested.
+    /// Bytes in live tensors, as requested.
     pub current: u64,
-    /// The most that `current` was since [`reset_peak`].
+    /// Maximum of `current` since [`reset_peak`].
     pub peak: u64,
-    /// Taken from the system for tensors, roundings included.
+    /// Bytes taken from the system for live tensors, including rounding and headers.
     pub in_use: u64,
-    /// Taken from the system and kept for tensors to come.
+    /// Bytes taken from the system and cached for future tensors.
     pub kept: u64,
-    /// The most that `in_use + kept` was since [`reset_peak`]; never above the limit.
+    /// Maximum of `in_use + kept` since [`reset_peak`]; never above the limit.
     pub peak_reserved: u64,
-    /// See [`set_limit`]; `u64::MAX` when there is none.
+    /// The limit in bytes, see [`set_limit`]; `u64::MAX` if there is none.
     pub limit: u64,
-    /// Allocations since the start.
+    /// Number of allocations since the start.
     pub allocations: u64,
-    /// Those of them that took kept memory.
+    /// Number of allocations served from cached memory.
     pub reused: u64,
-    /// Those refused.
+    /// Number of allocations refused.
     pub failures: u64,
     /// `current` by phase.
     pub phases: [u64; PHASES],
-    /// `current` by phase at the moment of `peak`: these add up to it.
+    /// `current` by phase at the moment of `peak`; the entries add up to `peak`.
     pub phases_at_peak: [u64; PHASES],
-    /// The most that each phase had since [`reset_peak`].
+    /// Maximum of each phase since [`reset_peak`].
     pub phase_peaks: [u64; PHASES],
 }
 
 impl Stats {
-    /// Bytes that this process holds for tensors.
+    /// Bytes this process holds for tensors: in use and cached.
     pub fn reserved(&self) -> u64 {
         self.in_use + self.kept
     }
 }
 
-/// Makes this the allocator of all host tensors from now on. A second call does nothing.
+/// Installs this allocator for all host tensors allocated from now on. A second call does nothing.
 pub fn install() -> Result<(), TchError> {
     // SAFETY: no arguments; the allocator lives as long as the process.
     unsafe { ffi::check(kdgat_allocator_install()) }
 }
 
-/// Whether [`install`] was called.
+/// True if [`install`] was called.
 pub fn is_installed() -> bool {
     // SAFETY: reads one pointer.
     unsafe { kdgat_allocator_installed() }
 }
 
-/// The counts now, all of the same moment.
+/// The current counts, all taken at the same moment.
 pub fn stats() -> Stats {
     let mut stats = Stats::default();
-    // SAFETY: writes one `KdgatHostStats`, of which `Stats` is the mirror.
+    // SAFETY: writes one `KdgatHostStats`, which `Stats` mirrors.
     unsafe { kdgat_allocator_stats(&mut stats) };
     stats
 }
 
-/// Lets the peaks begin anew from what is in use now.
+/// Resets all peaks to the current values.
 pub fn reset_peak() {
     // SAFETY: no arguments.
     unsafe { kdgat_allocator_reset_peak() }
 }
 
-/// What the allocator may hold.
+/// Limits of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes taken from the system, in use and kept, above which an allocation fails (see [`is_out_of_memory`]).
+    /// Limit in bytes on memory taken from the system, in use and cached. An allocation beyond it fails (see
+    /// [`is_out_of_memory`]).
     pub limit_bytes: Option<u64>,
-    /// Bytes of freed blocks to keep at most. In any case no more is kept than the largest step so far needed.
+    /// Maximum of cached memory in bytes. In any case, memory in use and cached together stays within 1.25 times the
+    /// most ever in use, or 128 MiB if that is more.
     pub keep_bytes: Option<u64>,
 }
 
-/// Sets the limits. What is in use already stays, even above a new limit.
+/// Sets the limits. Memory already in use stays allocated, even above a new limit.
 pub fn set_limits(limits: Limits) {
     let bytes = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     // SAFETY: two numbers.
     unsafe { kdgat_allocator_set_limits(bytes(limits.limit_bytes), bytes(limits.keep_bytes)) }
 }
 
-/// Sets the limit of bytes taken from the system, `None` for none, and keeps freed blocks as far as it allows.
+/// Sets the limit in bytes on memory taken from the system, `None` for no limit. Caching is bounded by this limit
+/// alone.
 pub fn set_limit(limit_bytes: Option<u64>) {
     set_limits(Limits { limit_bytes, keep_bytes: None });
 }
 
-/// Returns all kept memory to the system.
+/// Returns all cached memory to the system.
 pub fn release_cached() {
     // SAFETY: no arguments.
     unsafe { kdgat_allocator_release_kept() }
 }
 
-/// Whether an error says that host memory or a GPU's memory ran out: then freeing and a smaller batch can help.
+/// True if an error means that host or GPU memory ran out: freeing memory or a smaller batch can help.
 pub fn is_out_of_memory(error: &TchError) -> bool {
     says_out_of_memory(&error.to_string())
 }
 
-/// Whether a message is that of an error for which [`is_out_of_memory`] holds.
+/// True if the message is that of an error for which [`is_out_of_memory`] is true.
 pub fn says_out_of_memory(text: &str) -> bool {
     const KNOWN: [&str; 6] = [
         "kdgat: host memory limit",
         "out of memory",
         "can't allocate memory",
-        // CUDA's libraries allocate workspaces of their own (CUBLAS_, CUDNN_, CUSPARSE_...), and cuBLAS does not initialise
-        // without one.
+        // CUDA's libraries allocate workspaces of their own (CUBLAS_, CUDNN_, CUSPARSE_...), and cuBLAS cannot
+        // initialise without one.
         "_STATUS_ALLOC_FAILED",
         "_DEVICE_ALLOCATION_FAILED",
         "CUBLAS_STATUS_NOT_INITIALIZED",
@@ -180,26 +183,26 @@ pub fn says_out_of_memory(text: &str) -> bool {
     KNOWN.iter().any(|known| text.contains(known))
 }
 
-/// Whether a message is that of a refusal although the limit had room: others took the memory, perhaps for a moment.
+/// True if an allocation failed although the limit had room: other processes use the memory, perhaps only for a moment.
 pub fn says_refused_inside_limit(text: &str) -> bool {
     text.contains("kdgat: host memory limit") && !text.contains("it would be exceeded")
 }
 
-/// The limit of host memory, if the message is that of an allocation that would have exceeded it: the same work will fail
-/// again under the same limit.
+/// The limit on host memory in bytes if the message is that of an allocation that would have exceeded it; the same work
+/// would fail again under the same limit.
 pub fn limit_reached(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("kdgat: host memory limit of ")?;
     let (bytes, rest) = rest.split_once(" bytes: ")?;
     rest.starts_with("it would be exceeded").then(|| bytes.parse().ok())?
 }
 
-/// Lets this thread's allocations belong to `phase` until the guard is dropped.
+/// Counts this thread's allocations under `phase` until the guard is dropped.
 pub fn enter_phase(phase: Phase) -> PhaseGuard {
     // SAFETY: one number.
     PhaseGuard { previous: unsafe { kdgat_allocator_set_phase(phase as u8) }, thread_bound: std::marker::PhantomData }
 }
 
-/// Ends a phase on the thread that entered it.
+/// Guard of a phase; ends it on the thread that entered it.
 #[must_use = "the phase ends when this is dropped"]
 #[derive(Debug)]
 pub struct PhaseGuard {
@@ -214,9 +217,11 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// Counts the storage of `tensor` to `phase` from now on, such as gradients that a backward made among activations.
+/// Counts the storage of `tensor` under `phase` from now on, such as gradients that a backward allocated among
+/// activations.
 ///
-/// False when its memory is not this allocator's (a GPU's, from before [`install`], or mapped from a file).
+/// Returns false if this allocator does not own the memory (a GPU's, allocated before [`install`], or mapped from a
+/// file).
 pub fn attribute(tensor: &Tensor, phase: Phase) -> Result<bool, TchError> {
     let mut attributed = false;
     // SAFETY: the tensor outlives the call.
@@ -224,23 +229,29 @@ pub fn attribute(tensor: &Tensor, phase: Phase) -> Result<bool, TchError> {
     Ok(attributed)
 }
 
-/// Failures to be injected, for tests of recovery.
+/// Injected allocation failures, for tests of recovery.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Failures {
-    /// None: the normal state.
+    /// None (the default).
     Never,
-    /// The `n`-th allocation from now, counted from one.
+    /// The `n`-th allocation from now fails, counted from one.
     Nth(u64),
-    /// Each allocation with `probability`, as a function of `seed` and of how many came before.
-    Random { seed: u64, probability: f64 },
+    /// Each allocation fails with some probability, as a function of the seed and of the number of allocations before
+    /// it.
+    Random {
+        /// Seed of the random decisions.
+        seed: u64,
+        /// Probability of a failure, from 0 to 1.
+        probability: f64,
+    },
 }
 
-/// Lets allocations fail, on all threads, with the error of a limit that is reached.
+/// Makes allocations fail on all threads, with the error of a reached limit.
 pub fn inject_failures(failures: Failures) {
     let (countdown, seed, threshold) = match failures {
         Failures::Never => (0, 0, 0),
         Failures::Nth(n) => (n, 0, 0),
-        // A probability of one is all but one of 2^64 values.
+        // A probability of one covers all but one of the 2^64 values.
         Failures::Random { seed, probability } => (0, seed, (probability * 18_446_744_073_709_551_616.0) as u64),
     };
     // SAFETY: three numbers.

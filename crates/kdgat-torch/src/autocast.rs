@@ -1,4 +1,4 @@
-//! Automatic mixed precision with a choice of type, and restored whatever happens inside.
+//! Automatic mixed precision with a selectable type, restored whatever happens inside.
 
 use std::ffi::c_char;
 use std::marker::PhantomData;
@@ -8,19 +8,20 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::device::scalar_type;
 use super::ffi;
 
-/// While this lives, torch runs what is safe in `kind` on this thread and the rest in f32.
+/// Enables mixed precision on this thread until dropped: torch runs operations that are safe in `kind` in that type,
+/// the rest in f32.
 #[derive(Debug)]
 #[must_use = "mixed precision ends when this is dropped"]
 pub struct Autocast {
     on_cuda: bool,
     was_enabled: bool,
     previous_kind: i8,
-    /// The setting is a thread's.
+    /// The setting belongs to one thread.
     thread_bound: PhantomData<*const ()>,
 }
 
 impl Autocast {
-    /// Begins mixed precision in `kind` (bf16, or f16 on a GPU) for operations on `device`.
+    /// Enables mixed precision in `kind` (bf16, or f16 on a GPU) for operations on `device`.
     pub fn enter(device: Device, kind: Kind) -> Result<Self, TchError> {
         Self::enter_raw(device.is_cuda(), scalar_type(kind)?)
     }
@@ -33,23 +34,23 @@ impl Autocast {
     }
 }
 
-/// f32 of half precision, other tensors as they are: a sum of many numbers is not to be taken in half precision, and two
-/// models that agree differ by less than such a number can tell.
+/// Converts half-precision tensors to f32 and returns others unchanged. A sum of many numbers needs more precision, and
+/// the difference between two models that agree is below half precision's resolution.
 pub fn widened(tensor: &Tensor) -> Result<Tensor, TchError> {
     let is_half = matches!(tensor.f_kind()?, Kind::Half | Kind::BFloat16);
     if is_half { tensor.f_to_kind(Kind::Float) } else { Ok(tensor.shallow_clone()) }
 }
 
-/// Whether this thread runs what is safe in less precision on `device`.
+/// True if mixed precision is enabled on this thread for `device`.
 pub fn is_in_force(device: Device) -> Result<bool, TchError> {
     let [host, cuda] = AutocastState::current()?.kinds;
     Ok(if device.is_cuda() { cuda } else { host }.is_some())
 }
 
-/// The mixed precision in force on a thread, to be entered again by a recomputation.
+/// The mixed-precision state of a thread, re-entered by a recomputation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AutocastState {
-    /// The type on the CPU and on CUDA, where enabled.
+    /// The type on the CPU and on CUDA; `None` where disabled.
     kinds: [Option<i8>; 2],
 }
 
@@ -78,7 +79,7 @@ impl Drop for Autocast {
         if let Err(error) =
             unsafe { ffi::check(kdgat_autocast_leave(self.on_cuda, self.was_enabled, self.previous_kind)) }
         {
-            tracing::error!("mixed precision could not be ended: {error}");
+            tracing::error!("cannot end mixed precision: {error}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Differentiable functions written in Rust.
 //!
-//! [`apply`] runs a [`Function`]'s forward without recording and then hangs one node into libtorch's graph
-//! whose backward is the function's own. The function's state lives in that node and is dropped with the
-//! graph, or as soon as a backward that does not keep the graph has passed.
+//! [`apply`] runs a [`Function`]'s forward without recording, then adds one node to libtorch's graph whose backward is
+//! the function's own. The node owns the function's state. It drops the state with the graph, or as soon as a backward
+//! that does not keep the graph has passed the node.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,23 +13,23 @@ use torch_sys::C_tensor;
 
 use super::ffi;
 
-/// A function with a backward of its own.
+/// A differentiable function with its own backward.
 ///
-/// `Send`, because libtorch runs the backward of a GPU's tensors on a thread of its own, and drops the
-/// graph wherever its last reference goes.
+/// It must be `Send`: libtorch runs the backward of GPU tensors on a separate thread, and drops the graph on whichever
+/// thread releases the last reference.
 pub trait Function: Send + 'static {
-    /// What errors and profiles call it.
+    /// The name shown in errors and profiles.
     const NAME: &'static CStr;
 
-    /// Computes the outputs; nobody may write to one that shares storage with an input. Nothing in here is recorded.
+    /// Computes the outputs without recording. Nobody may write to an output that shares storage with an input.
     ///
-    /// `recorded` tells whether a backward can follow; if not, `saved` may stay empty.
+    /// `recorded` is true if a backward may follow; otherwise `saved` may stay empty.
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError>;
 
-    /// Computes one gradient for each input, `None` where it is zero or not `needed`.
+    /// Computes one gradient per input, `None` if it is zero or not `needed`.
     ///
-    /// `gradients` holds one entry for each output, `None` where the loss does not depend on it; one that is dropped in
-    /// here is freed at once. An error or a panic reaches the caller of `backward` as an error.
+    /// `gradients` has one entry per output, `None` if the loss does not depend on it; an entry dropped in this
+    /// function is freed at once. The caller of `backward` gets errors and panics as errors.
     fn backward(
         &self,
         saved: Vec<Tensor>,
@@ -38,15 +38,16 @@ pub trait Function: Send + 'static {
     ) -> Result<Vec<Option<Tensor>>, TchError>;
 }
 
-/// What a forward hands back.
+/// The result of a forward.
 pub struct Forward {
-    /// The results. Those with an integer type have no gradient.
+    /// The outputs. Those of an integer type have no gradient.
     pub outputs: Vec<Tensor>,
-    /// What the backward needs: inputs, outputs or others. libtorch checks that nothing changes them meanwhile.
+    /// Tensors that the backward needs: inputs, outputs or others. libtorch checks that nobody modifies them in the
+    /// meantime.
     pub saved: Vec<Tensor>,
 }
 
-/// Runs `function` on `inputs`, recorded for the backward if any input requires a gradient.
+/// Runs `function` on `inputs` and records it for the backward if any input requires a gradient.
 pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Tensor>, TchError> {
     let (input_pointers, recorded) = (ffi::pointers(inputs), is_recorded(inputs)?);
     let Forward { outputs, saved } = {
@@ -75,7 +76,7 @@ pub fn apply<F: Function>(mut function: F, inputs: &[&Tensor]) -> Result<Vec<Ten
     Ok(outputs)
 }
 
-/// Whether libtorch records what is computed from `inputs` now.
+/// True if libtorch currently records operations on `inputs`.
 pub fn is_recorded(inputs: &[&Tensor]) -> Result<bool, TchError> {
     let (input_pointers, mut recorded) = (ffi::pointers(inputs), 0_u8);
     // SAFETY: the pointers belong to `inputs`, `recorded` is written before the call returns.
@@ -83,9 +84,10 @@ pub fn is_recorded(inputs: &[&Tensor]) -> Result<bool, TchError> {
     Ok(recorded != 0)
 }
 
-/// Gradients of `outputs` with respect to `inputs`, each output weighted by its gradient (`None`: one, for a scalar).
+/// Gradients of `outputs` with respect to `inputs`, each output weighted by its entry in `output_gradients` (`None`:
+/// one, for a scalar).
 ///
-/// `None` for an input that no output depends on. Nothing is added to any tensor's `.grad`.
+/// `None` for an input that no output depends on. Adds nothing to any tensor's `.grad`.
 pub fn gradients(
     outputs: &[&Tensor],
     output_gradients: &[Option<&Tensor>],
@@ -101,7 +103,8 @@ pub fn gradients(
     Ok(results.into_iter().map(|pointer| unsafe { ffi::from_raw(pointer) }).collect())
 }
 
-/// As [`gradients`], but takes the outputs and their gradients, which are freed as the backward passes them.
+/// Like [`gradients`], but takes ownership of the outputs and their gradients and frees them as the backward passes
+/// them.
 pub fn gradients_consuming(roots: Vec<(Tensor, Tensor)>, inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
     let mut results = vec![ptr::null_mut(); inputs.len()];
     let input_pointers = ffi::pointers(inputs);
@@ -164,7 +167,7 @@ fn run_engine(
     }
 }
 
-/// `KdgatBackward` of `shim/autograd.cpp`.
+/// Mirrors `KdgatBackward` of `shim/autograd.cpp`.
 #[repr(C)]
 struct BackwardCall {
     saved: *const *mut C_tensor,
@@ -176,7 +179,7 @@ struct BackwardCall {
     num_results: usize,
 }
 
-/// `KdgatFunction` of `shim/autograd.cpp`.
+/// Mirrors `KdgatFunction` of `shim/autograd.cpp`.
 #[repr(C)]
 struct Callbacks {
     backward: unsafe extern "C" fn(*const c_void, *const BackwardCall) -> *mut c_char,
@@ -185,8 +188,8 @@ struct Callbacks {
 }
 
 unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const BackwardCall) -> *mut c_char {
-    // SAFETY: C++ passes the state that `apply` gave it and a call that lives until this returns; the tensors
-    // it points to are ours from here on, and are taken over before anything can panic.
+    // SAFETY: C++ passes the state that `apply` gave it and a call that lives until this returns. We own the tensors it
+    // points to from here on and take them before anything can panic.
     let (function, call, saved, gradients, needed) = unsafe {
         let call = &*call;
         let take = |pointers, count| {
@@ -219,12 +222,12 @@ unsafe extern "C" fn backward<F: Function>(state: *const c_void, call: *const Ba
     }
 }
 
-/// An array of C++, where an empty one may lie at no address at all.
+/// An array from C++; an empty one may have a null pointer.
 ///
 /// # Safety
-/// Unless `count` is 0, `count` elements lie at `first` while the slice lives.
+/// Unless `count` is 0, `first` points to `count` elements that outlive the slice.
 unsafe fn array<'a, T>(first: *const T, count: usize) -> &'a [T] {
-    // SAFETY: as the caller promises.
+    // SAFETY: by this function's contract.
     if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } }
 }
 
@@ -232,7 +235,7 @@ unsafe extern "C" fn drop_state<F: Function>(state: *mut c_void) {
     // SAFETY: `state` came from `Box::into_raw` in `apply`, and C++ calls this once.
     let outcome = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(state.cast::<F>()) })));
     if let Err(payload) = outcome {
-        // The graph's destructor has nobody to report to.
+        // The graph's destructor has no caller to report to.
         tracing::error!("dropping the state of {:?}: {}", F::NAME, ffi::panic_message(payload.as_ref()));
     }
 }

@@ -1,21 +1,21 @@
-//! What is said when a mapped file goes away under the program.
+//! Error message for a mapped file that is truncated while in use.
 
 use std::mem::MaybeUninit;
 use std::{io, ptr};
 
 use super::exit_now;
 
-const MESSAGE: &[u8] = b"\nerror: the system could not give a page of memory that is a file's (SIGBUS): a file that was in use, such as a graph \
-store, was cut short or overwritten, or its disk failed; `kdgat data info --verify` names damaged stores; a training goes on from its last \
+const MESSAGE: &[u8] = b"\nerror: cannot read a page of a mapped file (SIGBUS): a file in use, such as a graph \
+store, was truncated or overwritten, or its disk failed; `kdgat data info --verify` finds damaged stores; resume training from its last \
 checkpoint with --resume\n";
 
-/// From here on the program ends with a message and exit code 1 where a mapped file was cut short, which would kill it
-/// without a word otherwise.
+/// Installs a handler that ends the program with a message and exit code 1 when a mapped file is truncated. Without it,
+/// the system would kill the program without a message.
 ///
 /// # Errors
-/// When the system refuses the handler.
+/// If the system refuses the handler.
 pub fn explain_bus_errors() -> io::Result<()> {
-    // SAFETY: an all-zero `sigaction` is a valid one; the handler does nothing but what a signal handler may do.
+    // SAFETY: an all-zero `sigaction` is valid; the handler only makes async-signal-safe calls.
     let set = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = explain as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -26,7 +26,7 @@ pub fn explain_bus_errors() -> io::Result<()> {
 }
 
 extern "C" fn explain(_signal: libc::c_int) {
-    // SAFETY: `write` may be called in a signal handler; the message lives for ever. That it cannot be written changes nothing.
+    // SAFETY: `write` is async-signal-safe and the message is static. A failed write changes nothing.
     unsafe { libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
     exit_now(1);
 }

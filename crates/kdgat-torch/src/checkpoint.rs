@@ -1,5 +1,4 @@
-//! Gradient checkpointing (Chen et al. 2016): activations are dropped after the forward and computed again in the
-//! backward.
+//! Gradient checkpointing (Chen et al. 2016): activations are dropped after the forward and recomputed in the backward.
 
 use std::ffi::CStr;
 
@@ -9,11 +8,11 @@ use super::autocast::AutocastState;
 use super::autograd::{self, Forward, Function};
 use super::grad::detached_leaves;
 
-/// Runs `body` on `inputs`, keeping nothing of what it computes but its outputs.
+/// Runs `body` on `inputs` and saves none of its activations, only its outputs.
 ///
-/// `parameters` are the leaves that `body` uses besides its inputs (its own handles to them): they receive their
-/// gradients like inputs. `body` must compute the same again: random decisions by counter, not by torch's
-/// generator; no state changed (running statistics of a batch norm would be updated twice).
+/// `parameters` are the leaves that `body` uses besides its inputs, through its own handles; they receive gradients
+/// like inputs. `body` must compute the same result again: draw random numbers by counter, not from torch's generator,
+/// and change no state (it would update the running statistics of a batch norm twice).
 pub fn checkpoint<B>(body: B, inputs: &[&Tensor], parameters: &[&Tensor]) -> Result<Vec<Tensor>, TchError>
 where
     B: Fn(&[Tensor]) -> Result<Vec<Tensor>, TchError> + Send + 'static,
@@ -42,7 +41,7 @@ where
         Ok(Forward { outputs, saved })
     }
 
-    /// What was computed again, and the gradients of the outputs, go as the backward passes them.
+    /// Frees recomputed activations and output gradients as the backward passes them.
     fn backward(
         &self,
         saved: Vec<Tensor>,
@@ -55,7 +54,7 @@ where
             let _mixed_precision = self.autocast.enter()?;
             tch::with_grad(|| (self.body)(&leaves))?
         };
-        // Outputs without a gradient, or independent of what is asked for, are no roots.
+        // Outputs without a gradient, or that depend on nothing requiring one, are not roots.
         let roots: Vec<(Tensor, Tensor)> = outputs
             .into_iter()
             .zip(gradients)

@@ -1,7 +1,7 @@
 //! Random tensors that are a function of their seed alone.
 //!
-//! `tch` draws from torch's default generator, which belongs to the process: between `manual_seed` and the drawing another
-//! thread may take numbers from it, or seed it. Here each drawing has a generator of its own. The numbers are those of the
+//! `tch` draws from torch's default generator, which the whole process shares: between `manual_seed` and the draw,
+//! another thread may advance or reseed it. Here each draw has its own generator. It yields the same numbers as the
 //! default generator after the same seed.
 
 use std::ffi::c_char;
@@ -11,18 +11,18 @@ use torch_sys::C_tensor;
 
 use super::ffi::check;
 
-/// A tensor on the CPU with numbers that are uniform in [`low`, `high`).
+/// A CPU tensor of numbers uniform in [`low`, `high`).
 pub fn uniform(shape: &[i64], kind: Kind, low: f64, high: f64, seed: u64) -> Result<Tensor, TchError> {
     let tensor = Tensor::f_empty(shape, (kind, Device::Cpu))?;
-    // SAFETY: a live tensor that nobody else has.
+    // SAFETY: a live tensor that nobody else holds.
     unsafe { check(kdgat_fill_uniform(tensor.as_ptr(), low, high, seed))? };
     Ok(tensor)
 }
 
-/// A tensor on the CPU with standard normal numbers.
+/// A CPU tensor of standard normal numbers.
 pub fn normal(shape: &[i64], kind: Kind, seed: u64) -> Result<Tensor, TchError> {
     let tensor = Tensor::f_empty(shape, (kind, Device::Cpu))?;
-    // SAFETY: a live tensor that nobody else has.
+    // SAFETY: a live tensor that nobody else holds.
     unsafe { check(kdgat_fill_normal(tensor.as_ptr(), seed))? };
     Ok(tensor)
 }

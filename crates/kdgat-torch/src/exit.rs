@@ -1,7 +1,7 @@
-//! The end of the program while other threads still compute.
+//! Ending the process while other threads are still computing.
 
-/// Ends the process at once. Nothing is taken down: libtorch's destructors would free what other threads still use.
+/// Ends the process at once, without running destructors: libtorch's would free memory that other threads still use.
 pub fn exit_now(code: i32) -> ! {
-    // SAFETY: takes a number and does not return; what was written to files is with the system.
+    // SAFETY: takes a number and does not return; the system already has all data written to files.
     unsafe { libc::_exit(code) }
 }

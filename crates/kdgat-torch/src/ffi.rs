@@ -1,4 +1,4 @@
-//! How results and errors cross between Rust and the C++ files in `shim/`.
+//! Conversion of results and errors between Rust and the C++ files in `shim/`.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -6,10 +6,11 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
-/// Turns what an exported C++ function returned into a result: null, or an error's text allocated by malloc.
+/// Converts the return value of an exported C++ function to a result: null for success, or an error text allocated by
+/// malloc.
 ///
 /// # Safety
-/// `text` is null or a null-terminated string from `malloc` that nothing else frees.
+/// `text` is null or a null-terminated string from `malloc` that nobody else frees.
 pub(super) unsafe fn check(text: *mut c_char) -> Result<(), TchError> {
     if text.is_null() {
         return Ok(());
@@ -21,13 +22,13 @@ pub(super) unsafe fn check(text: *mut c_char) -> Result<(), TchError> {
     Err(TchError::Torch(message))
 }
 
-/// The opposite direction: an error's text as C++ takes it.
+/// Converts an error message to a text for C++, allocated by malloc.
 pub(super) fn error_text(message: &str) -> *mut c_char {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     // SAFETY: strdup reads the null-terminated string `text`.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() {
-        // Null would be taken for success.
+        // Null would mean success.
         std::process::abort();
     }
     copy
@@ -41,28 +42,28 @@ pub(super) fn message_of(error: &TchError) -> String {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("with a value that is no text"))
+    format!("panicked: {}", text.unwrap_or("with a value that is not text"))
 }
 
-/// The pointers of `tensors`, valid while these live.
+/// The pointers of `tensors`, valid while the tensors live.
 pub(super) fn pointers(tensors: &[&Tensor]) -> Vec<*const C_tensor> {
     tensors.iter().map(|tensor| tensor.as_ptr()).collect()
 }
 
-/// Gives up a tensor to C++.
+/// Passes ownership of a tensor to C++.
 pub(super) fn into_raw(mut tensor: Tensor) -> *mut C_tensor {
     let pointer = tensor.as_mut_ptr();
     std::mem::forget(tensor);
     pointer
 }
 
-/// Takes a tensor from C++; null is an undefined one.
+/// Takes ownership of a tensor from C++; null is an undefined tensor.
 ///
 /// # Safety
-/// `pointer` is null or a tensor on the heap that nothing else frees.
+/// `pointer` is null or a tensor on the heap that nobody else frees.
 pub(super) unsafe fn from_raw(pointer: *mut C_tensor) -> Option<Tensor> {
     // SAFETY: by this function's contract.
     (!pointer.is_null()).then(|| unsafe { Tensor::from_ptr(pointer) })

@@ -1,10 +1,14 @@
-//! What libtorch has and `tch` does not expose. The only `unsafe` code of the workspace, and the only C++.
+//! Features of libtorch that `tch` does not expose. All `unsafe` code and all C++ of the workspace is in this crate.
 //!
-//! [`autograd`] makes differentiable functions in Rust ([`checkpoint`] is one), [`parallel`] and [`simd`] let their inner loops use
-//! several threads and the machine's widest vectors, [`view`] reads tensors as slices, [`rows`] matrices that lie in
-//! pieces, `mapped` lays tensors over files.
-//! [`draw`] makes random tensors that are a function of their seed alone. [`allocator`] counts and limits host memory, [`device`] has streams, events and page-locked memory, and
-//! [`load_cuda`] lets one binary serve machines with and without a GPU. [`cuda_program`] compiles kernels for it.
+//! - [`autograd`]: differentiable functions in Rust; [`checkpoint`]: gradient checkpointing; [`autocast`]: mixed
+//!   precision; [`grad`]: assignment of `.grad`.
+//! - [`parallel`] and [`simd`]: multithreaded, vectorised inner loops; [`philox`]: counter-based random numbers.
+//! - [`view`]: tensors as slices; [`rows`]: matrices stored in separate pieces; [`mapped`]: tensors over mapped files.
+//! - [`draw`]: random tensors that are a function of their seed alone.
+//! - [`allocator`]: counts and limits host memory; [`device`]: streams, events and page-locked memory.
+//! - [`load_cuda`]: one binary for machines with and without a GPU; [`cuda_program`]: CUDA kernels compiled at run
+//!   time.
+//! - [`version`]: version and capabilities of the loaded libtorch.
 #![allow(unsafe_code)]
 
 pub mod allocator;

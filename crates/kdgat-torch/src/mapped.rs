@@ -1,4 +1,4 @@
-//! Mapped files, and tensors that lie over them without a copy.
+//! Memory-mapped files, and tensors over them without a copy.
 
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -15,41 +15,41 @@ use super::device::scalar_type;
 use super::ffi;
 use super::view::Storable;
 
-/// The bytes of a file that has its final name and is never written to again: whoever makes such files writes another one
-/// beside it and renames that. One that is cut short by others all the same ends the program with a message
+/// Maps a file. It must have its final name and never be written to again: writers of such files create a new file and
+/// rename it. If another process truncates the file, the program ends with a message
 /// ([`explain_bus_errors`](super::explain_bus_errors)).
 ///
 /// # Errors
-/// What the system says.
+/// Any error of the system.
 pub fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the bytes do not change while they are mapped, as the caller promises.
+    // SAFETY: the bytes do not change while mapped, by this function's contract.
     unsafe { Mmap::map(file) }
 }
 
-/// Takes the pages of a map out of this process's memory; they are mapped again where they are read next.
+/// Drops the pages of a map from this process's memory; the next read maps them again.
 ///
 /// # Errors
-/// What the system says.
+/// Any error of the system.
 pub fn release_pages(map: &Mmap) -> io::Result<()> {
-    // SAFETY: the map is shared with its file and never written to: the file has all that the pages hold, whoever reads
-    // them at this moment.
+    // SAFETY: the map is shared with its file and never written to, so the file holds the same bytes as the pages, even
+    // for concurrent readers.
     unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) }
 }
 
-/// The bytes `range` of the map as a tensor on the CPU of this size; the map stays as long as the tensor.
+/// A CPU tensor of shape `size` over the bytes `range` of the map. The tensor keeps the map alive.
 ///
-/// The map is for reading: an operation that writes into the tensor ends the process.
+/// The map is read-only: an operation that writes to the tensor ends the process.
 ///
 /// # Errors
-/// A range that leaves the map, is not aligned for its elements, or holds another number of them than `size` says.
+/// If the range leaves the map, is misaligned for its elements, or has a different number of elements than `size`.
 pub fn tensor_over<T: Storable>(map: &Arc<Mmap>, range: Range<usize>, size: &[i64]) -> Result<Tensor, TchError> {
     let bytes = map.get(range.clone()).ok_or_else(|| {
-        TchError::Shape(format!("bytes {range:?} of a mapped file are asked for, it has {}", map.len()))
+        TchError::Shape(format!("bytes {range:?} are outside of a mapped file of {} bytes", map.len()))
     })?;
     let expected = size.iter().product::<i64>() as usize * size_of::<T>();
     if bytes.len() != expected || !bytes.as_ptr().cast::<T>().is_aligned() {
         return Err(TchError::Shape(format!(
-            "a tensor of {size:?} takes {expected} aligned bytes, {} at byte {} of a mapped file are asked for",
+            "a tensor of shape {size:?} needs {expected} aligned bytes, got {} at byte {} of a mapped file",
             bytes.len(),
             range.start
         )));
@@ -57,7 +57,7 @@ pub fn tensor_over<T: Storable>(map: &Arc<Mmap>, range: Range<usize>, size: &[i6
     let kind = scalar_type(T::KIND)?;
     let owner = Arc::into_raw(map.clone());
     let mut tensor = ptr::null_mut();
-    // SAFETY: `bytes` are as many as the tensor has, aligned, and mapped until `release` lets go of the owner.
+    // SAFETY: `bytes` has the tensor's size and alignment, and stays mapped until `release` drops the owner.
     let made = unsafe {
         ffi::check(kdgat_tensor_over(
             bytes.as_ptr().cast(),
@@ -70,17 +70,17 @@ pub fn tensor_over<T: Storable>(map: &Arc<Mmap>, range: Range<usize>, size: &[i6
         ))
     };
     if let Err(error) = made {
-        // SAFETY: made above, and not taken.
+        // SAFETY: created above, and not taken by the callee.
         drop(unsafe { Arc::from_raw(owner) });
         return Err(error);
     }
-    // SAFETY: a tensor on the heap that is now ours.
+    // SAFETY: a tensor on the heap that we now own.
     unsafe { ffi::from_raw(tensor) }
-        .ok_or_else(|| TchError::Torch("libtorch made no tensor over a mapped file".to_owned()))
+        .ok_or_else(|| TchError::Torch("libtorch returned no tensor over a mapped file".to_owned()))
 }
 
 unsafe extern "C" fn release(owner: *mut c_void) {
-    // SAFETY: the pointer that `tensor_over` made of an `Arc<Mmap>`; libtorch calls this once.
+    // SAFETY: the pointer that `tensor_over` made from an `Arc<Mmap>`; libtorch calls this once.
     drop(unsafe { Arc::from_raw(owner.cast_const().cast::<Mmap>()) });
 }
 
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&map), 2);
         assert_eq!(tensor.data_ptr().cast_const().cast::<u8>(), map[4..].as_ptr());
         drop(tensor);
-        assert_eq!(Arc::strong_count(&map), 2, "a part still lies over it");
+        assert_eq!(Arc::strong_count(&map), 2, "a view still uses it");
         assert_eq!(Vec::<f32>::try_from(&part.reshape([2])).unwrap(), [3.0, 4.0]);
         drop(part);
         assert_eq!(Arc::strong_count(&map), 1);

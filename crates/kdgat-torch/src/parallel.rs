@@ -1,10 +1,10 @@
-//! Loops on several threads, and work that these threads do between loops.
+//! Multithreaded loops, and background work that the same threads do between loops.
 //!
-//! Loops run on libtorch's own threads, so that its operations and ours never compete for cores, unless the calling thread has
-//! [`OwnThreads`]. Those are for work that leaves libtorch nothing worth several threads, as a student's training does. Its steps
-//! have some fifty loops of ten to a hundred microseconds each, between which one thread works for a third of the time: on
-//! libtorch's record of the graph, and its allocations. libtorch's threads can only wait meanwhile; ours can be given something to do
-//! ([`beside`]), and a loop does not wait for one that has not come.
+//! Loops run on libtorch's own threads, so that its operations and ours never compete for cores, unless the calling
+//! thread has [`OwnThreads`]. Use those where libtorch has no work worth several threads, as in a student's training.
+//! Its steps have about fifty loops of ten to a hundred microseconds each. For a third of the time between them a
+//! single thread works on libtorch's record of the graph and on allocations. libtorch's threads can only wait during
+//! that time; ours can do other work ([`beside`]), and a loop does not wait for a thread that has not joined.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -30,21 +30,22 @@ pub use pieces::{Pieces, beside};
 pub use team::join_loop;
 
 thread_local! {
-    /// How many threads the loops of this thread have, where they are its own.
+    /// Number of threads for loops of this thread if it has [`OwnThreads`].
     static OWN_THREADS: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether this thread works in a loop: one inside it runs on this thread alone.
+    /// Set while this thread works in a loop: a nested loop runs on this thread alone.
     static IN_LOOP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, loops of the thread that made it run on threads of its own, and libtorch's operations on it alone.
+/// While it lives, loops of the thread that created it run on its own helper threads, and libtorch's operations run on
+/// that thread alone.
 pub struct OwnThreads {
     before: Option<usize>,
-    /// Goes where it was made.
+    /// Must not leave the thread that created it.
     this_thread: PhantomData<*const ()>,
 }
 
 impl OwnThreads {
-    /// As many as libtorch is set to use on this thread.
+    /// Uses as many threads as libtorch is set to use on this thread.
     #[expect(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Self {
         let before = OWN_THREADS.get();
@@ -65,15 +66,16 @@ impl Drop for OwnThreads {
     }
 }
 
-/// Calls `body` with ranges that together are `0..count`, on as many threads as torch is set to use, or was when [`OwnThreads`] were made.
+/// Calls `body` with ranges that together cover `0..count`, on as many threads as torch is set to use (or was set to
+/// when [`OwnThreads`] was created).
 ///
-/// `grain` is the fewest indices worth a thread: `count <= grain` runs on the calling thread. Each thread begins with a
-/// share of its own, and helps others with theirs when it is done (see [`shares`]). How the ranges are cut depends on the
-/// number of threads and on their speed: a result must not. `body` may read and write memory but call no tensor
-/// operations; a loop in it runs on its thread alone. A panic in it is raised again here, once all threads are done.
+/// `grain` is the smallest number of indices worth a thread: `count <= grain` runs on the calling thread. Each thread
+/// starts with its own share and helps others when it is done (see [`shares`]). The ranges depend on the number of
+/// threads and on their speed; a result must not. `body` may read and write memory but must not call tensor operations;
+/// a loop inside it runs on its thread alone. A panic in `body` is raised again here once all threads are done.
 pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sync) {
     let threads = match count.div_ceil(grain.max(1)) {
-        // Without asking libtorch: what a single small graph takes.
+        // Decided without asking libtorch, for the case of a single small graph.
         0 => return,
         1 => 1,
         worth => worth.min(threads()),
@@ -91,7 +93,7 @@ pub fn parallel_for(count: usize, grain: usize, body: impl Fn(Range<usize>) + Sy
     panic.raise();
 }
 
-/// The threads that loops of the calling thread may use.
+/// Number of threads that loops of the calling thread may use.
 fn threads() -> usize {
     OWN_THREADS.get().unwrap_or_else(libtorchs_threads)
 }
@@ -100,7 +102,7 @@ fn libtorchs_threads() -> usize {
     usize::try_from(tch::get_num_threads()).unwrap_or(1)
 }
 
-/// The first panic of several threads.
+/// The first panic among several threads.
 #[derive(Default)]
 struct Panic(Mutex<Option<Box<dyn Any + Send>>>);
 
@@ -118,7 +120,7 @@ impl Panic {
     }
 }
 
-/// A value on cache lines of its own: written while others read what would lie beside it.
+/// A value on its own cache lines: avoids false sharing with neighbouring values.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -129,13 +131,13 @@ mod tests {
     use super::*;
     use crate::ffi;
 
-    /// On libtorch's threads, and on our own.
+    /// Runs a test on libtorch's threads and on our own.
     fn on_both_kinds_of_threads(test: impl Fn()) {
         test();
         let threads = tch::get_num_threads();
         {
             let (_own, _again) = (OwnThreads::new(), OwnThreads::new());
-            assert_eq!(tch::get_num_threads(), 1, "libtorch's operations run alone");
+            assert_eq!(tch::get_num_threads(), 1, "libtorch's operations run on one thread");
             test();
         }
         assert_eq!(tch::get_num_threads(), threads, "libtorch has its threads back");

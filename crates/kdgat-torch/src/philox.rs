@@ -1,18 +1,18 @@
-//! Philox 4×32-10 (Salmon et al. 2011): random numbers as a pure function of key and counter, so that any part
-//! of a mask can be drawn by any thread, at any time, again.
+//! Philox 4×32-10 (Salmon et al. 2011): random numbers as a pure function of key and counter, so that any thread can
+//! draw any part of a mask, at any time and repeatedly.
 
-/// Multiplications of a state.
+/// Number of rounds.
 pub(super) const ROUNDS: usize = 10;
 pub(super) const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 
-/// The key of the round after this one's.
+/// The key of the next round.
 #[inline(always)]
 pub(super) fn next_key(key: [u32; 2]) -> [u32; 2] {
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
     [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])]
 }
 
-/// Four random words of `counter` under `key`.
+/// The four random words of `counter` under `key`.
 #[inline(always)]
 pub fn philox(key: u64, counter: u64) -> [u32; 4] {
     let mut state = [counter as u32, (counter >> 32) as u32, 0, 0];
@@ -31,13 +31,13 @@ pub fn philox(key: u64, counter: u64) -> [u32; 4] {
     state
 }
 
-/// Counters whose words are drawn side by side.
+/// Number of counters computed side by side.
 pub const LANES: usize = 16;
 
-/// The four words of each of [`LANES`] counters.
+/// The four words of each of [`LANES`] counters; `words[word][lane]`.
 pub type Words = [[u32; LANES]; 4];
 
-/// The words of [`philox`] for the counters from `first` on, for machines without wider vectors.
+/// The words of [`philox`] for [`LANES`] counters from `first` on, for machines without wider vectors.
 #[inline(always)]
 pub(super) fn portable_words(key: u64, first: u64) -> Words {
     let mut words = [[0; LANES]; 4];
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// First known answer of the authors' Random123 distribution (`kat_vectors`, philox4x32 10).
+    /// First known-answer vector of the authors' Random123 distribution (`kat_vectors`, philox4x32 10).
     #[test]
     fn known_answer() {
         assert_eq!(philox(0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

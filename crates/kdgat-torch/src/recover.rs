@@ -1,8 +1,8 @@
-//! Errors of libtorch as errors, however tch reports them.
+//! Turns tch's panics over libtorch errors into errors.
 //!
-//! tch's fallible methods return errors, but not all: one that takes a number (such as `f_add_scalar`) panics
-//! while it drops that number, because libtorch's error still stands there unread. Code that has to survive running
-//! out of memory, or an error of a GPU, therefore goes through [`recover`].
+//! Most of tch's fallible methods return errors, but a method that takes a number (such as `f_add_scalar`) panics when
+//! it drops that number, because libtorch's error is still unread. Code that must survive running out of memory or a
+//! GPU error therefore goes through [`recover`].
 
 use std::any::Any;
 use std::cell::Cell;
@@ -15,15 +15,15 @@ use super::allocator::is_out_of_memory;
 use super::ffi;
 
 thread_local! {
-    /// Calls of `recover` that this thread is in.
+    /// Nesting depth of `recover` calls on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `body`; a panic of tch over an error of libtorch becomes that error, and so does any that says that memory ran out: for
-/// those [`is_out_of_memory`] is true. Other panics go on.
+/// Runs `body`. A panic of tch over an error of libtorch becomes that error, as does any panic whose message means out
+/// of memory (see [`is_out_of_memory`]). Other panics continue.
 ///
-/// After either, the thread is as it was: whether it records gradients (which tch's `no_grad` forgets to put back on a
-/// panic), and without an error of libtorch that nobody has read.
+/// After an error or a panic, restores this thread's state: whether it records gradients (tch's `no_grad` does not
+/// restore this on a panic), and no unread libtorch error.
 pub fn recover<T, E: From<TchError>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     silence_expected_panics();
     let records = recording();
@@ -43,9 +43,9 @@ pub fn recover<T, E: From<TchError>>(body: impl FnOnce() -> Result<T, E>) -> Res
     }
 }
 
-/// Whether this thread records gradients.
+/// True if this thread records gradients.
 fn recording() -> bool {
-    // SAFETY: one number; libtorch tells the mode only in exchange for another, which is put back at once.
+    // SAFETY: one number. libtorch returns the mode only in exchange for a new one; the old one is restored at once.
     let records = unsafe { torch_sys::at_grad_set_enabled(0) } != 0;
     set_recording(records);
     records
@@ -56,9 +56,9 @@ fn set_recording(records: bool) {
     unsafe { torch_sys::at_grad_set_enabled(i32::from(records)) };
 }
 
-/// Throws away an error that would otherwise be taken for that of the next operation.
+/// Discards an unread error, which would otherwise be reported for the next operation.
 fn drain_error() {
-    // SAFETY: null, or a text from `malloc` that is ours.
+    // SAFETY: null, or a text from `malloc` that we own.
     unsafe {
         let text = torch_sys::get_and_reset_last_err();
         if !text.is_null() {
@@ -70,14 +70,14 @@ fn drain_error() {
 fn libtorch_error(payload: &(dyn Any + Send)) -> Option<TchError> {
     let text = ffi::panic_message(payload);
     let told = text.split_once("on an `Err` value: Torch(\"").map(|(_, told)| {
-        // Escaped, as an error is in the message of `unwrap`; libtorch appends where in its own code it was.
+        // Escaped, as in the message of `unwrap`; libtorch appends the location in its own code.
         let end = told.find("\\nException raised from").unwrap_or(told.len());
         TchError::Torch(told[..end].trim_end_matches("\")").to_owned())
     });
     told.or_else(|| Some(TchError::Torch(text)).filter(is_out_of_memory))
 }
 
-/// Keeps panics that will be caught from being printed as if the program had failed.
+/// Suppresses the printed message of panics that will be caught.
 fn silence_expected_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,7 +1,7 @@
-//! Rows of f32 values: one tensor, or pieces that lie apart and are read where they lie.
+//! Matrices of f32 rows: one tensor, or separate pieces that are read in place.
 //!
-//! A cache keeps what belongs to a graph in one place. A batch's rows then lie all over it: a loop that reads them there
-//! spares a copy that would be written to memory and read from it again.
+//! A cache stores all data of a graph in one place, so the rows of a batch are scattered over the cache. A loop that
+//! reads them in place avoids a copy, which would be written to memory and read back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::parallel::{Parts, parallel_for};
 use super::view;
 
-/// A matrix of f32 values.
+/// An f32 matrix, in one tensor or in pieces.
 #[derive(Debug)]
 pub enum Rows {
-    /// `[rows, columns]`, wherever it lies.
+    /// A tensor `[rows, columns]` on any device.
     Whole(Tensor),
-    /// On the host, in pieces.
+    /// Pieces in host memory.
     Apart(Pieces),
 }
 
@@ -27,7 +27,7 @@ impl From<Tensor> for Rows {
 }
 
 impl Rows {
-    /// Number of values.
+    /// Number of values, rows times columns.
     pub fn numel(&self) -> usize {
         match self {
             Self::Whole(tensor) => tensor.numel(),
@@ -35,7 +35,7 @@ impl Rows {
         }
     }
 
-    /// Another handle to some of the rows.
+    /// Another handle to a range of rows.
     pub fn narrow(&self, rows: Range<usize>) -> Result<Self, TchError> {
         Ok(match self {
             Self::Whole(tensor) => Self::Whole(tensor.f_narrow(0, rows.start as i64, rows.len() as i64)?),
@@ -43,7 +43,7 @@ impl Rows {
         })
     }
 
-    /// Another handle to the rows: a tensor's, row after row in memory.
+    /// Another handle to the rows; a tensor is made contiguous.
     pub fn contiguous(&self) -> Result<Self, TchError> {
         match self {
             Self::Whole(tensor) => Ok(Self::Whole(tensor.f_contiguous()?)),
@@ -51,7 +51,7 @@ impl Rows {
         }
     }
 
-    /// The rows in one tensor: a handle to the one that there is, or a copy.
+    /// All rows in one tensor `[rows, columns]`: another handle to a whole tensor, or a copy of the pieces.
     pub fn gathered(&self) -> Result<Tensor, TchError> {
         match self {
             Self::Whole(tensor) => Ok(tensor.shallow_clone()),
@@ -59,7 +59,7 @@ impl Rows {
         }
     }
 
-    /// The values, to be read by several threads. A tensor has to be contiguous f32 on the CPU.
+    /// The values, for reading by several threads. A tensor must be contiguous f32 on the CPU; errors call it `name`.
     pub fn read(&self, name: &str) -> Result<Values<'_>, TchError> {
         match self {
             Self::Whole(tensor) => Ok(Values::Whole(view::read(name, tensor)?)),
@@ -68,29 +68,29 @@ impl Rows {
     }
 }
 
-/// Blocks of bytes on the host, to which nothing is written where rows are read.
+/// Blocks of bytes in host memory. Nobody may write to bytes that rows are read from.
 #[derive(Debug)]
 pub struct Blocks {
-    /// First byte and length of each.
+    /// Address and length in bytes of each block.
     bytes: Vec<(*const u8, usize)>,
-    /// What keeps them.
+    /// Keeps the blocks alive.
     _tensors: Vec<Tensor>,
 }
 
-// SAFETY: a shared handle gives away no more than bytes that do not change, and that the tensors keep where they are.
+// SAFETY: a shared handle only gives access to bytes that do not change and that the tensors keep at the same address.
 unsafe impl Sync for Blocks {}
-// SAFETY: as above; the tensors themselves can go to another thread.
+// SAFETY: see above; the tensors themselves can move to another thread.
 unsafe impl Send for Blocks {}
 
 impl Blocks {
-    /// Of these tensors, `[bytes]`, u8, on the host.
+    /// Wraps `tensors`, each `[bytes]`, u8, contiguous in host memory.
     pub fn new(tensors: Vec<Tensor>) -> Result<Self, TchError> {
         let bytes = tensors.iter().map(|block| view::read::<u8>("a block of bytes", block));
         let bytes = bytes.map(|bytes| bytes.map(|bytes| (bytes.as_ptr(), bytes.len())));
         Ok(Self { bytes: bytes.collect::<Result<_, _>>()?, _tensors: tensors })
     }
 
-    /// So many values from a byte of a block on. `None` where they do not lie there, or not as values do.
+    /// `values` f32 values of a block, starting at a byte offset. `None` if they leave the block or are misaligned.
     fn values(&self, (block, offset): Place, values: usize) -> Option<&[f32]> {
         let &(first, length) = self.bytes.get(block as usize)?;
         let (offset, bytes) = (offset as usize, values.checked_mul(size_of::<f32>())?);
@@ -100,29 +100,30 @@ impl Blocks {
         if bytes == 0 {
             return Some(&[]);
         }
-        // SAFETY: they lie in the block, which is alive, and nobody writes to them. Of the bytes around, others may be written.
+        // SAFETY: the values are inside the block, which is alive, and nobody writes to them; other bytes of the block
+        // may be written.
         view::of_bytes(unsafe { std::slice::from_raw_parts(first.add(offset), bytes) })
     }
 }
 
-/// Where a piece lies: number of its block, and its first byte there.
+/// Location of a piece: number of its block, and offset of its first byte in that block.
 pub type Place = (u32, u32);
 
-/// Runs of rows in blocks of bytes.
+/// Runs of rows stored in blocks of bytes.
 #[derive(Debug)]
 pub struct Pieces {
     blocks: Arc<Blocks>,
     places: Arc<Vec<Place>>,
-    /// The first row of each piece, and the number of all rows.
+    /// First row of each piece, then the number of all rows.
     starts: Arc<Vec<usize>>,
     columns: usize,
-    /// The rows that are meant.
+    /// The selected rows.
     rows: Range<usize>,
 }
 
 impl Pieces {
-    /// All rows of the pieces at `places`, each of which begins with row `starts[piece]`; `starts` has the number of all rows
-    /// at its end.
+    /// All rows of the pieces at `places`. Piece `i` begins with row `starts[i]`; the last entry of `starts` is the
+    /// number of all rows.
     pub fn new(
         blocks: Arc<Blocks>,
         places: Vec<Place>,
@@ -130,7 +131,7 @@ impl Pieces {
         columns: usize,
     ) -> Result<Self, TchError> {
         if starts.len() != places.len() + 1 {
-            return Err(TchError::Shape(format!("{} pieces with {} bounds", places.len(), starts.len())));
+            return Err(TchError::Shape(format!("{} pieces need one more start, got {}", places.len(), starts.len())));
         }
         let rows = 0..starts[places.len()];
         Ok(Self { blocks, places: Arc::new(places), starts, columns, rows })
@@ -138,7 +139,7 @@ impl Pieces {
 
     fn narrow(&self, rows: Range<usize>) -> Result<Self, TchError> {
         if rows.start > rows.end || rows.end > self.rows.len() {
-            return Err(TchError::Shape(format!("rows {rows:?} of {}", self.rows.len())));
+            return Err(TchError::Shape(format!("rows {rows:?} are outside of a matrix of {} rows", self.rows.len())));
         }
         let rows = self.rows.start + rows.start..self.rows.start + rows.end;
         let (blocks, places, starts) = (Arc::clone(&self.blocks), Arc::clone(&self.places), Arc::clone(&self.starts));
@@ -149,7 +150,7 @@ impl Pieces {
         let mut pieces = Vec::with_capacity(self.places.len());
         for (&(block, offset), rows) in self.places.iter().zip(self.starts.windows(2)) {
             let values = (rows[1] - rows[0]) * self.columns;
-            let outside = || TchError::Shape(format!("{name}: {values} values at byte {offset} of block {block}"));
+            let outside = || TchError::Shape(format!("{name}: {values} values at byte {offset} exceed block {block}"));
             pieces.push(self.blocks.values((block, offset), values).ok_or_else(outside)?);
         }
         let first = self.rows.start * self.columns;
@@ -160,7 +161,7 @@ impl Pieces {
         const ROWS: usize = 256;
         let (rows, columns) = (self.rows.len(), self.columns);
         let mut whole = Tensor::f_empty([rows as i64, columns as i64], (Kind::Float, Device::Cpu))?;
-        let values = self.read("kept rows")?;
+        let values = self.read("cached rows")?;
         let blocks = rows.div_ceil(ROWS);
         let bounds = (0..=blocks).map(|block| (block * ROWS).min(rows) * columns);
         let parts = Parts::new(view::write::<f32>("gathered rows", &mut whole)?, bounds);
@@ -176,21 +177,25 @@ impl Pieces {
     }
 }
 
-/// The values of [`Rows`], row after row.
+/// The values of [`Rows`] in row order.
 pub enum Values<'a> {
+    /// All values of a contiguous matrix.
     Whole(&'a [f32]),
+    /// Values in separate pieces.
     Apart {
+        /// The values of each piece.
         pieces: Vec<&'a [f32]>,
-        /// First row of each piece, and all rows.
+        /// First row of each piece, then the number of all rows.
         starts: &'a [usize],
+        /// Columns of a row.
         columns: usize,
-        /// The first value that is meant.
+        /// Index of the first selected value.
         first: usize,
     },
 }
 
 impl Values<'_> {
-    /// The rows `rows`, each where it lies.
+    /// The rows `rows` of `columns` values each, as slices of the original memory.
     pub fn rows(&self, rows: Range<usize>, columns: usize) -> Vec<&[f32]> {
         let mut found = Vec::with_capacity(rows.len());
         let values = rows.start * columns..rows.end * columns;
@@ -207,13 +212,13 @@ impl Values<'_> {
         });
     }
 
-    /// Shows `visit` the values of `range`, run by run.
+    /// Calls `visit` with the values of `range`, one contiguous run at a time.
     pub fn for_each_run<'b>(&'b self, range: Range<usize>, mut visit: impl FnMut(&'b [f32])) {
         match self {
             Self::Whole(values) => visit(&values[range]),
             Self::Apart { pieces, starts, columns, first } => {
                 let (mut next, end) = (range.start + first, range.end + first);
-                // The last piece that begins no later: of those before it that are empty there is nothing to read.
+                // The last piece that begins at or before `next`; empty pieces before it have nothing to read.
                 let mut piece = starts.partition_point(|start| start * columns <= next).saturating_sub(1);
                 while next < end {
                     let piece_start = starts[piece] * columns;
@@ -233,7 +238,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pieces of these lengths in two blocks, between other bytes; a value is its place in the whole.
+    /// Pieces of these lengths (rows) in two blocks, between other bytes; each value is its index in the matrix.
     fn pieces(lengths: &[usize], columns: usize) -> Pieces {
         let (mut blocks, mut places, mut starts) = ([vec![0u8; 4], vec![0u8; 8]], Vec::new(), vec![0]);
         for (number, rows) in lengths.iter().enumerate() {
@@ -275,7 +280,7 @@ mod tests {
             prop_assert_eq!(found.as_slice(), &expected[from..to]);
             let row_by_row: Vec<f32> = values.rows(0..high - low, columns).concat();
             prop_assert_eq!(row_by_row.as_slice(), expected);
-            // Of rows that are not there, nothing is read.
+            // Rows out of range are an error.
             prop_assert!(apart.narrow(0..rows + 1).is_err());
         }
     }

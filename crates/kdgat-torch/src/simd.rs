@@ -1,8 +1,8 @@
-//! Inner loops compiled for several vector widths, the widest that the machine has chosen at run time.
+//! Inner loops compiled for several vector widths; the widest one that the machine supports is chosen at run time.
 //!
-//! A [`Kernel`] is written once, in plain Rust over fixed-size arrays; it is compiled anew for each
-//! instruction set, where the compiler turns the arrays into vectors. Everything it calls in its inner loops
-//! has to be `#[inline(always)]`, or it is compiled without those instructions.
+//! A [`Kernel`] is written once, in plain Rust over fixed-size arrays, and compiled separately for each instruction
+//! set, where the compiler turns the arrays into vectors. Everything it calls in its inner loops must be
+//! `#[inline(always)]`; otherwise it is compiled without those instructions.
 
 pub mod product;
 pub mod rows;
@@ -20,7 +20,7 @@ use rows::{Heads, Initial, Matrix};
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What every machine of this architecture has.
+    /// Supported by every machine of this architecture.
     Baseline,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels this machine can run, narrowest first.
+    /// All levels that this machine supports, narrowest first.
     pub fn available() -> Vec<Self> {
         let mut levels = vec![Self::Baseline];
         #[cfg(target_arch = "x86_64")]
@@ -45,7 +45,7 @@ impl Level {
         levels
     }
 
-    /// The widest level this machine can run.
+    /// The widest level that this machine supports.
     pub fn best() -> Self {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::Baseline))
@@ -58,13 +58,13 @@ fn has_avx512() -> bool {
     has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq")
 }
 
-/// What a kernel may rely on while it runs.
+/// Operations available to a kernel, implemented once per instruction set.
 pub trait Instructions: Copy {
-    /// Whether `mul_add` is one instruction (and not a call of a library).
+    /// True if `mul_add` is one instruction instead of a library call.
     const FUSED: bool;
 
-    /// Scalar product of two slices of equal length: the compiler does not vectorise sums by itself, since that
-    /// changes their order. The order here depends on the length alone.
+    /// Scalar product of two slices of equal length. The compiler does not vectorise sums by itself, because that
+    /// changes the order of additions. The order here depends on the length alone.
     #[inline(always)]
     fn dot(left: &[f32], right: &[f32]) -> f32 {
         let mut lanes = [0.0_f32; 8];
@@ -79,7 +79,7 @@ pub trait Instructions: Copy {
         (lanes[0] + lanes[4]) + (lanes[1] + lanes[5]) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7])) + rest
     }
 
-    /// `output = initial + Σ factor · row` over the picked rows in their order, with a factor for each row and head.
+    /// Computes `output = initial + Σ factor · row` over the picked rows in order, with one factor per row and head.
     #[inline(always)]
     fn sum_rows(
         output: &mut [f32],
@@ -93,25 +93,27 @@ pub trait Instructions: Copy {
         });
     }
 
-    /// The scalar products `[rows, heads]` of the row `left` with each picked row, as [`Instructions::dot`] has them.
+    /// Computes the scalar products `[rows, heads]` of the row `left` with each picked row, in the order of
+    /// [`Instructions::dot`].
     #[inline(always)]
     fn row_products(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
         wide_row_products::<Self>(left, rows, heads, products);
     }
 
-    /// A product of matrices that has columns, whose sizes fit one another.
+    /// Computes a matrix product. It must have columns, and its sizes must match.
     #[inline(always)]
     fn multiply(product: Product, result: &mut [f32]) {
         product::portable::<Self>(product, result);
     }
 
-    /// The words of [`philox::philox`] of the counters from `first` on.
+    /// The words of [`philox::philox`] for [`LANES`] counters from `first` on.
     #[inline(always)]
     fn philox(key: u64, first: u64) -> Words {
         philox::portable_words(key, first)
     }
 
-    /// Writes `chosen` where the lower 16 bits of a word (or the `upper` ones) reach `threshold`, else zero.
+    /// Writes `chosen` where the lower 16 bits of a word (the upper ones if `upper`) are at least `threshold`, else
+    /// zero.
     #[inline(always)]
     fn choose(words: &[u32; LANES], upper: bool, threshold: u32, chosen: f32, to: &mut [f32; LANES]) {
         let shift = if upper { 16 } else { 0 };
@@ -120,19 +122,20 @@ pub trait Instructions: Copy {
         }
     }
 
-    /// Transposes a square of [`transpose::SIDE`] rows: slices that begin with it, and the distances of their rows.
+    /// Transposes a square of side [`transpose::SIDE`]. Each argument is a slice that begins with the square, and its
+    /// row stride.
     #[inline(always)]
     fn transpose_square(from: (&[f32], usize), to: (&mut [f32], usize)) {
         transpose::portable_square(from, to);
     }
 }
 
-/// [`Instructions::row_products`] by one scalar product after the other.
+/// [`Instructions::row_products`] as a sequence of scalar products.
 #[inline(always)]
 fn wide_row_products<I: Instructions>(left: &[f32], rows: (Matrix<f32>, &[i32]), heads: &Heads, products: &mut [f32]) {
     let channels = heads.channels.max(1);
     for (row, products) in rows.0.pick(rows.1).zip(products.chunks_exact_mut(heads.count)) {
-        // Of heads without channels nothing is left to multiply.
+        // Heads without channels have a product of zero.
         products.fill(0.0);
         let parts = left.chunks_exact(channels).zip(row.chunks_exact(channels));
         for (product, (left, right)) in products.iter_mut().zip(parts) {
@@ -141,24 +144,24 @@ fn wide_row_products<I: Instructions>(left: &[f32], rows: (Matrix<f32>, &[i32]),
     }
 }
 
-/// Work to be compiled for several instruction sets.
+/// Code to be compiled for several instruction sets.
 pub trait Kernel {
-    /// What it computes.
+    /// The result type.
     type Output;
-    /// The work. Mark it `#[inline(always)]`.
+    /// Runs the kernel. Mark the implementation `#[inline(always)]`.
     fn run<I: Instructions>(self) -> Self::Output;
 }
 
-/// The widest level that [`dispatch`] uses; above all levels unless [`limit_level`] says otherwise.
+/// The widest level that [`dispatch`] uses; no limit until [`limit_level`] is called.
 static LIMIT: AtomicU8 = AtomicU8::new(Level::Avx512 as u8);
 
-/// Keeps [`dispatch`] from using wider vectors than `level`, on all threads: to compare, or to reproduce numbers
-/// of a machine that has no wider ones.
+/// Limits [`dispatch`] to vectors no wider than `level`, on all threads: for comparisons, or to reproduce the numbers
+/// of a machine without wider ones.
 pub fn limit_level(level: Level) {
     LIMIT.store(level as u8, Ordering::Relaxed);
 }
 
-/// Runs `kernel` on the widest vectors of this machine.
+/// Runs `kernel` with the widest vectors of this machine.
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     let limit = match LIMIT.load(Ordering::Relaxed) {
         0 => Level::Baseline,
@@ -168,14 +171,14 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     dispatch_at(limit.min(Level::best()), kernel)
 }
 
-/// Runs `kernel` at `level`.
+/// Runs `kernel` at the given level.
 ///
 /// # Panics
-/// When this machine does not have it.
+/// If this machine does not support `level`.
 pub fn dispatch_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
-    assert!(level <= Level::best(), "this machine has {:?}, not {level:?}", Level::best());
+    assert!(level <= Level::best(), "this machine supports {:?}, not {level:?}", Level::best());
     match level {
-        // SAFETY (both): the machine has these instructions, as just checked.
+        // SAFETY (both): the machine has these instructions, as checked above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]

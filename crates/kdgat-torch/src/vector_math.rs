@@ -1,26 +1,26 @@
-//! The first call of libtorch's elementwise functions, made before threads can make it together.
+//! First calls of libtorch's elementwise functions, made before several threads can make them at once.
 
 use std::sync::Once;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Lets libtorch's mathematics library choose its code for each function that models use, once a process.
+/// Makes libtorch's math library choose its code path for each function that models use, once per process.
 ///
-/// oneMKL chooses at a function's first call. Where several threads make it together (a loop over a large tensor is
-/// enough), releases before 2025 may run one of them in the code of lowest accuracy: errors of 1e-4, in that call only
-/// (PyTorch issue 188792; seen here in one of some hundred busy starts). Targets of a teacher would be kept with
-/// them. Call it where models and threads begin; later calls cost nothing.
+/// oneMKL chooses at a function's first call. If several threads make that call at once (a loop over a large tensor is
+/// enough), releases before 2025 may run one of them in the least accurate code path: errors of 1e-4, in that call only
+/// (PyTorch issue 188792; seen here in one of about a hundred starts under load). Cached teacher targets would contain
+/// them. Call this before models and threads start; later calls cost nothing.
 pub fn resolve_vector_math() {
     static RESOLVED: Once = Once::new();
     RESOLVED.call_once(|| {
         let resolved = call_each(Kind::Float).and_then(|()| call_each(Kind::Double));
         if let Err(error) = resolved {
-            tracing::warn!("libtorch's elementwise functions cannot be called ahead of time: {error}");
+            tracing::warn!("cannot call libtorch's elementwise functions ahead of time: {error}");
         }
     });
 }
 
-/// One element is enough, and is never shared among threads.
+/// Calls each function on one element, which libtorch never splits among threads.
 fn call_each(kind: Kind) -> Result<(), TchError> {
     let one = Tensor::f_ones([1], (kind, Device::Cpu))?;
     for function in [

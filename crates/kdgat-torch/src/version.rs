@@ -1,4 +1,4 @@
-//! What the libtorch that is loaded says of itself.
+//! Version and capabilities of the loaded libtorch.
 
 use std::ffi::c_char;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use tch::TchError;
 
 use super::{cuda, ffi};
 
-/// The libtorch that this program runs on.
+/// The libtorch this program runs on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Libtorch {
-    /// Such as `2.11.0`; empty if it does not tell.
+    /// The version, such as `2.11.0`; empty if unknown.
     pub version: String,
-    /// The folder of its libraries, as far as the system told.
+    /// The folder of its libraries, if known.
     pub folder: Option<PathBuf>,
-    /// The widest vectors that its own kernels use, such as `AVX512`.
+    /// The widest vectors its own kernels use, such as `AVX512`.
     pub cpu_capability: String,
 }
 
-/// Asks the loaded libtorch.
+/// Queries the loaded libtorch.
 pub fn libtorch() -> Result<Libtorch, TchError> {
     let text = config()?;
     let after = |marker: &str| {
@@ -36,9 +36,9 @@ pub fn libtorch() -> Result<Libtorch, TchError> {
 
 fn config() -> Result<String, TchError> {
     let mut text = ptr::null_mut();
-    // SAFETY: `text` is written before the call returns: null or a string of malloc.
+    // SAFETY: the callee writes `text` before returning: null or a string from malloc.
     unsafe { ffi::check(kdgat_torch_config(&mut text))? };
-    // SAFETY: as just said; reading it as an error's text takes and frees it.
+    // SAFETY: see above. Reading the string as an error's text takes and frees it.
     match unsafe { ffi::check(text) } {
         Err(TchError::Torch(text)) => Ok(text),
         _ => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! Tensors of the host as slices.
+//! Host tensors as slices.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -9,29 +9,29 @@ use torch_sys::C_tensor;
 
 use super::device::scalar_type;
 
-/// A type that tensors can be seen as slices of.
+/// A type that a tensor's elements can be viewed as.
 ///
-/// (tch's own `Element` says that a `bf16` is a `Half`.)
+/// (tch's own `Element` maps `bf16` to `Half`.)
 ///
 /// # Safety
-/// `KIND` names the same type, and every bit pattern is a value of it.
+/// `KIND` is the same type, and every bit pattern is a valid value.
 pub unsafe trait Storable: Copy {
-    /// torch's name of the type.
+    /// torch's name for the type.
     const KIND: Kind;
 }
 
 macro_rules! storable {
     ($($type:ty: $kind:ident),*) => {
-        // SAFETY: numbers of the same width and format, without forbidden patterns.
+        // SAFETY: numbers of the same width and format, without invalid bit patterns.
         $(unsafe impl Storable for $type { const KIND: Kind = Kind::$kind; })*
     };
 }
 
 storable!(f32: Float, f64: Double, bf16: BFloat16, i32: Int, i64: Int64, u8: Uint8);
 
-/// The elements of a contiguous tensor on the CPU.
+/// The elements of a contiguous CPU tensor; errors call it `name`.
 ///
-/// The caller sees to it that nothing writes to the tensor's storage through another handle while the slice lives.
+/// The caller ensures that nobody writes to the tensor's storage through another handle while the slice lives.
 pub fn read<'a, T: Storable>(name: &str, tensor: &'a Tensor) -> Result<&'a [T], TchError> {
     let (pointer, length) = checked::<T>(name, tensor)?;
     if length == 0 {
@@ -41,36 +41,37 @@ pub fn read<'a, T: Storable>(name: &str, tensor: &'a Tensor) -> Result<&'a [T], 
     Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
 }
 
-/// The elements of a contiguous tensor on the CPU, to be written.
+/// The elements of a contiguous CPU tensor, for writing; errors call it `name`.
 ///
-/// The caller sees to it that no other handle to the tensor's storage is used while the slice lives: call it on
-/// tensors just made.
+/// The caller ensures that nobody uses another handle to the tensor's storage while the slice lives: call it on newly
+/// created tensors.
 pub fn write<'a, T: Storable>(name: &str, tensor: &'a mut Tensor) -> Result<&'a mut [T], TchError> {
     let (pointer, length) = checked::<T>(name, tensor)?;
     if length == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: as above, and borrowed exclusively.
+    // SAFETY: see `read`; the tensor is borrowed exclusively.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, length) })
 }
 
-/// Bytes as the values that they are, unless they are misaligned or end within a value.
+/// Reinterprets bytes as f32 values. `None` if they are misaligned or end within a value.
 pub fn of_bytes(bytes: &[u8]) -> Option<&[f32]> {
-    // SAFETY: every four bytes are an f32.
+    // SAFETY: any four bytes are a valid f32.
     match unsafe { bytes.align_to::<f32>() } {
         ([], values, []) => Some(values),
         _ => None,
     }
 }
 
-/// Writes the values of `from` over those of `to`, a tensor of the same shape that shares no memory with it and is not part of
-/// a recorded graph.
+/// Copies the values of `from` into `to`, a tensor of the same shape that shares no memory with it and is not part of a
+/// recorded graph.
 pub fn copy_values(to: &mut Tensor, from: &Tensor) -> Result<(), TchError> {
     fn copied<T: Storable>(to: &mut Tensor, from: &Tensor) -> bool {
         match (elements::<T>(to), elements::<T>(from)) {
             (Some((to, wanted)), Some((from, found))) if wanted == found => {
                 if found > 0 {
-                    // SAFETY: that many elements of this type on both sides, which do not overlap; `to` is borrowed exclusively.
+                    // SAFETY: both sides have `found` elements of this type and do not overlap; `to` is borrowed
+                    // exclusively.
                     unsafe { ptr::copy_nonoverlapping(from, to, found) };
                 }
                 true
@@ -84,26 +85,26 @@ pub fn copy_values(to: &mut Tensor, from: &Tensor) -> Result<(), TchError> {
     tch::no_grad(|| to.f_copy_(from))
 }
 
-/// Where the elements of a contiguous tensor on the CPU lie, and how many they are. `None` for any other tensor.
+/// Address and number of the elements of a contiguous CPU tensor of type `T`. `None` for any other tensor.
 fn elements<T: Storable>(tensor: &Tensor) -> Option<(*mut T, usize)> {
     let (kind, mut elements, mut count) = (scalar_type(T::KIND).ok()?, ptr::null_mut(), 0);
-    // SAFETY: a live tensor, and room for what is written.
+    // SAFETY: a live tensor, and valid pointers to the results.
     let found = unsafe { kdgat_elements(tensor.as_ptr(), kind, &raw mut elements, &raw mut count) };
     found.then_some((elements.cast(), usize::try_from(count).unwrap_or(0)))
 }
 
-/// [`elements`], or an error that says what is wrong with the tensor.
+/// [`elements`], or an error that says why the tensor cannot be viewed.
 fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), TchError> {
     if let Some(found) = elements(tensor) {
         return Ok(found);
     }
     let kind = tensor.f_kind()?;
     if kind != T::KIND {
-        return Err(TchError::Kind(format!("{name} has elements of type {kind:?}, {:?} is expected", T::KIND)));
+        return Err(TchError::Kind(format!("{name} has elements of type {kind:?}, expected {:?}", T::KIND)));
     }
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
         return Err(TchError::Shape(format!(
-            "{name} must be contiguous on the CPU, it has strides {:?} on {:?}",
+            "{name} must be contiguous on the CPU, got strides {:?} on {:?}",
             tensor.stride(),
             tensor.device()
         )));
@@ -111,7 +112,7 @@ fn checked<T: Storable>(name: &str, tensor: &Tensor) -> Result<(*mut T, usize), 
     Ok((tensor.data_ptr().cast(), tensor.numel()))
 }
 
-/// Whether nobody else can read what is written to the tensor: this is the only handle to it, and to its memory.
+/// True if this is the only handle to the tensor and its memory: nobody else can read what is written to it.
 pub fn is_only_handle(tensor: &Tensor) -> bool {
     // SAFETY: a live tensor.
     unsafe { kdgat_is_only_handle(tensor.as_ptr()) }
@@ -154,7 +155,7 @@ mod tests {
         let matrix = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
         let error = |found: Result<&[f32], TchError>| found.unwrap_err().to_string();
         assert!(error(read("x", &matrix.transpose(0, 1))).contains("x must be contiguous on the CPU"));
-        assert!(error(read("x", &matrix.to_kind(Kind::Double))).contains("type Double, Float is expected"));
+        assert!(error(read("x", &matrix.to_kind(Kind::Double))).contains("type Double, expected Float"));
         assert!(read::<f32>("x", &Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))).unwrap().is_empty());
     }
 

@@ -1,26 +1,26 @@
-//! Which graphs an epoch sees.
+//! Plan of the batches of each epoch.
 
 use super::objective::ObjectiveError;
 
-/// Which graphs are seen, batch by batch.
+/// Batches of graphs, by epoch.
 pub trait BatchPlan {
-    /// Called before an epoch begins, or goes on.
+    /// Called before an epoch begins or resumes.
     fn prepare(&mut self, _epoch: u64) -> Result<(), ObjectiveError> {
         Ok(())
     }
 
-    /// Training batches of an epoch: a pure function of it.
+    /// Training batches of an epoch, as graph numbers: a pure function of the epoch.
     fn training(&self, epoch: u64) -> Vec<Vec<u64>>;
 
-    /// Validation batches.
+    /// Validation batches, as graph numbers.
     fn validation(&self) -> Vec<Vec<u64>>;
 
-    /// Columns that the plan adds to `metrics.csv`.
+    /// Names of the columns that the plan adds to `metrics.csv`.
     fn columns(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Their values for an epoch.
+    /// Values of these columns for an epoch.
     fn values(&self, _epoch: u64) -> Vec<String> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! Batches on the way from the loader to a step: read, filled up where steps are recorded, and brought to the device.
+//! Batches between loader and step: loaded, padded if steps are captured as CUDA graphs, and uploaded to the device.
 
 use kdgat_graph::padding::SizeClass;
 use kdgat_graph::{Batch, StoreError};
@@ -8,19 +8,19 @@ use super::error::FitError;
 use super::step::StepBatch;
 use crate::memory::{Meter, retry_on_oom};
 
-/// Batches on the device, in their order.
+/// Consecutive batches on the device.
 pub(super) struct Burst {
-    /// As the teacher reads them.
+    /// Batches without padding, for the teacher.
     pub batches: Vec<Batch>,
-    /// The same filled up, where steps are recorded.
+    /// The same batches padded, if steps are captured as CUDA graphs.
     filled_up: Option<Vec<Batch>>,
 }
 
 impl Burst {
-    /// The next `count` batches of `loaded`; fewer at its end.
+    /// Reads and uploads the next `count` batches of `loaded`; fewer at its end.
     ///
     /// # Errors
-    /// When the store cannot be read, or memory has run out in spite of freeing what is cached.
+    /// If the store cannot be read, or memory runs out even after cached memory was freed.
     pub fn read(
         loaded: &mut impl Iterator<Item = Result<Batch, StoreError>>,
         count: usize,
@@ -33,7 +33,7 @@ impl Burst {
         let mut filled_up = fills_up.then(Vec::new);
         if let Some(filled_up) = &mut filled_up {
             for batch in &read {
-                // Padded in host memory: on a GPU each of the tensors' ends would be a kernel.
+                // Padded in host memory: on a GPU each padded tensor would cost a kernel launch.
                 filled_up.push(upload(&batch.padded(SizeClass::of(batch))?)?);
             }
         }
@@ -41,7 +41,7 @@ impl Burst {
         Ok(Self { batches, filled_up })
     }
 
-    /// Each batch as a step takes it.
+    /// Batches in the form that a step takes.
     pub fn steps(&self) -> impl Iterator<Item = StepBatch<'_>> {
         let filled_up = |index| self.filled_up.as_ref().and_then(|batches| batches.get(index));
         self.batches.iter().enumerate().map(move |(index, batch)| StepBatch { batch, filled_up: filled_up(index) })

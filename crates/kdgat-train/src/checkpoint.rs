@@ -1,7 +1,7 @@
-//! Checkpoints: a model with what it takes to use it, and a training run with what it takes to go on.
+//! Checkpoints: a model with everything needed to use it, or a training run with everything needed to resume it.
 //!
-//! Both are safetensors files with one metadata entry, `kdgat`, a JSON object that holds a digest of the tensors: a
-//! damaged file is told from a good one.
+//! Both are safetensors files with one metadata entry, `kdgat`: a JSON object with a digest of the tensors, which detects
+//! damaged files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -18,42 +18,80 @@ use super::checkpoint_kind::{Content, Kind};
 
 const METADATA_KEY: &str = "kdgat";
 const FORMAT_VERSION: u32 = 1;
-/// The limit that safetensors itself sets.
+/// Header limit of safetensors itself.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// What can go wrong with a checkpoint.
+/// Error of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused.
+    /// A file could not be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: std::io::Error },
-    /// The file was never a checkpoint.
-    #[error("{path}: is no checkpoint of kdgat ({reason}); {}", wanted.advice(), path = path.display())]
-    Foreign { path: PathBuf, reason: &'static str, wanted: Kind },
-    /// A whole checkpoint, of another kind than is wanted.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Failed action: completes "cannot …".
+        action: &'static str,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// The file is not a checkpoint.
+    #[error("{path}: is not a checkpoint of kdgat ({reason}); {}", wanted.advice(), path = path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Reason why it is not one.
+        reason: &'static str,
+        /// The expected kind.
+        wanted: Kind,
+    },
+    /// The checkpoint is intact, but of another kind than expected.
     #[error("{path}: is {found}; {}", wanted.advice(), path = path.display())]
-    OtherKind { path: PathBuf, found: Kind, wanted: Kind },
-    /// A checkpoint that is not what was written.
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// Its kind.
+        found: Kind,
+        /// The expected kind.
+        wanted: Kind,
+    },
+    /// The content of the checkpoint has changed since it was written.
     #[error("{path}: is damaged: {reason}; {}", kind.remedy(), path = path.display())]
-    Damaged { path: PathBuf, reason: String, kind: Kind },
-    /// The file comes from another version of the format.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The mismatch.
+        reason: String,
+        /// The expected kind.
+        kind: Kind,
+    },
+    /// The checkpoint has another format version.
     #[error(
-        "{path}: is format version {found}, this program reads version {expected}; use the version of kdgat that wrote it, \
+        "{path}: has format version {found}, but this program reads version {expected}; use the version of kdgat that wrote it, \
          or train again",
         path = path.display(),
         expected = FORMAT_VERSION
     )]
-    Version { path: PathBuf, found: u32 },
-    /// What is to be written is no content of a checkpoint.
-    #[error("{path}: cannot be written: {reason}; please report it", path = path.display())]
-    Content { path: PathBuf, reason: String },
-    /// Its tensors cannot be used.
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+    },
+    /// The content cannot be stored in a checkpoint.
+    #[error("{path}: cannot write the checkpoint: {reason}; please report this bug", path = path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Reason, with the name of the tensor if there is one.
+        reason: String,
+    },
+    /// The tensors cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
 
 impl CheckpointError {
-    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::File { source, .. } => files::is_about_the_path(source),
@@ -66,13 +104,13 @@ impl CheckpointError {
 #[derive(Serialize, Deserialize)]
 struct Metadata<T> {
     format_version: u32,
-    /// Of all tensors, by name.
+    /// Digest of all tensors and their names.
     digest: String,
     #[serde(flatten)]
     content: T,
 }
 
-/// Writes `tensors` and `content` as one file, whole or not at all.
+/// Writes `tensors` and `content` to one file, atomically.
 pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Result<(), CheckpointError> {
     let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
     let metadata = Metadata { format_version: FORMAT_VERSION, digest, content };
@@ -85,7 +123,7 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
     }
     let mut views = Vec::with_capacity(bytes.len());
     for (name, (dtype, shape, bytes)) in &bytes {
-        let dtype = dtype.ok_or_else(|| unfit(format!("tensor '{name}' has a kind that is not stored")))?;
+        let dtype = dtype.ok_or_else(|| unfit(format!("tensor '{name}' has an element type that cannot be stored")))?;
         let view = TensorView::new(dtype, shape.clone(), bytes).map_err(|error| unfit(error.to_string()))?;
         views.push((name.as_str(), view));
     }
@@ -98,10 +136,10 @@ pub fn write<T: Serialize>(path: &Path, tensors: &StateDict, content: &T) -> Res
     })
 }
 
-/// Reads what [`write`] wrote.
+/// Reads a file written by [`write`].
 ///
 /// # Errors
-/// If the file is missing, of another kind or version, or not what was written; each says what to do instead.
+/// If the file is missing, of another kind or version, or damaged; each error says what to do.
 pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> {
     let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason, kind: T::KIND };
     let foreign = |reason| CheckpointError::Foreign { path: path.to_owned(), reason, wanted: T::KIND };
@@ -110,11 +148,11 @@ pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> 
         action: "read the checkpoint",
         source,
     })?;
-    // What is called a safetensors file was one; what has another name never was.
+    // A file named *.safetensors counts as damaged; under any other name it never was a safetensors file.
     let is_named_so = path.extension().is_some_and(|extension| extension == "safetensors");
     let (_, header) = safetensors::SafeTensors::read_metadata(&file).map_err(|error| match is_named_so {
         true => damaged(error.to_string()),
-        false => foreign("it is no safetensors file"),
+        false => foreign("it is not a safetensors file"),
     })?;
     let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
     let text = text.ok_or_else(|| foreign("a safetensors file without the metadata 'kdgat'"))?;
@@ -136,12 +174,12 @@ pub fn read<T: Content>(path: &Path) -> Result<(StateDict, T), CheckpointError> 
     }
     let digest = weights::digest(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
     if digest != metadata.digest {
-        return Err(damaged(format!("its tensors have digest {digest}, {} was written", metadata.digest)));
+        return Err(damaged(format!("its tensors have digest {digest}, expected {}", metadata.digest)));
     }
     Ok((tensors, metadata.content))
 }
 
-/// Whether a file is one that [`write`] makes, judged by its header alone.
+/// True if the header says that [`write`] wrote the file. Reads only the header.
 pub fn is_checkpoint(path: &Path) -> bool {
     let header = || -> Option<String> {
         let mut file = std::fs::File::open(path).ok()?;
@@ -165,7 +203,7 @@ mod tests {
     use crate::state::Position;
     use kdgat_nn::ModelDescription;
 
-    /// Where a run is after so many epochs.
+    /// Position after `epoch` epochs.
     fn position(epoch: u64) -> Position {
         Position { epoch, ..Position::default() }
     }
@@ -178,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_comes_back_as_it_was_written() {
+    fn a_checkpoint_reads_back_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
         write(&path, &sample(), &position(3)).unwrap();
@@ -188,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_noticed() {
+    fn a_changed_byte_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
         write(&path, &sample(), &position(3)).unwrap();
@@ -201,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_file_is_noticed() {
+    fn a_truncated_file_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
         write(&path, &sample(), &position(3)).unwrap();
@@ -223,7 +261,7 @@ mod tests {
             assert!(!text.contains("delete it"), "{text}");
         };
 
-        // Another kind, whole.
+        // Another kind, intact.
         let error = read::<ModelDescription>(&path("state.safetensors")).unwrap_err();
         assert!(
             matches!(error, CheckpointError::OtherKind { found: Kind::RunState, .. }) && error.is_input(),
@@ -231,17 +269,17 @@ mod tests {
         );
         said(error.to_string(), &["state.safetensors: is the state of a training run", "name a vgae or gat"]);
 
-        // No checkpoint at all.
+        // Not a checkpoint.
         std::fs::write(path("metrics.csv"), "epoch,train_loss\n0,0.5\n").unwrap();
         let error = read::<ModelDescription>(&path("metrics.csv")).unwrap_err();
         assert!(matches!(error, CheckpointError::Foreign { .. }), "{error}");
-        said(error.to_string(), &["metrics.csv: is no checkpoint of kdgat", "best.safetensors"]);
+        said(error.to_string(), &["metrics.csv: is not a checkpoint of kdgat", "best.safetensors"]);
         let view = TensorView::new(safetensors::Dtype::U8, vec![1], &[7]).unwrap();
         std::fs::write(path("other.safetensors"), safetensors::serialize([("x", view)], None).unwrap()).unwrap();
         let error = read::<ModelDescription>(&path("other.safetensors")).unwrap_err();
-        said(error.to_string(), &["other.safetensors: is no checkpoint of kdgat", "without the metadata"]);
+        said(error.to_string(), &["other.safetensors: is not a checkpoint of kdgat", "without the metadata"]);
 
-        // Damaged: for a model and for the state of a run.
+        // Damaged: a model, and the state of a run.
         std::fs::write(path("best.safetensors"), "half of a he").unwrap();
         said(
             read::<ModelDescription>(&path("best.safetensors")).unwrap_err().to_string(),

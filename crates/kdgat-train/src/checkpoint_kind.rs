@@ -1,4 +1,4 @@
-//! What a checkpoint holds: told by its metadata, so that an error can say what was given and what is wanted.
+//! Kinds of checkpoints, recognised by their metadata, so that errors can name the kind found and the kind wanted.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::state::Position;
 
-/// The metadata of one kind of checkpoint.
+/// Metadata type of one kind of checkpoint.
 pub trait Content: DeserializeOwned {
-    /// The kind that it is written into.
+    /// The kind of checkpoint with this metadata.
     const KIND: Kind;
 }
 
@@ -22,25 +22,25 @@ impl Content for Position {
     const KIND: Kind = Kind::RunState;
 }
 
-/// The kinds of checkpoints, shown as in "this is …".
+/// Kinds of checkpoints; their `Display` completes "is …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A trained autoencoder or classifier.
     Model,
-    /// A trained agent of the fusion.
+    /// A trained fusion agent.
     Agent,
-    /// Where a training run is.
+    /// State of a training run.
     RunState,
-    /// Difficulties of graphs.
+    /// Difficulty scores of graphs.
     Scores,
-    /// Example graphs of an export.
+    /// Example graphs of an exported model.
     Examples,
-    /// None of them.
+    /// None of the above.
     Unknown,
 }
 
 impl Kind {
-    /// By names that the metadata of one kind has and that of no other.
+    /// Recognises the kind by a field that only its metadata has.
     pub fn of(metadata: &Value) -> Self {
         let names = [
             (Self::Model, "vocabulary"),
@@ -52,21 +52,21 @@ impl Kind {
         names.into_iter().find(|(_, name)| metadata.get(name).is_some()).map_or(Self::Unknown, |(kind, _)| kind)
     }
 
-    /// What to give where this kind is wanted.
+    /// Advice on what to pass when this kind is wanted.
     pub fn advice(self) -> &'static str {
         match self {
             Self::Model => "name a vgae or gat: the folder of its run, or the best.safetensors in it",
             Self::Agent => "name an agent: the folder of a run of `kdgat fusion`, or the best.safetensors in it",
-            Self::RunState => "start the run anew, without --resume",
-            Self::Scores => "delete it: difficulties are scored again",
+            Self::RunState => "start the run again, without --resume",
+            Self::Scores => "delete it, and difficulties are scored again",
             Self::Examples | Self::Unknown => "name another file",
         }
     }
 
-    /// What to do about a damaged file of this kind.
+    /// Advice for a damaged file of this kind.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Model | Self::Agent => "copy it anew from where it came from, or train it again",
+            Self::Model | Self::Agent => "copy it again from where it came from, or train it again",
             Self::Examples => "export the model again",
             Self::RunState | Self::Scores | Self::Unknown => self.advice(),
         }
@@ -81,7 +81,7 @@ impl fmt::Display for Kind {
             Self::RunState => "the state of a training run",
             Self::Scores => "a file of difficulties",
             Self::Examples => "a file of examples",
-            Self::Unknown => "a checkpoint of a kind that this program does not know",
+            Self::Unknown => "a checkpoint of an unknown kind",
         })
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_holds_is_told_from_its_metadata() {
+    fn the_kind_is_recognised_by_the_metadata() {
         let position = serde_json::to_value(Position::default()).unwrap();
         assert_eq!(Kind::of(&position), Kind::RunState);
         assert_eq!(Kind::of(&serde_json::json!({ "vocabulary": [1], "fusion": "no" })), Kind::Model);

@@ -1,5 +1,5 @@
-//! What a run shows: on a terminal a bar with rate, time left and memory, or a panel; plain lines elsewhere. All lines go into
-//! `log.txt`, too.
+//! Progress display of a run: on a terminal a bar with rate, time left and memory, or a panel; elsewhere plain lines. All lines
+//! are also written to `log.txt`.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -16,14 +16,14 @@ use super::panel::{MemoryPlan, Panel, State};
 use crate::memory::Reading;
 use crate::{notices, terminal};
 
-/// Plain lines of epochs are at least this far apart, but for the first and the last.
+/// Minimum time between the plain lines of two epochs, except the first and the last.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
-/// Epochs from whose pace the time left is estimated.
+/// Number of recent epochs from which the time left is estimated.
 const PACE_EPOCHS: usize = 8;
-/// Trainings of more seconds are announced after their first epoch.
+/// Trainings that take more seconds than this are announced after their first epoch.
 const LONG_SECONDS: f64 = 600.0;
 
-/// Shows a run's progress.
+/// Display of a run's progress.
 #[derive(Debug)]
 pub struct Console {
     view: View,
@@ -32,12 +32,12 @@ pub struct Console {
     pace: Pace,
 }
 
-/// How long epochs take.
+/// Running estimate of the time an epoch takes.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Of the last epochs, in seconds.
+    /// Durations of the last epochs, in seconds.
     seconds: VecDeque<f64>,
-    /// Epochs that this process has done.
+    /// Epochs done by this process.
     epochs: u64,
 }
 
@@ -50,18 +50,18 @@ impl Pace {
         }
     }
 
-    /// Seconds that so many epochs will take.
+    /// Estimates the seconds that this many epochs take.
     fn of(&self, epochs: u64) -> f64 {
         epochs as f64 * self.seconds.iter().sum::<f64>() / self.seconds.len().max(1) as f64
     }
 
-    /// What is said of a long training after its first epoch here, of which `left` are left.
+    /// Announcement of a long training, made after the first epoch of this process; `left` epochs remain.
     fn announcement(&self, left: u64) -> Option<String> {
         let seconds = self.of(left);
         (self.epochs == 1 && seconds > LONG_SECONDS).then(|| {
             format!(
                 "this epoch took {}; the other {left} will take about {}, or less if the validation loss stops falling (--patience). \
-                 Ctrl-C stops and keeps the best model, --resume continues; --max-epochs sets how many there are",
+                 Ctrl-C stops and keeps the best model, --resume continues; --max-epochs sets the number of epochs",
                 duration(self.of(1)),
                 duration(seconds)
             )
@@ -71,15 +71,15 @@ impl Pace {
 
 #[derive(Debug)]
 enum View {
-    /// Lines alone.
+    /// Only plain lines.
     Lines,
     Bar(ProgressBar),
-    /// A panel that opens with the loop, with what is known for it so far.
+    /// A panel that opens when the loop begins, with its state so far.
     Promised(Box<State>),
     Panel(Panel),
 }
 
-/// What a panel is headed with.
+/// Heading of the panel.
 #[derive(Clone, Debug, Default)]
 pub struct Heading {
     /// Model, size and dataset.
@@ -88,33 +88,36 @@ pub struct Heading {
     pub run: String,
 }
 
-/// What a loop says of itself when it begins.
+/// Facts about the loop, known when it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopFacts<'a> {
-    /// Where it computes.
+    /// Device of the model.
     pub device: Device,
-    /// Epochs without a better one after which it ends.
+    /// Epochs without improvement after which training stops.
     pub patience: u64,
-    /// `metrics.csv`, which has the epochs of a run that is gone on with.
+    /// Path of `metrics.csv`, which holds the epochs of a resumed run.
     pub metrics: &'a Path,
 }
 
-/// Where the loop is within an epoch, and what its time went into since it began.
+/// Position of the loop within an epoch, and the times spent since the loop began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pulse {
-    /// Steps of the epoch that are done.
+    /// Steps of the epoch done so far.
     pub step: u64,
-    /// Of the epoch.
+    /// Graphs per second in this epoch.
     pub graphs_per_second: f64,
+    /// Seconds spent in steps.
     pub steps_seconds: f64,
-    /// Part of the steps.
+    /// Seconds spent in the optimiser, part of the steps.
     pub optimizer_seconds: f64,
+    /// Seconds spent waiting for data.
     pub data_wait_seconds: f64,
+    /// Seconds spent waiting for the teacher.
     pub teacher_wait_seconds: f64,
 }
 
 impl Console {
-    /// A console that also writes to `log` (appending), if given.
+    /// A console that also appends to `log`, if given.
     ///
     /// # Errors
     /// If the log cannot be opened.
@@ -126,7 +129,7 @@ impl Console {
         Ok(console)
     }
 
-    /// Shows a panel from where the loop begins to where it ends, if standard error is a terminal.
+    /// Shows a panel while the loop runs, if standard error is a terminal.
     pub fn with_panel(mut self, heading: Heading) -> Self {
         if terminal::is_capable() {
             self.view = View::Promised(Box::new(State { heading, ..State::default() }));
@@ -136,7 +139,7 @@ impl Console {
         self
     }
 
-    /// Lets warnings from anywhere go where this console's lines go.
+    /// Sends the notices of the whole program to the same places as this console's lines.
     fn share(&self) -> io::Result<()> {
         let bar = if let View::Bar(bar) = &self.view { Some(bar.clone()) } else { None };
         let log = self.log.as_ref().map(File::try_clone).transpose()?;
@@ -144,7 +147,7 @@ impl Console {
         Ok(())
     }
 
-    /// A line that stays.
+    /// Prints a permanent line and logs it.
     pub fn line(&mut self, text: &str) {
         match &mut self.view {
             View::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
@@ -154,19 +157,19 @@ impl Console {
         self.log_line(text);
     }
 
-    /// A line for the log alone.
+    /// Writes a line to the log only.
     pub fn note(&mut self, text: &str) {
         self.log_line(text);
     }
 
-    /// What batches were sized by.
+    /// Shows the memory plan of the batches in the panel.
     pub fn plan_memory(&mut self, plan: MemoryPlan) {
         if let View::Promised(state) = &mut self.view {
             state.memory.plan = Some(plan);
         }
     }
 
-    /// The loop begins: a promised panel opens.
+    /// Opens the requested panel; called when the loop begins.
     pub fn begin(&mut self, facts: &LoopFacts) {
         let View::Promised(state) = &mut self.view else { return };
         let mut state = std::mem::take(state);
@@ -175,11 +178,11 @@ impl Console {
         self.view = View::Lines;
         match Panel::open(*state, facts.device) {
             Ok(panel) => self.view = View::Panel(panel),
-            Err(error) => self.line(&format!("--live: the terminal cannot be used ({error}); plain lines follow")),
+            Err(error) => self.line(&format!("--live: the terminal cannot be used ({error}); using plain lines")),
         }
     }
 
-    /// The steps of `epoch` are counted from now on.
+    /// Starts counting the steps of `epoch`, of which `done` are already done.
     pub fn start_epoch(&mut self, epoch: u64, max_epochs: u64, steps: u64, done: u64) {
         match &self.view {
             View::Bar(bar) => {
@@ -193,14 +196,15 @@ impl Console {
         }
     }
 
-    /// A step is done. Costs next to nothing, and asks the device nothing.
+    /// Shows a finished step. Costs next to nothing and does not synchronise with the device.
     pub fn advance(&mut self, pulse: impl FnOnce() -> Pulse) {
         if let View::Panel(panel) = &self.view {
             panel.update(|state| state.advance(pulse()));
         }
     }
 
-    /// `step` steps of the epoch are done, and a row of `steps.csv` was written, which `columns` of the objective end.
+    /// Shows that `step` steps of the epoch are done, and the last row of `steps.csv`, which ends with the objective's
+    /// `columns`.
     pub fn step(
         &mut self,
         step: u64,
@@ -223,7 +227,7 @@ impl Console {
         }
     }
 
-    /// An epoch is done: a line for it, but not more often than can be read.
+    /// Prints the line of a finished epoch, at most every two seconds; the log gets all of them.
     pub fn finish_epoch(&mut self, metrics: &EpochMetrics, max_epochs: u64, improved: bool, status: &str) {
         if let View::Panel(panel) = &self.view {
             panel.update(|state| {
@@ -257,7 +261,7 @@ impl Console {
         }
     }
 
-    /// Takes bar or panel away; what follows are lines.
+    /// Removes the bar or panel; plain lines follow.
     pub fn finish(&mut self) {
         match std::mem::replace(&mut self.view, View::Lines) {
             View::Bar(bar) => {
@@ -273,8 +277,8 @@ impl Console {
         if let Some(log) = &mut self.log
             && let Err(error) = writeln!(log, "{text}")
         {
-            // Said once: a full disk fails the run at its next checkpoint, with the path.
-            eprintln!("warning: log.txt cannot be written any more: {error}");
+            // Reported once: a full disk fails the run at its next checkpoint, with the path.
+            eprintln!("warning: cannot write log.txt any more: {error}");
             self.log = None;
         }
     }
@@ -283,12 +287,12 @@ impl Console {
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let template = "{prefix} [{bar:24}] {pos}/{len} {per_sec} {eta} left  {msg}";
-    // The template is a constant that a test renders; the default style would do as well.
+    // The template is constant and a test renders it; the default style would also do.
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-/// Bytes in MiB, as people read them.
+/// Formats bytes as MiB.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
@@ -303,7 +307,7 @@ mod tests {
         assert_eq!(pace.of(3), 0.0);
         pace.add(100.0);
         (0..PACE_EPOCHS).for_each(|_| pace.add(2.0));
-        assert_eq!(pace.of(30), 60.0, "the first epoch, in which the teacher works, is long past");
+        assert_eq!(pace.of(30), 60.0, "the slow first epoch, with the teacher's forward passes, no longer counts");
     }
 
     #[test]
@@ -312,13 +316,13 @@ mod tests {
         pace.add(7.0);
         let text = pace.announcement(299).unwrap();
         assert!(text.starts_with("this epoch took 7.0 s; the other 299 will take about 34 min 53 s"), "{text}");
-        assert_eq!(pace.announcement(50), None, "it is short");
+        assert_eq!(pace.announcement(50), None, "too short to announce");
         pace.add(7.0);
-        assert_eq!(pace.announcement(299), None, "it was said before");
+        assert_eq!(pace.announcement(299), None, "already announced");
     }
 
     #[test]
-    fn lines_of_epochs_tell_the_time_left() {
+    fn lines_of_epochs_show_the_time_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.txt");
         let mut console = Console::new(Some(&path)).unwrap();

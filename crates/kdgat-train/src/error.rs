@@ -1,4 +1,4 @@
-//! Why the epoch loop ended early.
+//! Errors that end the epoch loop.
 
 use kdgat_base::files;
 use kdgat_graph::StoreError;
@@ -10,48 +10,78 @@ use super::logs::LogError;
 use super::objective::ObjectiveError;
 use super::run_directory::RunError;
 
-/// Anything that can end the loop early.
+/// Any error that ends the loop early.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
+    /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// An operation of libtorch failed.
     #[error(transparent)]
     Torch(#[from] tch::TchError),
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A log could not be written or read.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The run's folder could not be used.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The graph store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The objective or the batch plan failed.
     #[error(transparent)]
     Objective(ObjectiveError),
-    /// The run on disk was made from other data or settings.
+    /// The run on disk was started with other data or settings.
     #[error(
         "{path}: the run was started with other settings or data (identity {found}, now {expected}); \
          resume with its own config.json, or start a new run",
         path = path.display()
     )]
-    OtherIdentity { path: std::path::PathBuf, found: String, expected: String },
-    /// Not one graph fits into the memory that there is.
+    OtherIdentity {
+        /// The saved state.
+        path: std::path::PathBuf,
+        /// Digest in the saved state.
+        found: String,
+        /// Digest of the present configuration and data.
+        expected: String,
+    },
+    /// Not even one graph fits into memory.
     #[error("not even one graph at a time fits into memory: {source}; {}", remedies())]
-    OutOfMemory { source: Box<FitError> },
-    /// What `cuda_graphs` asks for cannot be done, or not rightly.
-    #[error("a step could not be recorded and replayed as a CUDA graph: {reason}; train without --cuda-graphs")]
-    Recording { reason: String },
-    /// The loss or the model became infinite or not a number.
+    OutOfMemory {
+        /// The last failure.
+        source: Box<FitError>,
+    },
+    /// A step cannot be captured as a CUDA graph, or its replay gives other results.
+    #[error("a step cannot run as a CUDA graph: {reason}; train without --cuda-graphs")]
+    Recording {
+        /// The failure or difference.
+        reason: String,
+    },
+    /// The loss or the model became NaN or infinite.
     #[error(
         "{what} after step {step} of epoch {epoch}; lower --lr or --gradient-clip, or check the data for NaN and \
          infinity; {state}"
     )]
-    NotFinite { what: String, epoch: u64, step: u64, state: String },
+    NotFinite {
+        /// Description of the value that is not finite.
+        what: String,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// Steps of the epoch done so far.
+        step: u64,
+        /// Advice on the saved state.
+        state: String,
+    },
 }
 
 impl FitError {
-    /// Whether what the user gave is to blame (exit code 2) and not the machine or the program (exit code 1).
+    /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::Store(error) => error.is_input(),
@@ -66,7 +96,7 @@ impl FitError {
 }
 
 impl RunError {
-    /// As [`FitError::is_input`].
+    /// True if the user's files or settings caused it (exit code 2), false for the machine or the program (exit code 1).
     pub fn is_input(&self) -> bool {
         match self {
             Self::File { source, .. } => files::is_about_the_path(source),

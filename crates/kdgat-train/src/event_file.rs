@@ -1,7 +1,7 @@
-//! TensorBoard's event files: the columns of `metrics.csv` and `steps.csv` as scalars.
+//! TensorBoard event files: the columns of `metrics.csv` and `steps.csv` as scalars.
 //!
-//! A file is a row of records: the length of the data (8 bytes), its checksum, the data, their checksum; checksums are
-//! CRC-32C, masked as TensorFlow's `record_writer` masks them. The data are `Event` messages of protocol buffers
+//! A file is a sequence of records: length of the data (8 bytes), checksum of the length, data, checksum of the data. Checksums
+//! are CRC-32C, masked like those of TensorFlow's `record_writer`. The data are `Event` protocol buffers
 //! (`tensorflow/core/util/event.proto`), of which four fields are used.
 
 use std::fs::File;
@@ -11,18 +11,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const VERSION: &str = "brain.Event:2";
 
-/// Keys of fields: number · 8 + kind (0 varint, 1 eight bytes, 2 with a length, 5 four bytes).
+/// Protobuf field keys: field number · 8 + wire type (0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes).
 mod key {
+    /// `Event.wall_time`: seconds since 1970, f64.
     pub const EVENT_WALL_TIME: u8 = 0x09;
+    /// `Event.step`.
     pub const EVENT_STEP: u8 = 0x10;
+    /// `Event.file_version`.
     pub const EVENT_FILE_VERSION: u8 = 0x1A;
+    /// `Event.summary`.
     pub const EVENT_SUMMARY: u8 = 0x2A;
+    /// `Summary.value`.
     pub const SUMMARY_VALUE: u8 = 0x0A;
+    /// `Summary.Value.tag`.
     pub const VALUE_TAG: u8 = 0x0A;
+    /// `Summary.Value.simple_value`, f32.
     pub const VALUE_SIMPLE: u8 = 0x15;
 }
 
-/// A file that grows by an event for each row of a log.
+/// An open event file; each row of a log adds one event.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -30,8 +37,7 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// A new file in a run's folder. A run that is resumed gets another one; TensorBoard takes the later for steps that both
-    /// have.
+    /// Creates a new file in a run's folder. A resumed run gets another one; for steps in both, TensorBoard shows the later.
     pub fn create(folder: &Path) -> io::Result<Self> {
         let mut seconds = seconds() as u64;
         loop {
@@ -48,12 +54,12 @@ impl EventFile {
         }
     }
 
-    /// Where it lies.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds the numbers of a row, each under `prefix/column`. Fields that are empty or no numbers are left out.
+    /// Adds the numbers of a row, each under `prefix/column`. Fields that are empty or not numbers are left out.
     pub fn row<C: AsRef<str>, F: AsRef<str>>(
         &mut self,
         prefix: &str,
@@ -79,7 +85,7 @@ impl EventFile {
         event.push(key::EVENT_STEP);
         varint(&mut event, step);
         with_length(&mut event, key, content);
-        // One write, so that a reader sees a record whole or not at all.
+        // A single write, so that readers see whole records only.
         self.file.write_all(&record(&event))
     }
 }
@@ -97,7 +103,7 @@ fn record(data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// A checksum of data that may themselves hold checksums.
+/// Checksum, masked because the data may contain checksums themselves.
 fn masked_checksum(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
@@ -108,7 +114,7 @@ fn with_length(message: &mut Vec<u8>, key: u8, content: &[u8]) {
     message.extend(content);
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Appends a varint: seven bits per byte, lowest first; the highest bit is set if more bytes follow.
 fn varint(message: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         message.push(number as u8 | 0x80);
@@ -121,7 +127,7 @@ fn varint(message: &mut Vec<u8>, mut number: u64) {
 mod tests {
     use super::*;
 
-    /// The data of each record, its checksums compared.
+    /// Splits a file into the data of its records and checks their checksums.
     fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         while !bytes.is_empty() {
@@ -143,9 +149,9 @@ mod tests {
         events.row("epoch", &["loss", "mode", "lr"], &["0.5", "resident", "0.001"], 300).unwrap();
         let found = records(&std::fs::read(events.path()).unwrap());
         assert_eq!(found.len(), 2);
-        // Behind the wall time: step 0, and the version.
+        // After the wall time: step 0 and the version.
         assert_eq!(found[0][9..], [&[0x10, 0, 0x1A, 13], VERSION.as_bytes()].concat());
-        // Step 300 takes two bytes. A value: its tag, and four bytes; the text field is left out.
+        // Step 300 takes two bytes. Each value has a tag and four bytes; the text field is left out.
         let value = |tag: &str, number: f32| {
             let mut value = vec![0x0A, tag.len() as u8];
             value.extend(tag.as_bytes());

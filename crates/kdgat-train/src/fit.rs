@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! for each epoch
-//!     for each burst of batches                      (read ahead by the loader's thread)
+//!     for each burst of batches                      (prefetched by the loader's threads)
 //!         announce the burst                         (the teacher's visit, or its cache)
 //!         for each batch
 //!             seed by (run, epoch, step)
-//!             loss, backward                         (the student's activations live here and only here)
+//!             loss, backward                         (the student's activations exist only here)
 //!             clip, Adam, zero the gradients         (on one flat tensor)
 //!     validate in evaluation mode
-//!     write metrics.csv, last/, and best.safetensors when it is the best
-//!     stop early, or lower the learning rate
+//!     write metrics.csv, last/, and best.safetensors if the epoch is the best so far
+//!     early stopping, learning rate schedule
 //! ```
 //!
-//! Inside a step nothing waits for the device; losses are summed there and read every `log_every_n_steps`. On a GPU a step's call
-//! returns when its work is queued: so a logged step is timed between two synchronisations, and an epoch by the wall clock
-//! with one at its end.
+//! No step waits for the device: losses are summed there and read every `log_every_n_steps` steps. On a GPU a step returns
+//! once its work is queued, so a logged step is timed between two synchronisations, and an epoch by the wall clock with a
+//! synchronisation at its end.
 
 use std::time::Instant;
 
@@ -48,9 +48,9 @@ use kdgat_base::random::{self, Purpose};
 use kdgat_graph::{Batch, Loader};
 use kdgat_torch::device::{self, Uploader};
 
-/// File of everything that is needed to go on.
+/// File of the state that a resumed run needs.
 pub const LAST: &str = "last/state.safetensors";
-/// File of the deployed model of the best epoch.
+/// File of the model of the best epoch.
 pub const BEST: &str = "best.safetensors";
 
 /// File of the losses by epoch.
@@ -58,32 +58,32 @@ pub const METRICS: &str = "metrics.csv";
 /// File of the memory over time.
 pub const MEMORY: &str = "memory.csv";
 
-/// Writes the deployed model: called when an epoch is the best so far.
+/// Callback that writes the model; called when an epoch is the best so far.
 pub type SaveBest<'a> = dyn FnMut(&Trainable, &Position) -> Result<(), CheckpointError> + 'a;
 
-/// What the loop works on.
+/// Everything the loop works on.
 pub struct Fit<'a> {
-    /// The loss.
+    /// The objective, which computes the losses.
     pub objective: &'a mut dyn Objective,
-    /// The tensors that it trains.
+    /// The trained tensors.
     pub trainable: &'a mut Trainable,
-    /// Reads training batches.
+    /// Loader of training batches.
     pub training_loader: &'a Loader,
-    /// Reads validation batches.
+    /// Loader of validation batches.
     pub validation_loader: &'a Loader,
-    /// Which batches.
+    /// Plan of the batches.
     pub plan: &'a mut dyn BatchPlan,
-    /// Where the run is written.
+    /// The run's folder.
     pub run: &'a RunDirectory,
-    /// Where its progress is shown.
+    /// Progress display.
     pub console: &'a mut Console,
-    /// Writes the deployed model.
+    /// Callback that writes the best model.
     pub save_best: &'a mut SaveBest<'a>,
 }
 
-/// Trains until the epochs are done, the patience is spent, or a stop is asked for.
+/// Trains until all epochs are done, early stopping ends the run, or a stop is requested.
 pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummary, FitError> {
-    // Dropped at the end, whatever that is: the last row is written then.
+    // Dropped on every way out, which writes the last row.
     let _sampler = Sampler::start(&fit.run.file(MEMORY), options.device, options.memory_sample_interval)?;
     let mut loop_state = LoopState::start(&mut fit, options, resume)?;
     let _threads = options
@@ -106,17 +106,17 @@ pub fn fit(mut fit: Fit, options: &FitOptions, resume: bool) -> Result<FitSummar
     Ok(loop_state.summary(ending))
 }
 
-/// What changes while the loop runs.
+/// State that changes while the loop runs.
 struct LoopState {
     position: Position,
     optimizer: Adam,
     runner: StepRunner,
     meter: Meter,
     uploader: Uploader,
-    /// `[1 + parts]`, f64, on the device: sums over this epoch's graphs of the total loss and its parts.
+    /// `[1 + parts]`, f64, on the device: sums of the total loss and its parts over this epoch's graphs.
     sums: Tensor,
     logs: RunLogs,
-    /// Of a run with a teacher.
+    /// `None` without a teacher.
     timeline: Option<Timeline>,
     last: Option<EpochMetrics>,
     best: Option<EpochMetrics>,
@@ -125,18 +125,18 @@ struct LoopState {
     epoch_clock: EpochClock,
 }
 
-/// Seconds of this thread by what they went into. On a GPU those of steps and optimiser are what queueing them took.
+/// Seconds of this thread by activity. On a GPU those of steps and optimiser only include queueing the work.
 #[derive(Default)]
 struct Clock {
     data_wait: f64,
     teacher_wait: f64,
     optimizer: f64,
     steps: f64,
-    /// Wall clock of all epochs' training, waiting included.
+    /// Wall-clock seconds of training in all epochs, waiting included.
     wall: f64,
 }
 
-/// Wall clock of an epoch's training, which may have begun before the run was resumed.
+/// Wall clock of an epoch's training, part of which may have run before the run was resumed.
 struct EpochClock {
     start: Instant,
     seconds_before: f64,
@@ -171,11 +171,11 @@ impl LoopState {
         runner.begin_with(position.micro_batch.clone());
         let (epoch, step) = (position.epoch, position.step);
         let logs = RunLogs::start(fit.run, &*fit.objective, fit.plan.columns(), (epoch, step), options)?;
-        // Of a run that goes on: rows behind the place that it is resumed at are gone.
+        // In a resumed run, the rows after its position are already dropped.
         let logged = |epoch| EpochMetrics::logged(&fit.run.file(METRICS), fit.objective.parts(), epoch);
         let last = epoch.checked_sub(1).and_then(logged);
         let best = position.progress.best_loss.and_then(|_| logged(position.progress.best_epoch));
-        let has_teacher = !fit.objective.step_columns().is_empty();
+        let has_teacher = !fit.objective.source().step_columns().is_empty();
         let timeline = has_teacher.then(|| Timeline::start(&fit.run.file(TIMELINE), epoch)).transpose()?;
         Ok(Self {
             position,
@@ -194,7 +194,7 @@ impl LoopState {
         })
     }
 
-    /// One epoch. Returns false when a stop was asked for; the state up to that step is then saved.
+    /// Trains one epoch. Returns false if a stop was requested; the state up to that step is then saved.
     fn epoch(&mut self, fit: &mut Fit, options: &FitOptions) -> Result<bool, FitError> {
         let epoch = self.position.epoch;
         let lr = options.lr * options.schedule.factor(epoch, &self.position.progress);
@@ -208,7 +208,7 @@ impl LoopState {
         memory::set_epoch(epoch);
         memory::set_activity(Activity::Training);
         fit.console.start_epoch(epoch, options.max_epochs, total_steps, self.position.step);
-        fit.objective.start_epoch();
+        fit.objective.source_mut().start_epoch();
         self.epoch_clock = EpochClock::start(self.position.epoch_seconds);
 
         let rest = batches.into_iter().skip(self.position.step as usize).collect();
@@ -216,7 +216,7 @@ impl LoopState {
         while let Some(burst) = self.read_burst(&mut loaded, fit, options)? {
             for batch in burst.steps() {
                 self.step(fit, options, batch, lr, total_steps)?;
-                // Gradients that are being added up are not saved: the stop comes after their step.
+                // Accumulated gradients are not saved: the stop waits for their optimiser step.
                 if interrupt::requested() && self.has_stepped(options, total_steps) {
                     self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
                     self.save(fit)?;
@@ -231,7 +231,7 @@ impl LoopState {
         Ok(true)
     }
 
-    /// The next batches, announced to the objective; `None` at the epoch's end.
+    /// Reads the next batches and announces them to the objective; `None` at the end of the epoch.
     fn read_burst(
         &mut self,
         loaded: &mut impl Iterator<Item = Result<Batch, kdgat_graph::StoreError>>,
@@ -240,12 +240,12 @@ impl LoopState {
     ) -> Result<Option<Burst>, FitError> {
         let start = Instant::now();
         let fills_up = options.records_steps && self.runner.can_record();
-        let burst = Burst::read(loaded, fit.objective.burst().max(1), &mut self.uploader, fills_up)?;
+        let burst = Burst::read(loaded, fit.objective.source().burst().max(1), &mut self.uploader, fills_up)?;
         self.clock.data_wait += start.elapsed().as_secs_f64();
         if burst.batches.is_empty() {
             return Ok(None);
         }
-        fit.objective.announce(&burst.batches).map_err(FitError::Objective)?;
+        fit.objective.source_mut().announce(&burst.batches).map_err(FitError::Objective)?;
         Ok(Some(burst))
     }
 
@@ -309,12 +309,12 @@ impl LoopState {
         Ok(())
     }
 
-    /// Whether the last batch was the last of those whose gradients are added up.
+    /// True if the last batch completed an optimiser step (gradient accumulation).
     fn has_stepped(&self, options: &FitOptions, total_steps: u64) -> bool {
         self.position.step.is_multiple_of(options.accumulate_grad_batches) || self.position.step == total_steps
     }
 
-    /// One update; `None` where the gradients overflowed in half precision and are thrown away.
+    /// Makes one update; `None` if gradients overflowed in half precision and were discarded.
     fn optimizer_step(&mut self, fit: &mut Fit, lr: f64) -> Result<Option<Tensor>, FitError> {
         if let LossScale::Half { .. } = self.position.loss_scale {
             let factor = self.position.loss_scale.factor();
@@ -330,7 +330,7 @@ impl LoopState {
         Ok(Some(norm))
     }
 
-    /// What a panel shows of a step.
+    /// Progress of a step for the panel.
     fn pulse(&self) -> Pulse {
         Pulse {
             step: self.position.step,
@@ -342,7 +342,7 @@ impl LoopState {
         }
     }
 
-    /// Reads the running mean (a wait for the device), shows it and writes a row of `steps.csv`.
+    /// Reads the running mean (which waits for the device), shows it and writes a row of `steps.csv`.
     fn log_step(
         &mut self,
         fit: &mut Fit,
@@ -365,10 +365,16 @@ impl LoopState {
             batch.adjacency.num_edges().to_string(),
             format!("{:.3}", seconds * 1e3),
         ];
-        row.extend(fit.objective.step_values());
+        row.extend(fit.objective.source_mut().step_values());
         self.logs.step(&row, self.position.total_steps - 1)?;
-        let columns = fit.objective.step_columns();
-        fit.console.step(self.position.step, mean, self.meter.read(), &fit.objective.status(), (columns, &row));
+        let columns = fit.objective.source().step_columns();
+        fit.console.step(
+            self.position.step,
+            mean,
+            self.meter.read(),
+            &fit.objective.source().status(),
+            (columns, &row),
+        );
         Ok(())
     }
 
@@ -398,7 +404,7 @@ impl LoopState {
             retry_on_oom(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
             self.best = Some(metrics.clone());
         }
-        fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.status());
+        fit.console.finish_epoch(&metrics, options.max_epochs, improved, &fit.objective.source().status());
         self.last = Some(metrics);
         self.position.epoch += 1;
         (self.position.step, self.position.epoch_graphs, self.position.epoch_seconds) = (0, 0, 0.0);
@@ -407,28 +413,29 @@ impl LoopState {
             Ok::<_, FitError>(())
         })?;
         self.save(fit)?;
-        // Between two epochs nothing is in use but weights: what a GPU keeps of all sizes so far goes back. The host's
-        // allocator never keeps more than one step needed, and taking that anew would cost an epoch's first steps.
+        // Between two epochs only weights are in use, so what the GPU cached for all sizes so far is released. The host's
+        // allocator never caches more than one step needs, and allocating that again would slow the first steps of the next
+        // epoch.
         if options.device.is_cuda() {
             self.meter.release_kept();
         }
         Ok(())
     }
 
-    /// Writes `last/` when the logs are on the disk: one file, so that it is from one moment. A state that no step can lead out of is not written over a
-    /// good one.
+    /// Writes `last/` once the logs are on the disk: a single file, so that its parts are consistent. Refuses to overwrite
+    /// a good state with one from which no step recovers (NaN or infinite tensors).
     fn save(&self, fit: &Fit) -> Result<(), FitError> {
         memory::set_activity(Activity::Checkpoint);
         if let Some(name) = retry_on_oom(self.meter, || fit.trainable.not_finite())? {
             return Err(self.not_finite(fit, format!("tensor {name} of the model is not finite")));
         }
-        // The state counts these rows: it must not reach the disk before them.
+        // The state counts these rows, so it must not reach the disk before them.
         self.logs.sync()?;
         let position = Position { micro_batch: self.runner.micro_batch().clone(), ..self.position.clone() };
         retry_on_oom(self.meter, || last_state::write(fit, &self.optimizer, &self.sums, &position))
     }
 
-    /// What is not finite any more, where in the run.
+    /// Error for a loss or tensor that is not finite, with the position in the run.
     fn not_finite(&self, fit: &Fit, what: String) -> FitError {
         let path = fit.run.file(LAST);
         let state = match path.exists() {
@@ -456,7 +463,7 @@ impl LoopState {
     }
 }
 
-/// Micro-batches whose gradients the step that `step` belongs to adds up: fewer in an epoch's last.
+/// Number of batches in the optimiser step that `step` belongs to; the last one of an epoch may have fewer.
 fn accumulated(step: u64, total_steps: u64, accumulate: u64) -> u64 {
     let first = step / accumulate * accumulate;
     accumulate.min(total_steps - first)

@@ -1,4 +1,4 @@
-//! Adam's arithmetic in one pass over values, gradients and state, on the CPU.
+//! Fused Adam for the CPU: one pass over values, gradients and state.
 
 use tch::{TchError, Tensor};
 
@@ -6,29 +6,29 @@ use kdgat_torch::parallel::{Parts, parallel_for};
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
 
-/// Elements that are worked on together; sums are added up in this order, whatever the number of threads.
+/// Elements of a block. Sums are added block by block, so that they do not depend on the number of threads.
 const BLOCK: usize = 4096;
-/// Blocks that are worth a thread of their own.
+/// Blocks that are worth another thread.
 const GRAIN: usize = 16;
 
-/// The numbers of one update.
+/// Coefficients of one update.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Update {
-    /// What gradients are multiplied by.
+    /// Factor of the gradients, from clipping.
     pub(super) clip: f32,
     pub(super) weight_decay: f32,
-    /// Shares of a gradient and of its square in the new moments; 1 less them is what the old ones are multiplied by.
+    /// 1 − β₁ and 1 − β₂: weights of the gradient and of its square in the new moments.
     pub(super) share_first: f32,
     pub(super) share_second: f32,
     pub(super) beta_second: f32,
-    /// Learning rate over the first moment's correction.
+    /// Learning rate divided by the first moment's bias correction.
     pub(super) step: f32,
-    /// Square root of the second moment's correction.
+    /// Square root of the second moment's bias correction.
     pub(super) correction: f32,
     pub(super) epsilon: f32,
 }
 
-/// The Euclidean norm of a flat tensor.
+/// Computes the Euclidean norm of a flat tensor.
 pub(super) fn norm(gradients: &Tensor) -> Result<f64, TchError> {
     let gradients = view::read::<f32>("gradients", gradients)?;
     let blocks = gradients.len().div_ceil(BLOCK);
@@ -44,7 +44,7 @@ pub(super) fn norm(gradients: &Tensor) -> Result<f64, TchError> {
     Ok(sums.iter().sum::<f64>().sqrt())
 }
 
-/// Updates values and state, and sets the gradients to zero. All tensors are flat and of one length.
+/// Updates values and state, and zeroes the gradients. All tensors are flat and have the same length.
 pub(super) fn update([values, gradients, mean, mean_square]: [&mut Tensor; 4], update: Update) -> Result<(), TchError> {
     let length = values.numel();
     let bounds = || (0..=length.div_ceil(BLOCK)).map(|block| (block * BLOCK).min(length));

@@ -1,4 +1,4 @@
-//! `last/`: everything that is needed to go on with a run.
+//! `last/`: the state from which a run is resumed.
 
 use kdgat_nn::ModelError;
 use kdgat_nn::weights::StateDict;
@@ -11,7 +11,7 @@ use super::optimizer::Adam;
 use super::run_directory::RunError;
 use super::state::Position;
 
-/// Writes the state of the loop: one file, so that it is from one moment.
+/// Writes the state of the loop to a single file, so that its parts are consistent.
 pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Position) -> Result<(), FitError> {
     let path = fit.run.file(LAST);
     if let Some(folder) = path.parent() {
@@ -29,7 +29,7 @@ pub(super) fn write(fit: &Fit, optimizer: &Adam, sums: &Tensor, position: &Posit
     Ok(checkpoint::write(&path, &tensors, position)?)
 }
 
-/// Puts a saved run back, and says where it was.
+/// Restores a saved run and returns its position.
 pub(super) fn restore(
     fit: &mut Fit,
     options: &FitOptions,

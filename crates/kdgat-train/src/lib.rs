@@ -1,4 +1,4 @@
-//! Training: the epoch loop, the optimiser, schedules, checkpoints, and a run on disk.
+//! Training: the epoch loop, the optimiser, schedules, checkpoints, and run folders.
 
 #[macro_use]
 extern crate kdgat_base;

@@ -1,4 +1,4 @@
-//! A run's CSV logs: one row at a time, and cut back to a checkpoint when a run is resumed.
+//! CSV logs of a run: appended row by row, and truncated to the checkpoint when a run is resumed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kdgat_base::files;
 
-/// An error of a log, with its path.
+/// Error of a log, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: cannot {action}: {source}", path = path.display())]
 pub struct LogError {
@@ -16,35 +16,35 @@ pub struct LogError {
 }
 
 impl LogError {
-    /// What could not be done with the log at `path`.
+    /// An error for the log at `path`; `action` completes "cannot …".
     pub fn new(path: &Path, action: &'static str, source: io::Error) -> Self {
         Self { path: path.to_owned(), action, source: source.into() }
     }
 
-    /// Whether the path that was given is to blame, and not the disk.
+    /// True if the given path caused it, false for the disk.
     pub fn is_input(&self) -> bool {
         matches!(self.source.kind(), csv::ErrorKind::Io(error) if files::is_about_the_path(error))
     }
 }
 
-/// A CSV file with a fixed header whose first columns are numbers that grow from row to row.
+/// A CSV file with a fixed header, whose first columns are numbers that increase from row to row.
 #[derive(Debug)]
 pub struct CsvLog {
     path: PathBuf,
     writer: csv::Writer<File>,
     columns: Vec<String>,
-    /// The same rows, each as a JSON object on a line.
+    /// Copy of the log as JSON lines.
     json_lines: Option<File>,
 }
 
 impl CsvLog {
-    /// Starts a new log, replacing one that is there.
+    /// Creates a log, replacing an existing one.
     pub fn create(path: &Path, header: &[&str]) -> Result<Self, LogError> {
         Self::rewrite(path, header, &[])
     }
 
-    /// Goes on with a log, keeping only the rows that `keep` accepts (by the fields of a row). A last row without its end,
-    /// as a killed process leaves it, is dropped.
+    /// Resumes a log with only the rows that `keep` accepts, by their fields. Drops an incomplete last row, as a killed process
+    /// leaves it. Creates the log if it does not exist.
     pub fn resume(path: &Path, header: &[&str], keep: impl Fn(&csv::StringRecord) -> bool) -> Result<Self, LogError> {
         if !path.exists() {
             return Self::create(path, header);
@@ -61,7 +61,7 @@ impl CsvLog {
         Self::rewrite(path, header, &rows)
     }
 
-    /// Adds a row and hands it to the operating system.
+    /// Appends a row and passes it to the operating system.
     pub fn write<S: AsRef<str>>(&mut self, row: &[S]) -> Result<(), LogError> {
         debug_assert_eq!(
             row.len(),
@@ -74,12 +74,12 @@ impl CsvLog {
         written.map_err(|source| LogError { path: self.path.clone(), action: "write", source })?;
         if let Some(file) = &mut self.json_lines {
             let line = json_line(&self.columns, row.iter().map(AsRef::as_ref));
-            file.write_all(line.as_bytes()).map_err(|source| LogError::new(&self.path, "mirror", source))?;
+            file.write_all(line.as_bytes()).map_err(|source| LogError::new(&self.path, "write JSON lines", source))?;
         }
         Ok(())
     }
 
-    /// Waits until the rows are on the disk.
+    /// Flushes the rows to the disk.
     pub fn sync(&self) -> Result<(), LogError> {
         self.writer.get_ref().sync_data().map_err(|source| LogError::new(&self.path, "sync", source))
     }
@@ -89,7 +89,7 @@ impl CsvLog {
         &self.columns
     }
 
-    /// Writes the rows that are there, and all that come, as JSON lines, too.
+    /// Also writes the log as JSON lines: the present rows and all later ones.
     pub fn mirror_as_json_lines(&mut self, path: &Path) -> Result<(), LogError> {
         let error = |source| LogError { path: self.path.clone(), action: "read", source };
         let mut lines = String::new();
@@ -119,7 +119,7 @@ impl CsvLog {
     }
 }
 
-/// A row as a JSON object: numbers as they are written, null for an empty field, else text.
+/// Formats a row as a JSON object: numbers as written, null for an empty field, otherwise text.
 fn json_line<'a>(columns: &[String], row: impl Iterator<Item = &'a str>) -> String {
     let value = |field: &str| match serde_json::from_str(field) {
         Ok(number @ serde_json::Value::Number(_)) => number,
@@ -130,7 +130,7 @@ fn json_line<'a>(columns: &[String], row: impl Iterator<Item = &'a str>) -> Stri
     format!("{}\n", serde_json::Value::Object(object))
 }
 
-/// A number as logs write it: shortest digits that read back as the same value; nothing for one that is not known.
+/// Formats a number for logs: the shortest digits that read back as the same value; empty for NaN.
 pub fn number(value: f64) -> String {
     if value.is_nan() { String::new() } else { value.to_string() }
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resuming_cuts_back_and_drops_a_torn_row() {
+    fn resuming_truncates_and_drops_an_incomplete_row() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.csv");
         let mut log = CsvLog::create(&path, &["epoch", "loss"]).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_have_the_rows_of_before_and_the_new_ones() {
+    fn json_lines_have_the_earlier_rows_and_the_new_ones() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = CsvLog::create(&folder.path().join("steps.csv"), &["step", "loss", "mode"]).unwrap();
         log.write(&["0", "0.1", "cached"]).unwrap();

@@ -1,5 +1,5 @@
-//! Loss scaling in half precision (Micikevicius et al. 2018): small gradients would be zero in f16, so the loss is
-//! multiplied by a factor that falls when gradients overflow and rises when they have not for long.
+//! Loss scaling for half precision (Micikevicius et al. 2018): small gradients underflow in f16, so the loss is multiplied by a
+//! factor that is halved when gradients overflow and doubled after 2,000 steps without overflow.
 
 use serde::{Deserialize, Serialize};
 use tch::Kind;
@@ -8,19 +8,24 @@ const FIRST: f64 = 65_536.0;
 const LARGEST: f64 = 16_777_216.0;
 const GOOD_STEPS: u64 = 2_000;
 
-/// The factor, saved with a run.
+/// The loss scale, saved with a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LossScale {
-    /// Gradients keep their range.
+    /// No scaling: f32, or bf16, which has the range of f32.
     #[default]
     None,
-    /// f16.
-    Half { factor: f64, good_steps: u64 },
+    /// Dynamic scaling for f16.
+    Half {
+        /// Current factor of the loss.
+        factor: f64,
+        /// Steps since the last overflow or increase.
+        good_steps: u64,
+    },
 }
 
 impl LossScale {
-    /// What the type of mixed precision needs.
+    /// Initial loss scale for a type of mixed precision.
     pub fn of(precision: Option<Kind>) -> Self {
         match precision {
             Some(Kind::Half) => Self::Half { factor: FIRST, good_steps: 0 },
@@ -28,7 +33,7 @@ impl LossScale {
         }
     }
 
-    /// The factor of the loss now.
+    /// Current factor of the loss.
     pub fn factor(&self) -> f64 {
         match self {
             Self::None => 1.0,
@@ -36,7 +41,7 @@ impl LossScale {
         }
     }
 
-    /// Takes in whether the gradients of a step were finite.
+    /// Adjusts the factor after a step; `finite` tells if its gradients were finite.
     pub fn note(&mut self, finite: bool) {
         let Self::Half { factor, good_steps } = self else { return };
         *good_steps = if finite { *good_steps + 1 } else { 0 };

@@ -7,23 +7,31 @@ use serde_json::{Map, Value, json};
 use super::logs::number;
 use super::objective::Objective;
 
-/// One row of `metrics.csv`.
+/// Metrics of one epoch: a row of `metrics.csv`.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct EpochMetrics {
+    /// The epoch, from 0.
     pub epoch: u64,
+    /// Training loss, averaged over the graphs.
     pub train_loss: f64,
+    /// Validation loss, averaged over the graphs; NaN without validation graphs.
     pub val_loss: f64,
-    /// Training and validation means of the objective's parts, by name.
+    /// Name, training mean and validation mean of each part of the loss.
     pub parts: Vec<(&'static str, f64, f64)>,
+    /// Learning rate.
     pub lr: f64,
+    /// Training graphs per second.
     pub graphs_per_second: f64,
+    /// Highest counted memory of the epoch, in bytes.
     pub peak_memory_bytes: u64,
+    /// Duration of the training part of the epoch, in seconds.
     pub seconds: f64,
+    /// Number of training batches.
     pub steps: u64,
 }
 
 impl EpochMetrics {
-    /// The row of `epoch` in a `metrics.csv` of an objective with these parts; `None` if it has none.
+    /// Reads the row of `epoch` from the `metrics.csv` of an objective with these parts; `None` if there is no complete row.
     pub fn logged(path: &Path, parts: &[&'static str], epoch: u64) -> Option<Self> {
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).ok()?;
         let header = reader.headers().ok()?.clone();
@@ -32,7 +40,7 @@ impl EpochMetrics {
         let is_of_epoch = |row: &csv::StringRecord| row.get(epochs).is_some_and(|found| found.parse() == Ok(epoch));
         let row = reader.records().filter_map(Result::ok).find(is_of_epoch)?;
         let field = |name: &str| row.get(position(name)?);
-        // A mean that there is none of is an empty field.
+        // A mean of nothing is an empty field.
         let number = |name: &str| field(name)?.parse().ok().or(Some(f64::NAN));
         let count = |name: &str| field(name)?.parse().ok();
         let part = |&name: &&'static str| Some((name, number(name)?, number(&format!("val_{name}"))?));
@@ -49,7 +57,7 @@ impl EpochMetrics {
         })
     }
 
-    /// As it stands in `summary.json`; means that there are none of are left out.
+    /// The form in `summary.json`; means that are not finite are left out.
     pub fn json(&self) -> Value {
         let parts = self.parts.iter().flat_map(|(name, training, validation)| {
             [((*name).to_owned(), *training), (format!("val_{name}"), *validation)]
@@ -67,7 +75,7 @@ impl EpochMetrics {
     }
 }
 
-/// Epoch, training and validation loss of the rows of a `metrics.csv`; none if there is no such file.
+/// Epoch, training loss and validation loss of each row of a `metrics.csv`; empty if there is no such file.
 pub fn losses_of(path: &Path) -> Vec<(u64, f64, f64)> {
     let Ok(mut reader) = csv::ReaderBuilder::new().flexible(true).from_path(path) else { return Vec::new() };
     let number = |text: &str| text.parse().unwrap_or(f64::NAN);
@@ -84,7 +92,7 @@ pub fn metrics_header(parts: &[&str]) -> Vec<String> {
     header
 }
 
-/// The row of an epoch.
+/// Row of an epoch, without the columns of the batch plan.
 pub fn metrics_row(metrics: &EpochMetrics) -> Vec<String> {
     let mut row = vec![metrics.epoch.to_string(), number(metrics.train_loss), number(metrics.val_loss)];
     row.extend(metrics.parts.iter().map(|(_, training, _)| number(*training)));
@@ -102,7 +110,7 @@ pub fn metrics_row(metrics: &EpochMetrics) -> Vec<String> {
 /// Columns of `steps.csv` for an objective.
 pub fn steps_header(objective: &dyn Objective) -> Vec<&'static str> {
     let mut header = vec!["epoch", "step", "train_loss", "lr", "gradient_norm", "graphs", "nodes", "edges", "step_ms"];
-    header.extend(objective.step_columns());
+    header.extend(objective.source().step_columns());
     header
 }
 
@@ -133,7 +141,7 @@ mod tests {
             row.push("3".into());
             text += &format!("\n{}", row.join(","));
         }
-        // The last row as a killed process leaves it.
+        // An incomplete last row, as a killed process leaves it.
         std::fs::write(&path, text + "\n2,0.3").unwrap();
         let logged = |epoch| EpochMetrics::logged(&path, &["task_loss", "kd_loss"], epoch);
         for (epoch, kd_loss) in [(0, 2.0), (1, f64::NAN)] {

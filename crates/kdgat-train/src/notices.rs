@@ -1,7 +1,7 @@
-//! Lines for the user from anywhere in the program: warnings, and the error that it ends with. They stand above a progress bar,
-//! and in the log of the run that is at work.
+//! Lines for the user from anywhere in the program: warnings and the final error. They are printed above the progress bar and
+//! appended to the log of the current run.
 //!
-//! `RUST_LOG=info` shows what is told in passing, too, `RUST_LOG=debug` what only developers want to know.
+//! `RUST_LOG=info` also shows notes, `RUST_LOG=debug` details for developers.
 
 use std::fmt::{Debug, Write as _};
 use std::fs::File;
@@ -22,19 +22,19 @@ struct Places {
     log: Option<File>,
 }
 
-/// From here on lines stand above this bar, and in this log.
+/// Prints lines above this bar and appends them to this log from now on.
 pub fn go_to(bar: Option<ProgressBar>, log: Option<File>) {
     *PLACES.lock() = Places { bar, log };
 }
 
-/// Shows warnings that any part of the program gives. Called once, by the program.
+/// Prints the warnings of the whole program. The program calls it once.
 pub fn listen() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    // A program that has set its own keeps it.
+    // Leaves a subscriber that is already set in place.
     let _ = Registry::default().with(filter).with(Lines).try_init();
 }
 
-/// A line for the user.
+/// Prints a line for the user and appends it to the log.
 pub fn line(text: &str) {
     let mut places = PLACES.lock();
     match &places.bar {
@@ -44,7 +44,7 @@ pub fn line(text: &str) {
     if let Some(log) = &mut places.log
         && writeln!(log, "{text}").is_err()
     {
-        // The console says so, at its next line.
+        // The console reports this at its next line.
         places.log = None;
     }
 }
@@ -64,7 +64,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// The words of an event.
+/// Message text of an event.
 struct Message(String);
 
 impl Visit for Message {

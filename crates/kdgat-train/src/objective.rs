@@ -1,4 +1,4 @@
-//! What is minimised: the loop asks, a stage answers.
+//! Interface between the epoch loop and a loss: [`Objective`] computes losses, [`TargetSource`] brings the targets they need.
 
 use std::error::Error;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use tch::{TchError, Tensor};
 use super::logs::LogError;
 use super::timeline::Span;
 
-/// Error of an objective or of a plan of batches. Both belong to rooms above this one (a teacher, a curriculum), which
-/// convert their own errors and say who has to act.
+/// Error of an objective or of a batch plan. Higher layers (a teacher, a curriculum) convert their own errors into it and
+/// say if the user's input caused them.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ObjectiveError(Cause);
@@ -87,24 +87,26 @@ impl From<String> for ObjectiveError {
 /// The loss of a batch: scalars.
 #[derive(Debug)]
 pub struct Losses {
-    /// What is minimised.
+    /// The minimised loss.
     pub total: Tensor,
-    /// In the order of [`Objective::parts`]; only reported.
+    /// Parts of the loss, in the order of [`Objective::parts`]; only reported.
     pub parts: Vec<Tensor>,
 }
 
-/// Takes the gradients of a loss.
+/// Callback that computes the gradients of a loss.
 pub type Backward<'a> = &'a mut dyn FnMut(&Tensor) -> Result<(), TchError>;
 
-/// A stretch of the graphs of an announced batch, and the nodes that are theirs.
+/// A range of the graphs of an announced batch, with their nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
+    /// Graphs of the part, by their index in the batch.
     pub graphs: Range<usize>,
+    /// Nodes of these graphs, by their index in the batch.
     pub nodes: Range<i64>,
 }
 
 impl Part {
-    /// All of it.
+    /// The part that is the whole batch.
     pub fn whole(batch: &Batch) -> Self {
         Self { graphs: 0..batch.num_graphs(), nodes: 0..batch.num_nodes() }
     }
@@ -115,54 +117,93 @@ pub trait Objective {
     /// Names of the reported parts of the loss: columns of `metrics.csv`.
     fn parts(&self) -> &'static [&'static str];
 
-    /// How many batches are announced at a time.
-    fn burst(&self) -> usize;
+    /// Source of the targets of the loss.
+    fn source(&self) -> &dyn TargetSource;
 
-    /// An epoch begins: what [`Objective::status`] tells is of this epoch from here on.
+    /// Mutable access to the source, to announce batches and to receive targets.
+    fn source_mut(&mut self) -> &mut dyn TargetSource;
+
+    /// Moves on to `batch`, the next announced one, and waits for its targets.
+    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError> {
+        self.source_mut().receive()?;
+        self.start_batch(batch);
+        Ok(())
+    }
+
+    /// Prepares for `batch`; called before its losses or those of its parts are computed.
+    fn start_batch(&mut self, _batch: &Batch) {}
+
+    /// Computes the training loss of `batch`, which is `part` of the batch received last, and calls `backward` once with
+    /// the loss to differentiate; terms that are only reported may be computed afterwards. Random numbers come from torch's
+    /// generator and the step's seed, both set by the loop. Repeatable, for a step that ran out of memory.
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError>;
+
+    /// Computes the loss in evaluation mode, without random numbers.
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+
+    /// Weight of the loss of `part` in the loss of `whole`: the weighted losses of all parts add up to the loss of the whole.
+    fn share(&self, part: &Part, whole: &Part) -> f64;
+}
+
+/// Source of a loss's targets: a teacher, or none. Batches are announced in bursts and received one by one in the same order.
+pub trait TargetSource {
+    /// Number of batches to announce at a time.
+    fn burst(&self) -> usize {
+        1
+    }
+
+    /// Starts an epoch; [`TargetSource::status`] describes it from here on.
     fn start_epoch(&mut self) {}
 
-    /// Announces the next batches, whose losses will be asked for in this order.
-    fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError>;
+    /// Announces the next batches.
+    fn announce(&mut self, _batches: &[Batch]) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
 
-    /// Goes on to the next announced batch, and waits for what has to be computed for its losses by others.
-    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError>;
+    /// Waits for the targets of the next announced batch.
+    fn receive(&mut self) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
 
-    /// Lets go of what the last call of [`Objective::receive`] has kept.
+    /// Drops the targets received last.
     fn forget(&mut self) {}
 
-    /// What a teacher said of the batch received last: a tensor a target, one row a node or a graph. None without a teacher.
+    /// Targets received last: one tensor per target, `[num_nodes, columns]` or `[num_graphs, columns]`. Empty without a
+    /// teacher.
     fn targets(&mut self) -> Result<Vec<Tensor>, ObjectiveError> {
         Ok(Vec::new())
     }
 
-    /// Puts others, in the same order and with as many rows as the batch that losses are asked for next, in their place.
+    /// Replaces the targets received last by others, in the same order, with as many rows as the next batch whose losses are
+    /// computed.
     fn replace_targets(&mut self, _targets: &[Tensor]) {}
 
-    /// The training loss of `batch`, which is `part` of the batch received last, once `backward` has taken its gradients: what
-    /// is only reported may be computed meanwhile. Draws from torch's generator and by the step's seed, which the loop has
-    /// set. Can be asked for again, when memory ran out.
-    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError>;
+    /// Names of the columns that the source adds to `steps.csv`. Empty without a teacher.
+    fn step_columns(&self) -> &'static [&'static str] {
+        &[]
+    }
 
-    /// The same loss in evaluation mode. Draws nothing.
-    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError>;
+    /// Values of these columns since the last call.
+    fn step_values(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 
-    /// The share of `part` in the loss of `whole`: by it the losses of parts add up to that of the whole.
-    fn share(&self, part: &Part, whole: &Part) -> f64;
-
-    /// Columns that the objective adds to `steps.csv`.
-    fn step_columns(&self) -> &'static [&'static str];
-
-    /// Their values since the last call.
-    fn step_values(&mut self) -> Vec<String>;
-
-    /// Whether the teacher's work is to be recorded for the time line.
+    /// Switches the recording of the teacher's work for the timeline on or off.
     fn record_spans(&mut self, _on: bool) {}
 
-    /// What was recorded since the last call.
+    /// Returns the work recorded since the last call.
     fn take_spans(&mut self) -> Vec<Span> {
         Vec::new()
     }
 
-    /// A few words for the progress bar.
-    fn status(&self) -> String;
+    /// Short status text for the progress bar.
+    fn status(&self) -> String {
+        String::new()
+    }
 }
+
+/// Source for a loss that needs no targets.
+#[derive(Debug, Clone, Copy)]
+pub struct NoTargets;
+
+impl TargetSource for NoTargets {}

@@ -13,20 +13,20 @@ const BETA_FIRST: f64 = 0.9;
 const BETA_SECOND: f64 = 0.999;
 const EPSILON: f64 = 1e-8;
 
-/// Adam's settings that do not change during a run.
+/// Settings of Adam that stay constant during a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamOptions {
     /// L2 penalty, added to the gradient as PyTorch's `Adam` does.
     pub weight_decay: f64,
-    /// Largest norm of the gradient; 0 leaves it as it is.
+    /// Maximum norm of the gradient; 0 disables clipping.
     pub gradient_clip: f64,
     /// Keep the state in host memory and compute the update there.
     pub offload: bool,
-    /// One pass in Rust where it can be (on the CPU), or, with `Composed`, torch's operations.
+    /// `Composed` uses torch's operations; other backends use one fused pass in Rust on the CPU.
     pub kernel: Backend,
 }
 
-/// Adam's state: two flat tensors of the parameters' length.
+/// Adam's state: two flat tensors `[num_parameters]` and the step count.
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
@@ -45,10 +45,10 @@ impl Adam {
         Ok(Self { options, steps: 0, mean, mean_square })
     }
 
-    /// One update with learning rate `lr`, after which the gradients are zero. Waits for nothing, unless the state is in
-    /// host memory. Can be repeated when memory ran out: nothing has changed then.
+    /// Makes one update with learning rate `lr`, then zeroes the gradients. Does not synchronise with the device unless the
+    /// state is in host memory. Repeatable if it ran out of memory: nothing has changed then.
     ///
-    /// Returns the gradient's norm before clipping, a scalar tensor.
+    /// Returns the gradient norm before clipping, a scalar tensor.
     pub fn step(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let _phase = allocator::enter_phase(Phase::Optimizer);
         if self.options.kernel != Backend::Composed && trainable.values.device() == Device::Cpu {
@@ -63,7 +63,7 @@ impl Adam {
         let norm = fused_adam::norm(&trainable.gradients)?;
         let norm_tensor = Tensor::f_from_slice(&[norm as f32])?.f_reshape([] as [i64; 0])?;
         let clip = match self.options.gradient_clip > 0.0 {
-            // PyTorch's clip_grad_norm_; written so that a NaN stays one.
+            // Like PyTorch's clip_grad_norm_; a NaN norm stays NaN.
             true if self.options.gradient_clip / (norm + 1e-6) >= 1.0 => 1.0,
             true => self.options.gradient_clip / (norm + 1e-6),
             false => 1.0,
@@ -85,14 +85,14 @@ impl Adam {
         Ok(norm_tensor)
     }
 
-    /// All that can fail comes before the first change, so that a step that ran out of memory can be repeated.
+    /// Everything that can fail comes before the first change, so that a step that ran out of memory can be repeated.
     fn step_without_graph(&mut self, trainable: &mut Trainable, lr: f64) -> Result<Tensor, ModelError> {
         let norm = trainable.gradients.f_norm()?;
         let home = self.mean.device();
         let mut gradients = trainable.gradients.f_to_device(home)?;
         let values = trainable.values.f_detach()?.f_to_device(home)?;
         if self.options.gradient_clip > 0.0 {
-            // PyTorch's clip_grad_norm_: factor clip / (norm + 1e-6), at most 1; computed on the device.
+            // Like PyTorch's clip_grad_norm_: factor clip / (norm + 1e-6), at most 1; computed on the device.
             let factor = norm.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(self.options.gradient_clip)?;
             gradients = gradients.f_mul(&factor.f_clamp_max(1.0)?.f_to_device(home)?)?;
         }
@@ -116,13 +116,13 @@ impl Adam {
         Ok(norm)
     }
 
-    /// What a checkpoint holds of the optimiser.
+    /// State to save in a checkpoint, by name.
     pub fn state(&self) -> Result<[(&'static str, Tensor); 3], ModelError> {
         let steps = Tensor::from_slice(&[self.steps]);
         Ok([("mean", self.mean.f_detach_copy()?), ("mean_square", self.mean_square.f_detach_copy()?), ("steps", steps)])
     }
 
-    /// Puts back what [`Self::state`] gave.
+    /// Restores the state that [`Self::state`] returned.
     pub fn load(&mut self, find: impl Fn(&str) -> Result<Tensor, ModelError>) -> Result<(), ModelError> {
         self.mean.f_copy_(&find("mean")?)?;
         self.mean_square.f_copy_(&find("mean_square")?)?;
@@ -130,7 +130,7 @@ impl Adam {
         Ok(())
     }
 
-    /// Bytes of the state.
+    /// Size of the state in bytes.
     pub fn bytes(&self) -> u64 {
         2 * 4 * self.mean.numel() as u64
     }

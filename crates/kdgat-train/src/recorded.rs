@@ -1,13 +1,13 @@
-//! Steps that are recorded once and replayed: CUDA graphs.
+//! Steps captured once as CUDA graphs and replayed.
 //!
-//! A step of a small model is hundreds of small kernels, which a GPU runs faster than a host can launch them. So each batch
-//! is [filled up](kdgat_graph::padding) to sizes that many batches share. When a size is met for the second time its step
-//! is computed as usual, and recorded: forward, losses and backward. From then on batches of that size are copied into the
-//! recording's tensors, and all of it is one launch. Clipping and the optimiser stay outside: they are a few operations, and
-//! the learning rate changes.
+//! A step of a small model is hundreds of small kernels, which a GPU runs faster than the host can launch them. So each
+//! batch is [padded](kdgat_graph::padding) to a size that many batches share. When a size occurs for the second time, its
+//! step is computed as usual and then captured: forward, losses and backward. From then on, batches of that size are copied
+//! into the captured tensors, and the whole step is one launch. Clipping and the optimiser stay outside: they are a few
+//! operations, and the learning rate changes.
 //!
-//! A recording is trusted only after its replay has given the losses and gradients that the step itself gave. On a CPU,
-//! where there is nothing to launch, the step is computed again on the same tensors.
+//! A capture is used only if its replay gives the losses and gradients of the step itself. On a CPU, where there are no
+//! launches to save, the step is computed again on the same tensors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use super::step::{StepOptions, StepRunner};
 use super::trainable::Trainable;
 use crate::memory::{Reclaim, is_out_of_memory, register_reclaim};
 
-/// Sizes that are recorded at most. A run of shuffled batches has a handful.
+/// Maximum number of captured sizes. A run of shuffled batches has a handful.
 const MOST_RECORDINGS: usize = 32;
-/// Largest distance of a replay's gradients and losses from the step's own, in their norm. What differs is the order in which
-/// threads of a GPU add.
+/// Largest accepted distance between the gradients and losses of a replay and those of the step, relative to their norm. They
+/// differ in the order in which the threads of a GPU add.
 const TOLERANCE: f64 = 1e-3;
-/// The same in mixed precision.
+/// The same limit in mixed precision.
 const MIXED_TOLERANCE: f64 = 3e-2;
 
-/// The recordings of a run, which go where a teacher's thread runs out of memory.
+/// CUDA graphs of a run. They are freed when a teacher's thread runs out of memory.
 #[derive(Debug, Default)]
 pub struct SharedRecordings(Mutex<RecordedSteps>);
 
@@ -51,48 +51,48 @@ impl SharedRecordings {
 }
 
 impl Reclaim for SharedRecordings {
-    /// Recordings that are being made or replayed stay: their thread runs out of memory by itself then.
+    /// Frees the CUDA graphs, unless a step is using them: that step's thread then runs out of memory and frees them itself.
     fn reclaim(&self) -> bool {
         self.0.try_lock().is_some_and(|mut recorded| recorded.stop())
     }
 }
 
-/// The same, for one thread at a time.
+/// CUDA graphs of a run, by size, for one thread at a time.
 #[derive(Debug, Default)]
 pub struct RecordedSteps {
     pool: Option<RecordingPool>,
-    /// By sizes, and the loss's factor, which is part of a recording.
+    /// Captured steps by size and by the bits of the loss factor, which is part of a capture.
     steps: BTreeMap<(SizeClass, u64), Met>,
     has_stopped: bool,
-    /// The user has heard of it.
+    /// True once the user has been told that the CUDA graphs were freed.
     is_told: bool,
 }
 
-/// What became of a size.
+/// State of a size.
 #[derive(Debug)]
 enum Met {
     Once,
     Recorded(Box<RecordedStep>),
 }
 
-/// A size's tensors, and what was recorded of them.
+/// Tensors of a size, and the CUDA graph that uses them.
 #[derive(Debug)]
 struct RecordedStep {
-    /// `None` on a CPU. The first to be dropped: it waits for its last replay, which uses the tensors below.
+    /// `None` on a CPU. Must be dropped first: that waits for the last replay, which uses the tensors below.
     recording: Option<Recording>,
     batch: Batch,
-    /// Of the teacher, `[at least as many as nodes and graphs, columns]`.
+    /// The teacher's targets, `[max(num_nodes, num_graphs), columns]` of the padded batch.
     targets: Vec<Tensor>,
-    /// `[1 + parts]`, f64, where the recording writes it.
+    /// `[1 + parts]`, f64: output of the CUDA graph.
     losses: Tensor,
 }
 
-/// A step that is to be taken.
+/// Arguments of a step.
 pub(super) struct Step<'a> {
     pub runner: &'a StepRunner,
     pub objective: &'a mut dyn Objective,
     pub trainable: &'a mut Trainable,
-    /// The batch that the objective has received, filled up.
+    /// The padded form of the batch that the objective received last.
     pub batch: &'a Batch,
     pub options: StepOptions,
 }
@@ -101,9 +101,9 @@ impl RecordedSteps {
     /// Adds the gradients of a batch. Returns `[1 + parts]`, f64: the loss and its parts.
     ///
     /// # Errors
-    /// [`FitError::Recording`] where a step cannot be recorded, or its replay gives something else.
+    /// [`FitError::Recording`] if a step cannot be captured, or its replay gives other results.
     pub(super) fn gradients(&mut self, mut step: Step) -> Result<Tensor, FitError> {
-        let targets = step.objective.targets().map_err(FitError::Objective)?;
+        let targets = step.objective.source_mut().targets().map_err(FitError::Objective)?;
         let key = (step.batch.size_class(), step.options.scale.to_bits());
         let has_room = self.sizes() < MOST_RECORDINGS;
         match self.steps.get_mut(&key) {
@@ -129,8 +129,7 @@ impl RecordedSteps {
         }
     }
 
-    /// Frees all recordings for good, as memory has run out: what they hold is worth less than whole batches. Whether steps
-    /// were recorded until now.
+    /// Frees all CUDA graphs for good after memory has run out: whole batches are worth more. Returns true if there were any.
     pub(super) fn stop(&mut self) -> bool {
         let recorded = !self.steps.is_empty();
         self.steps.clear();
@@ -138,19 +137,19 @@ impl RecordedSteps {
         recorded
     }
 
-    /// Whether [`Self::stop`] was called.
+    /// True if [`Self::stop`] has freed CUDA graphs.
     pub(super) fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
-    /// Whether recordings were freed and the user has not heard of it: true once.
+    /// True once, after CUDA graphs were freed and before the user was told.
     pub(super) fn is_to_be_told(&mut self) -> bool {
         let news = self.has_stopped && !self.is_told;
         self.is_told |= news;
         news
     }
 
-    /// Sizes that are replayed by now.
+    /// Number of captured sizes.
     pub fn sizes(&self) -> usize {
         self.steps.values().filter(|met| matches!(met, Met::Recorded(_))).count()
     }
@@ -176,7 +175,7 @@ impl RecordedStep {
         self.fill_targets(targets)
     }
 
-    /// Rows behind those of the batch keep what they have: no loss reads them.
+    /// Rows after those of the batch keep their values: no loss reads them.
     fn fill_targets(&mut self, targets: &[Tensor]) -> Result<(), TchError> {
         for (room, target) in self.targets.iter().zip(targets) {
             tch::no_grad(|| room.f_narrow(0, 0, target.size()[0])?.f_copy_(target))?;
@@ -188,7 +187,7 @@ impl RecordedStep {
         let Some(recording) = &mut self.recording else { return self.compute(step) };
         StepRunner::seed(step.options);
         recording.replay()?;
-        // The next replay writes to the same place.
+        // Copied, because the next replay overwrites it.
         Ok(self.losses.f_detach_copy()?)
     }
 
@@ -199,13 +198,13 @@ impl RecordedStep {
 
     fn unseeded(&self, step: &mut Step) -> Result<Tensor, FitError> {
         let _phase = allocator::enter_phase(Phase::Activations);
-        step.objective.replace_targets(&self.targets);
+        step.objective.source_mut().replace_targets(&self.targets);
         let whole = Part::whole(&self.batch);
         step.runner.backward(step.objective, &self.batch, &whole, step.options.scale)
     }
 
-    /// Records the step that has just been computed with these `losses`, and replays it from where that began. Running out
-    /// of memory is told as such.
+    /// Captures the step that was just computed with these `losses`, restores the state before it, and replays it. An
+    /// out-of-memory error is returned as it is.
     fn record(
         &mut self,
         pool: &mut Option<RecordingPool>,
@@ -214,7 +213,7 @@ impl RecordedStep {
     ) -> Result<Tensor, FitError> {
         let failed = |error: DeviceError| FitError::Recording { reason: error.to_string() };
         let gradients = step.trainable.gradients.f_detach_copy()?;
-        // What the step has freed is of no use to the recording, which has memory of its own.
+        // The capture allocates from a pool of its own and cannot use memory cached for the step.
         step.runner.release_kept();
         let device = step.runner.device();
         let pool = match *pool {
@@ -236,16 +235,17 @@ impl RecordedStep {
             let distance = relative_distance(expected, found)?;
             let most = if step.runner.is_mixed() { MIXED_TOLERANCE } else { TOLERANCE };
             if distance.is_nan() || distance > most {
-                let reason = format!("its {what} differ from those of the step itself by {distance:.2e} of their norm");
+                let reason = format!("the replayed {what} differ from the step's by {distance:.2e} of their norm");
                 return Err(FitError::Recording { reason });
             }
         }
-        tracing::info!("a step of {} nodes is recorded on {device:?}", self.batch.num_nodes());
+        tracing::info!("captured a step of {} nodes as a CUDA graph on {device:?}", self.batch.num_nodes());
         Ok(replayed)
     }
 }
 
-/// Distance where they differ: parts of a loss that a run does not have are NaN in both.
+/// Norm of the difference relative to the norm of `expected`. Elements that are NaN in both do not count: parts of the loss
+/// that a run does not have.
 fn relative_distance(expected: &Tensor, found: &Tensor) -> Result<f64, TchError> {
     let [expected, found] = [expected, found].map(|tensor| tensor.f_to_kind(Kind::Double));
     let (expected, found) = (expected?, found?);
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recordings_are_given_up_unless_they_are_being_used() {
+    fn cuda_graphs_are_freed_unless_a_step_uses_them() {
         let shared = SharedRecordings::new();
         let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
         assert!(!shared.reclaim(), "there are none");
@@ -273,18 +273,18 @@ mod tests {
         assert!(shared.reclaim());
         let mut recorded = shared.lock();
         assert!(recorded.steps.is_empty() && recorded.has_stopped());
-        assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user hears of it once");
+        assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user is told once");
     }
 
     #[test]
-    fn a_distance_leaves_out_what_neither_has() {
+    fn a_distance_leaves_out_what_is_nan_in_both() {
         let of = |values: &[f64]| Tensor::from_slice(values);
         let distance = |left: &[f64], right: &[f64]| relative_distance(&of(left), &of(right)).unwrap();
         assert_eq!(distance(&[3.0, f64::NAN, 4.0], &[3.0, f64::NAN, 4.0]), 0.0);
         assert!((distance(&[3.0, f64::NAN, 4.0], &[3.0, f64::NAN, 4.5]) - 0.1).abs() < 1e-12);
         assert!(distance(&[3.0, 1.0], &[3.0, f64::NAN]).is_nan());
         assert!(distance(&[3.0, f64::NAN], &[3.0, 1.0]).is_nan());
-        assert_eq!(distance(&[0.0, f64::INFINITY], &[0.0, f64::INFINITY]), 0.0, "a loss that ran away, in both");
+        assert_eq!(distance(&[0.0, f64::INFINITY], &[0.0, f64::INFINITY]), 0.0, "infinite in both");
         assert_eq!(distance(&[0.0], &[1.0]), f64::INFINITY);
     }
 }

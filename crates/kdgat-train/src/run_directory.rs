@@ -1,4 +1,4 @@
-//! A run on disk: `runs/<dataset>/<model>_<size>_<stage>[_kd]/<n>/`.
+//! Folder of a run: `runs/<dataset>/<model>_<size>_<stage>[_kd]/<n>/`.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,37 +8,55 @@ use serde::Serialize;
 
 use kdgat_base::files;
 
-/// An error about a run's folder.
+/// Error of a run's folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The file system refused.
+    /// A file could not be read or written.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
-    File { path: PathBuf, action: &'static str, source: io::Error },
-    /// There is nothing to resume.
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Failed action: completes "cannot …".
+        action: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// There is no unfinished run to resume.
     #[error("{path}: no unfinished run to resume; start one without --resume", path = path.display())]
-    NothingToResume { path: PathBuf },
-    /// Another process is writing the run.
+    NothingToResume {
+        /// Folder of the runs.
+        path: PathBuf,
+    },
+    /// Another process is training in the run's folder.
     #[error("{path}: another process is training in this run; wait for it, or train in another folder", path = path.display())]
-    InUse { path: PathBuf },
-    /// A new run would be written over another.
+    InUse {
+        /// The run's folder.
+        path: PathBuf,
+    },
+    /// A new run would overwrite another.
     #[error(
         "{path}: there is a run already (it has {found}); continue it with --resume, name another folder with --run-dir, or \
          delete this one",
         path = path.display()
     )]
-    Taken { path: PathBuf, found: &'static str },
+    Taken {
+        /// The run's folder.
+        path: PathBuf,
+        /// Name of a file or folder of the other run.
+        found: &'static str,
+    },
 }
 
-/// A run's folder, held by this process alone.
+/// A run's folder, locked by this process.
 #[derive(Debug)]
 pub struct RunDirectory {
     path: PathBuf,
-    /// Held locked for as long as the run lasts; the lock goes with the process, however that ends.
+    /// Locked as long as the run lasts; the system releases the lock when the process ends, even if it is killed.
     _lock: File,
 }
 
 impl RunDirectory {
-    /// The next free number below `parent`.
+    /// Creates and locks the folder with the next free number below `parent`.
     pub fn create(parent: &Path) -> Result<Self, RunError> {
         let error = |source| RunError::File { path: parent.to_owned(), action: "create the run's folder", source };
         fs::create_dir_all(parent).map_err(error)?;
@@ -48,19 +66,19 @@ impl RunDirectory {
             let path = parent.join(number.to_string());
             match fs::create_dir(&path) {
                 Ok(()) => return Self::hold(path),
-                // Another process took the number in between.
+                // Another process has taken the number in the meantime.
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(source) => return Err(error(source)),
             }
         }
     }
 
-    /// A folder of the user's choice, made if it is not there: of the run to go on with, or of a new one.
+    /// Locks a folder that the user chose and creates it if missing; `goes_on` resumes the run in it.
     ///
     /// # Errors
-    /// If a new run would be written over another.
+    /// If a new run would overwrite another.
     pub fn at(path: &Path, goes_on: bool) -> Result<Self, RunError> {
-        /// What a run cannot be without, or what would be lost.
+        /// Files and folders that a new run would overwrite, or without which no run exists.
         const OF_A_RUN: [&str; 5] = ["config.json", "summary.json", "metrics.csv", "best.safetensors", "last"];
         fs::create_dir_all(path).map_err(|source| RunError::File {
             path: path.to_owned(),
@@ -74,7 +92,7 @@ impl RunDirectory {
         }
     }
 
-    /// The newest run below `parent` that has a checkpoint and no summary.
+    /// Locks the newest run below `parent` that has a configuration and no summary.
     pub fn resume(parent: &Path) -> Result<Self, RunError> {
         let unfinished = |path: &PathBuf| !path.join("summary.json").exists() && path.join("config.json").exists();
         let newest =
@@ -95,17 +113,17 @@ impl RunDirectory {
         }
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file in it.
+    /// Path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a JSON file, whole or not at all.
+    /// Writes a JSON file atomically.
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), RunError> {
         let path = self.file(name);
         let text = serde_json::to_vec_pretty(value).map_err(io::Error::other);
@@ -117,7 +135,7 @@ impl RunDirectory {
     }
 }
 
-/// The numbers of the runs below `parent`, ascending.
+/// Numbers of the runs below `parent`, ascending.
 fn numbers(parent: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(parent)? {

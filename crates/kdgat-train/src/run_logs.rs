@@ -1,4 +1,4 @@
-//! The logs of a run that grow by rows: `metrics.csv` and `steps.csv`, and what mirrors them for other programs.
+//! Row logs of a run: `metrics.csv` and `steps.csv`, and their copies for other programs.
 
 use super::event_file::EventFile;
 use super::fit::{FitOptions, METRICS};
@@ -7,7 +7,7 @@ use super::metrics::{metrics_header, steps_header};
 use super::objective::Objective;
 use super::run_directory::RunDirectory;
 
-/// Where rows go.
+/// Open row logs of a run.
 #[derive(Debug)]
 pub struct RunLogs {
     metrics: CsvLog,
@@ -16,8 +16,8 @@ pub struct RunLogs {
 }
 
 impl RunLogs {
-    /// Begins, or goes on behind the place that a run is resumed at: rows from there on are dropped. `plan_columns` follow
-    /// the columns of `metrics.csv` that all runs have.
+    /// Opens the logs. A resumed run drops all rows from its position (epoch, step) on. `plan_columns` follow the columns of
+    /// `metrics.csv` that all runs have.
     pub fn start(
         run: &RunDirectory,
         objective: &dyn Objective,
@@ -38,7 +38,7 @@ impl RunLogs {
             steps.mirror_as_json_lines(&run.file("steps.jsonl"))?;
         }
         let events = options.tensorboard.then(|| EventFile::create(run.path())).transpose();
-        let events = events.map_err(|source| LogError::new(run.path(), "make an event file in", source))?;
+        let events = events.map_err(|source| LogError::new(run.path(), "create an event file", source))?;
         Ok(Self { metrics, steps, events })
     }
 
@@ -48,13 +48,13 @@ impl RunLogs {
         mirror(&mut self.events, "epoch", self.metrics.columns(), row, epoch)
     }
 
-    /// Waits until all rows are on the disk. What mirrors them is made from them anew when a run is resumed.
+    /// Flushes all rows to the disk. The copies are not synced: a resumed run recreates them from the CSV files.
     pub fn sync(&self) -> Result<(), LogError> {
         self.metrics.sync()?;
         self.steps.sync()
     }
 
-    /// Adds the row of a step, counted from the beginning of the run.
+    /// Adds the row of a step; `step` counts from the beginning of the run.
     pub fn step<S: AsRef<str>>(&mut self, row: &[S], step: u64) -> Result<(), LogError> {
         self.steps.write(row)?;
         mirror(&mut self.events, "step", self.steps.columns(), row, step)

@@ -1,20 +1,20 @@
-//! What a run is called in tables and figures.
+//! Names of runs in tables and figures.
 
 use std::fs;
 use std::path::Path;
 
-/// Name of a run, and of the runs that differ from it by nothing but their number.
+/// Name of a run, and of the group of runs that differ from it only in their number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunName {
-    /// `vgae_student_autoencoder`
+    /// Name of the group, for example `vgae_student_autoencoder`.
     pub group: String,
-    /// `vgae_student_autoencoder/1`
+    /// Name of the run, for example `vgae_student_autoencoder/1`.
     pub name: String,
 }
 
 impl RunName {
-    /// Of the run in `folder`: a number in its group's folder, `tasks/STEP-DIGEST/run` of a pipeline or sweep, or a folder
-    /// that a user has named.
+    /// Name of the run in `folder`, which is a number in its group's folder, `tasks/STEP-DIGEST/run` of a pipeline or
+    /// sweep, or a folder that the user named.
     pub fn of(folder: &Path) -> Self {
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let (own, parent) = (last(&folder), folder.parent().map(last).unwrap_or_default());
@@ -34,13 +34,13 @@ fn last(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The step of a task's folder `STEP-DIGEST`.
+/// Step of a task's folder `STEP-DIGEST`.
 fn step_of(task: &str) -> Option<&str> {
     let (step, digest) = task.rsplit_once('-')?;
     (digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(step)
 }
 
-/// Whether the step was also done in another way, as in a sweep, or before its settings were changed.
+/// True if the pipeline or sweep has other tasks of the same step, with other settings.
 fn is_one_of_several(run: &Path, step: &str) -> bool {
     let tasks = run.parent().and_then(Path::parent).and_then(|tasks| fs::read_dir(tasks).ok());
     let folders = tasks.into_iter().flatten().flatten();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_tasks_and_folders_of_users() {
+    fn names_of_numbered_runs_tasks_and_users_folders() {
         let folder = tempfile::tempdir().unwrap();
         let named = |path: &str| {
             let path = folder.path().join(path);

@@ -1,15 +1,16 @@
-//! What a run was trained with, as far as its losses depend on it.
+//! Settings of a run that influence its losses.
 
 use serde_json::Value;
 
-/// Fields of `[training]` that change how a run is made, not what comes of it; and the seed.
+/// Fields of `[training]` that do not influence the result, and the seed.
 const BESIDE_THE_POINT: [&str; 7] =
     ["seed", "threads", "num_workers", "prefetch_batches", "device", "log_every_n_steps", "shuffle_buffer"];
 
 /// A setting's name and value.
 pub type Setting = (String, Value);
 
-/// Settings of a run's `config.json`: two runs with the same ones differ by their seed at most.
+/// Reads the settings of a run's `config.json` that influence its losses: runs with equal settings differ at most by their
+/// seed.
 pub fn settings(config: &Value) -> Vec<Setting> {
     let sections = &config["config"];
     let mut found = Vec::new();
@@ -29,8 +30,8 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     found
 }
 
-/// As [`settings`], with what tells a run that came to its end from one that was stopped: their losses are no repetitions. Empty
-/// where there is no run's configuration.
+/// Returns [`settings`] and whether the run is finished: a stopped run is no repetition of a finished one. Empty if
+/// `config` has no configuration of a run.
 pub fn of_run(config: &Value, finished: bool) -> Vec<Setting> {
     let mut found = settings(config);
     if !found.is_empty() {
@@ -39,7 +40,7 @@ pub fn of_run(config: &Value, finished: bool) -> Vec<Setting> {
     found
 }
 
-/// The names of those settings in which not all of `runs` agree.
+/// Names of the settings that differ between `runs`.
 pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let differs = |(name, value): &&Setting| {
@@ -48,7 +49,7 @@ pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
     first.iter().filter(differs).map(|(name, _)| name.clone()).collect()
 }
 
-/// In words: `lr 0.02, task_loss focal`.
+/// Formats the named settings, for example `lr 0.02, task_loss focal`.
 pub fn describe(settings: &[Setting], names: &[String]) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let named = settings.iter().filter(|(name, _)| names.contains(name));
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_and_places_are_no_settings() {
+    fn seeds_and_paths_are_not_settings() {
         let config = |seed: u64, lr: f64, alpha: f64, use_kd: bool| {
             json!({ "command": "normal", "config": {
                 "training": { "seed": seed, "threads": seed, "lr": lr },

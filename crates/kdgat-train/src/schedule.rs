@@ -1,38 +1,51 @@
-//! The learning rate by epoch, and when to stop early.
+//! Learning rate schedule and early stopping.
 
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate changes.
+/// Schedule of the learning rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Schedule {
-    /// Always the same.
+    /// Constant learning rate.
     Constant,
-    /// From the initial rate along half a cosine to a hundredth of it (Loshchilov & Hutter 2017, without restarts).
-    Cosine { max_epochs: u64 },
-    /// Multiplied by `gamma` every `step_epochs`.
-    Step { step_epochs: u64, gamma: f64 },
-    /// Multiplied by `gamma` after `patience_epochs` without an improvement of the validation loss.
-    Plateau { patience_epochs: u64, gamma: f64 },
+    /// Half a cosine from the initial rate to a hundredth of it (Loshchilov & Hutter 2017, without restarts).
+    Cosine {
+        /// Epochs of the half cosine.
+        max_epochs: u64,
+    },
+    /// Multiplies the rate by `gamma` every `step_epochs` epochs.
+    Step {
+        /// Epochs between two reductions.
+        step_epochs: u64,
+        /// Factor of each reduction.
+        gamma: f64,
+    },
+    /// Multiplies the rate by `gamma` after more than `patience_epochs` epochs without improvement of the validation loss.
+    Plateau {
+        /// Epochs without improvement that are tolerated.
+        patience_epochs: u64,
+        /// Factor of each reduction.
+        gamma: f64,
+    },
 }
 
-/// The part of a schedule and of early stopping that depends on the losses seen: saved in checkpoints.
+/// State of the schedule and of early stopping, which depends on the losses so far; saved in checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Lowest validation loss so far.
     pub best_loss: Option<f64>,
-    /// The epoch it was reached in.
+    /// Epoch of the lowest validation loss.
     pub best_epoch: u64,
     /// Epochs since then.
     pub epochs_since_best: u64,
-    /// Epochs since the learning rate was last lowered on a plateau, or the loss improved.
+    /// Epochs since the loss last improved or the learning rate was last reduced on a plateau.
     pub epochs_on_plateau: u64,
-    /// Times that the learning rate was lowered on a plateau.
+    /// Number of learning rate reductions on a plateau.
     pub reductions: u32,
 }
 
 impl Progress {
-    /// Takes in the validation loss of an epoch; returns whether it is the best so far. A loss that is not finite never is.
+    /// Records the validation loss of an epoch; returns true if it is the best so far. A loss that is not finite never is.
     pub fn record(&mut self, epoch: u64, loss: f64, schedule: Schedule) -> bool {
         let improved = self.best_loss.is_none_or(|best| loss < best) && loss.is_finite();
         if improved {
@@ -53,7 +66,7 @@ impl Progress {
 }
 
 impl Schedule {
-    /// The factor on the initial learning rate in `epoch` (from 0).
+    /// Factor of the initial learning rate in `epoch` (from 0).
     pub fn factor(&self, epoch: u64, progress: &Progress) -> f64 {
         const FLOOR: f64 = 0.01;
         match *self {

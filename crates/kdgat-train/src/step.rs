@@ -1,10 +1,9 @@
-//! The loss of a batch and its gradients, whole or in parts, and again when memory runs out.
+//! Loss and gradients of a batch, whole or in parts, with recovery when memory runs out.
 //!
-//! Nothing of a failed attempt is left: running statistics and gradients are put back, and the generator is seeded anew,
-//! so that an attempt that succeeds gives what the first would have given. In parts, each part's losses count by its
-//! share, so that the gradients are those of the whole batch; only batch norm sees the nodes of one part at a time, and
-//! dropout and the noise of the latent are drawn anew for each part. The running statistics move once a step, towards
-//! the mean of the parts' statistics.
+//! A failed attempt leaves nothing behind: running statistics and gradients are restored and the generator is seeded again, so
+//! that a later attempt gives what the first would have given. In parts, each part's losses are weighted by its share, so the
+//! gradients are those of the whole batch; only batch norm sees the nodes of one part at a time, and dropout and the noise of
+//! the latent are drawn for each part. The running statistics move once per step, towards the mean of the parts' statistics.
 
 use std::sync::Arc;
 
@@ -24,22 +23,23 @@ use super::recorded::{SharedRecordings, Step};
 use super::trainable::Trainable;
 use crate::memory::{Meter, MicroBatch, Remedy, is_out_of_memory};
 
-/// What one batch is worth to a step.
+/// Per-batch step options.
 #[derive(Clone, Copy, Debug)]
 pub struct StepOptions {
-    /// Of torch's generator, for all decisions of the step.
+    /// Seed of all random numbers of the step.
     pub seed: i64,
-    /// Factor of the loss before its gradient is taken.
+    /// Factor of the loss before the gradient is computed.
     pub scale: f64,
-    /// Whether gradients of batches before are to be kept.
+    /// True to add to the gradients of earlier batches (gradient accumulation).
     pub accumulates: bool,
 }
 
-/// A batch as a step reads it.
+/// A batch in the forms that a step needs.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBatch<'a> {
+    /// The batch without padding.
     pub batch: &'a Batch,
-    /// The same filled up, for a recording.
+    /// The padded batch, for CUDA graphs.
     pub filled_up: Option<&'a Batch>,
 }
 
@@ -49,11 +49,11 @@ impl<'a> From<&'a Batch> for StepBatch<'a> {
     }
 }
 
-/// Told once, where memory has run out on this thread or the teacher's.
+/// Printed once, after this thread or the teacher's ran out of memory.
 const RECORDINGS_FREED: &str =
     "memory: CUDA graphs are freed and no longer captured, so that whole batches and the teacher have room";
 
-/// What ran out of memory.
+/// Work that ran out of memory.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Training,
@@ -61,12 +61,12 @@ enum Work {
 }
 
 impl Work {
-    /// What the user hears when `graphs` did not fit.
+    /// Message for the user after `graphs` graphs did not fit.
     fn made_smaller(self, graphs: usize, smaller: usize, why: &str) -> String {
         match self {
             Self::Training => format!(
-                "memory: a step on {graphs} graphs did not fit ({why}); from now on {smaller} graphs at a time, whose gradients \
-                 are added up (batch norm sees {smaller} graphs at a time)"
+                "memory: a step on {graphs} graphs did not fit ({why}); from now on {smaller} graphs at a time, with gradient \
+                 accumulation (batch norm sees {smaller} graphs at a time)"
             ),
             Self::Validation => format!(
                 "memory: validation of {graphs} graphs did not fit ({why}); from now on {smaller} graphs at a time in validation"
@@ -75,24 +75,24 @@ impl Work {
     }
 }
 
-/// Takes gradients of batches.
+/// Computes the gradients of batches, and recovers when memory runs out.
 pub struct StepRunner {
     meter: Meter,
     micro: MicroBatch,
-    /// The same of validation, which never has more at a time than training and leaves training its size.
+    /// Micro-batch of validation: never larger than that of training, which it does not change.
     validating: MicroBatch,
     precision: Option<Kind>,
-    /// Running statistics as they were before the attempt.
+    /// Copies of the running statistics before the attempt.
     buffers: Vec<Tensor>,
     gradients_before: Option<Tensor>,
-    /// Of batches that come filled up.
+    /// CUDA graphs of padded batches.
     recorded: Arc<SharedRecordings>,
-    /// Failures that were recovered from.
+    /// Number of failures recovered from.
     pub recoveries: u64,
 }
 
 impl StepRunner {
-    /// For the tensors of `trainable`; `precision` is the type of mixed precision.
+    /// A runner for the tensors of `trainable`; `precision` is the type of mixed precision.
     pub fn new(trainable: &Trainable, device: Device, precision: Option<Kind>) -> Result<Self, FitError> {
         let _phase = allocator::enter_phase(Phase::Parameters);
         let copies = buffers_of(trainable).map(|buffer| buffer.f_detach_copy());
@@ -108,7 +108,10 @@ impl StepRunner {
         })
     }
 
-    /// Adds the gradients of the batch that `objective` has received. Returns `[1 + parts]`, f64: the loss and its parts.
+    /// Adds the gradients of the batch that `objective` received last. Returns `[1 + parts]`, f64: the loss and its parts.
+    ///
+    /// # Errors
+    /// If not even one graph at a time fits into memory, or anything else fails.
     pub fn gradients<'a>(
         &mut self,
         objective: &mut dyn Objective,
@@ -131,11 +134,11 @@ impl StepRunner {
                 _ => torch::recover(|| self.attempt(objective, trainable, batch, options)),
             };
             match attempt {
-                // Whatever it ran into, the generator of a GPU is of no use after that.
+                // After a failed capture the generator of a GPU is unusable.
                 Err(error @ FitError::Recording { .. }) => return Err(error),
                 Ok(losses) => {
                     if let Some(graphs) = self.micro.succeeded(graphs) {
-                        console.line(&format!("memory: {graphs} graphs at a time are tried again"));
+                        console.line(&format!("memory: trying {graphs} graphs at a time again"));
                     }
                     return Ok(losses);
                 }
@@ -161,12 +164,12 @@ impl StepRunner {
         torch::recover(|| recorded.gradients(step))
     }
 
-    /// Sizes whose steps are replayed by now.
+    /// Number of sizes whose steps are captured.
     pub fn recorded_sizes(&self) -> usize {
         self.recorded.lock().sizes()
     }
 
-    /// As [`Self::gradients`], once: running out of memory is an error.
+    /// Like [`Self::gradients`], but makes one attempt: running out of memory is an error.
     pub fn once(
         &self,
         objective: &mut dyn Objective,
@@ -177,22 +180,23 @@ impl StepRunner {
         torch::recover(|| self.attempt(objective, trainable, batch, options))
     }
 
-    /// Lets so many graphs go through the model at a time.
+    /// Sets the micro-batch, for example that of a resumed run.
     pub fn begin_with(&mut self, micro_batch: MicroBatch) {
         self.micro = micro_batch;
     }
 
-    /// Whether steps can be recorded: memory has not run out, and no batch is cut in parts.
+    /// True if steps can be captured as CUDA graphs: memory has not run out, and no batch is divided into parts.
     pub fn can_record(&self) -> bool {
         !self.recorded.lock().has_stopped() && self.micro.of(usize::MAX) == usize::MAX
     }
 
-    /// How many graphs go through the model at a time now.
+    /// Present number of graphs that go through the model at a time.
     pub fn micro_batch(&self) -> &MicroBatch {
         &self.micro
     }
 
-    /// The loss of the batch that `objective` has received, in evaluation mode. As [`Self::gradients`].
+    /// Computes the loss of the batch that `objective` received last, in evaluation mode: `[1 + parts]`, f64. Recovers when
+    /// memory runs out, like [`Self::gradients`].
     pub fn validation(
         &mut self,
         objective: &mut dyn Objective,
@@ -228,7 +232,7 @@ impl StepRunner {
         };
         match micro.failed(graphs, &error) {
             Remedy::Repeat => {
-                tracing::info!("memory ran out ({error}); the step is repeated after freeing what was kept");
+                tracing::info!("out of memory ({error}); repeating the step after freeing cached memory");
                 Ok(())
             }
             Remedy::Smaller(smaller) => {
@@ -256,8 +260,8 @@ impl StepRunner {
         }
         let (mut sums, mut statistics): (Option<Tensor>, Option<Vec<Tensor>>) = (None, None);
         for part in &parts {
-            // Masks and noise follow from the seed and an element's place, which begins at zero in each part: with one
-            // seed all parts would draw the same.
+            // Masks and noise depend on the seed and on an element's index, which starts at zero in each part: with the same
+            // seed all parts would draw the same numbers.
             step_seed::set(random::mix(options.seed as u64 ^ random::mix(part.graphs.start as u64)));
             self.restore_buffers(trainable)?;
             let share = objective.share(part, &whole);
@@ -266,7 +270,7 @@ impl StepRunner {
             sums = Some(weighted(sums, &losses, share)?);
             let moved = buffers_of(trainable).enumerate().map(|(index, buffer)| {
                 let before = statistics.as_mut().map(|statistics: &mut Vec<Tensor>| statistics[index].shallow_clone());
-                // Counters count the step once.
+                // Integer buffers count the step once.
                 if buffer.kind() == Kind::Int64 { buffer.f_detach_copy() } else { weighted(before, buffer, share) }
             });
             statistics = Some(tch::no_grad(|| moved.collect::<Result<_, TchError>>())?);
@@ -277,7 +281,7 @@ impl StepRunner {
         sums.ok_or_else(|| TchError::Shape("a batch without graphs has no loss".into()).into())
     }
 
-    /// Seeds all that a step draws.
+    /// Seeds all random numbers of a step.
     pub(super) fn seed(options: StepOptions) {
         tch::manual_seed(options.seed);
         step_seed::set(options.seed as u64);
@@ -291,7 +295,7 @@ impl StepRunner {
         self.precision.is_some()
     }
 
-    /// Gives back what an allocator keeps.
+    /// Frees memory that the allocators cache.
     pub(super) fn release_kept(&self) {
         self.meter.release_kept();
     }
@@ -305,7 +309,7 @@ impl StepRunner {
     ) -> Result<Tensor, FitError> {
         let mut precision = self.precision.map(|kind| Autocast::enter(self.meter.device(), kind)).transpose()?;
         let mut backward = |total: &Tensor| {
-            // Each operation's backward has the precision that the operation had.
+            // The backward of each operation uses the precision of its forward.
             drop(precision.take());
             let scaled = if scale == 1.0 { total.shallow_clone() } else { total.f_mul_scalar(scale)? };
             scaled.f_backward()
@@ -373,7 +377,7 @@ fn buffers_of(trainable: &Trainable) -> impl Iterator<Item = &Tensor> {
     trainable.tensors().iter().filter(|named| named.role == Role::Buffer).map(|named| &named.tensor)
 }
 
-/// The graphs of a batch in stretches of at most `graphs`.
+/// Divides a batch into parts of at most `graphs` graphs.
 fn parts(batch: &Batch, graphs: usize) -> Result<Vec<Part>, TchError> {
     let total = batch.num_graphs();
     if graphs >= total {
@@ -390,7 +394,7 @@ fn parts(batch: &Batch, graphs: usize) -> Result<Vec<Part>, TchError> {
 fn values(losses: &Losses) -> Result<Tensor, FitError> {
     let scalars: Vec<&Tensor> = std::iter::once(&losses.total).chain(&losses.parts).collect();
     if scalars.iter().all(|scalar| scalar.device() == Device::Cpu) {
-        // Nobody has to wait for them: reading is faster than four of torch's operations each.
+        // Nothing to wait for on the CPU: reading is faster than four of torch's operations for each scalar.
         let values = scalars.iter().map(|scalar| scalar.f_double_value(&[])).collect::<Result<Vec<_>, _>>()?;
         return Ok(Tensor::f_from_slice(&values)?);
     }

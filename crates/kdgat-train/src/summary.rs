@@ -1,9 +1,9 @@
-//! What the epoch loop tells at its end.
+//! Result of the epoch loop.
 
 use super::metrics::EpochMetrics;
 use super::state::Position;
 
-/// Why the loop ended.
+/// Reason why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
@@ -15,23 +15,25 @@ pub enum Ending {
     Interrupted,
 }
 
-/// How a run ended.
+/// Summary of a run.
 #[derive(Debug, Clone)]
 pub struct FitSummary {
+    /// Reason why the loop ended.
     pub ending: Ending,
+    /// Position at the end.
     pub position: Position,
-    /// The last epoch that was completed, in whichever process.
+    /// The last completed epoch, possibly by an earlier process of the run.
     pub last: Option<EpochMetrics>,
-    /// The best epoch, in whichever process it was completed.
+    /// The best epoch, possibly completed by an earlier process of the run.
     pub best: Option<EpochMetrics>,
-    /// Highest counted memory of all epochs of this process.
+    /// Highest counted memory in all epochs of this process, in bytes.
     pub peak_memory_bytes: u64,
-    /// Times that memory ran out and the work was done all the same.
+    /// Number of out-of-memory failures that were recovered from.
     pub recoveries: u64,
-    /// Share of the loop's training time that it waited for data.
+    /// Fraction of the training time spent waiting for data.
     pub data_wait_share: f64,
-    /// Share that it waited for the teacher.
+    /// Fraction spent waiting for the teacher.
     pub teacher_wait_share: f64,
-    /// Share that went into the optimiser.
+    /// Fraction spent in the optimiser.
     pub optimizer_share: f64,
 }

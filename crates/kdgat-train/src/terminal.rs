@@ -1,5 +1,5 @@
-//! The terminal while a panel has it: the alternate screen, keys as they are pressed, and standard error caught, since what
-//! others write there would land among the panel's cells. Given back on every way out of the program.
+//! The terminal while a panel uses it: alternate screen, raw keys, and captured standard error, because other output would
+//! overwrite the panel. Restored on every way out of the program.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -19,30 +19,30 @@ use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr,
 };
 
-/// The size of a terminal that does not tell it.
+/// Size assumed for a terminal that does not report it.
 const UNKNOWN_SIZE: (u16, u16) = (80, 24);
-/// A terminal that takes no more output keeps nobody from leaving.
+/// Longest wait for a blocked terminal on the way out.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The most that is read at a time of what was written to standard error.
+/// Maximum number of bytes of standard error read at a time.
 const CAUGHT_BYTES: usize = 1 << 16;
 
 static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
 
-/// What is given back.
+/// State of the terminal to restore.
 struct Taken {
-    /// Standard error as it was.
+    /// The original standard error.
     output: File,
-    /// The terminal's mode as it was.
+    /// The original mode of the terminal.
     mode: Option<Termios>,
     keys: bool,
 }
 
-/// Whether standard error is a terminal that can place the cursor.
+/// True if standard error is a terminal that can place the cursor.
 pub fn is_capable() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
-/// Gives the terminal back, if it is taken. Anybody may call it, at any time: whoever has the screen draws no more.
+/// Restores the terminal, if it is in use. Can be called anywhere and at any time: the screen draws nothing after that.
 pub fn give_back() {
     if let Some(mut taken) = TAKEN.try_lock_for(PATIENCE)
         && let Some(taken) = taken.take()
@@ -52,7 +52,7 @@ pub fn give_back() {
 }
 
 impl Taken {
-    /// Every part is tried whatever becomes of the others: there is nobody left to tell.
+    /// Restores everything, ignoring errors: nobody is left to report them to.
     fn restore(self) {
         let _ = dup2_stderr(&self.output);
         if let Some(mode) = &self.mode {
@@ -61,21 +61,22 @@ impl Taken {
         let _ = leave(&self.output);
     }
 
-    /// Where the mode is that of keys: standard input, unless that is no terminal.
+    /// The file whose terminal mode is changed: standard input, or standard error if standard input is no terminal.
     fn mode_of(&self) -> BorrowedFd<'_> {
         if self.keys { stdin() } else { self.output.as_fd() }
     }
 
-    /// Keys come one by one and unseen.
+    /// Delivers keys one by one, without echo.
     fn set_mode(&mut self) -> io::Result<()> {
         let before = tcgetattr(self.mode_of())?;
         let mut mode = before.clone();
         mode.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
         if self.keys {
-            // Ctrl-C comes as a key then; the signal would reach nobody if this is not the terminal's first process.
+            // Ctrl-C then arrives as a key; the signal would not arrive if this is not the foreground process of the terminal.
             mode.local_modes -= LocalModes::ISIG;
         } else {
-            // Ctrl-C stays a signal, since nobody reads keys. Ctrl-Z would leave the shell with the alternate screen.
+            // Ctrl-C stays a signal, since no keys are read. Ctrl-Z is disabled: it would leave the alternate screen to the
+            // shell.
             mode.special_codes[SpecialCodeIndex::VSUSP] = 0;
         }
         mode.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -86,24 +87,24 @@ impl Taken {
     }
 }
 
-/// The taken terminal; dropping it gives the terminal back.
+/// The terminal in use; dropping it restores the terminal.
 #[derive(Debug)]
 pub struct Screen {
     caught: File,
-    /// The beginning of a line whose end is not written yet.
+    /// Beginning of an incomplete line.
     unfinished: Vec<u8>,
     reads_keys: bool,
 }
 
 impl Screen {
-    /// Takes the terminal of standard error.
+    /// Takes over the terminal of standard error.
     ///
     /// # Errors
-    /// If it is taken already, or does not let itself be set.
+    /// If it is already in use, or its mode cannot be set.
     pub fn take() -> io::Result<Self> {
         let mut place = TAKEN.lock();
         if place.is_some() {
-            return Err(io::Error::other("the terminal is taken already"));
+            return Err(io::Error::other("the terminal is already in use"));
         }
         let (caught, catching) = pipe_with(PipeFlags::CLOEXEC)?;
         ioctl_fionbio(&caught, true)?;
@@ -119,7 +120,7 @@ impl Screen {
         Ok(Self { caught: File::from(caught), unfinished: Vec::new(), reads_keys: keys })
     }
 
-    /// The present size.
+    /// Present size in cells.
     pub fn size(&self) -> Rect {
         let place = TAKEN.lock();
         let size = place.as_ref().and_then(|taken| tcgetwinsize(&taken.output).ok());
@@ -128,7 +129,7 @@ impl Screen {
         Rect::new(0, 0, width, height)
     }
 
-    /// The keys that are pressed within `wait`, as the terminal sends them; returns as soon as there is one.
+    /// Bytes of the keys pressed within `wait`, which is below one second; returns as soon as there are some.
     pub fn keys(&mut self, wait: Duration) -> Vec<u8> {
         if !self.reads_keys {
             std::thread::sleep(wait);
@@ -143,7 +144,7 @@ impl Screen {
         match rustix::io::read(input, &mut keys) {
             Ok(count) if count > 0 => keys[..count].to_vec(),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Vec::new(),
-            // The terminal has gone away; there will be no more keys.
+            // The terminal is gone; no more keys will come.
             _ => {
                 self.reads_keys = false;
                 Vec::new()
@@ -151,10 +152,10 @@ impl Screen {
         }
     }
 
-    /// Lines that were written to standard error since the last call.
+    /// Lines written to standard error since the last call.
     pub fn caught_lines(&mut self) -> Vec<String> {
         let mut buffer = vec![0; CAUGHT_BYTES];
-        // The pipe never waits; an error, too, means that there is nothing more now.
+        // Reading from the pipe never blocks; an error also means that there is nothing more now.
         while let Ok(count) = self.caught.read(&mut buffer) {
             self.unfinished.extend(&buffer[..count]);
             if count < buffer.len() {
@@ -166,7 +167,7 @@ impl Screen {
         printable_lines(&whole)
     }
 
-    /// Gives the terminal back and returns what nobody has seen yet.
+    /// Restores the terminal and returns the lines that were not shown yet.
     pub fn close(mut self) -> Vec<String> {
         give_back();
         let mut lines = self.caught_lines();
@@ -189,14 +190,14 @@ fn leave(mut output: impl Write) -> io::Result<()> {
     execute!(output, LeaveAlternateScreen, Show)
 }
 
-/// Lines without what would move the cursor.
+/// Splits bytes into lines without control characters; drops empty lines.
 fn printable_lines(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(|line| line.replace('\t', "    ").replace(|sign: char| sign.is_control(), ""));
     lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
-/// What is drawn goes to the terminal at once with every flush, and nowhere when the terminal was given back.
+/// Output of the panel: each flush writes one frame to the terminal, or discards it if the terminal was restored.
 #[derive(Debug, Default)]
 pub struct Output {
     frame: Vec<u8>,
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_move_no_cursor() {
+    fn printable_lines_have_no_control_characters() {
         assert_eq!(
             printable_lines(b"\nwarning: \x1b[31mred\x1b[0m\tx\r\n  \nlast"),
             ["warning: [31mred[0m    x", "last"]
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_back_what_nobody_has_is_nothing() {
+    fn restoring_an_unused_terminal_does_nothing() {
         give_back();
         let mut output = Output::default();
         output.write_all(b"not shown").unwrap();

@@ -1,4 +1,4 @@
-//! Which threads a training's loops run on.
+//! Choice of the threads that run the loops of a training.
 
 use kdgat_nn::attention::Backend;
 use kdgat_nn::fused::linear;
@@ -8,9 +8,9 @@ use tch::{Device, Kind};
 
 use super::trainable::Trainable;
 
-/// Threads of its own for the calling thread, where all of a step that is worth several threads is loops of ours, as far as the
-/// tensors tell: on the CPU, in f32, by the fused kernels, with no weight whose products are left to libtorch (see
-/// [`linear::is_small`]). Elsewhere loops run on libtorch's.
+/// Gives the calling thread threads of its own if all the parallel work of a step is in loops of this program, as far as the
+/// tensors show: on the CPU, in f32, with fused kernels, and no weight whose products use libtorch (see [`linear::is_small`]).
+/// Otherwise returns `None`, and the loops run on libtorch's threads.
 pub fn own_threads(
     trainable: &Trainable,
     kernel: Backend,

@@ -1,5 +1,5 @@
-//! `timeline.csv`: when the student stepped and waited, and when the teacher's thread copied weights and computed, over the
-//! first steps of a run's first epochs: enough to see who waits for whom, and little to write.
+//! `timeline.csv`: when the student stepped and waited, and when the teacher's thread copied weights and computed, in the first
+//! steps of the first epochs: enough to see which side waits for the other, in a small file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use super::logs::{CsvLog, LogError};
 use super::objective::Objective;
 
-/// File of the time line in a run's folder.
+/// Name of the timeline file in a run's folder.
 pub const TIMELINE: &str = "timeline.csv";
-/// Epochs that are recorded, from the first that the process trains.
+/// Number of recorded epochs, from the first one this process trains.
 const RECORDED_EPOCHS: u64 = 3;
-/// Steps of each that are recorded.
+/// Number of recorded steps per epoch.
 const RECORDED_STEPS: u64 = 64;
 
 const HEADER: [&str; 6] = ["epoch", "step", "who", "work", "start_ms", "duration_ms"];
 
-/// What a stretch of time went into.
+/// Kind of work of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// The student's loss and gradients.
@@ -25,16 +25,16 @@ pub enum Work {
     Optimizer,
     /// The student waits for targets.
     TargetWait,
-    /// The teacher computes targets of a batch (or a layer of them).
+    /// The teacher computes the targets of a batch (or one layer of them).
     Forward,
-    /// Weights of the teacher are on their way to the device.
+    /// The teacher's weights are copied to the device.
     Copy,
     /// The teacher waits for its weights.
     WeightWait,
 }
 
 impl Work {
-    /// Whose work, and which, as `timeline.csv` calls it.
+    /// Columns `who` and `work` of `timeline.csv`.
     fn names(self) -> [&'static str; 2] {
         match self {
             Self::Step => ["student", "step"],
@@ -47,15 +47,18 @@ impl Work {
     }
 }
 
-/// A stretch of time.
+/// An interval of time and its work.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
+    /// Kind of work.
     pub work: Work,
+    /// Beginning of the interval.
     pub start: Instant,
+    /// Length of the interval.
     pub duration: Duration,
 }
 
-/// Writes the time line of a run with a teacher.
+/// Writer of the timeline of a run with a teacher.
 #[derive(Debug)]
 pub struct Timeline {
     log: CsvLog,
@@ -64,21 +67,21 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Goes on with the file of a run that is resumed at `epoch`.
+    /// Opens the file; a run resumed at `epoch` keeps its rows of earlier epochs.
     pub fn start(path: &Path, epoch: u64) -> Result<Self, LogError> {
         let before = |row: &csv::StringRecord| row[0].parse::<u64>().is_ok_and(|found| found < epoch);
         Ok(Self { log: CsvLog::resume(path, &HEADER, before)?, zero: Instant::now(), first_epoch: epoch })
     }
 
-    /// Lets the teacher record its work if the epoch is one of those that are shown.
+    /// Switches the teacher's recording on if the epoch is one of the recorded ones.
     pub fn start_epoch(&self, objective: &mut dyn Objective, epoch: u64) {
-        objective.record_spans(self.records(epoch, 0));
-        // What the validation left behind belongs to no step.
-        objective.take_spans();
+        objective.source_mut().record_spans(self.records(epoch, 0));
+        // Spans left over from the validation belong to no step.
+        objective.source_mut().take_spans();
     }
 
-    /// Writes what student and teacher did in a step: when its targets were asked for, when they were there, and when
-    /// its gradients were. On a GPU the student's times are those in which its work was queued.
+    /// Writes the work of student and teacher during a step. The instants are: targets requested, targets received, gradients
+    /// computed. On a GPU the student's times are those of queueing its work.
     pub fn note_step(
         &mut self,
         objective: &mut dyn Objective,
@@ -92,27 +95,27 @@ impl Timeline {
                 span(Work::Step, start, computed),
                 span(Work::Optimizer, computed, Instant::now()),
             ];
-            spans.extend(objective.take_spans());
+            spans.extend(objective.source_mut().take_spans());
             self.write(epoch, step, &spans)?;
             if !self.records(epoch, step + 1) {
-                objective.record_spans(false);
+                objective.source_mut().record_spans(false);
             }
         }
         Ok(())
     }
 
-    /// Whether this step is one of those that are recorded.
+    /// True if this step is recorded.
     fn records(&self, epoch: u64, step: u64) -> bool {
         epoch < self.first_epoch + RECORDED_EPOCHS && step < RECORDED_STEPS
     }
 
-    /// Writes stretches that ended in or before this step. Milliseconds count from the start of the loop.
+    /// Writes spans that ended in or before this step, in milliseconds since the loop began.
     fn write(&mut self, epoch: u64, step: u64, spans: &[Span]) -> Result<(), LogError> {
         for span in spans {
             let [who, work] = span.work.names();
             let start = 1e3 * span.start.saturating_duration_since(self.zero).as_secs_f64();
             let duration = 1e3 * span.duration.as_secs_f64();
-            // A step's number belongs to the student's work; a teacher's visit serves several.
+            // The step number belongs to the student's work; a visit of the teacher serves several steps.
             let step = if who == "student" { step.to_string() } else { String::new() };
             let times = [format!("{start:.3}"), format!("{duration:.3}")];
             let [start, duration] = times;
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_steps_of_first_epochs_are_recorded_and_resuming_goes_on() {
+    fn first_steps_of_first_epochs_are_recorded_and_a_resumed_run_appends() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(TIMELINE);
         let span = |work| Span { work, start: Instant::now(), duration: Duration::from_millis(2) };

@@ -1,7 +1,7 @@
-//! A model's tensors as training sees them: parameters and their gradients as views into two flat tensors.
+//! A model's tensors during training: parameters and gradients are views into two flat tensors.
 //!
-//! With all parameters side by side, clipping, the optimiser's step and zeroing the gradients are a few operations on
-//! one tensor instead of a few on each.
+//! With all parameters in one flat tensor, clipping, the optimiser's update and zeroing the gradients are a few operations
+//! on one tensor instead of a few for each.
 
 use kdgat_nn::parameters::{NamedTensor, Role};
 use kdgat_nn::weights::StateDict;
@@ -12,18 +12,18 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use crate::memory::{Meter, retry_on_oom};
 
-/// Parameters, buffers, and where their values and gradients lie.
+/// Parameters and buffers of a model, with the flat tensors of values and gradients.
 #[derive(Debug)]
 pub struct Trainable {
     tensors: Vec<NamedTensor>,
-    /// `[num_parameters]`: every parameter, in order of construction.
+    /// `[num_parameters]`: all parameters, in order of construction.
     pub values: Tensor,
-    /// `[num_parameters]`: the gradient of each.
+    /// `[num_parameters]`: their gradients.
     pub gradients: Tensor,
 }
 
 impl Trainable {
-    /// Moves the parameters into one flat tensor, and gives each a gradient that lies in another.
+    /// Moves the parameters into one flat tensor, and makes their gradients views of another.
     pub fn new(mut tensors: Vec<NamedTensor>, device: Device) -> Result<Self, ModelError> {
         let total = tensors
             .iter()
@@ -44,7 +44,7 @@ impl Trainable {
             let (length, shape) = (named.tensor.numel() as i64, named.tensor.size());
             let mut value = values.f_narrow(0, offset, length)?.f_view(&shape[..])?;
             tch::no_grad(|| value.f_copy_(&named.tensor))?;
-            // The model holds handles to this same tensor: from here on they all read the flat one.
+            // The model holds handles to the same tensor: from here on they all read the flat one.
             named.tensor.f_set_data(&value)?;
             torch::grad::set_grad(&named.tensor, &gradients.f_narrow(0, offset, length)?.f_view(&shape[..])?)?;
             offset += length;
@@ -57,7 +57,7 @@ impl Trainable {
         tch::no_grad(|| self.gradients.f_zero_()).map(drop)
     }
 
-    /// The name of a tensor with a value that is infinite or not a number.
+    /// Name of a tensor that has a NaN or infinite value, if any.
     pub fn not_finite(&self) -> Result<Option<&str>, TchError> {
         for named in self.tensors.iter().filter(|named| named.tensor.is_floating_point()) {
             if tch::no_grad(|| named.tensor.f_isfinite()?.f_all())?.f_int64_value(&[])? == 0 {
@@ -78,7 +78,7 @@ impl Trainable {
         parameters.map(|named| named.tensor.numel() as i64).sum()
     }
 
-    /// All tensors with their names.
+    /// All tensors, named.
     pub fn tensors(&self) -> &[NamedTensor] {
         &self.tensors
     }
@@ -91,7 +91,10 @@ impl Trainable {
             .collect()
     }
 
-    /// Overwrites every tensor with the one of the same name.
+    /// Overwrites every tensor with the one of the same name in `state`.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has another shape.
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<(), ModelError> {
         for named in &mut self.tensors {
             let expected = named.tensor.size();

@@ -1,4 +1,4 @@
-//! The losses of the validation graphs, in evaluation mode.
+//! Losses of the validation graphs, in evaluation mode.
 
 use kdgat_torch::device::Uploader;
 use tch::{Kind, Tensor};
@@ -8,7 +8,7 @@ use super::fit::{Fit, FitOptions};
 use super::step::StepRunner;
 use crate::memory::{self, Activity, Meter, retry_on_oom};
 
-/// Means over the validation graphs of the total loss and its parts.
+/// Means of the total loss and of its parts over the validation graphs: `[1 + parts]`; NaN without validation graphs.
 pub(super) fn losses(
     fit: &mut Fit,
     options: &FitOptions,
@@ -28,7 +28,7 @@ pub(super) fn losses(
     for batch in fit.validation_loader.epoch(batches, 0) {
         let batch = batch?;
         let batch = retry_on_oom(meter, || Ok::<_, FitError>(batch.upload(uploader)?))?;
-        fit.objective.announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
+        fit.objective.source_mut().announce(std::slice::from_ref(&batch)).map_err(FitError::Objective)?;
         fit.objective.receive(&batch).map_err(FitError::Objective)?;
         let losses = runner.validation(fit.objective, &batch, fit.console)?;
         sums = retry_on_oom(meter, || add(&sums, &losses, batch.num_graphs()))?;
@@ -36,7 +36,7 @@ pub(super) fn losses(
     Ok(Vec::<f64>::try_from(&sums)?.into_iter().map(|sum| sum / graphs as f64).collect())
 }
 
-/// The sums with a batch's means added, which count as often as it has graphs.
+/// Adds a batch's means to the sums, weighted by its number of graphs. All tensors are `[1 + parts]`.
 pub(super) fn add(sums: &Tensor, means: &Tensor, graphs: usize) -> Result<Tensor, FitError> {
     Ok(tch::no_grad(|| sums.f_add(&means.f_mul_scalar(graphs as f64)?))?)
 }

@@ -1,7 +1,7 @@
-//! Content of what the tasks of a sweep read and no task makes: logs, registered teachers, files of weights.
+//! Digests of the inputs of a sweep's tasks that no task of the sweep makes: logs, registered teachers, weight files.
 //!
-//! Results belong to the content, not to a path: when a log or a registered teacher has been replaced, the tasks that follow
-//! from it are other ones. What is not there has no content; who needs it says so.
+//! Results belong to an input's content, not to its path: if a log or a registered teacher is replaced, the tasks that depend on it
+//! become new tasks. A missing input has no digest; the task that needs it reports the error.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use crate::distill::registry::{Registered, Registry};
 use crate::stage;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 
-/// Makes the digests of all tasks those of what they read, too.
+/// Adds the digests of their inputs to the digests of all tasks.
 ///
 /// # Errors
-/// A log that is there and cannot be read.
+/// If a log exists but cannot be read.
 pub fn bind(plan: &mut Plan) -> Result<()> {
     let mut contents = Contents::default();
     plan.bind(|task| {
@@ -30,7 +30,7 @@ pub fn bind(plan: &mut Plan) -> Result<()> {
     })
 }
 
-/// The same for results in a folder that belongs to the content of the data already, as a pipeline's does.
+/// Like [`bind`], but without the data: for results in a folder that already depends on the data's content, such as a pipeline's.
 pub fn bind_weights(plan: &mut Plan) -> Result<()> {
     let mut contents = Contents::default();
     plan.bind(|task| {
@@ -39,28 +39,28 @@ pub fn bind_weights(plan: &mut Plan) -> Result<()> {
     })
 }
 
-/// Contents that were read already: tasks share most of them.
+/// Digests computed so far: tasks share most of their inputs.
 #[derive(Default)]
 struct Contents {
-    /// Names of datasets by path; `None`: it is not there.
+    /// Names of datasets by path; `None` if there is no dataset.
     names: BTreeMap<PathBuf, Option<String>>,
-    /// Digests of datasets, by all settings of how they are read.
+    /// Digests of datasets, by all settings that determine how they are read (as JSON).
     data: BTreeMap<String, Option<String>>,
-    /// Paths of models that are found for a dataset, by what they are found by.
+    /// Paths of models found for a dataset, by the settings used to find them.
     models: BTreeMap<String, Option<PathBuf>>,
     /// Digests of weights by path.
     weights: BTreeMap<PathBuf, Option<String>>,
 }
 
 impl Contents {
-    /// The name of the configured dataset, if it is there.
+    /// The name of the configured dataset, if it exists.
     fn name(&mut self, config: &Config) -> Option<String> {
         let Some(path) = &config.data.data else { return Some(catalogue::SIMULATED.to_owned()) };
         let open = || catalogue::open(path, catalogue::data_folder().as_deref()).ok();
         self.names.entry(path.clone()).or_insert_with(|| Some(open()?.name)).clone()
     }
 
-    /// Digest of the logs that a task reads.
+    /// The digest of the logs that a task reads.
     fn of_data(&mut self, config: &Config) -> Result<Option<String>> {
         let key = serde_json::to_string(&config.data)?;
         if let Some(known) = self.data.get(&key) {
@@ -71,7 +71,7 @@ impl Contents {
         Ok(digest)
     }
 
-    /// Digests of all weights that a task reads and no other task makes, each with what it is for.
+    /// Digests of all weights that a task reads and no other task makes, each with its purpose (`purpose=digest`).
     fn of_weights(&mut self, task: &Task) -> Vec<String> {
         let mut found = Vec::new();
         for (what, path) in self.paths_of_weights(task) {
@@ -95,7 +95,7 @@ impl Contents {
         let Some(dataset) = self.name(config) else { return paths };
         let registry = &config.distillation.teachers_dir;
         for model in taught_by(task) {
-            // One that is not there may be registered before it is needed.
+            // A missing teacher may be registered before it is needed.
             let find = || Some(Registry::new(registry).find(&dataset, model.as_str()).ok()?.weights_path);
             let key = format!("{registry:?} {dataset} {model}");
             paths.extend(self.models.entry(key).or_insert_with(find).clone().map(|path| (model.as_str(), path)));
@@ -115,11 +115,11 @@ impl Contents {
     }
 }
 
-/// Fields of the models that are fused.
+/// The fields that name the models to fuse, with the kind of each.
 const FUSED: [(&str, ModelKind); 2] = [("fusion_vgae", ModelKind::Vgae), ("fusion_gat", ModelKind::Gat)];
 
-/// Digest of weights and of what is said of them beside; `None` where they cannot be read. A teacher is known by the digest that
-/// its `config.json` names: weights with another one are refused when they are loaded.
+/// The digest of weights and of the description next to them; `None` if they cannot be read. For a teacher, this uses the digest in
+/// its `config.json`: weights with another digest are refused when they are loaded.
 fn digest_of(path: &Path) -> Option<String> {
     if let Ok(Registered { config, .. }) = Registered::open(path)
         && !config.weights_digest.is_empty()

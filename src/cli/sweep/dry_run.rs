@@ -1,4 +1,4 @@
-//! What `kdgat sweep --dry-run` prints.
+//! The output of `kdgat sweep --dry-run`.
 
 use std::fmt::Write;
 
@@ -9,17 +9,17 @@ use crate::sweep::plan::{self, Found, Plan};
 use crate::sweep::state::SweepFolder;
 use crate::sweep::{ray, slurm};
 
-/// What would run, and how: beside each other on this machine, or with what a cluster is asked for.
+/// Describes the tasks that would run, and how: in parallel on this machine, or with which resources on a cluster.
 pub fn described(args: &SweepArgs, found: &Found, plan: &Plan, folder: &SweepFolder) -> Result<String> {
     let (how, asked) = match args.executor {
         Executor::Local => (local_slots(args, plan)?.reason, Vec::new()),
         Executor::Slurm => {
             let asked = slurm::asked(folder, plan)?;
-            (format!("{} job arrays on Slurm, an element a task", asked.len()), asked)
+            (format!("{} job arrays on Slurm, one element per task", asked.len()), asked)
         }
         Executor::Ray => {
             let asked = ray::asked(folder, plan)?;
-            ("jobs on Ray, one a task".to_owned(), asked)
+            ("jobs on Ray, one per task".to_owned(), asked)
         }
     };
     let mut text = String::new();
@@ -28,7 +28,7 @@ pub fn described(args: &SweepArgs, found: &Found, plan: &Plan, folder: &SweepFol
     if let Some(caveat) = plan.caveat() {
         let _ = writeln!(
             text,
-            "the best will be {caveat}; `metric = \"{}\"` selects on validation data",
+            "the best trial will be {caveat}; `metric = \"{}\"` selects on validation data",
             plan::metric::OF_VALIDATION
         );
     }
@@ -47,7 +47,7 @@ pub fn described(args: &SweepArgs, found: &Found, plan: &Plan, folder: &SweepFol
     Ok(text)
 }
 
-/// What a cluster would be sent, as text.
+/// The scripts or requests that a cluster would be sent.
 pub fn requests(executor: Executor, folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>> {
     Ok(match executor {
         Executor::Local => Vec::new(),

@@ -1,8 +1,8 @@
-//! What a sweep on this machine needs and no task of it makes: datasets, registered teachers, GPUs. Missed before the first
-//! task, not after hours of others.
+//! Checks the requirements of a sweep on this machine that none of its tasks makes: datasets, registered teachers, GPUs. The error
+//! comes before the first task, not hours later.
 //!
-//! Only what is certain is refused: models that a fusion takes from finished runs may be trained meanwhile, and what a task
-//! takes from an earlier step (`from`) is made by then.
+//! Only certain failures are refused: models that a fusion takes from finished runs may be trained in the meantime, and inputs from
+//! an earlier step (`from`) will exist by then.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::shell;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 use crate::sweep::state::{Status, SweepFolder, settled};
 
-/// Fails where something that is still needed is not there. `retries`: failed tasks are tried again.
+/// Fails if a requirement of an open task is missing. `retries`: true if failed tasks will be retried.
 pub fn expect(folder: &SweepFolder, plan: &Plan, retries: bool) -> Result<()> {
     let (mut datasets, mut teachers) = (BTreeMap::new(), BTreeSet::new());
     let gpus = tch::Cuda::device_count() as usize;
@@ -39,7 +39,7 @@ pub fn expect(folder: &SweepFolder, plan: &Plan, retries: bool) -> Result<()> {
     Ok(())
 }
 
-/// The tasks that would be begun, or wait for one that would.
+/// The tasks that would start, and those that wait for them.
 fn open<'a>(folder: &SweepFolder, plan: &'a Plan, retries: bool) -> Result<Vec<&'a Task>> {
     let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
     let mut open = Vec::new();
@@ -58,11 +58,11 @@ fn open<'a>(folder: &SweepFolder, plan: &'a Plan, retries: bool) -> Result<Vec<&
     Ok(open)
 }
 
-/// The name of a dataset that is there.
+/// The name of a dataset; an error if it does not exist.
 fn name(data: Option<&Path>) -> Result<String> {
     match data {
         Some(data) => Ok(catalogue::open(data, catalogue::data_folder().as_deref())?.name),
-        // Made on first use.
+        // The simulated dataset is created on first use.
         None => Ok(catalogue::SIMULATED.to_owned()),
     }
 }

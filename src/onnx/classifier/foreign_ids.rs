@@ -1,4 +1,4 @@
-//! What the list of known IDs says beside the classifier: see [`foreign_ids`](crate::graph::foreign_ids).
+//! Evidence of the known-ID list, added to the classifier's logits: see [`foreign_ids`](crate::graph::foreign_ids).
 
 use super::super::builder::{Content, Value};
 use super::super::message::element;
@@ -7,7 +7,7 @@ use crate::graph::Vocabulary;
 use crate::nn::gat::CLASSES;
 
 impl Network<'_> {
-    /// `[graphs, CLASSES]`: 0, and `evidence` for the class attack of each graph with an unknown ID.
+    /// Evidence to add to the logits, `[graphs, CLASSES]`: `evidence` for the attack class of graphs with an unknown ID, else 0.
     pub(super) fn evidence_of_foreign_ids(&mut self, evidence: f32) -> Value {
         let unknown = self.builder.integers(&[i64::from(Vocabulary::UNKNOWN)]);
         let is_foreign = self.builder.apply("Equal", &[&self.id, &unknown], &[]);
@@ -21,8 +21,9 @@ impl Network<'_> {
         self.scattered("max", (&graphs, CLASSES, 0.0), &graph, &of_nodes)
     }
 
-    /// `[nodes, 1]`: 1 for IDs that the window has a frame of, 0 for one that only its last edge leads to. The former have an
-    /// edge to another node, or the window ends with a row of their frames; then a feature says so, which the latter has not.
+    /// Mask of the nodes with a frame in the window, `[nodes, 1]`: 1, or 0 for an ID that only the last edge leads to. A sending node
+    /// has an edge to another node, or the window ends with consecutive frames of it; then the feature `shows_last_sender` is
+    /// above 0, while it is 0 for a node without a frame.
     fn sending_nodes(&mut self) -> Value {
         let is_loop = self.builder.apply("Equal", &[&self.source, &self.target], &[]);
         let leads_on = self.builder.apply("Not", &[&is_loop], &[]);

@@ -1,4 +1,4 @@
-//! Two axes with a grid, and the room around them: the same in all charts that have numbers on both.
+//! Two numeric axes with a grid and margins, shared by all charts that have them.
 
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
@@ -7,16 +7,17 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::palette::{AXIS, GRID, INK};
 use super::{Area, DrawError, SMALL_TEXT, TEXT, px, short, text_style, write};
 
-/// Room for numbers of the vertical axis, and for those and the name of the horizontal one.
+/// Margin for the numbers of the vertical axis.
 const LEFT: i32 = 46;
+/// Margin for the numbers and the name of the horizontal axis.
 const BOTTOM: i32 = 42;
-/// Room for the name of the vertical axis.
+/// Margin for the name of the vertical axis.
 const TOP: i32 = 30;
 
-/// A chart whose axes are still to be drawn.
+/// A chart before its axes are drawn.
 pub type Plot<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
 
-/// A chart with room for its axes, and at its right for names.
+/// Creates a chart builder with margins for the axes, and `right` for names at the right.
 pub fn builder<'a, 'b>(area: &'a Area<'b>, right: i32) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder.margin_top(px(TOP)).margin_right(px(right)).margin_left(px(2)).margin_bottom(px(2));
@@ -24,20 +25,21 @@ pub fn builder<'a, 'b>(area: &'a Area<'b>, right: i32) -> ChartBuilder<'a, 'b, S
     builder
 }
 
-/// What the axes of a chart are called.
+/// Names and labels of a chart's axes.
 #[derive(Debug, Clone, Copy)]
 pub struct Axes<'a> {
-    /// Names, with units.
+    /// Name of the horizontal axis, with unit.
     pub x: &'a str,
+    /// Name of the vertical axis, with unit.
     pub y: &'a str,
-    /// About how many numbers the horizontal one has.
+    /// Approximate number of labels on the horizontal axis.
     pub x_labels: usize,
-    /// Of the whole chart.
+    /// Height of the whole chart.
     pub height: i32,
 }
 
 impl Axes<'_> {
-    /// Draws axes, grid, numbers and names.
+    /// Draws axes, grid, labels and names.
     pub fn draw<X, Y>(&self, area: &Area, chart: &mut Plot<'_, '_, X, Y>) -> Result<(), DrawError>
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -57,7 +59,7 @@ impl Axes<'_> {
             .y_label_formatter(&|value| short(*value))
             .set_all_tick_mark_size(px(4))
             .draw()?;
-        // The name of the vertical axis lies above it, where it is read without turning the head.
+        // The name of the vertical axis is above it, not rotated, for readability.
         write(area, self.y, (4, 12), TEXT, INK)?;
         let plot = chart.plotting_area().get_pixel_range();
         let middle = (plot.0.start + plot.0.end) / 2;

@@ -1,4 +1,4 @@
-//! Lines over two axes, each named at its end.
+//! Line charts, with the name of each line at its end.
 
 use std::ops::Range;
 
@@ -12,30 +12,30 @@ use super::{
     Area, DrawError, HEIGHT, SMALL_TEXT, Svg, WIDTH, fitted, px, spread, stroke, text_style, text_width, write,
 };
 
-/// Room at the right for names: as much as they need, up to this.
+/// Maximum margin at the right for names.
 const MOST_RIGHT: i32 = 186;
 const SAMPLE: i32 = 22;
-/// Lines of names are so far apart.
+/// Minimum distance between the names of lines.
 const NAME_GAP: i32 = 16;
-/// Up to so many points get a mark each.
+/// Maximum points of a line for which each point gets a mark.
 const MARKED: usize = 24;
 
-/// How points are joined.
+/// Way in which points are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// By straight lines.
+    /// Straight lines.
     Straight,
-    /// Across, then up or down: a value holds until the next.
+    /// Steps, horizontal first: a value holds until the next point.
     Steps,
-    /// Not at all.
+    /// Points only.
     Points,
 }
 
-/// One line.
+/// A line with its name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     pub name: String,
-    /// Number of its colour.
+    /// Index of its colour in the palette.
     pub color: usize,
     pub points: Vec<(f64, f64)>,
     pub way: Way,
@@ -54,26 +54,28 @@ impl Series {
 /// A chart of lines.
 #[derive(Debug, Clone, Default)]
 pub struct LineChart {
-    /// Names of the axes, with units.
+    /// Name of the horizontal axis, with unit.
     pub x: String,
+    /// Name of the vertical axis, with unit.
     pub y: String,
     pub series: Vec<Series>,
-    /// Ranges that do not follow from the data.
+    /// Fixed range of the horizontal axis; `None` for that of the data.
     pub x_range: Option<Range<f64>>,
+    /// Fixed range of the vertical axis; `None` for that of the data.
     pub y_range: Option<Range<f64>>,
     pub log_x: bool,
     pub log_y: bool,
-    /// A line across at this height.
+    /// Horizontal line at this value, with a label.
     pub level: Option<(f64, String)>,
-    /// A line up at this place.
+    /// Vertical line at this value, with a label.
     pub mark: Option<(f64, String)>,
 }
 
-/// Above this ratio of the highest value to the lowest, an axis of losses is logarithmic.
+/// Ratio of the highest value to the lowest above which an axis of losses is logarithmic.
 const LOGARITHMIC: f64 = 20.0;
 
 impl LineChart {
-    /// Makes the vertical axis logarithmic, where its values are so far apart that the low ones could not be told apart.
+    /// Makes the vertical axis logarithmic if its range is so wide that low values would be indistinguishable.
     pub fn logarithmic_if_wide(mut self) -> Self {
         self.log_y = self
             .range_of(|point| point.1)
@@ -81,7 +83,7 @@ impl LineChart {
         self
     }
 
-    /// Draws it; nothing where no series has a point.
+    /// Draws the chart; `None` if no series has a point.
     pub fn draw(&self) -> Result<Option<Svg>, DrawError> {
         let (Some(x), Some(y)) = (self.range_of(|point| point.0), self.range_of(|point| point.1)) else {
             return Ok(None);
@@ -169,7 +171,7 @@ impl LineChart {
         self.write_names(area, plot.0.end, &ends, plot.1.start..plot.1.end)
     }
 
-    /// Names at the right, each near the end of its line, with a sample of it.
+    /// Writes the names at the right, each near the end of its line, with a sample of the line.
     fn write_names(&self, area: &Area, right: i32, ends: &[i32], range: Range<i32>) -> Result<(), DrawError> {
         let scale = px(1);
         let mut places: Vec<i32> = ends.iter().map(|end| end / scale).collect();
@@ -191,27 +193,28 @@ impl LineChart {
     }
 }
 
-/// From the first to the last value, or some room around a single one.
+/// Returns the range itself, or a range around a single value.
 fn exact(range: Range<f64>) -> Range<f64> {
     if range.end > range.start { range } else { range.start - 0.5..range.end + 0.5 }
 }
 
-/// From 0, where values are not negative.
+/// Extends the range to 0 and a bit above the highest value.
 fn from_nought(range: Range<f64>) -> Range<f64> {
     let low = range.start.min(0.0);
     let high = if range.end > low { range.end } else { low + 1.0 };
     low..high + 0.06 * (high - low)
 }
 
-/// For a logarithmic axis: from a bit below to a bit above.
+/// Extends the range by a factor at both ends, for a logarithmic axis.
 fn wide(range: Range<f64>) -> Range<f64> {
     let low = range.start.max(f64::MIN_POSITIVE);
     let high = range.end.max(low);
-    // At least a factor of four, so that there is a tick or two.
+    // At least a factor of four in total, so that there are one or two ticks.
     let factor = (high / low).powf(0.12).max(2.0_f64.min(4.0 * low / high).max(1.15));
     low / factor..high * factor
 }
 
+/// Converts points to the corners of a step line.
 fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut line = Vec::with_capacity(2 * points.len());
     for point in points {

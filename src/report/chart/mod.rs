@@ -1,8 +1,7 @@
-//! Charts as SVG: what all figures are drawn with.
+//! Charts as SVG: drawing primitives for all figures.
 //!
-//! Axes, ticks and series are those of the crate plotters. It places everything at whole pixels, so that charts are drawn
-//! [`SCALE`] times as large as they are meant to be seen and shown through a `viewBox`; sizes in this module are those
-//! that are seen.
+//! Axes, ticks and series come from the crate plotters. It rounds positions to whole pixels, so charts are drawn [`SCALE`] times
+//! larger and scaled down by a `viewBox`. Sizes in this module are display sizes, before scaling, unless stated otherwise.
 
 pub mod axes;
 mod line;
@@ -14,19 +13,20 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 pub use line::{LineChart, Series, Way};
 
-/// Drawn pixels of a seen one.
+/// Drawn pixels per displayed pixel.
 const SCALE: i32 = 4;
-/// Width of a usual chart: texts of it can be read on a phone, where it is as wide as the page.
+/// Default width of a chart: its text is readable on a phone, where it fills the page.
 pub const WIDTH: i32 = 480;
-/// Height of a usual chart.
+/// Default height of a chart.
 pub const HEIGHT: i32 = 300;
-/// Sizes of texts.
+/// Default text size.
 pub const TEXT: i32 = 14;
+/// Text size of labels.
 pub const SMALL_TEXT: i32 = 12;
 
-/// Where charts are drawn.
+/// Drawing area of a chart.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Why one could not be drawn.
+/// Error of drawing.
 pub type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// A drawn chart.
@@ -34,12 +34,12 @@ pub type DrawError = DrawingAreaErrorKind<std::io::Error>;
 pub struct Svg {
     width: i32,
     height: i32,
-    /// Elements, without the `svg` around them.
+    /// Inner elements, without the enclosing `svg`.
     body: String,
 }
 
 impl Svg {
-    /// Draws a chart of this size.
+    /// Draws a chart of this display size.
     pub fn draw(
         width: i32,
         height: i32,
@@ -56,14 +56,14 @@ impl Svg {
         Ok(Self { width, height, body: body.trim().trim_end_matches("</svg>").to_owned() })
     }
 
-    /// As part of a page whose style sheet has the palette's rules: as wide as it may be.
+    /// Formats it for a page whose style sheet has the palette's rules; its width adapts to the page.
     pub fn inline(&self, label: &str) -> String {
         let (width, height) = (self.width * SCALE, self.height * SCALE);
         let label = super::html::escaped(label);
         format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{label}\">{}</svg>", self.body)
     }
 
-    /// As a file of its own, on the light page's ground.
+    /// Formats it as a separate file, on a white background.
     pub fn standalone(&self, title: &str) -> String {
         let (width, height) = (self.width * SCALE, self.height * SCALE);
         format!(
@@ -77,7 +77,7 @@ impl Svg {
         )
     }
 
-    /// Marks of data in it: more than the axes and texts that an empty chart has, too.
+    /// Counts the elements that show data: all but texts and straight lines, which an empty chart has too.
     pub fn marks(&self) -> usize {
         let is_mark =
             |element: &&str| !element.starts_with("text") && !element.starts_with("line ") && !element.starts_with('/');
@@ -85,25 +85,25 @@ impl Svg {
     }
 }
 
-/// A length that is seen, in drawn pixels.
+/// Converts a display length to drawn pixels.
 pub fn px(length: i32) -> i32 {
     length * SCALE
 }
 
-/// A text of this size and colour; `horizontal` and `vertical` say which of its points lies at its place.
+/// Creates a text style. `horizontal` and `vertical` select the anchor point of the text.
 pub fn text_style(size: i32, color: RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
-    // The backend divides the size of a font by this.
+    // The SVG backend divides font sizes by 1.24.
     let size = f64::from(px(size)) * 1.24;
     let style = TextStyle::from(("sans-serif", size).into_font()).pos(Pos::new(horizontal, vertical));
     TextStyle { color: color.to_backend_color(), ..style }
 }
 
-/// Writes a text at a seen place, from the left, its middle there.
+/// Writes left-aligned text at a display position, vertically centred.
 pub fn write(area: &Area, text: &str, (x, y): (i32, i32), size: i32, color: RGBColor) -> Result<(), DrawError> {
     area.draw_text(text, &text_style(size, color, HPos::Left, VPos::Center), (px(x), px(y)))
 }
 
-/// As [`write()`], around the place.
+/// Writes text centred at a display position.
 pub fn write_centered(
     area: &Area,
     text: &str,
@@ -114,23 +114,23 @@ pub fn write_centered(
     area.draw_text(text, &text_style(size, color, HPos::Center, VPos::Center), (px(x), px(y)))
 }
 
-/// As [`write()`], up to the place.
+/// Writes right-aligned text at a display position, vertically centred.
 pub fn write_right(area: &Area, text: &str, (x, y): (i32, i32), size: i32, color: RGBColor) -> Result<(), DrawError> {
     area.draw_text(text, &text_style(size, color, HPos::Right, VPos::Center), (px(x), px(y)))
 }
 
-/// Fills a rectangle between two seen corners.
+/// Fills a rectangle between two display positions.
 pub fn fill(area: &Area, from: (i32, i32), to: (i32, i32), color: RGBColor) -> Result<(), DrawError> {
     area.draw(&Rectangle::new([(px(from.0), px(from.1)), (px(to.0), px(to.1))], color.filled()))
 }
 
-/// A line through seen places.
+/// Draws a line through display positions.
 pub fn stroke(area: &Area, places: &[(i32, i32)], width: f64, color: RGBColor) -> Result<(), DrawError> {
     let places: Vec<(i32, i32)> = places.iter().map(|&(x, y)| (px(x), px(y))).collect();
     area.draw(&PathElement::new(places, color.stroke_width((width * f64::from(SCALE)).round().max(1.0) as u32)))
 }
 
-/// About how wide a text is, in the wider of the usual fonts.
+/// Estimates the width of a text in wide common fonts, so that it is rarely too small.
 pub fn text_width(text: &str, size: i32) -> i32 {
     let share = |letter: char| match letter {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | ' ' | '(' | ')' | '/' | '-' => 0.38,
@@ -142,7 +142,7 @@ pub fn text_width(text: &str, size: i32) -> i32 {
     (text.chars().map(share).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
-/// The text, or so much of its beginning and end as is no wider than `width`.
+/// Shortens a text in the middle until it is no wider than `width`.
 pub fn fitted(text: &str, width: i32, size: i32) -> String {
     let mut letters = text.chars().count();
     let mut fitted = text.to_owned();
@@ -153,7 +153,7 @@ pub fn fitted(text: &str, width: i32, size: i32) -> String {
     fitted
 }
 
-/// The text, or its beginning and end where it is longer than `letters`.
+/// Shortens a text in the middle to at most `letters` characters.
 pub fn shortened(text: &str, letters: usize) -> String {
     let all: Vec<char> = text.chars().collect();
     if all.len() <= letters {
@@ -166,7 +166,7 @@ pub fn shortened(text: &str, letters: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// A number as an axis shows it: three digits, and k, M or G for thousands.
+/// Formats a number for an axis: about three digits, with k, M or G for large values.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
@@ -190,7 +190,7 @@ pub fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// About `count` round numbers within a range, for an axis that is not plotters'.
+/// Returns about `count` round numbers within a range, for axes that plotters does not draw.
 pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let rough = (high - low) / count.max(1) as f64;
     if !rough.is_finite() || rough <= 0.0 {
@@ -204,7 +204,7 @@ pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     (first..=last).map(|place| place as f64 * step).collect()
 }
 
-/// Moves places apart until none is nearer to the next than `gap`, within `low..=high` as far as that is possible.
+/// Moves positions apart until neighbours are at least `gap` apart, within `low..=high` if possible.
 pub fn spread(places: &mut [i32], gap: i32, low: i32, high: i32) {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|&index| (places[index], index));
@@ -264,7 +264,7 @@ mod tests {
         for text in [svg.inline("a<b"), svg.standalone("a<b")] {
             let parsed = roxmltree::Document::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
             let found = parsed.descendants().find(|node| node.has_tag_name("text")).map(|node| node.text().unwrap());
-            // In a page the name space is implied.
+            // An inline SVG has no namespace.
             let found = found.or_else(|| parsed.descendants().find(|n| n.tag_name().name() == "text")?.text());
             assert_eq!(found.map(str::trim), Some("<b>&\"'"));
         }

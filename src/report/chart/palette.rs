@@ -1,14 +1,14 @@
-//! Colours of charts: those of Okabe & Ito (2008), which colour-blind readers tell apart, each with a dash pattern of its
-//! own, so that no line is known by its colour alone.
+//! Colours of charts: the palette of Okabe & Ito (2008), which colour-blind readers can distinguish. Each colour has its own
+//! dash pattern, so that lines do not differ by colour alone.
 //!
-//! Charts are drawn in the colours of a light page. The style sheet picks them out by their value and gives them others on
-//! a dark page; a chart in a file of its own keeps them.
+//! Charts are drawn in the colours of a light page. The style sheet replaces them by value on a dark page; a chart in a
+//! separate file stays as drawn.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// Colours of series, in the order in which they are given out.
+/// Colours of series, in order of use.
 pub const SERIES: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -18,22 +18,23 @@ pub const SERIES: [RGBColor; 7] = [
     RGBColor(0x56, 0xB4, 0xE9),
     RGBColor(0x7A, 0x5C, 0x3E),
 ];
-/// Texts.
+/// Colour of texts.
 pub const INK: RGBColor = RGBColor(0x1B, 0x1F, 0x24);
-/// Axes, and what is in the background of the data.
+/// Colour of axes and of secondary elements.
 pub const AXIS: RGBColor = RGBColor(0x6B, 0x72, 0x7B);
-/// Lines behind the data.
+/// Colour of grid lines.
 pub const GRID: RGBColor = RGBColor(0xE3, 0xE6, 0xEA);
-/// The page.
+/// Colour of the page's background.
 pub const PAPER: RGBColor = RGBColor(0xFD, 0xFD, 0xFE);
 
-/// Of a heat map: from nothing to all.
+/// RGB colour of the share 0 in a heat map.
 const HEAT_LOW: [f64; 3] = [237.0, 243.0, 248.0];
+/// RGB colour of the share 1 in a heat map.
 const HEAT_HIGH: [f64; 3] = [0.0, 83.0, 130.0];
-/// Steps of the scale of a heat map: few enough for a rule of the style sheet each.
+/// Number of steps of a heat map's scale.
 const HEAT_STEPS: usize = 10;
 
-/// On a dark page: light value, dark value.
+/// Pairs of a colour on a light page and its replacement on a dark page.
 const DARK: [(RGBColor, &str); 11] = [
     (SERIES[0], "#4DA3DB"),
     (SERIES[1], "#F08A3C"),
@@ -47,20 +48,20 @@ const DARK: [(RGBColor, &str); 11] = [
     (GRID, "#343A41"),
     (PAPER, "#16191D"),
 ];
-/// Dashes of the lines of each series, in units of the charts; nothing is a solid line.
+/// Dash pattern of each series' lines, in drawn pixels; empty for a solid line.
 const DASHES: [&str; 7] = ["", "36 16", "8 12", "48 14 10 14", "22 12", "4 10 24 10", "60 20"];
 
-/// Colour of series number `index`.
+/// Returns the colour of series number `index`; colours repeat.
 pub fn series(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
-/// Colour of a share, 0 to 1, in a heat map.
+/// Returns the colour of a share from 0 to 1 in a heat map.
 pub fn heat(share: f64) -> RGBColor {
     heat_step((share.clamp(0.0, 1.0) * HEAT_STEPS as f64).round() as usize)
 }
 
-/// What can be read on [`heat`].
+/// Returns a text colour that is readable on [`heat`].
 pub fn ink_on_heat(share: f64) -> RGBColor {
     if share > 0.55 { RGBColor(0xFF, 0xFF, 0xFF) } else { RGBColor(0x1B, 0x1F, 0x23) }
 }
@@ -71,12 +72,12 @@ fn heat_step(step: usize) -> RGBColor {
     RGBColor(mix(0), mix(1), mix(2))
 }
 
-/// As SVG writes it.
+/// Formats a colour for SVG.
 fn hex(color: RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", color.0, color.1, color.2)
 }
 
-/// Rules that hold on every page: dashes.
+/// Returns the style rules for every page: font and dashes.
 pub fn style() -> String {
     let mut style = String::from("svg text{font-family:system-ui,sans-serif}");
     for (color, dashes) in SERIES.iter().zip(DASHES).filter(|(_, dashes)| !dashes.is_empty()) {
@@ -86,7 +87,7 @@ pub fn style() -> String {
     style
 }
 
-/// Rules for a dark page.
+/// Returns the style rules for a dark page.
 pub fn dark_style() -> String {
     let mut style = String::new();
     for (light, dark) in DARK {

@@ -1,4 +1,4 @@
-//! Runs side by side: teacher, student, and student without distillation, by the loss that all of them have.
+//! Comparison of runs (teacher, student, student without distillation) by the task loss, which they share.
 
 use super::{Drawn, Figure, significant};
 use crate::report::ReportError;
@@ -7,20 +7,20 @@ use crate::report::files::Run;
 use crate::report::html::slug;
 use crate::train::run_settings::{Setting, describe, distinguishing, settings};
 
-/// Runs that differ by seed only, as one line.
+/// Runs that differ only by seed, drawn as one line.
 struct Group<'a> {
-    /// What they are in words, with the settings that tell them from others of that kind.
+    /// Description with the settings that distinguish the group from others of its kind.
     name: String,
-    /// Those settings alone where all are of one kind: a chart's legend has room for few words.
+    /// Only those settings if all groups are of one kind: the legend has little room.
     short: String,
     settings: Vec<Setting>,
     runs: Vec<&'a Run>,
 }
 
-/// A figure for each model and dataset of which there are several kinds of runs.
+/// Draws a figure for each model and dataset with several kinds of runs.
 pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn = Vec::new();
-    // An agent that fuses two models has no task loss.
+    // A fusion agent has no task loss.
     let trained = || runs.iter().filter(|run| run.stage() != "fusion");
     // Losses of different kinds cannot be compared.
     let kind = |run: &'_ Run| [run.dataset(), run.model(), task_loss(run)].map(str::to_owned);
@@ -36,14 +36,14 @@ pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     if drawn.is_empty() {
         drawn.push(Drawn::missing(
             "teacher against student",
-            "it takes two kinds of runs of one model on one dataset, such as a teacher and its student with and without \
+            "it needs two kinds of runs of one model on one dataset, such as a teacher and its student with and without \
              --use-kd; name them together: kdgat report RUN RUN RUN.",
         ));
     }
     Ok(drawn)
 }
 
-/// `weighted` of a classifier that learned by it; nothing of the usual loss.
+/// Returns the task loss of a classifier, such as `weighted`; empty for cross entropy and other models.
 fn task_loss(run: &Run) -> &str {
     match run.config["config"]["training"]["task_loss"].as_str() {
         Some(kind) if run.model() == "gat" && kind != "ce" => kind,
@@ -55,7 +55,7 @@ fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let settings = settings(&run.config);
-        // A run that was stopped in the middle is no repetition of those that were not.
+        // An unfinished run is not a repetition of finished ones.
         let name = if run.is_finished() { run.label.clone() } else { format!("{}, not finished", run.label) };
         match groups.iter_mut().find(|group| group.name == name && group.settings == settings) {
             Some(group) => group.runs.push(run),
@@ -64,12 +64,12 @@ fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
     }
     let names: Vec<(String, String)> = groups.iter().map(|group| names(group, &groups)).collect();
     groups.iter_mut().zip(names).for_each(|(group, names)| (group.name, group.short) = names);
-    // Teachers first, whatever the folders are called.
+    // Teachers first, whatever the names of the folders.
     groups.sort_by_key(|group| !group.name.contains("teacher"));
     groups
 }
 
-/// `student, no KD`, with those settings in which not all runs of that kind agree; and the short name.
+/// Returns the name, such as `student, no KD` with the settings that differ within its kind, and the short name.
 fn names(group: &Group, groups: &[Group]) -> (String, String) {
     let alike: Vec<&[Setting]> =
         groups.iter().filter(|other| other.name == group.name).map(|other| &other.settings[..]).collect();
@@ -121,8 +121,8 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
                 lowest.join("; ")
             ),
             reading: format!(
-                "The task loss is what teacher and students have in common: a student with distillation minimises more than \
-                 it. Lower is better.{scale}{hidden}"
+                "Teacher and students share the task loss; a distilled student also minimises the distillation loss. \
+                 Lower is better.{scale}{hidden}"
             ),
             sources: groups.iter().flat_map(|group| &group.runs).map(|run| run.metrics.path.clone()).collect(),
             svg,
@@ -131,7 +131,7 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
     ))
 }
 
-/// Mean over runs of the validation task loss, epoch by epoch, as far as all of them have come.
+/// Averages the validation task loss over runs, epoch by epoch, up to the last epoch that all have finished.
 fn mean(runs: &[&Run]) -> Vec<(f64, f64)> {
     let lines: Vec<Vec<(f64, f64)>> = runs.iter().map(|run| run.by_epoch("val_task_loss")).collect();
     let shortest = lines.iter().map(Vec::len).min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a model called the windows of each attack: a row an attack, shares and counts.
+//! Confusion matrix of a model by attack: one row per attack, with shares and counts.
 
 use super::{Drawn, Figure, folder_words};
 use crate::report::ReportError;
@@ -10,10 +10,10 @@ use crate::report::html::slug;
 const ROW: i32 = 26;
 const TOP: i32 = 44;
 const LEFT: i32 = 150;
-/// More rows are put together by folder.
+/// Maximum rows by attack; with more, the files of each folder are combined.
 const MOST_ROWS: usize = 24;
 
-/// Counts of one attack in one test folder.
+/// Counts of windows for one attack in one test folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attack {
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Attack {
 pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError> {
     let attacks = attacks(model);
     if attacks.is_empty() {
-        let why = "the evaluation has no counts by file; `kdgat evaluate` of this version writes them.";
+        let why = "the evaluation has no counts by file; this version of `kdgat evaluate` writes them.";
         return Ok(Drawn::missing(format!("confusion per attack of {}", model.model), why));
     }
     let found: u64 = attacks.iter().map(|attack| attack.found).sum();
@@ -42,8 +42,8 @@ pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError
             model.model
         ),
         reading: format!(
-            "A row an attack (test files of the same name together), at the threshold {method}. Found and missed are shares of \
-             the windows with an attack, false alarm and quiet of those without."
+            "One row per attack (test files of the same name are combined), at the threshold {method}. Found and missed are shares \
+             of the windows with an attack, false alarm and quiet of those without."
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
         svg: svg(&attacks)?,
@@ -51,7 +51,7 @@ pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError
     .into())
 }
 
-/// Test files of the same name but for a number are one attack.
+/// Counts windows by attack: test files whose names differ only by a number are one attack.
 pub fn attacks(model: &Model) -> Vec<Attack> {
     let mut attacks = gathered(model, attack_of);
     if attacks.len() > MOST_ROWS {
@@ -79,7 +79,7 @@ fn gathered(model: &Model, name_of: impl Fn(&str) -> String) -> Vec<Attack> {
     attacks
 }
 
-/// `flooding-2.csv.gz` is "flooding".
+/// Returns the attack of a file: "flooding" for `flooding-2.csv.gz`.
 fn attack_of(file: &str) -> String {
     let stem = file.split('.').next().unwrap_or(file);
     let name = stem.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches(['-', '_']);

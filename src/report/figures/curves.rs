@@ -8,13 +8,14 @@ use crate::report::html::slug;
 
 const MOST_POINTS: usize = 160;
 
-/// One of the two kinds of curves.
+/// A kind of curve.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
     metric: &'static str,
-    /// Columns of `curves.csv`, and what they are called.
+    /// Column of `curves.csv` and name of the horizontal axis.
     x: (&'static str, &'static str),
+    /// Column of `curves.csv` and name of the vertical axis.
     y: (&'static str, &'static str),
     way: Way,
     reading: &'static str,
@@ -27,7 +28,7 @@ const KINDS: [Kind; 2] = [
         x: ("false_positive_rate", "false-positive rate (share of normal windows)"),
         y: ("true_positive_rate", "true-positive rate (share of attacks)"),
         way: Way::Straight,
-        reading: "Towards the upper left is better; the diagonal is chance.",
+        reading: "Closer to the upper left is better; the diagonal is chance.",
     },
     Kind {
         name: "Precision and recall",
@@ -35,15 +36,16 @@ const KINDS: [Kind; 2] = [
         x: ("true_positive_rate", "recall (share of attacks found)"),
         y: ("precision", "precision (share of alarms that are attacks)"),
         way: Way::Steps,
-        reading: "Towards the upper right is better; chance is the share of attacks in the test.",
+        reading: "Closer to the upper right is better; chance is the share of attacks in the test folder.",
     },
 ];
 
-/// A figure of each kind for each test folder, with a line a model; for one model, one of each kind with a line a folder.
+/// Draws a figure of each kind for each test folder, with one line per model; for a single model, a figure of each kind with one
+/// line per folder.
 pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
     let what = format!("ROC and precision\u{2013}recall on {}", evaluation.dataset);
     let Some(curves) = evaluation.curves.as_ref().filter(|curves| !curves.is_empty()) else {
-        let why = "the evaluation has no curves.csv; `kdgat evaluate` of this version writes it.";
+        let why = "the evaluation has no curves.csv; this version of `kdgat evaluate` writes it.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let mut drawn = Vec::new();
@@ -66,13 +68,13 @@ pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
         }
     }
     if drawn.is_empty() {
-        let why = "no test folder has both normal windows and attacks, and only then is there a curve.";
+        let why = "no test folder has both normal windows and attacks, which a curve needs.";
         drawn.push(Drawn::missing(what, why));
     }
     Ok(drawn)
 }
 
-/// Models by the area under this curve, the best first; as many as there are colours.
+/// Returns the models with the largest area under this curve, best first, at most one per colour.
 fn ranked<'a>(evaluation: &'a Evaluation, folder: &str, kind: Kind) -> Vec<&'a Model> {
     let area = |model: &Model| {
         model.folders().find(|row| row.folder == folder).map_or(f64::NAN, |row| row.metric(kind.metric)[0])
@@ -83,7 +85,7 @@ fn ranked<'a>(evaluation: &'a Evaluation, folder: &str, kind: Kind) -> Vec<&'a M
     models
 }
 
-/// `lines`: name, model, folder.
+/// Draws one figure; `lines` are (name, model, folder).
 fn one(
     evaluation: &Evaluation,
     curves: &Columns,
@@ -107,7 +109,7 @@ fn one(
     for (name, model, folder) in lines {
         let points = points(model, folder);
         if points.len() > 1 {
-            // A model has one colour in all charts, where there are enough of them.
+            // A model has the same colour in all charts, if there are enough colours.
             let place = evaluation.models.iter().position(|found| found.model == *model).unwrap_or(0);
             let few = evaluation.models.len() <= palette::SERIES.len() && evaluation.models.len() > 1;
             let color = if few { place } else { series.len() };
@@ -129,7 +131,7 @@ fn one(
     let areas: Vec<String> = areas.iter().map(|(area, name)| format!("{name} {area:.3}")).collect();
     let hidden = evaluation.models.len().saturating_sub(palette::SERIES.len());
     let hidden = if lines.len() > 1 && hidden > 0 && evaluation.models.len() > 1 {
-        format!(" Shown are the {} with the largest area of {}.", lines.len(), evaluation.models.len())
+        format!(" The {} models with the largest area of {} are shown.", lines.len(), evaluation.models.len())
     } else {
         String::new()
     };

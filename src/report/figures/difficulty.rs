@@ -1,4 +1,4 @@
-//! How difficult the normal graphs are, and which of them the curriculum chose in which epoch.
+//! Difficulty of the normal graphs, and the curriculum's choice of them in each epoch.
 
 use super::{Drawn, Figure};
 use crate::report::ReportError;
@@ -9,10 +9,10 @@ use crate::report::chart::{
 use crate::report::files::Run;
 use crate::report::html::slug;
 
-/// Above this ratio of the highest difficulty to the lowest, the axis is logarithmic.
+/// Ratio of the highest difficulty to the lowest above which the axis is logarithmic.
 const LOGARITHMIC: f64 = 30.0;
 
-/// Normal graphs of a stretch of difficulties, and those that an epoch chose.
+/// A bin of difficulties: the numbers of normal graphs in it and of those that an epoch chose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bin {
     low: f64,
@@ -21,7 +21,7 @@ struct Bin {
     chosen: f64,
 }
 
-/// An epoch (from 1) with its stretches, from easy to hard.
+/// An epoch (from 1) with its bins, from easy to hard.
 type Epoch = (f64, Vec<Bin>);
 
 pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
@@ -35,7 +35,7 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
             Some(kind @ ("random" | "none")) => {
                 format!("graphs are not scored with --curriculum {kind}; use difficulty or static.")
             }
-            _ => "the run has no curriculum.csv; `kdgat curriculum` of this version writes it.".to_owned(),
+            _ => "the run has no curriculum.csv; this version of `kdgat curriculum` writes it.".to_owned(),
         };
         return Ok(vec![Drawn::missing(what, why)]);
     };
@@ -57,8 +57,8 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
                     last.0
                 ),
                 reading: format!(
-                    "Difficulty is the scoring VGAE's reconstruction error plus 0.1 of its cross entropy of the \
-                     IDs.{axis} Easy graphs stand at the left."
+                    "Difficulty is the scoring VGAE's reconstruction error plus 0.1 times its cross entropy of the \
+                     IDs.{axis} Easy graphs are on the left."
                 ),
                 sources: sources.clone(),
                 svg,
@@ -69,9 +69,9 @@ pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     drawn.push(
         Figure {
             slug: slug(&format!("choice {}", run.name)),
-            title: "What the curriculum chose: share of the graphs of each difficulty, epoch by epoch".to_owned(),
-            reading: "Dark cells are chosen whole, light ones hardly. The number at the right is that of normal graphs in the \
-                      epoch."
+            title: "Curriculum: share of graphs chosen, by difficulty and epoch".to_owned(),
+            reading: "Dark: most graphs of that difficulty are chosen; light: few. The right column has the number of normal graphs in \
+                      the epoch."
                 .to_owned(),
             sources,
             svg: heat_map(&epochs)?,

@@ -1,4 +1,4 @@
-//! What an agent that fuses two models learned, epoch by epoch, and how it does beside what it has to beat.
+//! Learning curves of a fusion agent, and its results compared with the baselines.
 
 use super::{Drawn, Figure, intervals, significant};
 use crate::report::ReportError;
@@ -6,23 +6,23 @@ use crate::report::chart::{LineChart, Series};
 use crate::report::files::{Evaluation, Run, read_json};
 use crate::report::html::slug;
 
-/// File of an agent's results.
+/// File name of an agent's results.
 const RESULTS: &str = "fusion.json";
 
-/// The figures of one run of `kdgat fusion`.
+/// Draws the figures of one run of `kdgat fusion`.
 pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn = vec![regret(run)?, weight(run)?];
     match Evaluation::of_fusion(&run.folder.join(RESULTS))? {
         Some(evaluation) => drawn.extend(intervals::of_contenders(&evaluation, &run.folder.join(RESULTS))?),
         None => drawn.push(Drawn::missing(
-            format!("{} beside fixed weights and other baselines", run.label),
+            format!("{} compared with fixed weights and other baselines", run.label),
             "the run is not finished (no fusion.json yet); run the same command again to continue.",
         )),
     }
     Ok(drawn)
 }
 
-/// Whether learning paid, in one sentence; `None` before the run has come to its results.
+/// Returns the verdict on whether learning paid off, in one sentence; `None` before the run has results.
 pub fn verdict(run: &Run) -> Option<String> {
     let results = read_json(&run.folder.join(RESULTS)).ok()?;
     Some(results["verdict"]["text"].as_str()?.lines().next()?.to_owned())
@@ -32,7 +32,7 @@ fn regret(run: &Run) -> Result<Drawn, ReportError> {
     let validation = run.by_epoch("val_loss");
     let title = match (validation.first(), run.best()) {
         (Some((_, first)), Some((epoch, best))) => format!(
-            "{}: regret goes from {} to {}, its least in epoch {epoch:.0} of {}",
+            "{}: regret from {} to {}, lowest in epoch {epoch:.0} of {}",
             run.label,
             significant(*first),
             significant(best),
@@ -51,7 +51,7 @@ fn regret(run: &Run) -> Result<Drawn, ReportError> {
         run,
         "regret",
         title,
-        "Mean over the held-out validation graphs; lower is better, zero is a perfect choice.",
+        "Mean over the held-out validation graphs; lower is better, 0 is a perfect choice.",
         &chart,
     )
 }
@@ -59,7 +59,7 @@ fn regret(run: &Run) -> Result<Drawn, ReportError> {
 fn weight(run: &Run) -> Result<Drawn, ReportError> {
     let weights = run.by_epoch("val_weight");
     let title = match weights.last() {
-        Some((_, last)) => format!("{}: the classifier has {:.0} % of the weight in the end", run.label, 100.0 * last),
+        Some((_, last)) => format!("{}: final weight of the classifier {:.0} %", run.label, 100.0 * last),
         None => format!("{}: weight by epoch", run.label),
     };
     let chart = LineChart {
@@ -69,13 +69,13 @@ fn weight(run: &Run) -> Result<Drawn, ReportError> {
         y_range: Some(0.0..1.0),
         ..LineChart::default()
     };
-    let reading = "1 is the classifier alone, 0 the autoencoder alone; in training some choices are made at random.";
+    let reading = "1 is the classifier alone, 0 the autoencoder alone; training explores with some random choices.";
     by_epoch(run, "weight", title, reading, &chart)
 }
 
 fn by_epoch(run: &Run, what: &str, title: String, reading: &str, chart: &LineChart) -> Result<Drawn, ReportError> {
     let Some(svg) = chart.draw()? else {
-        let why = "no epoch is finished yet; the figure is there after the first one.";
+        let why = "no epoch is finished yet; the figure appears after the first one.";
         return Ok(Drawn::missing(format!("{what} of {}", run.name), why));
     };
     Ok(Figure {

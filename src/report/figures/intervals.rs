@@ -1,4 +1,4 @@
-//! F1 of all models on a test folder, with their intervals.
+//! F1 of all models on each test folder, with confidence intervals.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const TOP: i32 = 30;
 const MOST_LEFT: i32 = 170;
 const MOST_MODELS: usize = 18;
 
-/// A model's F1 with the ends of its interval.
+/// A model's F1 with the bounds of its interval.
 #[derive(Debug, Clone, PartialEq)]
 struct Dot {
     name: String,
@@ -28,20 +28,18 @@ struct Dot {
     color: usize,
 }
 
-/// A figure for each test folder on which two models or more have an F1.
+/// Draws a figure for each test folder on which at least two models have an F1.
 pub fn draw(evaluation: &Evaluation) -> Result<Vec<Drawn>, ReportError> {
     let source = evaluation.folder.join("metrics.json");
     each_folder(evaluation, &source, trade_off::COLORS, |model| (model.label(), trade_off::color(model)))
 }
 
-/// The same of an agent that fuses two models, and of its baselines.
+/// Draws the same figures for a fusion agent and its baselines.
 pub fn of_contenders(evaluation: &Evaluation, source: &Path) -> Result<Vec<Drawn>, ReportError> {
     let agent = evaluation.models.first().map_or("", |model| model.model.as_str());
-    each_folder(evaluation, source, "Blue: the agent; green: what it has to beat.", |model| {
-        match model.model == agent {
-            true => (format!("agent ({})", model.kind), 0),
-            false => (model.model.clone(), 2),
-        }
+    each_folder(evaluation, source, "Blue: the agent; green: the baselines.", |model| match model.model == agent {
+        true => (format!("agent ({})", model.kind), 0),
+        false => (model.model.clone(), 2),
     })
 }
 
@@ -71,9 +69,9 @@ fn each_folder(
         let hidden = if hidden > 0 { format!(" {hidden} more are in the table.") } else { String::new() };
         let intervals = match dots.iter().any(|dot| dot.low.is_finite()) {
             true => {
-                "Bars are 95 % bootstrap intervals: models whose bars lie apart differ by more than the choice of windows."
+                "Bars are 95 % bootstrap intervals; if two do not overlap, chance in the choice of windows does not explain the gap."
             }
-            false => "Intervals are there with `--resamples`.",
+            false => "Intervals need `--resamples`.",
         };
         drawn.push(
             Figure {

@@ -1,4 +1,4 @@
-//! The loss of one run by epoch, with its task and distillation parts.
+//! Losses of one run by epoch, with the task and distillation parts.
 
 use super::{Drawn, Figure, significant};
 use crate::report::ReportError;
@@ -11,8 +11,8 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
     let chart = chart(run);
     let Some(svg) = chart.draw()? else {
         let why = match run.metrics.is_empty() {
-            true => "no epoch is finished yet; the figure is there after the first one.",
-            false => "metrics.csv has no column train_loss; this kind of run has another log.",
+            true => "no epoch is finished yet; the figure appears after the first one.",
+            false => "metrics.csv has no column train_loss; runs of this kind do not log it.",
         };
         return Ok(Drawn::missing(what, why));
     };
@@ -22,7 +22,7 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
         true => {
             "The total is \u{3b1}\u{b7}distillation + (1\u{2212}\u{3b1})\u{b7}task; parts are those of the validation graphs. "
         }
-        false => "This run learned without a teacher: its loss is the task's alone. ",
+        false => "This run has no teacher; its loss is the task loss alone. ",
     };
     let scale = if chart.log_y { "Logarithmic scale. " } else { "" };
     Ok(Figure {
@@ -39,7 +39,7 @@ fn seen(run: &Run) -> String {
     let validation = run.by_epoch("val_loss");
     match (validation.first(), run.best()) {
         (Some((_, first)), Some((epoch, best))) => format!(
-            "validation loss goes from {} to {}, its best in epoch {epoch:.0} of {}",
+            "validation loss from {} to {}, lowest in epoch {epoch:.0} of {}",
             significant(*first),
             significant(best),
             validation.len()

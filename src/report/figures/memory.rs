@@ -1,4 +1,4 @@
-//! Memory of tensors over time, stacked by what it is for, with the limit.
+//! Tensor memory over time, stacked by purpose, with the limit.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -13,17 +13,17 @@ use crate::report::html::slug;
 use crate::torch::allocator::Phase;
 
 const MOST_SAMPLES: usize = 240;
-/// A component that never has this share of the whole is part of the rest.
+/// Share of the highest total that a component must reach once to be shown; smaller ones are added to "other".
 const LEAST_SHARE: f64 = 0.01;
-/// The limit is drawn where it is at most so many times what is used; else it is only said.
+/// Maximum ratio of the limit to the peak for which the limit is drawn; otherwise only the title has it.
 const LIMIT_SHOWN: f64 = 2.5;
 const RIGHT: i32 = 122;
 
-/// What the components have at each moment. Bytes.
+/// Bytes of each component over time.
 #[derive(Debug, Clone, PartialEq)]
 struct Stack {
     seconds: Vec<f64>,
-    /// Name and values, from the lowest layer up.
+    /// Name and values in bytes, from the lowest layer up.
     layers: Vec<(String, Vec<f64>)>,
 }
 
@@ -34,11 +34,11 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
         return Ok(Drawn::missing(what, why));
     };
     let Some(stack) = stack(table) else {
-        return Ok(Drawn::missing(what, "memory.csv counts no bytes of tensors; was the allocator not in use?"));
+        return Ok(Drawn::missing(what, "memory.csv has no tensor bytes; the run did not use kdgat's allocator."));
     };
-    // Of a run on a GPU the limit is the GPU's.
+    // For a run on a GPU, the limit is that of the GPU.
     let limit = run.budget["limit_bytes"].as_f64().filter(|_| !is_on_gpu(table));
-    // Steps are shorter than the time between two samples: the counted peak is what memory has to be there for.
+    // Steps are shorter than the sampling interval: the counted peak is the memory that a run needs.
     let peak = table.numbers("tensor_peak_bytes").into_iter().fold(0.0, f64::max).max(stack.highest());
     let limit_words = match (limit, run.budget["limit_source"].as_str()) {
         (Some(limit), source) => format!(
@@ -48,17 +48,17 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
             limit / peak.max(1.0)
         ),
         (None, _) if is_on_gpu(table) => " on the host".to_owned(),
-        (None, _) => "; this run has not recorded its limit".to_owned(),
+        (None, _) => "; this run did not record its limit".to_owned(),
     };
     let mut sources = vec![table.path.clone()];
     sources.extend(limit.map(|_| run.folder.join("memory_budget.json")));
-    let gpu = if is_on_gpu(table) { " Host memory alone; the GPU's has a chart of its own." } else { "" };
+    let gpu = if is_on_gpu(table) { " Host memory only; GPU memory has its own chart." } else { "" };
     Ok(Figure {
         slug: slug(&format!("memory {}", run.name)),
-        title: format!("Memory of tensors: at most {}{limit_words}", bytes(peak)),
+        title: format!("Tensor memory: at most {}{limit_words}", bytes(peak)),
         reading: format!(
-            "Sampled while the run went on; layers add up. What a step needs for less than a sample's time shows in the dashed \
-             line, the counted peak of the epoch so far.{gpu}"
+            "Sampled during the run; layers are stacked. Memory that is used for less than a sampling interval shows only in \
+             the dashed line, the counted peak of the epoch so far.{gpu}"
         ),
         sources,
         svg: svg(&stack, &peaks(table), limit.filter(|limit| *limit <= LIMIT_SHOWN * peak), peak)?,
@@ -66,7 +66,8 @@ pub fn draw(run: &Run) -> Result<Drawn, ReportError> {
     .into())
 }
 
-/// Of a run on a GPU: its tensors, what the allocator has taken for them, and what all processes use there.
+/// Draws the GPU memory of a run: its tensors, what the allocator has reserved, and the use of all processes. `None` for a run
+/// without a GPU.
 pub fn draw_gpu(run: &Run) -> Result<Option<Drawn>, ReportError> {
     let Some(table) = run.memory.as_ref().filter(|table| is_on_gpu(table)) else { return Ok(None) };
     let line = |column: &str| -> Vec<(f64, f64)> {
@@ -75,8 +76,8 @@ pub fn draw_gpu(run: &Run) -> Result<Option<Drawn>, ReportError> {
     };
     let series = [
         Series::new("tensors", 0, line("gpu_tensor_bytes")),
-        Series::new("taken for tensors", 1, line("gpu_reserved_bytes")),
-        Series::new("used by all", 3, line("gpu_used_bytes")),
+        Series::new("reserved", 1, line("gpu_reserved_bytes")),
+        Series::new("all processes", 3, line("gpu_used_bytes")),
     ];
     let highest = table.numbers("gpu_reserved_bytes").into_iter().fold(0.0, f64::max);
     let limit = run.budget["limit_bytes"].as_f64();
@@ -96,8 +97,8 @@ pub fn draw_gpu(run: &Run) -> Result<Option<Drawn>, ReportError> {
     Ok(Some(
         Figure {
             slug: slug(&format!("memory gpu {}", run.name)),
-            title: format!("GPU memory: at most {} taken for tensors{limit_words}", bytes(highest)),
-            reading: "Sampled while the run went on; shorter peaks do not show.".to_owned(),
+            title: format!("GPU memory: at most {} reserved{limit_words}", bytes(highest)),
+            reading: "Sampled during the run; shorter peaks do not show.".to_owned(),
             sources: vec![table.path.clone()],
             svg,
         }
@@ -113,7 +114,7 @@ fn peaks(table: &Columns) -> Vec<(f64, f64)> {
     thinned(&table.points("seconds", "tensor_peak_bytes"), MOST_SAMPLES)
 }
 
-/// The samples that are drawn: of several that are too near to each other, the one with the most bytes.
+/// Selects the rows to draw: of several that are too close to each other, the one with the most bytes.
 fn telling_rows(table: &Columns) -> Vec<usize> {
     let bytes = table.numbers("tensor_bytes");
     let rows: Vec<usize> = (0..table.len()).collect();
@@ -128,13 +129,13 @@ fn stack(table: &Columns) -> Option<Stack> {
         let values = table.numbers(name);
         rows.iter().map(|&row| if values[row].is_finite() { values[row] } else { 0.0 }).collect()
     };
-    // What lasts lies at the bottom.
+    // Long-lived components at the bottom.
     let order = [
         (Phase::Parameters, "weights"),
         (Phase::Optimizer, "optimiser"),
         (Phase::Gradients, "gradients"),
         (Phase::Teacher, "teacher"),
-        (Phase::Cache, "kept targets"),
+        (Phase::Cache, "target cache"),
         (Phase::Data, "batches"),
         (Phase::Activations, "activations"),
         (Phase::Other, "other"),
@@ -174,7 +175,7 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
     let top = limit.unwrap_or(peak).max(peak) / unit * 1.06;
     Ok(Svg::draw(WIDTH, HEIGHT, |area| {
         let mut chart = axes::builder(area, RIGHT).build_cartesian_2d(0.0..end, 0.0..top)?;
-        Axes { x: "time (s)", y: "memory of tensors (MB)", x_labels: 6, height: HEIGHT }.draw(area, &mut chart)?;
+        Axes { x: "time (s)", y: "tensor memory (MB)", x_labels: 6, height: HEIGHT }.draw(area, &mut chart)?;
         let plot = chart.plotting_area().get_pixel_range();
 
         let mut below = vec![0.0; stack.seconds.len()];
@@ -191,7 +192,7 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
             below = above;
         }
         let counted: Vec<(f64, f64)> = peaks.iter().map(|(second, bytes)| (*second, bytes / unit)).collect();
-        // The second colour is dashed by the style sheet.
+        // The style sheet draws the second colour dashed.
         chart.draw_series([PathElement::new(counted, palette::series(1).stroke_width(px(2) as u32))])?;
         if let Some(limit) = limit {
             let line = vec![(0.0, limit / unit), (end, limit / unit)];
@@ -201,7 +202,7 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
             area.draw_text("limit", &style, (place.0 + px(6), place.1 + px(3)))?;
         }
 
-        // The highest layer first: layers that end with nothing keep their order, too.
+        // The highest layer first, so that layers that end at zero stay in order too.
         ends.reverse();
         spread(&mut ends, 16, plot.1.start / px(1) + 22, plot.1.end / px(1) - 4);
         let x = plot.0.end / px(1) + 8;
@@ -214,7 +215,7 @@ fn svg(stack: &Stack, peaks: &[(f64, f64)], limit: Option<f64>, peak: f64) -> Re
     })?)
 }
 
-/// All colours but the second, which is that of the peak, and grey after them.
+/// Returns the colour of a layer: all but the second, which is that of the peak, then greys.
 fn color(index: usize) -> RGBColor {
     match index {
         0 => palette::series(0),
@@ -240,7 +241,7 @@ mod tests {
             draw_gpu(&Run::read(folder.path()).unwrap()).unwrap()
         };
         let Some(Drawn::Figure(figure)) = memory(",1e6,2e6,3e6") else { panic!("no chart") };
-        assert_eq!(figure.title, "GPU memory: at most 2.0 MB taken for tensors; the limit is 4.0 MB, 2.0 times that");
+        assert_eq!(figure.title, "GPU memory: at most 2.0 MB reserved; the limit is 4.0 MB, 2.0 times that");
         assert!(figure.svg.inline("x").contains("limit"), "the limit is drawn");
         assert!(memory(",,,").is_none());
     }

@@ -1,4 +1,4 @@
-//! The figures: each from the files of runs to a chart with a title that says what is seen.
+//! Figures: each module draws one kind of chart from the files of runs, with a title that states its result.
 
 pub mod comparison;
 pub mod confusion;
@@ -17,25 +17,25 @@ use std::path::PathBuf;
 
 use super::chart::Svg;
 
-/// A chart with what is said about it.
+/// A chart with its texts.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// Name of the figure's file and place.
+    /// Name of the figure's file, and its HTML id.
     pub slug: String,
-    /// What is seen, in words with units.
+    /// Title that states the result, with units.
     pub title: String,
-    /// How to read it.
+    /// Reading instructions.
     pub reading: String,
-    /// The files that it was drawn from.
+    /// Files that it was drawn from.
     pub sources: Vec<PathBuf>,
     pub svg: Svg,
 }
 
-/// What stands in a report where a figure could be.
+/// A figure, or the reason for its absence.
 #[derive(Debug, Clone)]
 pub enum Drawn {
     Figure(Box<Figure>),
-    /// There is no data for it: why, and how to get it.
+    /// No data for the figure: its subject, the reason, and how to get the data.
     Missing {
         what: String,
         why: String,
@@ -54,7 +54,7 @@ impl From<Figure> for Drawn {
     }
 }
 
-/// Bytes with a unit.
+/// Formats bytes with a decimal unit.
 pub fn bytes(bytes: f64) -> String {
     match bytes {
         _ if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
@@ -63,7 +63,7 @@ pub fn bytes(bytes: f64) -> String {
     }
 }
 
-/// A loss with four significant digits.
+/// Formats a loss with four significant digits.
 pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -72,14 +72,14 @@ pub fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The name of a test folder for people: `test_01_known_attack` is "known attack".
+/// Formats the name of a test folder for display: `test_01_known_attack` as "known attack".
 pub fn folder_words(folder: &str) -> String {
     let rest = folder.strip_prefix("test_").unwrap_or(folder);
     let rest = rest.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start_matches('_');
     if rest.is_empty() { folder.to_owned() } else { rest.replace('_', " ") }
 }
 
-/// Points that are drawn: no more than `most`, evenly chosen, the first and the last always.
+/// Thins points to at most `most`, evenly spaced, keeping the first and the last.
 pub fn thinned<T: Copy>(points: &[T], most: usize) -> Vec<T> {
     if points.len() <= most || most < 2 {
         return points.to_vec();

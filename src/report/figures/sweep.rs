@@ -1,4 +1,4 @@
-//! What a sweep says of each axis: all trials by the values of the axis, with their means.
+//! Effect of each axis of a sweep: all trials by the axis' values, with means.
 
 use plotters::prelude::*;
 
@@ -17,14 +17,14 @@ const ROW: i32 = 30;
 const TOP: i32 = 30;
 const MOST_VALUES: usize = 16;
 
-/// A value of an axis and what its trials came to.
+/// A value of an axis and the metrics of its trials.
 type Value = (String, Vec<f64>);
 
 pub fn draw(folder: &SweepFolder, plan: &Plan, rows: &[Row]) -> Result<Vec<Drawn>, ReportError> {
     let what = format!("effects in the sweep {}", plan.name);
     let done = rows.iter().filter(|row| row.metric.is_some()).count();
     if done == 0 {
-        let why = format!("no trial has a value of {} yet; `kdgat sweep status` says how far it is.", plan.metric);
+        let why = format!("no trial has a value of {} yet; `kdgat sweep status` shows the progress.", plan.metric);
         return Ok(vec![Drawn::missing(what, why)]);
     }
     let mut drawn = Vec::new();
@@ -42,13 +42,13 @@ pub fn draw(folder: &SweepFolder, plan: &Plan, rows: &[Row]) -> Result<Vec<Drawn
             Figure {
                 slug: slug(&format!("sweep {} {axis}", plan.name)),
                 title: format!(
-                    "{} by {axis}: the best mean, {}{}, is that of {best}",
+                    "{} by {axis}: best mean {}{} with {best}",
                     plan.metric,
                     short(mean(of_best)),
                     plan.caveat().map_or(String::new(), |caveat| format!(" ({caveat})"))
                 ),
                 reading: format!(
-                    "A disc is a trial, the bar the mean over everything else that varies ({} {}).",
+                    "Each disc is a trial; the bar is the mean over all other settings ({} {}).",
                     plan.direction.as_str(),
                     plan.metric
                 ),
@@ -59,13 +59,13 @@ pub fn draw(folder: &SweepFolder, plan: &Plan, rows: &[Row]) -> Result<Vec<Drawn
         );
     }
     if drawn.is_empty() {
-        let why = "no axis but the seed has from 2 to 16 values with a result; the tables show all trials.";
+        let why = "no axis except the seed has 2 to 16 values with results; the tables show all trials.";
         drawn.push(Drawn::missing(what, why));
     }
     Ok(drawn)
 }
 
-/// In the order of the sweep.
+/// Returns the values of an axis with the metrics of finished trials, in the order of the sweep.
 fn values(rows: &[Row], axis: usize) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
     for row in rows {

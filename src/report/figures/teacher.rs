@@ -1,4 +1,4 @@
-//! The time line of the teacher's thread against the student's steps.
+//! Timeline of the teacher's thread and the student's steps.
 
 use super::{Drawn, Figure};
 use crate::report::ReportError;
@@ -9,39 +9,39 @@ use crate::report::chart::{
 use crate::report::files::{Columns, Run};
 use crate::report::html::slug;
 
-/// Steps of an epoch that are shown.
+/// Number of steps of an epoch that are shown.
 const STEPS: f64 = 36.0;
 const LEFT: i32 = 118;
 const TOP: i32 = 52;
 const ROW: i32 = 30;
 
-/// Who, work, name, number of its colour: a row each.
+/// Rows of the chart: `who` and `work` of `timeline.csv`, name, colour index.
 const LANES: [(&str, &str, &str, usize); 6] = [
     ("student", "step", "step", 0),
     ("student", "optimizer", "optimiser", 4),
     ("student", "wait", "waits for targets", 1),
     ("teacher", "forward", "forward", 2),
-    ("teacher", "copy", "weights copied", 3),
+    ("teacher", "copy", "weight copy", 3),
     ("teacher", "wait", "waits for weights", 1),
 ];
 
-/// A stretch of time: lane, start and end in milliseconds.
+/// An interval: row of the chart, start and end in milliseconds.
 type Stretch = (usize, f64, f64);
 
 pub fn draw(run: &Run) -> Result<Vec<Drawn>, ReportError> {
-    let what = format!("time line of the teacher of {}", run.name);
-    // An agent learns from its teacher's values, all computed before the first epoch.
+    let what = format!("timeline of the teacher of {}", run.name);
+    // A fusion agent's teacher values are all computed before the first epoch.
     if !run.is_distilled() || run.stage() == "fusion" {
         return Ok(Vec::new());
     }
     let Some(table) = run.timeline.as_ref().filter(|table| !table.is_empty()) else {
-        let why = "the run has no timeline.csv; trainings with a teacher of this version write it.";
+        let why = "the run has no timeline.csv; this version writes it for distilled runs.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let mut recorded = table.numbers("epoch");
     recorded.dedup();
     let mut epochs = vec![recorded[0]];
-    // The first epoch computes targets; a later one may have them.
+    // The first epoch computes targets; later epochs may read cached ones.
     epochs.extend(recorded.last().filter(|last| **last != recorded[0]));
     epochs.iter().filter_map(|epoch| one(run, table, *epoch).transpose()).collect()
 }
@@ -55,14 +55,13 @@ fn one(run: &Run, table: &Columns, epoch: f64) -> Result<Option<Drawn>, ReportEr
     };
     let seen = match stretches.iter().any(|stretch| LANES[stretch.0].0 == "teacher") {
         true => {
-            format!("the student waits {:.0} % of the time for the teacher's forwards ({:.0} %)", share(2), share(3))
+            format!("the student waits {:.0} % of the time, the teacher's forwards take {:.0} %", share(2), share(3))
         }
-        false => format!(
-            "all targets are kept, the teacher does nothing, and the student waits {:.0} % of the time",
-            share(2)
-        ),
+        false => {
+            format!("all targets are cached, the teacher is idle, and the student waits {:.0} % of the time", share(2))
+        }
     };
-    let gpu = "On a GPU the student's times are those in which its work was queued.";
+    let gpu = "On a GPU, the student's times are those of queueing its work.";
     Ok(Some(
         Figure {
             slug: slug(&format!("teacher {} epoch {}", run.name, epoch + 1.0)),
@@ -75,7 +74,7 @@ fn one(run: &Run, table: &Columns, epoch: f64) -> Result<Option<Drawn>, ReportEr
     ))
 }
 
-/// What an epoch's first steps consist of, from the first moment on, and how many steps these are.
+/// Returns the intervals of an epoch's first [`STEPS`] steps, relative to the first one, and the number of steps.
 fn stretches(table: &Columns, epoch: f64) -> (Vec<Stretch>, usize) {
     let (epochs, steps) = (table.numbers("epoch"), table.numbers("step"));
     let (who, work) = (table.texts("who"), table.texts("work"));
@@ -116,7 +115,7 @@ fn svg(stretches: &[Stretch], end: f64) -> Result<Svg, ReportError> {
                 write(area, "none", (LEFT + 6, middle), SMALL_TEXT, AXIS)?;
             }
             for (_, start, end) in of_lane {
-                // What is too short to see is drawn as a hair.
+                // Intervals that are too short to see are drawn one pixel wide.
                 let (from, to) = (x(*start), x(*end).max(x(*start) + 1));
                 fill(area, (from, middle - 10), (to, middle + 10), palette::series(*color))?;
             }

@@ -1,4 +1,4 @@
-//! Size, latency and quality of models: what a smaller or faster one costs.
+//! Trade-off of size, latency and F1 between models.
 
 use plotters::prelude::*;
 
@@ -15,19 +15,20 @@ const HEIGHT: i32 = 340;
 const RIGHT: i32 = 176;
 const MOST_MODELS: usize = 18;
 
-/// What [`color`] means.
-pub const COLORS: &str = "Blue: learned from a teacher; green: without; orange: teachers; violet: two models together.";
+/// Legend of [`color`].
+pub const COLORS: &str = "Blue: distilled; green: without distillation; orange: teachers; violet: two models together.";
 
-/// A model as a point.
+/// A model as a point of the chart.
 #[derive(Debug, Clone, PartialEq)]
 struct Point {
     name: String,
-    /// Milliseconds a graph.
+    /// Milliseconds per graph.
     latency: f64,
-    /// Means over the test folders that all models have an F1 on.
+    /// Mean F1 over the test folders on which all models have an F1.
     f1: f64,
+    /// Mean specificity over the same folders.
     specificity: f64,
-    /// How it does on cars that are not in training; empty where none is tested, or none else.
+    /// Text with the results on unknown cars; empty unless both known and unknown cars are tested.
     unknown_cars: String,
     parameters: f64,
     file_bytes: f64,
@@ -40,10 +41,10 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     let mut points: Vec<Point> = evaluation.models.iter().filter_map(|model| point(model, &folders, cars)).collect();
     if points.len() < 2 {
         let why =
-            "it takes an evaluation of two models or more with their speed; `kdgat evaluate` without names takes all.";
+            "it needs an evaluation of at least two models with their speed; `kdgat evaluate` without names takes all.";
         return Ok(Drawn::missing(what, why));
     }
-    // The best are shown, if there are too many.
+    // If there are too many, only the best are shown.
     points.sort_by(|left, right| right.f1.total_cmp(&left.f1));
     let hidden = points.len().saturating_sub(MOST_MODELS);
     points.truncate(MOST_MODELS);
@@ -56,7 +57,7 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     Ok(Figure {
         slug: slug(&format!("trade-off {}", evaluation.dataset)),
         title: format!(
-            "Best F1 {:.3}{}{} by {}{}; fastest {:.3} ms a graph by {}; smallest {} by {}",
+            "Best F1 {:.3}{}{} by {}{}; fastest {:.3} ms per graph by {}; smallest {} by {}",
             points[0].f1,
             specificity(points[0].specificity),
             cars.words(),
@@ -68,8 +69,8 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
             smallest.name
         ),
         reading: format!(
-            "Up is better, left is faster; the larger the disc, the more parameters. F1 is the mean over the test folders with \
-             attacks{} at the recorded threshold, the latency that of one graph at a time{threads}. {COLORS}{hidden}",
+            "Up is better, left is faster; larger discs have more parameters. F1 is the mean over the test folders with attacks{} \
+             at the recorded threshold; latency is for one graph at a time{threads}. {COLORS}{hidden}",
             cars.words()
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
@@ -78,15 +79,15 @@ pub fn draw(evaluation: &Evaluation) -> Result<Drawn, ReportError> {
     .into())
 }
 
-/// The cars that means are over. A threshold is made for the cars of the training: means over them and others would say
-/// nothing of either.
+/// Cars whose test folders are averaged. Thresholds are chosen for the cars in the training data, so a mean over known and
+/// unknown cars would describe neither.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cars {
-    /// Of the training, where others are tested too.
+    /// Cars in the training data; unknown ones are tested too.
     Known,
-    /// Others alone.
+    /// Only unknown cars.
     Unknown,
-    /// Of the training alone.
+    /// Only cars in the training data.
     All,
 }
 
@@ -100,8 +101,8 @@ impl Cars {
     }
 }
 
-/// The test folders on which all models have an F1, which is defined where there are attacks: means over others would not be
-/// comparable. Those of known cars, if there are any.
+/// Returns the test folders on which all models have an F1, which needs attacks: means over different folders would not be
+/// comparable. Only those of known cars, if there are any.
 fn compared(evaluation: &Evaluation) -> (Vec<&str>, Cars) {
     let has_f1 = |model: &Model, folder: &str| {
         model.folders().any(|row| row.folder == folder && row.attacks > 0 && row.metric("f1")[0].is_finite())
@@ -128,18 +129,18 @@ fn point(model: &Model, folders: &[&str], cars: Cars) -> Option<Point> {
     (f1.is_finite() && latency > 0.0).then_some(point)
 }
 
-/// Mean over those rows in which the metric is defined.
+/// Averages a metric over the rows in which it is defined.
 fn mean(rows: &[&Judged], metric: &str) -> f64 {
     let values: Vec<f64> = rows.iter().map(|row| row.metric(metric)[0]).filter(|value| value.is_finite()).collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// ` (specificity 0.998)`: without it nobody knows how often a model is wrong about normal traffic.
+/// Formats ` (specificity 0.998)`, since F1 alone does not show how often a model is wrong about normal traffic.
 fn specificity(value: f64) -> String {
     if value.is_finite() { format!(" (specificity {value:.3})") } else { String::new() }
 }
 
-/// ` (unknown cars: 0.41 (specificity 0.2) as they are, 0.90 (specificity 0.99) calibrated)`.
+/// Formats `, on unknown cars 0.410 (specificity 0.200) not calibrated and 0.900 (specificity 0.990) calibrated`.
 fn unknown_cars(model: &Model) -> String {
     let of = |calibrated: bool, words: &str| {
         let rows: Vec<&Judged> = model.unknown_cars(calibrated).collect();
@@ -150,7 +151,7 @@ fn unknown_cars(model: &Model) -> String {
     if found.is_empty() { String::new() } else { format!(", on unknown cars {}", found.join(" and ")) }
 }
 
-/// Number of the colour of a kind of models.
+/// Returns the index of a model's colour, by its kind.
 pub fn color(model: &Model) -> usize {
     match model {
         model if model.kind.contains('+') => 4,
@@ -173,7 +174,7 @@ fn svg(points: &[Point]) -> Result<Svg, ReportError> {
     Ok(Svg::draw(WIDTH, HEIGHT, |area| {
         let mut chart =
             axes::builder(area, RIGHT).build_cartesian_2d((fastest / room..slowest * room).log_scale(), low..high)?;
-        Axes { x: "latency (ms a graph)", y: "F1 (mean over test folders)", x_labels: 4, height: HEIGHT }
+        Axes { x: "latency (ms per graph)", y: "F1 (mean over test folders)", x_labels: 4, height: HEIGHT }
             .draw(area, &mut chart)?;
         let plot = chart.plotting_area().get_pixel_range();
 
@@ -186,7 +187,7 @@ fn svg(points: &[Point]) -> Result<Svg, ReportError> {
             stroke(area, &[(left / px(1), top / px(1)), (x - 3, *name)], 0.75, AXIS)?;
             write(area, &fitted(&point.name, WIDTH - x - 2, SMALL_TEXT), (x, *name), SMALL_TEXT, INK)?;
         }
-        // Discs lie over the lines; their areas go with the parameters, but none is too small to see.
+        // Discs cover the lines. Their areas grow with the parameters, from a visible minimum.
         for point in points {
             let radius = 4.0 + 9.0 * (point.parameters / largest).sqrt();
             let center = place(point);

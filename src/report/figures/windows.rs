@@ -1,4 +1,4 @@
-//! Single windows of traffic as the graphs that a model sees, with its attention.
+//! Single windows of traffic as graphs, with the model's attention.
 
 use std::f64::consts::TAU;
 
@@ -14,14 +14,14 @@ use crate::report::html::slug;
 
 const HEIGHT: i32 = 420;
 const RADIUS: f64 = 162.0;
-/// Edges that stand out, with an arrow.
+/// Number of strongest edges, which are drawn bold with an arrow.
 const STRONG: usize = 12;
 
-/// The windows of one model of an evaluation.
+/// Draws the example windows of one model of an evaluation.
 pub fn draw(evaluation: &Evaluation, model: &str) -> Result<Vec<Drawn>, ReportError> {
     let Some(found) = evaluation.windows.iter().find(|windows| windows.model == model) else {
-        let what = format!("telling windows of {model}");
-        let why = "the evaluation has no windows.json with this model; `kdgat evaluate` of this version writes it.";
+        let what = format!("example windows of {model}");
+        let why = "the evaluation has no windows.json with this model; this version of `kdgat evaluate` writes it.";
         return Ok(vec![Drawn::missing(what, why)]);
     };
     let of_window = |window: &Window| Ok(figure(evaluation, found, window)?.into());
@@ -30,11 +30,11 @@ pub fn draw(evaluation: &Evaluation, model: &str) -> Result<Vec<Drawn>, ReportEr
 
 fn figure(evaluation: &Evaluation, model: &ModelWindows, window: &Window) -> Result<Figure, ReportError> {
     let name = match window.why {
-        Why::ClearestAttack => "The attack that looks most like one",
-        Why::MissedAttack => "The missed attack that looks least like one",
+        Why::ClearestAttack => "The clearest attack",
+        Why::MissedAttack => "The worst miss",
         Why::FalseAlarm => "The worst false alarm",
-        Why::NearestToAlarm => "The normal window nearest to a false alarm",
-        Why::Usual => "A usual window",
+        Why::NearestToAlarm => "The normal window closest to a false alarm",
+        Why::Usual => "A typical window",
     };
     let highest = window.nodes.iter().max_by(|left, right| left.contribution.total_cmp(&right.contribution));
     let most = highest.map_or(String::new(), |node| format!("; ID {} adds most to the score", node.id));
@@ -43,11 +43,11 @@ fn figure(evaluation: &Evaluation, model: &ModelWindows, window: &Window) -> Res
         slug: slug(&format!("window {} {} {:?}", evaluation.dataset, model.model, window.why)),
         title: format!("{name}: score {}, threshold {}{most}", decimal(window.score), decimal(window.threshold)),
         reading: format!(
-            "{place}, from frame {}; {}. Discs are CAN IDs, larger the more they add to the score (grey: nothing). An edge goes \
-             from an ID to the one that follows it; the {STRONG} that attention weighs most stand out, with an arrow, the wider \
-             the more (mean over layers and heads).",
+            "{place}, from frame {}; {}. Discs are CAN IDs; larger ones add more to the score (grey: nothing). An edge goes from an \
+             ID to the one that follows it; the {STRONG} with the most attention (mean over layers and heads) have arrows, \
+             wider for more attention.",
             window.first_frame,
-            if window.attack { "there is an attack in it" } else { "there is no attack in it" },
+            if window.attack { "with an attack" } else { "without an attack" },
         ),
         sources: vec![evaluation.folder.join("windows.json")],
         svg: svg(window)?,
@@ -65,7 +65,7 @@ fn svg(window: &Window) -> Result<Svg, ReportError> {
         (f64::from(WIDTH) / 2.0 + radius * angle.cos(), f64::from(HEIGHT) / 2.0 + radius * angle.sin())
     };
     let pixel = |(x, y): (f64, f64)| ((x * f64::from(px(1))) as i32, (y * f64::from(px(1))) as i32);
-    // Every node has a self-loop; how much it looks at itself is not drawn.
+    // Every node has a self-loop, which is not drawn.
     let mut edges: Vec<(usize, usize, f64)> = window
         .edges
         .iter()
@@ -97,7 +97,7 @@ fn svg(window: &Window) -> Result<Svg, ReportError> {
             let radius = ((3.5 + 6.5 * share.sqrt()) * f64::from(px(1))) as i32;
             area.draw(&Circle::new(pixel(place(index, RADIUS)), radius, color.filled()))?;
         }
-        // The names of those that add most come first; one that would lie over another is left out.
+        // Labels are placed in order of contribution; one that would overlap another is omitted.
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by(|&left, &right| share(&window.nodes[right]).total_cmp(&share(&window.nodes[left])));
         let mut named: Vec<(i32, i32, i32)> = Vec::new();
@@ -116,12 +116,12 @@ fn svg(window: &Window) -> Result<Svg, ReportError> {
     })?)
 }
 
-/// The corners of an arrow's head shortly before the end of a line.
+/// Returns the corners of an arrowhead shortly before the end of a line.
 fn arrow(from: (f64, f64), to: (f64, f64)) -> [(f64, f64); 3] {
     let (x, y) = (to.0 - from.0, to.1 - from.1);
     let length = (x * x + y * y).sqrt().max(1e-9);
     let (x, y) = (x / length, y / length);
-    // As far from the node's middle as the largest disc.
+    // Just outside the largest disc around the node.
     let tip = (to.0 - 10.5 * x, to.1 - 10.5 * y);
     let back = (tip.0 - 9.0 * x, tip.1 - 9.0 * y);
     [tip, (back.0 - 4.0 * y, back.1 + 4.0 * x), (back.0 + 4.0 * y, back.1 - 4.0 * x)]

@@ -1,30 +1,29 @@
-//! A CSV file by the names of its columns.
+//! CSV files with access by column name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::report::ReportError;
 
-/// A table, read whole.
+/// A table, read completely.
 #[derive(Debug, Clone, Default)]
 pub struct Columns {
-    /// Where it was read.
+    /// Path of the file.
     pub path: PathBuf,
     header: Vec<String>,
     rows: Vec<csv::StringRecord>,
 }
 
 impl Columns {
-    /// Reads a file; `None` where there is none. A last row without its end, as a run that is still writing leaves it, is
-    /// left out.
+    /// Reads a file; `None` if it does not exist. Skips a truncated last row, which a run may still be writing.
     ///
     /// # Errors
-    /// A file that cannot be read, or a row before its end that has not a field for each column.
+    /// If the file cannot be read, or another row has too few or too many fields.
     pub fn read(path: &Path) -> Result<Option<Self>, ReportError> {
         if !path.exists() {
             return Ok(None);
         }
-        let unreadable = |error: csv::Error| ReportError::input(path, format!("is no table: {error}"));
+        let unreadable = |error: csv::Error| ReportError::input(path, format!("is not a CSV table: {error}"));
         let text = fs::read(path).map_err(ReportError::file(path, "read"))?;
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
         let header: Vec<String> = reader.headers().map_err(unreadable)?.iter().map(str::to_owned).collect();
@@ -37,10 +36,10 @@ impl Columns {
         Ok(Some(Self { path: path.to_owned(), header, rows }))
     }
 
-    /// For a file all of whose fields are numbers, or empty.
+    /// Checks that each field is a number or empty.
     ///
     /// # Errors
-    /// Names the line of the first that is not.
+    /// The line of the first field that is neither.
     pub fn check_numbers(&self) -> Result<(), ReportError> {
         for row in &self.rows {
             let is_wrong = |field: &&str| !field.is_empty() && field.parse::<f64>().is_err();
@@ -51,7 +50,7 @@ impl Columns {
         Ok(())
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -60,12 +59,12 @@ impl Columns {
         self.rows.is_empty()
     }
 
-    /// Names of the columns.
+    /// Returns the names of the columns.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.header.iter().map(String::as_str)
     }
 
-    /// The texts of a column; empty ones where the file has no such column.
+    /// Returns the texts of a column; empty texts if the file has no such column.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         match self.header.iter().position(|column| column == name) {
             Some(column) => self.rows.iter().map(|row| row.get(column).unwrap_or("")).collect(),
@@ -73,12 +72,12 @@ impl Columns {
         }
     }
 
-    /// The numbers of a column; NaN where a field is empty or no number.
+    /// Returns the numbers of a column; NaN where a field is empty or not a number.
     pub fn numbers(&self, name: &str) -> Vec<f64> {
         self.texts(name).iter().map(|text| text.parse().unwrap_or(f64::NAN)).collect()
     }
 
-    /// Points of two columns, where both are numbers.
+    /// Returns the points (x, y) of two columns where both are finite.
     pub fn points(&self, x: &str, y: &str) -> Vec<(f64, f64)> {
         let points = self.numbers(x).into_iter().zip(self.numbers(y));
         points.filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(said("epoch,loss,kd\n0,0.5,\n1,nan,0.1\n"), "whole");
         let text = said("epoch,loss,kd\n0,0.5,\n1,abc,0.1\n2,0.1,0.2\n");
         assert!(text.contains("metrics.csv: line 3 has 'abc' in column loss"), "{text}");
-        // Too short, in the middle and, with its end, at the end.
+        // Too short: in the middle, and at the end with a line break.
         for text in ["epoch,loss,kd\n0,0.5,\n1,abc\n2,0.1,0.2\n", "epoch,loss,kd\n0,0.5,\n1,0.5\n"] {
             let text = said(text);
             assert!(text.contains("line 3 has 2 fields, expected 3"), "{text}");

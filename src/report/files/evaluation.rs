@@ -14,7 +14,7 @@ use crate::report::ReportError;
 
 const FORMAT_VERSION: u64 = 1;
 
-/// An evaluation of some models on one dataset.
+/// An evaluation of models on one dataset.
 #[derive(Debug, Clone)]
 pub struct Evaluation {
     pub folder: PathBuf,
@@ -24,7 +24,7 @@ pub struct Evaluation {
     pub windows: Vec<ModelWindows>,
 }
 
-/// A model, or two together, and how it did.
+/// A model, or a pair of models, with its results.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Model {
     pub model: String,
@@ -38,14 +38,14 @@ pub struct Model {
     pub results: Vec<Judged>,
 }
 
-/// How fast it answers.
+/// Speed of a model.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Speed {
     pub ms_per_graph_batch_1: f64,
     pub threads: Option<u64>,
 }
 
-/// Its metrics on one folder or file, at one threshold.
+/// Metrics of a model on one folder or file, at one threshold.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Judged {
     pub folder: String,
@@ -58,7 +58,7 @@ pub struct Judged {
     pub metrics: serde_json::Map<String, Value>,
 }
 
-/// Counts of graphs.
+/// Confusion matrix, in graphs.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Confusion {
     pub true_positives: u64,
@@ -68,23 +68,24 @@ pub struct Confusion {
 }
 
 impl Evaluation {
-    /// Whether a folder is that of an evaluation.
+    /// True if the folder has an evaluation.
     pub fn is_at(folder: &Path) -> Result<bool, ReportError> {
         Ok(read_json(&folder.join("metrics.json"))?["models"].is_array())
     }
 
-    /// Reads an evaluation that [is there](Evaluation::is_at).
+    /// Reads an evaluation from a folder that [has one](Evaluation::is_at).
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         let path = folder.join("metrics.json");
         let mut content = read_json(&path)?;
         if content["format_version"] != FORMAT_VERSION {
             let found = &content["format_version"];
-            let reason = format!("is format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
+            let reason = format!("has format version {found}, this program reads {FORMAT_VERSION}; evaluate again");
             return Err(ReportError::input(&path, reason));
         }
-        let models = serde_json::from_value(content["models"].take())
-            .map_err(|error| ReportError::input(&path, format!("holds no evaluation: {error}; evaluate again")))?;
-        // Drawn windows are an addition: a file of another version is as good as none.
+        let models = serde_json::from_value(content["models"].take()).map_err(|error| {
+            ReportError::input(&path, format!("is not a valid evaluation: {error}; evaluate again"))
+        })?;
+        // Windows are optional: a file of another version is ignored.
         let windows = std::fs::read(folder.join(WINDOWS)).ok();
         let windows = windows.and_then(|text| serde_json::from_slice::<WindowsFile>(&text).ok());
         Ok(Self {
@@ -96,14 +97,15 @@ impl Evaluation {
         })
     }
 
-    /// The agent that fuses two models and its baselines, from the file of its results; `None` where there is none yet.
+    /// Reads the results of a fusion agent and its baselines; `None` if the file does not exist yet.
     pub fn of_fusion(path: &Path) -> Result<Option<Self>, ReportError> {
         let mut content = read_json(path)?;
         if content.is_null() {
             return Ok(None);
         }
-        let models = serde_json::from_value(content["evaluation"]["models"].take())
-            .map_err(|error| ReportError::input(path, format!("holds no results: {error}; run the fusion again")))?;
+        let models = serde_json::from_value(content["evaluation"]["models"].take()).map_err(|error| {
+            ReportError::input(path, format!("has no valid results: {error}; run the fusion again"))
+        })?;
         Ok(Some(Self {
             folder: path.parent().unwrap_or(Path::new(".")).to_owned(),
             dataset: content["evaluation"]["dataset"].as_str().unwrap_or("").to_owned(),
@@ -113,7 +115,7 @@ impl Evaluation {
         }))
     }
 
-    /// Tells its figures from those of others: the dataset, for a fusion with its agent.
+    /// Returns a name for its figures: the dataset, for a fusion with the agent's name.
     pub fn name(&self) -> String {
         match self.models.first() {
             Some(model) if matches!(model.kind.as_str(), "dqn" | "bandit") => {
@@ -123,13 +125,13 @@ impl Evaluation {
         }
     }
 
-    /// Keeps the models of these names, alone and in pairs with each other.
+    /// Keeps only the models with these names, and pairs of them.
     pub fn keep(&mut self, names: &[&str]) {
         self.models.retain(|model| model.model.split(" + ").all(|part| names.contains(&part)));
         self.windows.retain(|windows| names.contains(&windows.model.as_str()));
     }
 
-    /// The test folders, in their order.
+    /// Returns the test folders, in their order of appearance.
     pub fn folders(&self) -> Vec<&str> {
         let mut folders: Vec<&str> = Vec::new();
         for judged in self.models.iter().flat_map(|model| &model.results) {
@@ -142,8 +144,8 @@ impl Evaluation {
 }
 
 impl Model {
-    /// What it is, in few words: `GAT teacher`, `GAT, KD`, `GAT curriculum, KD`, `GAT+VGAE, no KD`. With its run's number where
-    /// that is not the first.
+    /// Returns a short description: `GAT teacher`, `GAT, KD`, `GAT curriculum, KD`, `GAT+VGAE, no KD`; with the number of its run
+    /// if that is above 1.
     pub fn label(&self) -> String {
         let mut label = self.kind.to_uppercase();
         if self.size != "student" {
@@ -162,7 +164,7 @@ impl Model {
         }
     }
 
-    /// Its rows of whole folders, at the recorded threshold and before calibration.
+    /// Returns its results on whole folders, at the recorded threshold and without calibration.
     pub fn folders(&self) -> impl Iterator<Item = &Judged> {
         let recorded = self.results.first().map(|row| row.threshold_method.clone()).unwrap_or_default();
         self.results
@@ -170,7 +172,7 @@ impl Model {
             .filter(move |row| row.file.is_none() && row.calibration == "none" && row.threshold_method == recorded)
     }
 
-    /// Its rows of whole folders of unknown cars, at the recorded threshold, calibrated or as they are.
+    /// Returns its results on whole folders of unknown cars, at the recorded threshold, with or without calibration.
     pub fn unknown_cars(&self, calibrated: bool) -> impl Iterator<Item = &Judged> {
         let recorded = self.results.first().map(|row| row.threshold_method.clone()).unwrap_or_default();
         let of_folder = |row: &&Judged| row.file.is_none() && row.is_unknown_car();
@@ -180,7 +182,7 @@ impl Model {
             .filter(move |row| (row.calibration != "none") == calibrated && row.threshold_method == recorded)
     }
 
-    /// Its rows of single files, likewise.
+    /// Returns its results on single files, at the recorded threshold and without calibration.
     pub fn files(&self) -> impl Iterator<Item = &Judged> {
         let recorded = self.results.first().map(|row| row.threshold_method.clone()).unwrap_or_default();
         self.results
@@ -190,12 +192,12 @@ impl Model {
 }
 
 impl Judged {
-    /// Whether its folder has traffic of a car that is not in training.
+    /// True if its folder has traffic of a car that is not in the training data.
     pub fn is_unknown_car(&self) -> bool {
         is_unknown_vehicle(&self.folder)
     }
 
-    /// A metric's value and the ends of its interval; NaN where it is not defined.
+    /// Returns a metric as `[value, low, high]` with the bounds of its interval; NaN where undefined.
     pub fn metric(&self, name: &str) -> [f64; 3] {
         let found = self.metrics.get(name).unwrap_or(&Value::Null);
         ["value", "low", "high"].map(|part| found[part].as_f64().unwrap_or(f64::NAN))

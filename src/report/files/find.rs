@@ -1,4 +1,4 @@
-//! From the paths that a user names to the runs, evaluations and sweeps that lie there.
+//! Finds runs, evaluations and sweeps below the paths that a user gives.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,14 +9,14 @@ use super::{Evaluation, Run};
 use crate::report::ReportError;
 use crate::sweep::state::SweepFolder;
 
-/// Folders below a named one that are searched: datasets, groups, numbers, and what a sweep or a chain puts around them.
+/// Maximum depth of the search below a given folder: datasets, groups, run numbers, and the folders of sweeps around them.
 const DEEPEST: usize = 6;
-/// Where evaluations of a dataset's runs lie.
+/// Folder of the evaluation of a dataset's runs.
 const EVALUATION: &str = "evaluation";
-/// Where the tasks of a sweep lie.
+/// Folder of a sweep's tasks.
 pub const TASKS: &str = "tasks";
 
-/// What lies at the paths.
+/// Runs, evaluations and sweeps that were found.
 #[derive(Debug, Default)]
 pub struct Found {
     pub runs: Vec<Run>,
@@ -24,10 +24,10 @@ pub struct Found {
     pub sweeps: Vec<SweepFolder>,
 }
 
-/// Searches folders. The evaluation of a dataset's runs is taken with any of them, for the models that are named.
+/// Searches the paths. Also adds the evaluation of a dataset for its runs that were found, restricted to their models.
 ///
 /// # Errors
-/// A path at which there is nothing to report on, or a file that is damaged.
+/// If a path has nothing to report on, or a file is damaged.
 pub fn find(paths: &[PathBuf]) -> Result<Found, ReportError> {
     let (mut found, mut seen) = (Found::default(), HashSet::new());
     for path in paths {
@@ -54,9 +54,9 @@ pub fn find(paths: &[PathBuf]) -> Result<Found, ReportError> {
     Ok(found)
 }
 
-/// Adds what is not there yet; how much there is to report on, known before or not.
+/// Adds what it finds in a folder, unless already found. Returns the number of items, including those found before.
 fn search(folder: &Path, depth: usize, found: &mut Found, seen: &mut HashSet<PathBuf>) -> Result<usize, ReportError> {
-    // However a path is written, a folder is taken once.
+    // A folder is added once, however its path is written.
     let is_new = seen.insert(canonical(folder));
     if Run::is_at(folder) {
         if is_new {
@@ -87,8 +87,8 @@ fn search(folder: &Path, depth: usize, found: &mut Found, seen: &mut HashSet<Pat
     Ok(count)
 }
 
-/// Of the folder `tasks` of a sweep or a pipeline: the folders of the tasks that its plan has now. Those of settings that it had
-/// before are kept, and are no part of what it is asked for.
+/// Returns the folders of the current plan's tasks if `folder` is the folder `tasks` of a sweep or pipeline, else `None`. Tasks
+/// of earlier settings remain on disk but are not reported.
 fn tasks_of_sweep(folder: &Path) -> Result<Option<HashSet<PathBuf>>, ReportError> {
     let Some(sweep) = folder.parent().filter(|parent| folder.ends_with(TASKS) && is_sweep(parent)) else {
         return Ok(None);
@@ -106,7 +106,7 @@ fn canonical(folder: &Path) -> PathBuf {
     folder.canonicalize().unwrap_or_else(|_| folder.to_owned())
 }
 
-/// `runs/<dataset>/evaluation` of runs that were named by themselves.
+/// Adds `runs/<dataset>/evaluation` for runs that were given without it.
 fn add_evaluations_beside(found: &mut Found, seen: &HashSet<PathBuf>) -> Result<(), ReportError> {
     let names: Vec<String> = found.runs.iter().map(|run| run.name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -130,13 +130,13 @@ fn add_evaluations_beside(found: &mut Found, seen: &HashSet<PathBuf>) -> Result<
     Ok(())
 }
 
-/// In the order of their names, numbers by their value.
+/// Lists subfolders sorted by name, numbers by value.
 fn subfolders(parent: &Path) -> Result<Vec<PathBuf>, ReportError> {
     let error = |source| ReportError::File { path: parent.to_owned(), action: "list", source };
     let mut folders = Vec::new();
     for entry in fs::read_dir(parent).map_err(error)? {
         let entry = entry.map_err(error)?;
-        // A link could lead round in a circle.
+        // Links are not followed: they may form a cycle.
         if entry.file_type().map_err(error)?.is_dir() {
             let name = entry.file_name().to_string_lossy().into_owned();
             folders.push((name.parse::<u64>().unwrap_or(u64::MAX), name, entry.path()));

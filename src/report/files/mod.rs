@@ -1,4 +1,4 @@
-//! What runs, evaluations and sweeps leave on disk, as a report reads it.
+//! Files of runs, evaluations and sweeps, as a report reads them.
 
 mod columns;
 mod evaluation;

@@ -14,17 +14,17 @@ use crate::train::timeline::TIMELINE;
 #[derive(Debug, Clone)]
 pub struct Run {
     pub folder: PathBuf,
-    /// Name with number (`gat_student_normal_kd/1`), as evaluations have it too.
+    /// Name with number (`gat_student_normal_kd/1`), the same as in evaluations.
     pub name: String,
-    /// What it trained, in words.
+    /// Description of what it trained.
     pub label: String,
-    /// The values of a sweep's axes that it stands for; empty elsewhere.
+    /// Values of the sweep's axes; empty outside of sweeps.
     pub trial: String,
-    /// The frozen configuration with what identifies the inputs.
+    /// Frozen configuration with the identity of the inputs (`config.json`).
     pub config: Value,
-    /// How it ended; null while it has not.
+    /// Content of `summary.json`; null while the run is not finished.
     pub summary: Value,
-    /// Where its memory was planned; null where it was not.
+    /// Content of `memory_budget.json`; null if memory was not planned.
     pub budget: Value,
     pub metrics: Columns,
     pub memory: Option<Columns>,
@@ -33,23 +33,23 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether a folder is that of a training run, its files damaged or not.
+    /// True if the folder has the files of a training run, damaged or not.
     pub fn is_at(folder: &Path) -> bool {
         folder.join("metrics.csv").is_file() && folder.join("config.json").is_file()
     }
 
-    /// Reads a run that [is there](Run::is_at).
+    /// Reads a run from a folder that [has one](Run::is_at).
     ///
     /// # Errors
-    /// A file that is damaged, or a table that is no training's.
+    /// If a file is damaged, or `config.json` is not the configuration of a run.
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         let path = folder.join("metrics.csv");
-        let metrics = Columns::read(&path)?.ok_or_else(|| ReportError::input(&path, "is not there"))?;
+        let metrics = Columns::read(&path)?.ok_or_else(|| ReportError::input(&path, "is missing"))?;
         metrics.check_numbers()?;
         let path = folder.join("config.json");
         let config = read_json(&path)?;
         if config["format"] != "kdgat configuration" {
-            return Err(ReportError::input(&path, "is not the configuration of a run beside its metrics.csv"));
+            return Err(ReportError::input(&path, "is not the configuration of a training run"));
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -66,57 +66,57 @@ impl Run {
         })
     }
 
-    /// What it trained, and with which values of a sweep's axes.
+    /// Returns what it trained, with the values of the sweep's axes.
     pub fn what(&self) -> String {
         if self.trial.is_empty() { self.label.clone() } else { format!("{}; {}", self.label, self.trial) }
     }
 
-    /// `vgae` or `gat`.
+    /// Returns the model, `vgae` or `gat`.
     pub fn model(&self) -> &str {
         self.config["config"]["model"]["model"].as_str().unwrap_or("model")
     }
 
-    /// Whether it learned from a teacher.
+    /// True if it was distilled from a teacher.
     pub fn is_distilled(&self) -> bool {
         self.config["config"]["distillation"]["use_kd"] == true
     }
 
-    /// The stage that trained it.
+    /// Returns the stage that trained it.
     pub fn stage(&self) -> &str {
         self.config["command"].as_str().unwrap_or("")
     }
 
-    /// Whether it came to its end: all epochs, or early stopping.
+    /// True if it finished: all epochs, or early stopping.
     pub fn is_finished(&self) -> bool {
         matches!(self.summary["ending"].as_str(), Some("max_epochs" | "early_stopping"))
     }
 
-    /// The dataset's name.
+    /// Returns the dataset's name.
     pub fn dataset(&self) -> &str {
         self.config["inputs"]["dataset"]["name"].as_str().unwrap_or("")
     }
 
-    /// Epoch (from 1) and value of a column of `metrics.csv`.
+    /// Returns pairs of epoch (from 1) and value of a column of `metrics.csv`.
     pub fn by_epoch(&self, column: &str) -> Vec<(f64, f64)> {
         self.metrics.points("epoch", column).into_iter().map(|(epoch, value)| (epoch + 1.0, value)).collect()
     }
 
-    /// Epoch (from 1) of the lowest validation loss, and that loss.
+    /// Returns the epoch (from 1) with the lowest validation loss, and that loss.
     pub fn best(&self) -> Option<(f64, f64)> {
         self.by_epoch("val_loss").into_iter().min_by(|left, right| left.1.total_cmp(&right.1))
     }
 
-    /// A value at the epoch of the lowest validation loss.
+    /// Returns a column's value in the epoch with the lowest validation loss.
     pub fn at_best(&self, column: &str) -> Option<f64> {
         let (best, _) = self.best()?;
         self.by_epoch(column).into_iter().find(|(epoch, _)| *epoch == best).map(|(_, value)| value)
     }
 }
 
-/// A JSON file's content; null where there is no file: what depends on it is then left out.
+/// Reads a JSON file; null if it does not exist, which omits what depends on it.
 ///
 /// # Errors
-/// A file that cannot be read or is no JSON.
+/// If the file cannot be read or is not JSON.
 pub fn read_json(path: &Path) -> Result<Value, ReportError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -124,10 +124,7 @@ pub fn read_json(path: &Path) -> Result<Value, ReportError> {
         Err(error) => return Err(ReportError::file(path, "read")(error)),
     };
     serde_json::from_slice(&text).map_err(|error| {
-        ReportError::input(
-            path,
-            format!("is damaged ({error}); name the other runs, or put the file's copy in its place"),
-        )
+        ReportError::input(path, format!("is damaged ({error}); restore the file, or leave this run out"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Which trials of a sweep a run stands for, by the values of the axes: its folder's name has a digest instead.
+//! Names the runs of a sweep by the values of its axes, as their folders are named by digests.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -10,10 +10,10 @@ use crate::report::ReportError;
 use crate::sweep::plan::{Plan, Trial};
 use crate::sweep::state::SweepFolder;
 
-/// Gives runs that lie in a sweep the values that they have there (`lr 0.002, seed 1`).
+/// Sets the axis values of runs that belong to a sweep (`lr 0.002, seed 1`).
 ///
 /// # Errors
-/// A plan that cannot be read.
+/// If a plan cannot be read.
 pub fn name_trials(found: &mut Found) -> Result<(), ReportError> {
     let mut values_in: HashMap<PathBuf, HashMap<String, String>> = HashMap::new();
     for run in &mut found.runs {
@@ -30,7 +30,7 @@ pub fn name_trials(found: &mut Found) -> Result<(), ReportError> {
     Ok(())
 }
 
-/// The sweep's folder and the task's name, of a run in `SWEEP/tasks/TASK/run`.
+/// Returns the sweep's folder and the task's folder name for a run in `SWEEP/tasks/TASK/run`.
 fn sweep_and_task(run: &Path) -> Option<(PathBuf, String)> {
     let run = run.canonicalize().ok()?;
     let task = run.parent()?;
@@ -41,7 +41,7 @@ fn sweep_and_task(run: &Path) -> Option<(PathBuf, String)> {
         .then(|| (sweep.to_owned(), task.file_name().unwrap_or_default().to_string_lossy().into()))
 }
 
-/// For each task's folder the values of those axes on which all trials that share the task agree, and others do not.
+/// Maps each task's folder name to the values of the axes that vary in the sweep but not among the trials that share the task.
 fn values_of_tasks(plan: &Plan) -> HashMap<String, String> {
     let mut trials_of: HashMap<&str, Vec<&Trial>> = HashMap::new();
     for trial in &plan.trials {

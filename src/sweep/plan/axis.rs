@@ -1,4 +1,4 @@
-//! Axes: from what the file says to the choices that a trial takes.
+//! Axes of a sweep: reads the entries of the sweep file and lists or draws their choices.
 
 use std::collections::HashSet;
 
@@ -6,15 +6,15 @@ use super::file::{AxisEntry, Range, Scale, text_of};
 use crate::config::{self, Field};
 use crate::random;
 
-/// Values of a range, and trials of a sweep, at most: more are a slip, and would take all memory before anything runs.
+/// Maximum values of a range, and trials of a sweep. More are a mistake, and would fill the memory before anything runs.
 pub const MOST: u64 = 100_000;
 
-/// One thing that is varied.
+/// One varied setting.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Column of the table.
+    /// Name, also the axis' column in the table.
     pub name: String,
-    /// Steps that it holds for; empty: all.
+    /// Steps that it applies to; empty for all.
     pub steps: Vec<String>,
     pub choices: Choices,
 }
@@ -23,7 +23,7 @@ pub struct Axis {
 #[derive(Clone, Debug)]
 pub enum Choices {
     Listed(Vec<Choice>),
-    /// Any number between two ends: for random draws.
+    /// Any number between two inclusive bounds, for random draws.
     Between {
         field: String,
         from: f64,
@@ -33,37 +33,37 @@ pub enum Choices {
     },
 }
 
-/// One value of an axis: what it is called, and what it sets.
+/// One value of an axis: its label and the settings that it applies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
     pub label: String,
-    /// Presets that are added to a step's.
+    /// Presets that are added to those of the step.
     pub presets: Vec<String>,
-    /// Pairs of a field and its text.
+    /// Pairs of a field and its value as text.
     pub settings: Vec<(String, String)>,
 }
 
 impl Choice {
-    /// A field with a value.
+    /// Creates the choice of one value for a field.
     pub fn setting(field: &str, text: String) -> Self {
         Self { label: text.clone(), presets: Vec::new(), settings: vec![(field.to_owned(), text)] }
     }
 
-    /// Whether it sets this field alone, to what its label says.
+    /// True if it sets only this field, to the value that is its label.
     fn is_value_of(&self, field: &str) -> bool {
         matches!(&self.settings[..], [(name, text)] if name == field && *text == self.label)
     }
 }
 
 impl Axis {
-    /// The seeds of a file, which hold for all steps.
+    /// Creates the axis of a file's seeds, which applies to all steps; `None` without seeds.
     pub fn of_seeds(seeds: &[u64]) -> Option<Self> {
         let choices = seeds.iter().map(|seed| Choice::setting("seed", seed.to_string())).collect();
         let axis = Self { name: "seed".to_owned(), steps: Vec::new(), choices: Choices::Listed(choices) };
         (!seeds.is_empty()).then_some(axis)
     }
 
-    /// The field that its values are of; none of presets, cases, and datasets, whose labels are names.
+    /// Returns the field that the axis varies; `None` for presets, cases and datasets, whose labels are names.
     pub fn field(&self) -> Option<&'static Field> {
         let name = match &self.choices {
             Choices::Between { field, .. } => field,
@@ -75,7 +75,10 @@ impl Axis {
         config::field(name)
     }
 
-    /// What the entry of a file means; otherwise what is wrong with it.
+    /// Reads an `[[axis]]` entry. `draws` is true if values are drawn at random, so that ranges need no count.
+    ///
+    /// # Errors
+    /// The message for an invalid entry.
     pub fn new(entry: &AxisEntry, draws: bool) -> Result<Self, String> {
         let what =
             entry.name.as_ref().or(entry.field.as_ref()).map_or("an axis".to_owned(), |name| format!("axis `{name}`"));
@@ -93,18 +96,18 @@ impl Axis {
         }
         let needs_field = entry.values.is_some() || entry.range.is_some();
         if needs_field != entry.field.is_some() {
-            let remedy = if needs_field { "name the field" } else { "leave `field` out, or use `values`" };
-            return Err(format!("{what}: `field` goes with `values` or `range` ({} found); {remedy}", given[0]));
+            let remedy = if needs_field { "name the field" } else { "remove `field`, or use `values`" };
+            return Err(format!("{what}: `field` is used with `values` or `range` (found {}); {remedy}", given[0]));
         }
         let field = entry.field.as_deref().map(known_field).transpose().map_err(|wrong| format!("{what}: {wrong}"))?;
         let choices = choices(entry, field, draws).map_err(|wrong| format!("{what}: {wrong}"))?;
         if let Choices::Listed(listed) = &choices {
             if listed.is_empty() {
-                return Err(format!("{what} has no value; give one at least"));
+                return Err(format!("{what} has no value; give at least one"));
             }
             let mut seen = HashSet::new();
             if let Some(choice) = listed.iter().find(|choice| !seen.insert(&choice.label)) {
-                return Err(format!("{what}: `{}` is there twice; keep one of them", choice.label));
+                return Err(format!("{what}: value `{}` appears twice; remove one", choice.label));
             }
         }
         let fallback = match given[0] {
@@ -117,12 +120,12 @@ impl Axis {
         Ok(Self { name, steps: entry.steps.clone(), choices })
     }
 
-    /// The choice that random bits lead to.
+    /// Returns the choice for these random bits.
     pub fn draw(&self, bits: u64) -> Choice {
         match &self.choices {
             Choices::Listed(listed) => listed[random::to_below(bits, listed.len() as u64) as usize].clone(),
             Choices::Between { field, from, to, scale, integer } => {
-                // A whole number stands for the unit around it, so that both ends are as likely as the rest.
+                // An integer covers the unit interval around it, so that both ends are as likely as the rest.
                 let half = if *integer { 0.5 } else { 0.0 };
                 let number = between(from - half, to + half, random::to_unit(bits), *scale);
                 let text = if *integer { whole(number.clamp(*from, *to)) } else { short(number) };
@@ -146,7 +149,7 @@ fn choices(entry: &AxisEntry, field: Option<&'static str>, draws: bool) -> Resul
     }
     if let Some(datasets) = &entry.datasets {
         let choice = |name: &String| {
-            // What is simulated when no dataset is given has a name in results, but no folder.
+            // The simulated dataset has a name in results, but no folder.
             let text = if name == crate::stage::SIMULATED { "none" } else { name };
             Choice { label: name.clone(), ..Choice::setting("data", text.to_owned()) }
         };
@@ -166,14 +169,14 @@ fn choices(entry: &AxisEntry, field: Option<&'static str>, draws: bool) -> Resul
 fn of_range(field: &'static str, range: &Range, draws: bool) -> Result<Choices, String> {
     let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|number| number as f64));
     let (Some(from), Some(to)) = (number(&range.from), number(&range.to)) else {
-        return Err("the ends of a range are numbers".to_owned());
+        return Err("`from` and `to` of a range must be numbers".to_owned());
     };
     let integer = range.from.is_integer() && range.to.is_integer();
     if !(from.is_finite() && to.is_finite() && from < to) {
-        return Err(format!("a range goes upwards (got {from} to {to})"));
+        return Err(format!("`from` of a range must be below `to` (got {from} to {to})"));
     }
     if range.scale == Scale::Log && from <= 0.0 {
-        return Err(format!("a logarithmic range begins above 0 (got {from})"));
+        return Err(format!("`from` of a logarithmic range must be above 0 (got {from})"));
     }
     let Some(count) = range.count else {
         return match draws {
@@ -182,11 +185,11 @@ fn of_range(field: &'static str, range: &Range, draws: bool) -> Result<Choices, 
         };
     };
     if count < 2 {
-        return Err(format!("a range has 2 values at least (got count = {count})"));
+        return Err(format!("a range needs at least 2 values (got count = {count})"));
     }
     if count > MOST {
         return Err(format!(
-            "a range has {MOST} values at most (got count = {count}); with combine = \"random\" leave `count` out"
+            "a range can have at most {MOST} values (got count = {count}); with combine = \"random\" omit `count`"
         ));
     }
     let value = |index: u64| {
@@ -198,7 +201,7 @@ fn of_range(field: &'static str, range: &Range, draws: bool) -> Result<Choices, 
     Ok(Choices::Listed(texts.into_iter().map(|text| Choice::setting(field, text)).collect()))
 }
 
-/// The number at `share` of the way.
+/// Interpolates between two bounds on the given scale; `share` is from 0 to 1.
 fn between(from: f64, to: f64, share: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Linear => from + share * (to - from),
@@ -206,35 +209,38 @@ fn between(from: f64, to: f64, share: f64, scale: Scale) -> f64 {
     }
 }
 
-/// The whole number that is nearest.
+/// Rounds to the nearest integer, as text.
 fn whole(number: f64) -> String {
     unsigned_zero(number.round()).to_string()
 }
 
-/// Six significant digits: what a person would compare, and the same on every machine.
+/// Rounds to six significant digits, as text: readable, and the same on every machine.
 fn short(number: f64) -> String {
     unsigned_zero(format!("{number:.5e}").parse().unwrap_or(number)).to_string()
 }
 
-/// Zero has a sign as a float, and no field takes `-0`.
+/// Replaces a negative zero: no field accepts `-0`.
 fn unsigned_zero(number: f64) -> f64 {
     if number == 0.0 { 0.0 } else { number }
 }
 
-/// Whether two texts are the same value of a field: `1e-3` and `0.001` are. Without a field, the same text.
+/// True if two texts are the same value of a field, such as `1e-3` and `0.001`. Without a field, compares the texts.
 pub fn same_value(field: Option<&Field>, left: &str, right: &str) -> bool {
     let read = |text| field.and_then(|field| (field.read)(text)).map(|(value, _)| value);
     left == right || read(left).is_some_and(|value| read(right) == Some(value))
 }
 
-/// The field's name, or what is wrong with it.
+/// Returns the canonical name of a field.
+///
+/// # Errors
+/// A message with the nearest known name.
 pub fn known_field(name: &str) -> Result<&'static str, String> {
     config::field(name)
         .map(|field| field.name)
         .ok_or_else(|| format!("unknown field `{name}`; the nearest is `{}`", config::nearest_field(name)))
 }
 
-/// `vgae,student` as a list.
+/// Splits a comma-separated list such as `vgae,student`.
 pub fn split(presets: &str) -> Vec<String> {
     presets.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Axes put together to combinations: all with all, side by side, or drawn at random; less what is excluded.
+//! Combinations of the axes: Cartesian product, zipped, or drawn at random, without the excluded ones.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,24 +7,26 @@ use super::file::{Combine, SweepFile, text_of};
 use crate::config::{Field, nearest};
 use crate::random::{self, Purpose};
 
-/// An axis, and the field that its values are of.
+/// An axis and the field that it varies.
 type Known<'a> = (&'a Axis, Option<&'static Field>);
 
 /// One choice for each axis.
 pub type Combination = Vec<Choice>;
 
-/// All combinations in the order of the file, the first axis slowest, each with all seeds of the file, whose choice comes last.
-/// Otherwise what is wrong.
+/// Returns all combinations in the order of the file: the first axis varies slowest, and the seed is the last choice.
+///
+/// # Errors
+/// All problems of the axes, samples and exclusions.
 pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>, Vec<String>> {
     let seeds = Axis::of_seeds(&file.seeds);
     let all: Vec<Known> = axes.iter().chain(&seeds).map(|axis| (axis, axis.field())).collect();
     let mut problems = Vec::new();
     if let (Combine::Product | Combine::Zip, Some(_)) = (file.combine, file.samples) {
-        problems.push("`samples` goes with combine = \"random\"; drop it, or set that".to_owned());
+        problems.push("`samples` is used with combine = \"random\"; remove it, or set that".to_owned());
     }
     problems.extend(unknown_exclusions(file, &all));
     if count(file, axes).is_none_or(|count| count > MOST) {
-        problems.push(format!("these are more than {MOST} trials; give fewer values, seeds or `samples`"));
+        problems.push(format!("the sweep has more than {MOST} trials; give fewer values, seeds or `samples`"));
         return Err(problems);
     }
     let found = match file.combine {
@@ -44,12 +46,12 @@ pub fn combinations(file: &SweepFile, axes: &[Axis]) -> Result<Vec<Combination>,
     let is_kept = |found: &Combination| !file.exclude.iter().any(|rule| excludes(rule, &all, found));
     let kept: Vec<_> = with_seeds(found, seeds.as_ref()).into_iter().filter(is_kept).collect();
     if problems.is_empty() && kept.is_empty() {
-        problems.push("everything is excluded, no trial is left; drop an [[exclude]]".to_owned());
+        problems.push("everything is excluded, no trial is left; remove an [[exclude]]".to_owned());
     }
     if problems.is_empty() { Ok(kept) } else { Err(problems) }
 }
 
-/// Trials with all seeds, before anything is excluded; `None` beyond all numbers.
+/// Counts trials with all seeds, before exclusions; `None` on overflow.
 fn count(file: &SweepFile, axes: &[Axis]) -> Option<u64> {
     let lengths = || axes.iter().map(|axis| listed(axis).len() as u64);
     let combinations = match file.combine {
@@ -69,7 +71,7 @@ fn with_seeds(found: Vec<Combination>, seeds: Option<&Axis>) -> Vec<Combination>
 fn listed(axis: &Axis) -> &[Choice] {
     match &axis.choices {
         Choices::Listed(listed) => listed,
-        // Reading a range without a count fails unless values are drawn.
+        // A range without a count is only accepted for random draws.
         Choices::Between { .. } => &[],
     }
 }
@@ -98,7 +100,8 @@ fn zip(axes: &[Axis]) -> Result<Vec<Combination>, String> {
     Ok((0..length).map(|at| axes.iter().map(|axis| listed(axis)[at].clone()).collect()).collect())
 }
 
-/// A draw is a function of the seed, its number and the axis alone: more samples leave the first ones as they are.
+/// Draws combinations. A draw depends only on the seed, the sample's number and the axis, so more samples do not change the
+/// first ones. Duplicates are dropped.
 fn draws(axes: &[Axis], seed: u64, samples: u64) -> Vec<Combination> {
     let mut seen: HashSet<Combination> = HashSet::new();
     let combination = |sample| {
@@ -113,12 +116,12 @@ fn unknown_exclusions(file: &SweepFile, axes: &[Known]) -> Vec<String> {
     let mut problems = Vec::new();
     for rule in &file.exclude {
         if rule.is_empty() {
-            problems.push("an [[exclude]] without a value would exclude everything; drop it".to_owned());
+            problems.push("an [[exclude]] without a value would exclude everything; remove it".to_owned());
         }
         for (name, value) in rule {
             let Some(&(axis, field)) = axes.iter().find(|(axis, _)| axis.name == *name) else {
                 let near = nearest(name, axes.iter().map(|(axis, _)| axis.name.as_str()));
-                problems.push(format!("[[exclude]]: no axis is called `{name}`; the nearest is `{near}`"));
+                problems.push(format!("[[exclude]]: there is no axis `{name}`; the nearest is `{near}`"));
                 continue;
             };
             let is_there = |text: &str| listed(axis).iter().any(|choice| same_value(field, &choice.label, text));
@@ -139,7 +142,7 @@ fn excludes(rule: &BTreeMap<String, toml::Value>, axes: &[Known], found: &Combin
     })
 }
 
-/// A value, or any of a list.
+/// Returns the text of a value, or of each element of a list.
 fn texts(value: &toml::Value) -> Vec<String> {
     match value {
         toml::Value::Array(elements) => elements.iter().map(text_of).collect(),
@@ -171,7 +174,7 @@ mod tests {
         "[[axis]]\nfield = \"kd_alpha\"\nvalues = [0.5, 0.9]\n[[axis]]\nfield = \"kd_temperature\"\nvalues = [1, 4]\n";
 
     #[test]
-    fn all_with_all_side_by_side_and_less_what_is_excluded() {
+    fn product_zip_and_exclusions() {
         assert_eq!(labels(AXES), ["0.5 1", "0.5 4", "0.9 1", "0.9 4"]);
         assert_eq!(labels(&format!("combine = \"zip\"\n{AXES}")), ["0.5 1", "0.9 4"]);
         let excluded = format!("{AXES}[[exclude]]\nkd_alpha = 0.9\nkd_temperature = [1, 4]\n");
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_meant_is_refused_before_it_is_made() {
+    fn too_many_trials_are_refused_before_they_are_expanded() {
         let refused = |text: &str| {
             let (file, axes) = file(text);
             combinations(&file, &axes).unwrap_err().join("\n")
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_said() {
+    fn invalid_axes_and_exclusions_are_reported() {
         let wrong = |text: &str| {
             let (file, axes) = file(text);
             combinations(&file, &axes).unwrap_err().join("\n")

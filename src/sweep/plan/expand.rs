@@ -1,5 +1,5 @@
-//! From a sweep file to its tasks and trials. Every combination's configuration is merged and checked here, before
-//! anything runs.
+//! Expansion of a sweep file to tasks and trials. Merges and checks the configuration of every combination before anything
+//! runs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use crate::sweep::SweepError;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::state::table::COLUMNS;
 
-/// What configurations are merged from beside the sweep file.
+/// Sources of configuration besides the sweep file.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     pub working_folder: PathBuf,
@@ -23,20 +23,23 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// The process's environment and working directory.
+    /// Returns the process's environment and working directory.
     pub fn of_process() -> Self {
         Self { working_folder: PathBuf::new(), variables: std::env::vars_os().collect() }
     }
 }
 
-/// Fields that may take what another step made.
+/// Fields that may take the weights of another step.
 const WEIGHT_FIELDS: &[&str] = &["teacher_path", "difficulty_model", "fusion_vgae", "fusion_gat"];
-/// Sections whose fields mean something to `kdgat evaluate`.
+/// Sections whose fields `kdgat evaluate` reads.
 pub const EVALUATED_SECTIONS: [&str; 2] = ["data", "evaluation"];
-/// What `kdgat evaluate` takes: the runs.
+/// Key in `from` of an evaluation: the runs to evaluate.
 const RUNS: &str = "runs";
 
-/// Expands a file. `name` is the sweep's, `shown` is how errors call the file.
+/// Expands a sweep file to a plan. `name` is the sweep's name, `shown` the file's name in errors.
+///
+/// # Errors
+/// All problems of the file together, or the first invalid combination.
 pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surroundings) -> Result<Plan, SweepError> {
     let invalid = |problems: Vec<String>| SweepError::Invalid { file: shown.to_owned(), problems };
     let axes = axes(file).map_err(invalid)?;
@@ -54,7 +57,7 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
     let mut known: HashSet<String> = HashSet::new();
     for combination in &combinations {
         let trial = expansion.trial(combination)?;
-        // Two combinations that set the same are one trial.
+        // Two combinations with the same settings are one trial.
         if known.insert(trial.id.clone()) {
             trials.push(trial);
         }
@@ -76,7 +79,7 @@ pub fn expand(file: &SweepFile, name: &str, shown: &str, surroundings: &Surround
     })
 }
 
-/// The axes of the file, seeds last.
+/// Reads the axes of the file, seeds last.
 fn axes(file: &SweepFile) -> Result<Vec<Axis>, Vec<String>> {
     let draws = file.combine == Combine::Random;
     let (mut axes, mut problems) = (Vec::new(), Vec::new());
@@ -90,7 +93,7 @@ fn axes(file: &SweepFile) -> Result<Vec<Axis>, Vec<String>> {
     if problems.is_empty() { Ok(axes) } else { Err(problems) }
 }
 
-/// Fields of a run that would be without effect in a sweep.
+/// Fields of a run that the sweep sets itself, so that a step's value would have no effect.
 const SET_BY_THE_SWEEP: [&str; 4] = ["run_dir", "runs_dir", "resume", "live"];
 
 fn step_problems(file: &SweepFile) -> Vec<String> {
@@ -104,32 +107,32 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
             !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
         if !fits || ["store", "targets"].contains(&name.as_str()) {
             problems.push(format!(
-                "`{name}` is no name for a step; use letters, digits, - and _ (not `store` or `targets`)"
+                "`{name}` is not a valid step name; use letters, digits, - and _ (not `store` or `targets`)"
             ));
         }
         if before.iter().any(|other| other.name == *name) {
-            problems.push(format!("two steps are called `{name}`; rename one"));
+            problems.push(format!("two steps are named `{name}`; rename one"));
         }
         for field in step.set.keys().filter(|field| SET_BY_THE_SWEEP.contains(&field.as_str())) {
-            problems.push(format!("step `{name}` sets `{field}`, which the sweep sets itself; leave it out"));
+            problems.push(format!("step `{name}` sets `{field}`, which the sweep sets itself; remove it"));
         }
         let fields = if step.command == StepCommand::Evaluate { &[RUNS][..] } else { WEIGHT_FIELDS };
         for (field, others) in &step.from {
             if !fields.contains(&field.as_str()) {
-                problems.push(format!("step `{name}`: `from` has {} here (got `{field}`)", fields.join(", ")));
+                problems.push(format!("step `{name}`: `from` accepts {} here (got `{field}`)", fields.join(", ")));
             }
             for other in split(others).iter().filter(|other| !before.iter().any(|step| step.name == **other)) {
-                problems.push(format!("step `{name}` takes {field} from `{other}`, which is no step before it"));
+                problems.push(format!("step `{name}` takes {field} from `{other}`; no step before it has this name"));
             }
         }
         if step.command == StepCommand::Evaluate && !step.from.contains_key(RUNS) {
-            problems.push(format!("step `{name}` evaluates nothing; add from = {{ runs = \"STEP\" }}"));
+            problems.push(format!("step `{name}` has no runs to evaluate; add from = {{ runs = \"STEP\" }}"));
         }
     }
     if let Some(measure) = file.measure.as_ref().filter(|measure| !file.step.iter().any(|step| step.name == **measure))
     {
         let near = nearest(measure, file.step.iter().map(|step| step.name.as_str()));
-        problems.push(format!("measure: no step is called `{measure}`; the nearest is `{near}`"));
+        problems.push(format!("measure: there is no step `{measure}`; the nearest is `{near}`"));
     }
     problems
 }
@@ -138,30 +141,28 @@ fn axis_problems(file: &SweepFile, axes: &[Axis]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, axis) in axes.iter().enumerate() {
         if COLUMNS.contains(&axis.name.as_str()) {
-            problems.push(format!(
-                "an axis is called `{0}`, as a column of sweep.csv is; give it another `name`",
-                axis.name
-            ));
+            problems
+                .push(format!("axis `{0}` has the name of a column of sweep.csv; give it another `name`", axis.name));
         }
         if axes[..at].iter().any(|other| other.name == axis.name) {
-            problems.push(format!("two axes are called `{}`; give one of them another `name`", axis.name));
+            problems.push(format!("two axes are named `{}`; give one of them another `name`", axis.name));
         }
         for step in axis.steps.iter().filter(|step| !file.step.iter().any(|known| known.name == **step)) {
             let near = nearest(step, file.step.iter().map(|step| step.name.as_str()));
-            problems.push(format!("axis `{}`: no step is called `{step}`; the nearest is `{near}`", axis.name));
+            problems.push(format!("axis `{}`: there is no step `{step}`; the nearest is `{near}`", axis.name));
         }
     }
     problems
 }
 
-/// The tasks so far.
+/// State of the expansion: the tasks so far.
 struct Expansion<'a> {
     file: &'a SweepFile,
     axes: &'a [Axis],
     shown: &'a str,
     surroundings: &'a Surroundings,
     tasks: Vec<Task>,
-    /// Their digests.
+    /// IDs of `tasks`.
     known: HashSet<String>,
 }
 
@@ -174,7 +175,7 @@ impl Expansion<'_> {
             made.insert(&step.name, id.clone());
             ids.push(id);
         }
-        // A file without a step was refused before.
+        // Files without a step were rejected before.
         let measured = self.file.measure.as_deref().and_then(|name| made.get(name)).or(ids.last()).cloned();
         Ok(Trial {
             id: trial_id(&ids),
@@ -184,7 +185,7 @@ impl Expansion<'_> {
         })
     }
 
-    /// The task of a step for a combination; it and what it needs are added if they are new. Returns its digest.
+    /// Adds the task of a step for a combination, and the tasks that it needs, unless they exist. Returns the task's ID.
     fn step(
         &mut self,
         step: &Step,
@@ -250,11 +251,11 @@ impl Expansion<'_> {
             flags.extend(choice.settings.iter().cloned());
         }
         if step.command == StepCommand::Evaluate {
-            // An axis of a training says nothing to it.
+            // An evaluation ignores the axes of trainings.
             flags.retain(|name, _| config::field(name).is_none_or(|field| EVALUATED_SECTIONS.contains(&field.section)));
             presets.clear();
         }
-        // Named, so that a step that would not read it is refused; the path is known when the other step is done.
+        // A placeholder, so that a step that would not read the field is rejected; the path is known once the other step is done.
         let weights = step.from.iter().filter(|_| step.command != StepCommand::Evaluate);
         flags.extend(weights.map(|(field, other)| (field.clone(), format!("of step {other}"))));
         let sources = Sources {
@@ -286,14 +287,15 @@ impl Expansion<'_> {
         Ok(config)
     }
 
-    /// A sweep keeps what it trains out of the user's registry, so such a task cannot read from there too.
+    /// Rejects a curriculum teacher without a difficulty model: trained teachers stay out of the user's registry, so the task
+    /// cannot read its difficulty model from there either.
     fn refuse_registry(&self, task: &Task) -> Result<(), SweepError> {
         let scores = matches!(task.config.curriculum.curriculum, CurriculumKind::Difficulty | CurriculumKind::Static);
         let given = task.config.curriculum.difficulty_model.is_some()
             || task.inputs.iter().any(|input| input.field == "difficulty_model");
         if task.registers() && task.kind == TaskKind::Curriculum && scores && !given {
             let problem = format!(
-                "step `{}` trains a teacher on a curriculum; say which VGAE scores its graphs: set difficulty_model, or \
+                "step `{}` trains a teacher on a curriculum and needs a VGAE to score its graphs: set difficulty_model, or \
                  from = {{ difficulty_model = \"STEP\" }}",
                 task.step
             );

@@ -1,4 +1,4 @@
-//! The sweep file: what a user writes. Strict: a name that no sweep has is an error with its line.
+//! The sweep file as the user writes it. An unknown key is an error that names its line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,49 +12,49 @@ use crate::sweep::SweepError;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
 
-/// A sweep as it is written.
+/// Content of a sweep file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepFile {
-    /// What it is for.
+    /// Purpose of the sweep, for readers.
     #[serde(default)]
     pub description: String,
-    /// What trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`. When left
-    /// out, one of the validation data: see [`Self::metric`].
+    /// Metric that trials are compared by: a column of `metrics.csv` in a run's best epoch, or a metric of `kdgat evaluate`.
+    /// If absent, a metric of the validation data: see [`Self::metric`].
     pub metric: Option<String>,
-    /// Which metric is better; smaller ones when left out beside a metric.
+    /// Direction of improvement; `minimize` if absent beside a `metric`.
     pub direction: Option<Direction>,
-    /// The step whose metric it is; the last one when left out.
+    /// Step whose metric is compared; the last one if absent.
     pub measure: Option<String>,
-    /// How the values of the axes are put together.
+    /// Rule for combining the values of the axes.
     #[serde(default)]
     pub combine: Combine,
-    /// Combinations drawn with `combine = "random"`.
+    /// Number of combinations to draw with `combine = "random"`.
     pub samples: Option<u64>,
-    /// Seed of that draw.
+    /// Seed of the random draw.
     #[serde(default)]
     pub sampling_seed: u64,
-    /// Every combination is repeated with each of these seeds.
+    /// Seeds; each combination is run with each of them.
     #[serde(default)]
     pub seeds: Vec<u64>,
-    /// Times that a failed task is tried again.
+    /// Number of retries of a failed task.
     #[serde(default = "one")]
     pub retries: u32,
-    /// The chain of commands that makes a trial.
+    /// Chain of commands that a trial consists of.
     #[serde(default)]
     pub step: Vec<Step>,
-    /// What is varied.
+    /// Varied settings.
     #[serde(default)]
     pub axis: Vec<AxisEntry>,
-    /// Combinations that are left out: names of axes and their values; a list means any of them.
+    /// Excluded combinations: names of axes with a value, or with a list of values of which any one matches.
     #[serde(default)]
     pub exclude: Vec<BTreeMap<String, toml::Value>>,
-    /// Ends trials that promise little; off when left out.
+    /// Early stopping of trials; off if absent.
     pub early_stopping: Option<EarlyStopping>,
-    /// What a trial may use.
+    /// Resources of a trial.
     #[serde(default)]
     pub resources: Resources,
-    /// For `--executor slurm`.
+    /// Settings of `--executor slurm`.
     #[serde(default)]
     pub slurm: SlurmSettings,
 }
@@ -69,18 +69,18 @@ fn one() -> u32 {
 pub struct Step {
     pub name: String,
     pub command: StepCommand,
-    /// As after `--preset`: `vgae,student`.
+    /// Presets, comma-separated, as for `--preset`: `vgae,student`.
     #[serde(default)]
     pub preset: String,
-    /// Fields of the configuration.
+    /// Configuration fields and their values.
     #[serde(default)]
     pub set: BTreeMap<String, toml::Value>,
-    /// Fields that take what another step made: `teacher_path = "teacher"` is that step's best weights.
+    /// Fields that take the output of another step: `teacher_path = "teacher"` is the best weights of the step `teacher`.
     #[serde(default)]
     pub from: BTreeMap<String, String>,
 }
 
-/// A command that a step may be.
+/// Command of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepCommand {
@@ -92,7 +92,7 @@ pub enum StepCommand {
 }
 
 impl StepCommand {
-    /// The stage that it trains, if it trains.
+    /// Returns the stage that the command trains; `None` for an evaluation.
     pub fn stage(self) -> Option<Stage> {
         match self {
             Self::Autoencoder => Some(Stage::Autoencoder),
@@ -104,39 +104,40 @@ impl StepCommand {
     }
 }
 
-/// One thing that is varied, as it is written: exactly one of `values`, `range`, `presets`, `datasets`, `cases`.
+/// An `[[axis]]` entry. It has exactly one of `values`, `range`, `presets`, `datasets`, `cases`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AxisEntry {
-    /// Column of the table; the field's name when left out.
+    /// Name, also the column in the table; the field's name if absent.
     pub name: Option<String>,
-    /// The field that `values` or `range` are of.
+    /// Field that `values` or `range` vary.
     pub field: Option<String>,
-    /// Steps that it holds for; all when left out.
+    /// Steps that it applies to; all if absent.
     #[serde(default)]
     pub steps: Vec<String>,
     pub values: Option<Vec<toml::Value>>,
     pub range: Option<Range>,
-    /// Presets that are added to the step's.
+    /// Presets that are added to those of the step.
     pub presets: Option<Vec<String>>,
-    /// Folders or names of datasets; `sim` is the simulated one.
+    /// Folders or names of datasets; `sim` is the simulated dataset.
     pub datasets: Option<Vec<String>>,
-    /// Several fields at once, with a `label`.
+    /// Settings of several fields at once, each with a `label`.
     pub cases: Option<Vec<BTreeMap<String, toml::Value>>>,
 }
 
-/// Numbers between two ends, both of which belong to it.
+/// Range of numbers; both ends are included.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
     pub from: toml::Value,
     pub to: toml::Value,
-    /// Values taken, ends included; not needed with `combine = "random"`.
+    /// Number of values, ends included; not needed with `combine = "random"`.
     pub count: Option<u64>,
     #[serde(default)]
     pub scale: Scale,
 }
 
+/// Spacing of the values of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -145,6 +146,7 @@ pub enum Scale {
     Log,
 }
 
+/// Direction in which a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -154,7 +156,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Whether `a` is better than `b`.
+    /// True if `a` is better than `b`.
     pub fn prefers(self, a: f64, b: f64) -> bool {
         match self {
             Self::Minimize => a < b,
@@ -170,10 +172,11 @@ impl Direction {
     }
 }
 
+/// Rule for combining the values of the axes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Combine {
-    /// Every value of an axis with every value of the others.
+    /// Each value of an axis with each value of the others.
     #[default]
     Product,
     /// The first values together, the second values together, ...
@@ -182,31 +185,31 @@ pub enum Combine {
     Random,
 }
 
-/// Threads of a trial at most, as the field `threads` has it.
+/// Maximum threads of a trial, the same as for the field `threads`.
 pub const MOST_THREADS: usize = 4096;
 
-/// What a trial may use.
+/// Resources of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
-    /// Threads of a trial; none: the cores divided by the trials at once.
+    /// Threads of a trial; `None` to divide the cores among concurrent trials.
     pub threads: Option<usize>,
-    /// Host memory that a trial needs at least: as many run at once as the memory has room for.
+    /// Host memory that a trial needs; limits the number of concurrent trials.
     pub memory_per_trial: ByteSize,
-    /// Trials on one GPU at once; its memory is divided among them.
+    /// Concurrent trials per GPU, which share its memory equally.
     pub trials_per_gpu: usize,
-    /// What a cluster gives to a task that ran out of memory; none: the task goes a rung of the memory ladder down.
+    /// Memory increase for a task that ran out of memory on a cluster; `None` to step down the memory ladder instead.
     pub more_memory: Option<MoreMemory>,
 }
 
-/// How the memory of a job grows each time that its task runs out of it.
+/// Growth of a job's memory each time its task runs out of memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoreMemory {
-    /// Above 1.
+    /// Growth factor, above 1.
     #[serde(default = "twice")]
     pub factor: f64,
-    /// Of a task; when it has that much, it goes down the memory ladder.
+    /// Maximum memory of a task; with this much, it steps down the memory ladder instead.
     pub at_most: ByteSize,
 }
 
@@ -221,37 +224,38 @@ impl Default for Resources {
 }
 
 impl Resources {
-    /// Host memory in bytes that a job of a cluster grants to its task, after it was given more so many times.
+    /// Returns the host memory in bytes that a cluster job grants its task after this many increases.
     pub fn granted_bytes(&self, growths: u32) -> u64 {
         let first = self.memory_per_trial.0;
         let Some(more) = &self.more_memory else { return first };
-        // A product beyond all numbers becomes the largest one.
+        // The conversion saturates on overflow.
         let grown = (first as f64 * more.factor.powf(f64::from(growths))) as u64;
         grown.min(more.at_most.0.max(first))
     }
 
-    /// What cannot be meant.
+    /// Returns messages for values that are out of range.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
             problems.push(format!(
-                "[resources] threads = {threads} is out of range: it has to be from 1 to {MOST_THREADS}, or left out"
+                "[resources] threads = {threads} is out of range: it must be from 1 to {MOST_THREADS}, or omitted"
             ));
         }
         if self.memory_per_trial.0 == 0 {
-            problems.push("[resources] memory_per_trial = 0 lets nothing run; use 1GiB or so".to_owned());
+            problems.push("[resources] memory_per_trial = 0 is too small for a trial; use for example 1GiB".to_owned());
         }
         if self.trials_per_gpu == 0 {
-            problems.push("[resources] trials_per_gpu = 0 lets nothing run; use 1 or more".to_owned());
+            problems.push("[resources] trials_per_gpu = 0 runs no trial; use 1 or more".to_owned());
         }
         let Some(MoreMemory { factor, at_most }) = &self.more_memory else { return problems };
         if !(factor.is_finite() && *factor > 1.0) {
-            problems
-                .push(format!("[resources] more_memory: the factor {factor} makes no memory larger; use 2.0 or so"));
+            problems.push(format!(
+                "[resources] more_memory: factor {factor} does not increase memory; use for example 2.0"
+            ));
         }
         if at_most.0 <= self.memory_per_trial.0 {
             problems.push(format!(
-                "[resources] more_memory: at_most ({} MiB) has to be more than memory_per_trial ({} MiB)",
+                "[resources] more_memory: at_most ({} MiB) must be more than memory_per_trial ({} MiB)",
                 at_most.0 >> 20,
                 self.memory_per_trial.0 >> 20
             ));
@@ -261,12 +265,12 @@ impl Resources {
 }
 
 impl SweepFile {
-    /// Reads the text of a sweep file; `name` is only named in errors.
+    /// Parses the text of a sweep file; `name` is the file's name in errors.
     pub fn parse(name: &str, text: &str) -> Result<Self, SweepError> {
         parse(name, text)
     }
 
-    /// The step whose metric is compared; none where there is no such step.
+    /// Returns the step whose metric is compared; `None` if there is no such step.
     pub fn measured(&self) -> Option<&Step> {
         match &self.measure {
             Some(name) => self.step.iter().find(|step| step.name == *name),
@@ -274,8 +278,8 @@ impl SweepFile {
         }
     }
 
-    /// The metric that trials are compared by, and which values of it are better. When left out it is one of the validation
-    /// data, so that test results are none of the best of many.
+    /// Returns the metric that trials are compared by, and its direction. The default is a metric of the validation data, so
+    /// that selecting the best trial does not bias the test results.
     pub fn metric(&self) -> (&str, Direction) {
         match &self.metric {
             Some(metric) => (metric, self.direction.unwrap_or_default()),
@@ -283,18 +287,18 @@ impl SweepFile {
         }
     }
 
-    /// Reads a file.
+    /// Reads and parses a file. Also returns its text.
     pub fn read(path: &Path) -> Result<(Self, String), SweepError> {
         let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the sweep file"))?;
         Ok((Self::parse(&path.display().to_string(), &text)?, text))
     }
 }
 
-/// Where and how jobs run, for work that is no sweep: what a sweep file says of that.
+/// Settings of jobs for work other than sweeps (`--jobs-file`): the subset of a sweep file that concerns jobs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobsFile {
-    /// Times that a failed task is tried again.
+    /// Number of retries of a failed task.
     pub retries: u32,
     pub resources: Resources,
     pub slurm: SlurmSettings,
@@ -307,9 +311,9 @@ impl Default for JobsFile {
 }
 
 impl JobsFile {
-    /// Reads a file.
+    /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, SweepError> {
-        let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the settings of jobs"))?;
+        let text = std::fs::read_to_string(path).map_err(SweepError::file(path, "read the job settings"))?;
         let file = path.display().to_string();
         let jobs: Self = parse(&file, &text)?;
         let problems = [jobs.resources.problems(), jobs.slurm.problems()].concat();
@@ -325,7 +329,7 @@ fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, SweepError> {
     })
 }
 
-/// A value as a flag would have it; the elements of a list are separated by commas.
+/// Formats a value as for a command-line flag; elements of a list are separated by commas.
 pub fn text_of(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),

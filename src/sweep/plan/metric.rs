@@ -1,31 +1,32 @@
-//! Names of the metrics that a step can have, so that a misspelt one is told before anything runs.
+//! Names of the metrics of each step, so that a misspelled name is reported before anything runs.
 
 use super::file::{Direction, StepCommand, SweepFile};
 use crate::config::nearest;
+use crate::distill::objective;
 use crate::evaluate::metrics::METRICS;
 use crate::fusion;
-use crate::stage::{CURRICULUM_COLUMNS, objective};
+use crate::stage::CURRICULUM_COLUMNS;
 use crate::sweep::early::EarlyStopping;
 use crate::train::metrics::metrics_header;
 
-/// Columns of `metrics.csv` that say how a training went, not what came of it.
+/// Columns of `metrics.csv` that describe the progress of a training, not its result.
 pub const PROGRESS: [&str; 6] = ["graphs_per_second", "seconds", "steps", "epoch", "lr", "peak_memory_bytes"];
-/// The size of a model.
+/// Metric: number of parameters.
 pub const PARAMETERS: &str = "parameters";
-/// What an evaluation says of a model's size.
+/// Size metrics of an evaluation.
 pub const SIZES: [&str; 2] = [PARAMETERS, "file_bytes"];
-/// What an evaluation says of a model's speed.
+/// Speed metrics of an evaluation, in milliseconds per graph.
 pub const SPEEDS: [&str; 2] = ["ms_per_graph_batch_1", "ms_per_graph_batch_512"];
 
-/// What an evaluation says of the validation data: trials can be compared by it, and the test folders remain a test.
+/// Evaluation metric on the validation data: comparing trials by it keeps the test folders held out.
 pub const OF_VALIDATION: &str = "validation_roc_auc";
-/// Loss of the task alone on the validation data: weights of distillation, which may differ between trials, are not in it.
+/// Validation loss of the task alone, without the distillation terms, whose weights may differ between trials.
 const VAL_TASK_LOSS: &str = "val_task_loss";
 const VAL_LOSS: &str = "val_loss";
-/// What is said beside a number that is the best of several on the test folders.
-pub const SELECTED_ON_TEST: &str = "selected on the test folders, so better than it will be on new data";
+/// Caveat that is shown next to a result that was selected as the best on the test folders.
+pub const SELECTED_ON_TEST: &str = "selected on the test folders, so an optimistic estimate for new data";
 
-/// The metric of a file that names none, by the command of its measured step: always one of the validation data.
+/// Default metric by the command of the measured step: always a metric of the validation data.
 pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
     match command {
         Some(StepCommand::Evaluate) => (OF_VALIDATION, Direction::Maximize),
@@ -36,14 +37,14 @@ pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
     }
 }
 
-/// Whether a metric of an evaluation is a result of the test folders, and not of the validation data or of the model itself.
+/// True if an evaluation metric is a result on the test folders, rather than on the validation data or a property of the model.
 pub fn is_of_tests(metric: &str) -> bool {
     METRICS.contains(&last_part(metric))
 }
 
-/// What is wrong with the file's metrics.
+/// Returns messages for invalid metrics and early-stopping settings of a file.
 pub fn problems(file: &SweepFile) -> Vec<String> {
-    // That there is no such step is told elsewhere.
+    // A missing step is reported elsewhere.
     let Some(step) = file.measured() else { return Vec::new() };
     let (metric, direction) = file.metric();
     let unknown = |place: &str, found: &str, known: Vec<String>| {
@@ -58,8 +59,8 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
     }
     if let (None, Some(given)) = (&file.metric, file.direction.filter(|given| *given != direction)) {
         problems.push(format!(
-            "direction = \"{}\" without a metric: step `{}` is then compared by `{metric}`, which is to {}; name the `metric`, \
-             or leave the direction out",
+            "direction = \"{}\" without a metric: step `{}` is then compared by `{metric}`, whose direction is {}; name the `metric`, \
+             or omit the direction",
             given.as_str(),
             step.name,
             direction.as_str()
@@ -69,15 +70,15 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
     let known = columns(step.command);
     let found = rule.metric.as_deref().unwrap_or(metric);
     if known.is_empty() {
-        // An evaluation has no epochs; the rule would never end anything, and nobody would know.
+        // An evaluation has no epochs: the rule would silently never stop anything.
         problems.push(format!(
-            "[early_stopping]: step `{}`, by which trials are compared, has no epochs, so there is nothing to end early; \
-             leave the rule out, or measure the training before it (`measure`)",
+            "[early_stopping]: step `{}`, by which trials are compared, has no epochs, so there is nothing to stop early; \
+             remove the rule, or measure the training before it (`measure`)",
             step.name
         ));
     } else if rule.metric.is_none() && found == PARAMETERS {
         problems.push(format!(
-            "[early_stopping]: `{PARAMETERS}` is the same in every epoch; name a column to look at, e.g. metric = \"val_loss\""
+            "[early_stopping]: `{PARAMETERS}` is the same in every epoch; name a column to compare, e.g. metric = \"val_loss\""
         ));
     } else if !known.iter().any(|name| name == found) && (rule.metric.is_some() || problems.is_empty()) {
         problems.push(unknown("[early_stopping] metric", found, known));
@@ -86,17 +87,17 @@ pub fn problems(file: &SweepFile) -> Vec<String> {
     problems
 }
 
-/// Which values of another column are better does not follow from the sweep's metric.
+/// Checks the rule's direction: a column other than the sweep's metric needs its own.
 fn direction_problem(file: &SweepFile, rule: &EarlyStopping) -> Option<String> {
     let (own, own_direction) = file.metric();
     let other = rule.metric.as_ref().filter(|metric| *metric != own);
     match (other, rule.direction) {
         (Some(metric), None) => Some(format!(
-            "[early_stopping] metric = \"{metric}\" is not the sweep's metric `{own}`, so say which values of it are better: \
+            "[early_stopping] metric = \"{metric}\" is not the sweep's metric `{own}`, so its direction is needed: \
              direction = \"minimize\" or \"maximize\""
         )),
         (None, Some(direction)) if direction != own_direction => Some(format!(
-            "[early_stopping] direction = \"{}\" contradicts the sweep's own (\"{}\") for the same metric; leave it out",
+            "[early_stopping] direction = \"{}\" contradicts the sweep's own (\"{}\") for the same metric; remove it",
             direction.as_str(),
             own_direction.as_str()
         )),
@@ -104,12 +105,12 @@ fn direction_problem(file: &SweepFile, rule: &EarlyStopping) -> Option<String> {
     }
 }
 
-/// `f1` of `test_01_known_vehicle_known_attack/f1`: each test folder has every metric.
+/// Returns the name without the test folder: `f1` of `test_01_known_vehicle_known_attack/f1`.
 fn last_part(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// What a step of this command has come to.
+/// Returns the names of the result metrics of a command.
 fn results(command: StepCommand) -> Vec<String> {
     if command == StepCommand::Evaluate {
         let of_validation = [OF_VALIDATION];
@@ -127,7 +128,7 @@ fn results(command: StepCommand) -> Vec<String> {
     known
 }
 
-/// Columns of `metrics.csv`; none of a command that trains nothing.
+/// Returns the columns of `metrics.csv` for a command; none for an evaluation.
 fn columns(command: StepCommand) -> Vec<String> {
     let parts: &[&str] = match command {
         StepCommand::Autoencoder => objective::VGAE_PARTS,
@@ -201,7 +202,7 @@ mod tests {
             assert!(!is_of_tests(metric));
         }
         let said = problems(&read("evaluate", "direction = \"minimize\"")).join("\n");
-        assert!(said.contains("compared by `validation_roc_auc`, which is to maximize"), "{said}");
+        assert!(said.contains("compared by `validation_roc_auc`, whose direction is maximize"), "{said}");
         assert!(is_of_tests("f1") && is_of_tests("test_01/roc_auc") && !is_of_tests("ms_per_graph_batch_1"));
         assert!(problem("test_01/ms_per_graph_batch_1", "evaluate", "").is_some(), "a folder has no speed");
     }
@@ -238,6 +239,6 @@ mod tests {
         let said = problem("parameters", "normal", rule).unwrap();
         assert!(said.contains("the same in every epoch"), "{said}");
         let said = problem("val_los", "normal", rule).unwrap();
-        assert!(said.starts_with("metric: "), "told once: {said}");
+        assert!(said.starts_with("metric: "), "reported once: {said}");
     }
 }

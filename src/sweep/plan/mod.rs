@@ -1,4 +1,4 @@
-//! From a sweep file to a plan of tasks and trials.
+//! Expansion of a sweep file to a plan of tasks and trials.
 
 mod axis;
 mod combine;

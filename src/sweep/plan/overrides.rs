@@ -1,4 +1,4 @@
-//! `--set [STEP.]field=a,b,c`: other values for an axis, a new axis, or one value for all trials.
+//! `--set [STEP.]FIELD=A,B,C`: replaces the values of an axis, adds an axis, or sets one value for all trials.
 
 use super::axis::{known_field, split};
 use super::expand::EVALUATED_SECTIONS;
@@ -6,7 +6,7 @@ use super::file::{AxisEntry, StepCommand, SweepFile};
 use crate::config;
 use crate::sweep::SweepError;
 
-/// Changes the file as a flag says.
+/// Applies one `--set` argument to the file.
 pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
     let usage = |what: String| SweepError::Usage(format!("--set {flag}: {what}"));
     let Some((target, text)) = flag.split_once('=') else {
@@ -19,15 +19,15 @@ pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
     let field = known_field(name.trim()).map_err(usage)?;
     if let Some(step) = step.filter(|step| !file.step.iter().any(|known| known.name == **step)) {
         let near = config::nearest(step, file.step.iter().map(|known| known.name.as_str()));
-        return Err(usage(format!("no step is called `{step}`; the nearest is `{near}`")));
+        return Err(usage(format!("there is no step `{step}`; the nearest is `{near}`")));
     }
     let values = values(field, text);
     if values.is_empty() {
-        return Err(usage("there is no value".to_owned()));
+        return Err(usage("the value is missing".to_owned()));
     }
     if field == "seed" && step.is_none() && !file.axis.iter().any(|axis| varies(axis, field)) {
         let seed =
-            |text: &String| text.parse().map_err(|_| usage(format!("`{text}` is no seed; expected a whole number")));
+            |text: &String| text.parse().map_err(|_| usage(format!("`{text}` is not a seed; expected a whole number")));
         file.seeds = values.iter().map(seed).collect::<Result<_, _>>()?;
         return Ok(());
     }
@@ -74,13 +74,13 @@ pub fn apply(file: &mut SweepFile, flag: &str) -> Result<(), SweepError> {
     Ok(())
 }
 
-/// Whether an axis is that of the field.
+/// True if the axis varies this field.
 fn varies(axis: &AxisEntry, field: &str) -> bool {
     let of_field = axis.field.as_deref().and_then(config::field).is_some_and(|known| known.name == field);
     of_field || (field == "data" && axis.datasets.is_some())
 }
 
-/// Values are separated by commas; those of a field that is a list itself by semicolons.
+/// Splits the values of a field: at commas, or at semicolons for a field whose value is a list.
 fn values(field: &str, text: &str) -> Vec<String> {
     let is_list = config::field(field).is_some_and(|field| field.kind.placeholder.contains(','));
     match is_list {

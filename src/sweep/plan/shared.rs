@@ -1,9 +1,9 @@
-//! Work that several trials need and that is done once: graph stores, and teachers' targets.
+//! Tasks that trials share: graph stores and cached teacher targets.
 
 use super::task::{Input, Task, TaskKind};
 use crate::config::{Config, ModelKind, TeacherCache};
 
-/// The store that a task reads.
+/// Returns the task that builds the graph store for this configuration.
 pub fn store(config: &Config) -> Task {
     let reduced = Config { data: config.data.clone(), ..Config::default() };
     let dataset = match &config.data.data {
@@ -13,8 +13,8 @@ pub fn store(config: &Config) -> Task {
     Task::new(TaskKind::Store, "store", format!("data={dataset}"), reduced, Vec::new(), Vec::new())
 }
 
-/// Whether a training reads targets from the disk; `auto` is turned into that, for what is in the memory of one trial
-/// is of no use to another. It changes no loss.
+/// Returns true if a training reads its targets from disk. Changes the cache mode `auto` to `disk`, since trials cannot share
+/// targets in memory; losses stay the same.
 pub fn shares_targets(config: &mut Config) -> bool {
     if !config.distillation.use_kd {
         return false;
@@ -25,13 +25,13 @@ pub fn shares_targets(config: &mut Config) -> bool {
     config.distillation.cache() == TeacherCache::Disk
 }
 
-/// The targets that a training with this configuration reads. `store` is the digest of its store's task; `teacher` the
-/// task that trains the teacher, unless it is a registered one.
+/// Returns the task that caches the targets for a training with this configuration. `store` is the ID of its store task;
+/// `teacher` is the task that trains the teacher, or `None` for a registered teacher.
 pub fn targets(config: &Config, store: &str, teacher: Option<&Input>) -> Task {
     let mut reduced = Config { data: config.data.clone(), ..Config::default() };
     reduced.model.model = config.model.model;
     if config.model.model == ModelKind::Gat {
-        // A classifier has one width; which, makes no difference to its teacher.
+        // A classifier has one width, which does not affect its teacher.
         reduced.model.hidden = vec![1];
     }
     reduced.model.attention = config.model.attention;

@@ -1,4 +1,4 @@
-//! The sweep files that the program carries.
+//! The sweep files that are built into the program.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::file::SweepFile;
 use crate::config::nearest;
 use crate::sweep::SweepError;
 
-/// The shipped sweeps. A test compares the list with the folder.
+/// Names and texts of the shipped sweeps. A test compares the list with the folder `presets/sweeps`.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("all-datasets", include_str!("../../../presets/sweeps/all-datasets.toml")),
     ("curriculum-ablation", include_str!("../../../presets/sweeps/curriculum-ablation.toml")),
@@ -16,18 +16,18 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("student-sizes", include_str!("../../../presets/sweeps/student-sizes.toml")),
 ];
 
-/// A sweep file, found.
+/// A sweep file with its name and text.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The file's name without its ending.
+    /// File name without extension.
     pub name: String,
-    /// How errors call it.
+    /// Name of the file in error messages.
     pub shown: String,
     pub text: String,
     pub file: SweepFile,
 }
 
-/// The file at this path, or the shipped sweep of this name.
+/// Finds the file at this path, or the shipped sweep of this name.
 pub fn find(wanted: &Path) -> Result<Found, SweepError> {
     let name = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     if wanted.is_file() {

@@ -1,4 +1,4 @@
-//! Tasks and trials: what is to be done, each known by a digest of what its result depends on.
+//! Tasks and trials of a sweep, each identified by a digest of everything that its result depends on.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -12,10 +12,10 @@ use crate::graph::Share;
 use crate::sweep::early::EarlyStopping;
 use crate::sweep::slurm::SlurmSettings;
 
-/// A sweep, expanded.
+/// An expanded sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The file's name without its ending.
+    /// File name without extension.
     pub name: String,
     pub metric: String,
     pub direction: Direction,
@@ -25,59 +25,60 @@ pub struct Plan {
     pub slurm: SlurmSettings,
     /// Names of the axes, in the order of the trials' labels.
     pub axes: Vec<String>,
-    /// The field that the values of each axis are of, where they are of one.
+    /// Field that each axis varies, if it varies a single field.
     #[serde(default)]
     pub fields: Vec<Option<String>>,
-    /// In an order in which whatever a task needs comes before it.
+    /// Tasks in topological order: each comes after those that it needs.
     pub tasks: Vec<Task>,
     pub trials: Vec<Trial>,
     #[serde(skip)]
     pub places: Places,
 }
 
-/// Where each task stands in the plan; found out when the first one is looked for.
+/// Index of the tasks by ID, built on the first lookup.
 #[derive(Debug, Default)]
 pub struct Places(OnceLock<HashMap<String, usize>>);
 
 impl Clone for Places {
-    /// A copy may be changed before it is looked into.
+    /// Returns an empty index: the tasks of the copy may change before its first lookup.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
 impl PartialEq for Places {
-    /// They follow from the tasks.
+    /// Always true: the index is derived from the tasks.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// One command, done once however many trials need it.
+/// One command, run once however many trials need it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Digest of what the result depends on: settings, other tasks, and once [`Plan::bind`] was called the content of the
+    /// Digest of everything that the result depends on: settings, input tasks and, after [`Plan::bind`], the content of the
     /// data and of registered teachers.
     pub id: String,
     pub kind: TaskKind,
-    /// The step of the file; `store` and `targets` are made where trials need them.
+    /// Step of the file, or `store` or `targets` for tasks that are added as needed.
     pub step: String,
-    /// The settings by which it differs from the step's other tasks, for people.
+    /// Settings that distinguish it from the step's other tasks, for display.
     pub label: String,
     pub config: Config,
-    /// Tasks that have to be done before.
+    /// IDs of tasks that must be done before.
     pub needs: Vec<String>,
-    /// What it takes from them.
+    /// Fields that take the output of other tasks.
     pub inputs: Vec<Input>,
 }
 
-/// A field that takes the weights, or the run, that another task made.
+/// A field that takes the weights or the run of another task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Input {
     pub field: String,
     pub task: String,
 }
 
+/// Command of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskKind {
@@ -95,7 +96,7 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
-    /// The stage that it trains, if it trains.
+    /// Returns the stage that the task trains; `None` if it trains nothing.
     pub fn stage(self) -> Option<Stage> {
         match self {
             Self::Autoencoder => Some(Stage::Autoencoder),
@@ -106,12 +107,12 @@ impl TaskKind {
         }
     }
 
-    /// Whether it trains a model that reads graphs, and not an agent that reads states.
+    /// True if it trains a model on graphs, rather than a fusion agent on states.
     pub fn trains_on_graphs(self) -> bool {
         self.stage().is_some_and(|stage| stage != Stage::Fusion)
     }
 
-    /// The command's words.
+    /// Returns the command's words.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Self::Store | Self::Part(_) => &["data", "build"],
@@ -129,16 +130,16 @@ impl TaskKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     pub id: String,
-    /// One for each axis.
+    /// Label of the choice for each axis.
     pub labels: Vec<String>,
-    /// Its steps' tasks; several trials may share some.
+    /// IDs of its steps' tasks, which trials may share.
     pub tasks: Vec<String>,
-    /// The one whose metric is compared.
+    /// ID of the task whose metric is compared.
     pub measured: String,
 }
 
 impl Plan {
-    /// What its tables are headed: `Sweep` and its name, or the name alone where nothing varies, as in a pipeline.
+    /// Returns the title of its tables: `Sweep` and its name, or the name alone if nothing varies, as in a pipeline.
     pub fn title(&self) -> String {
         if self.trials.len() > 1 {
             return format!("Sweep {}", self.name);
@@ -147,26 +148,26 @@ impl Plan {
         letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
     }
 
-    /// What has to be said beside the best of several trials; `None` where it was not selected on the test folders.
+    /// Returns the caveat to show next to the best of several trials; `None` unless it is selected on the test folders.
     pub fn caveat(&self) -> Option<&'static str> {
         let evaluates = |trial: &Trial| self.task(&trial.measured).is_some_and(|task| task.kind == TaskKind::Evaluate);
         let selects = self.trials.len() > 1 && self.trials.first().is_some_and(evaluates);
         (selects && metric::is_of_tests(&self.metric)).then_some(metric::SELECTED_ON_TEST)
     }
 
-    /// The task of this digest.
+    /// Returns the task with this ID.
     pub fn task(&self, id: &str) -> Option<&Task> {
         let places = || self.tasks.iter().enumerate().map(|(at, task)| (task.id.clone(), at)).collect();
         let at = *self.places.0.get_or_init(places).get(id)?;
         self.tasks.get(at).filter(|task| task.id == id)
     }
 
-    /// Makes the digest of each task one of what it reads besides its settings and other tasks, too: `content` tells that, or
-    /// `None` where there is nothing else. Tasks and trials that follow from others get other digests with them, so that
-    /// results of another content are no results of theirs.
+    /// Adds the content of other inputs, such as data and registered teachers, to the ID of each task. `content` returns a
+    /// digest of them, or `None` if a task has no other inputs. The IDs of dependent tasks and of trials change too, so results
+    /// for a different content are not reused.
     ///
     /// # Errors
-    /// What `content` says.
+    /// The first error of `content`.
     pub fn bind<E>(&mut self, mut content: impl FnMut(&Task) -> Result<Option<String>, E>) -> Result<(), E> {
         let mut bound: HashMap<String, String> = HashMap::new();
         let renew = |id: &mut String, bound: &HashMap<String, String>| {
@@ -175,7 +176,7 @@ impl Plan {
             }
         };
         for task in &mut self.tasks {
-            // Whatever it needs comes before it.
+            // The tasks that it needs come before it.
             task.needs.iter_mut().for_each(|need| renew(need, &bound));
             task.inputs.iter_mut().for_each(|input| renew(&mut input.task, &bound));
             let settings = digest(task.kind, &task.config, &task.inputs);
@@ -194,25 +195,25 @@ impl Plan {
         Ok(())
     }
 
-    /// The field that the values of this axis are of.
+    /// Returns the field that this axis varies.
     pub fn field(&self, axis: usize) -> Option<&'static Field> {
         config::field(self.fields.get(axis)?.as_deref()?)
     }
 
-    /// `kd_alpha=0.5 seed=42`.
+    /// Formats a trial's settings: `kd_alpha=0.5 seed=42`.
     pub fn describe(&self, trial: &Trial) -> String {
         describe(self.axes.iter().map(String::as_str).zip(trial.labels.iter().map(String::as_str)))
     }
 }
 
-/// `name=value name=value`.
+/// Formats pairs as `name=value name=value`.
 pub fn describe<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let texts: Vec<String> = pairs.map(|(name, value)| format!("{name}={value}")).collect();
     if texts.is_empty() { "as configured".to_owned() } else { texts.join(" ") }
 }
 
 impl Task {
-    /// A task, known by its digest.
+    /// Creates a task and computes its ID.
     pub fn new(
         kind: TaskKind,
         step: &str,
@@ -225,12 +226,12 @@ impl Task {
         Self { id, kind, step: step.to_owned(), label, config, needs, inputs }
     }
 
-    /// Folder of the task below the sweep's `tasks/`.
+    /// Returns the name of the task's folder below the sweep's `tasks/`.
     pub fn folder_name(&self) -> String {
         format!("{}-{}", self.step, self.id)
     }
 
-    /// Whether `kdgat` would make what this task trains a teacher of its dataset.
+    /// True if `kdgat`, run outside a sweep, would register the trained model as a teacher of its dataset.
     pub fn registers(&self) -> bool {
         self.kind.trains_on_graphs()
             && self.config.model.size.starts_with("teacher")
@@ -238,16 +239,16 @@ impl Task {
     }
 }
 
-/// Fields that say where and with what a run is done, not what comes of it. The sweep sets them itself.
+/// Fields that affect where and with which resources a task runs, but not its result. They are not part of its ID.
 const PLACES: &[&str] = &["threads", "memory_limit", "gpu_memory_limit", "runs_dir", "run_dir", "resume", "live"];
 
-/// Of the command, of every field that differs from its default, and of the tasks that it takes something from. A new
-/// version of the program that adds fields leaves it as it is, where its default is what was done before.
+/// Returns the digest of the command, of every field that differs from its default, and of the input tasks. It stays the
+/// same when a new version adds a field whose default keeps the previous behaviour.
 fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     let defaults = Config::default();
     let mut hasher = blake3::Hasher::new();
     let mut add = |text: &str| {
-        // The length keeps two texts from running into each other.
+        // The length prefix keeps consecutive texts apart.
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     };
@@ -269,7 +270,7 @@ fn digest(kind: TaskKind, config: &Config, inputs: &[Input]) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Digest of a trial: of all its tasks.
+/// Returns the ID of a trial: a digest of the IDs of its tasks.
 pub fn trial_id(tasks: &[String]) -> String {
     blake3::hash(tasks.join(" ").as_bytes()).to_hex()[..12].to_owned()
 }
@@ -286,13 +287,13 @@ mod tests {
         plan.tasks = (0..COUNT).map(|at| Task { id: task_id(at), ..task.clone() }).collect();
         assert!(plan.tasks.iter().all(|task| plan.task(&task.id).is_some_and(|found| std::ptr::eq(found, task))));
         assert!(plan.task("none").is_none());
-        // Each was looked up, not looked for among the others.
+        // The tasks were found through the index, not by a linear search.
         assert_eq!(plan.places.0.get().map(HashMap::len), Some(COUNT));
         let mut copy = plan.clone();
         copy.tasks.swap(0, 1);
-        assert_eq!(copy.task(&task_id(0)).map(|task| task.id.clone()), Some(task_id(0)), "a copy has its own places");
+        assert_eq!(copy.task(&task_id(0)).map(|task| task.id.clone()), Some(task_id(0)), "a copy has its own index");
         plan.tasks.swap(0, 1);
-        assert!(plan.task(&task_id(0)).is_none(), "another task at that place is not taken for it");
+        assert!(plan.task(&task_id(0)).is_none(), "another task at that index is not returned");
     }
 
     #[test]
@@ -324,7 +325,7 @@ mod tests {
             (store.id.clone(), teacher.id.clone(), student.id.clone(), trial.id.clone())
         };
         let first = bound(&|_| None);
-        assert_eq!(first.3, plan.trials[0].id, "nothing else is read: the digests stay");
+        assert_eq!(first.3, plan.trials[0].id, "no other inputs: the IDs stay");
         let of_teacher = bound(&|task| (task.step == "teacher").then(|| "other".to_owned()));
         assert_eq!(of_teacher.0, first.0);
         assert!(of_teacher.1 != first.1 && of_teacher.2 != first.2 && of_teacher.3 != first.3, "{of_teacher:?}");

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as Ray's Jobs API needs: one request a connection, JSON both ways, no encryption.
+//! The subset of HTTP/1.1 that Ray's Jobs API needs: one request per connection, JSON in both directions, no encryption.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer that is read: the log of a job comes as a whole.
+/// Maximum size of a response; a job's log comes in one response.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A server at `http://HOST:PORT`.
@@ -17,14 +17,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// From an address; otherwise what is wrong with it.
+    /// Parses an address; the default port is 8265.
+    ///
+    /// # Errors
+    /// A message for an address that is not `http://HOST:PORT`.
     pub fn new(address: &str) -> Result<Self, String> {
         let host = match address.split_once("://") {
             Some(("http", rest)) => rest,
             None => address,
             Some((scheme, _)) => {
                 return Err(format!(
-                    "{address}: {scheme} is not spoken here; use http://HOST:PORT of the dashboard (port 8265)"
+                    "{address}: {scheme} is not supported; use http://HOST:PORT of the dashboard (port 8265)"
                 ));
             }
         };
@@ -38,7 +41,10 @@ impl Server {
         Ok(Self { host })
     }
 
-    /// Sends a request; the answer, or what went wrong.
+    /// Sends a request and returns the response's JSON.
+    ///
+    /// # Errors
+    /// A message if the request fails, its status is not 2xx, or the response is not JSON.
     pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let body = body.map_or(String::new(), Value::to_string);
         let request = format!(
@@ -50,7 +56,7 @@ impl Server {
         let answer =
             self.exchange(request.as_bytes()).map_err(|error| format!("http://{}{path}: {error}", self.host))?;
         let (status, content) =
-            parse(&answer).ok_or_else(|| format!("http://{}{path}: no HTTP answer came", self.host))?;
+            parse(&answer).ok_or_else(|| format!("http://{}{path}: no valid HTTP response", self.host))?;
         if !(200..300).contains(&status) {
             let said = String::from_utf8_lossy(&content);
             let said: String =
@@ -58,11 +64,11 @@ impl Server {
             return Err(format!("http://{}{path}: status {status}: {said}", self.host));
         }
         serde_json::from_slice(&content)
-            .map_err(|error| format!("http://{}{path}: the answer is no JSON: {error}", self.host))
+            .map_err(|error| format!("http://{}{path}: the response is not JSON: {error}", self.host))
     }
 
     fn exchange(&self, request: &[u8]) -> std::io::Result<Vec<u8>> {
-        let mut failure = std::io::Error::other("the address has no host");
+        let mut failure = std::io::Error::other("the host name has no address");
         for address in self.host.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, TIMEOUT) {
                 Err(error) => failure = error,
@@ -78,22 +84,20 @@ impl Server {
     }
 }
 
-/// All that comes before the other side closes the connection.
+/// Reads until the server closes the connection.
 ///
 /// # Errors
-/// If that is more than `most_bytes`: whoever answers could go on until memory is full.
+/// If the response is longer than `most_bytes`: an endless one would fill the memory.
 fn read_answer(stream: impl Read, most_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     stream.take(most_bytes + 1).read_to_end(&mut answer)?;
     if answer.len() as u64 > most_bytes {
-        return Err(std::io::Error::other(format!(
-            "the answer is longer than {most_bytes} bytes, the most that is read of one"
-        )));
+        return Err(std::io::Error::other(format!("the response is longer than the limit of {most_bytes} bytes")));
     }
     Ok(answer)
 }
 
-/// Status and content of an answer; `None` when it is none, or ends too early.
+/// Parses a response into status and content; `None` if it is invalid or truncated.
 fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
     let end = memchr::memmem::find(answer, b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;
@@ -114,7 +118,7 @@ fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
     }
 }
 
-/// The content of pieces that each say their length (RFC 9112, section 7.1).
+/// Decodes the chunked transfer coding (RFC 9112, section 7.1); `None` if it is invalid or truncated.
 fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -142,17 +146,17 @@ mod tests {
             b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\n";
         assert_eq!(parse(pieces), Some((404, b"abcde".to_vec())));
         for length in 0..whole.len() {
-            assert_eq!(parse(&whole[..length]), None, "{length} bytes of an answer were taken for all of it");
+            assert_eq!(parse(&whole[..length]), None, "{length} bytes of a response were accepted as complete");
         }
         for length in 0..pieces.len() - 3 {
-            assert_eq!(parse(&pieces[..length]), None, "{length} bytes of an answer were taken for all of it");
+            assert_eq!(parse(&pieces[..length]), None, "{length} bytes of a response were accepted as complete");
         }
     }
 
     #[test]
     fn an_endless_answer_is_cut_off() {
         let said = read_answer(std::io::repeat(b'x'), 1000).unwrap_err().to_string();
-        assert_eq!(said, "the answer is longer than 1000 bytes, the most that is read of one");
+        assert_eq!(said, "the response is longer than the limit of 1000 bytes");
         assert_eq!(read_answer(std::io::repeat(b'x').take(1000), 1000).unwrap().len(), 1000);
     }
 
@@ -167,10 +171,7 @@ mod tests {
             while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
         });
         let said = server.call("GET", "/api/jobs/", None).unwrap_err();
-        assert!(
-            said.ends_with("/api/jobs/: the answer is longer than 67108864 bytes, the most that is read of one"),
-            "{said}"
-        );
+        assert!(said.ends_with("/api/jobs/: the response is longer than the limit of 67108864 bytes"), "{said}");
         answers.join().unwrap();
     }
 

@@ -1,7 +1,7 @@
-//! Logs of jobs, copied while they grow: `tail -f` of a task's `ray-1.log` follows its first job wherever it runs.
+//! Copies the logs of jobs while they run: `tail -f` of a task's `ray-1.log` follows its first job on whatever node it runs.
 //!
-//! A file holds what Ray has of one job, byte for byte, so its length tells what is missing, whoever wrote it. As long as
-//! the job runs only whole lines are copied: Ray may have half a letter at the end.
+//! A file has the same bytes as Ray's log of one job, so its length shows how much is missing, whichever process wrote it.
+//! While the job runs, only whole lines are copied: Ray's log may end within a character.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use super::http::Server;
 use crate::sweep::SweepError;
 
-/// Between two looks at the log of a running job: Ray gives all of it each time.
+/// Interval at which the log of a running job is read: Ray returns the whole log each time.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Copies logs.
+/// Copies the logs of jobs.
 #[derive(Debug, Default)]
 pub struct Logs {
     read: BTreeMap<String, Instant>,
-    /// Jobs of whose log it was told that it cannot be had.
+    /// Jobs for which the warning about an unavailable log was shown.
     missing: BTreeSet<String>,
 }
 
 impl Logs {
-    /// Appends what is new of a job's log to its file in the task's folder. A log that cannot be had is told once, and asked
-    /// for again the next time: it is no reason to leave the job alone.
+    /// Appends new output of a job's log to its file in the task's folder. An unavailable log causes one warning and is
+    /// requested again next time; it does not affect the job.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -37,13 +37,13 @@ impl Logs {
         let answer = server.call("GET", &format!("/api/jobs/{job}/logs"), None);
         let text = answer.and_then(|answer| match answer["logs"].as_str() {
             Some(text) => Ok(text.to_owned()),
-            None => Err(format!("the answer has no `logs`: {answer}")),
+            None => Err(format!("the response has no `logs`: {answer}")),
         });
         match text {
             Ok(text) => append(&folder.join(file_name(job)), if ended { &text } else { whole_lines(&text) }),
             Err(said) => {
                 if self.missing.insert(job.to_owned()) {
-                    tracing::warn!("the log of job {job} cannot be had: {said}");
+                    tracing::warn!("the log of job {job} is not available: {said}");
                 }
                 Ok(())
             }
@@ -51,7 +51,7 @@ impl Logs {
     }
 }
 
-/// `ray-3.log` of a task's third job.
+/// Returns the file name of a job's log: `ray-3.log` for a task's third job.
 fn file_name(job: &str) -> String {
     format!("ray-{}.log", job.rsplit('-').next().unwrap_or(job))
 }
@@ -60,7 +60,7 @@ fn whole_lines(text: &str) -> &str {
     &text[..text.rfind('\n').map_or(0, |end| end + 1)]
 }
 
-/// Makes the file hold `text`, of which it may hold the beginning already.
+/// Extends a file to hold `text`; it may already have the beginning.
 fn append(path: &Path, text: &str) -> Result<(), SweepError> {
     let write = || {
         if let Some(folder) = path.parent() {
@@ -71,7 +71,7 @@ fn append(path: &Path, text: &str) -> Result<(), SweepError> {
         match text.as_bytes().get(there..) {
             Some(new) => file.write_all(new),
             None => {
-                // Of another job that had the same name: the cluster was begun anew.
+                // The log of another job with the same name: the cluster was restarted.
                 file.set_len(0)?;
                 file.rewind()?;
                 file.write_all(text.as_bytes())

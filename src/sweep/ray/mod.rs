@@ -1,7 +1,7 @@
-//! Sweeps on Ray, through its Jobs API over HTTP.
+//! The Ray executor: runs sweeps through Ray's Jobs API over HTTP.
 //!
-//! As on Slurm, jobs do the work through `kdgat sweep work` in a folder that all nodes share; this process submits what can
-//! begin, follows it, and may be killed and started again.
+//! As with Slurm, each job runs `kdgat sweep work` in a folder that all nodes share. This process submits tasks that are
+//! ready and polls their jobs; it may be killed and restarted.
 
 mod http;
 mod logs;
@@ -21,10 +21,10 @@ use crate::shell;
 use http::Server;
 use logs::Logs;
 
-/// When all is done, the ends of logs are waited for so long.
+/// Time to wait for the ends of the jobs' logs once all tasks are done.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// What Ray is asked to run for each task that is not done, as `--dry-run` prints it.
+/// Returns the submission for each task that is not done, for `--dry-run`.
 pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepError> {
     let mut requests = Vec::new();
     for task in &plan.tasks {
@@ -35,7 +35,7 @@ pub fn requests(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Value>, SweepEr
     Ok(requests)
 }
 
-/// What these jobs ask for, in words: a line for those of a step that ask for the same.
+/// Describes the resources that these jobs request: one line per step and amount.
 pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let mut kinds: Vec<([Value; 4], u64)> = Vec::new();
     for request in requests(folder, plan)? {
@@ -55,7 +55,7 @@ pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepErro
     Ok(kinds.iter().map(line).collect())
 }
 
-/// Submits what is left to do to the cluster at `RAY_ADDRESS` and waits for it.
+/// Submits the open tasks to the cluster at `RAY_ADDRESS` and waits for them.
 pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     let address = std::env::var("RAY_ADDRESS").unwrap_or_else(|_| "http://127.0.0.1:8265".to_owned());
     let server = Server::new(&address).map_err(|wrong| SweepError::Usage(format!("RAY_ADDRESS: {wrong}")))?;
@@ -85,7 +85,7 @@ pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     Ok(ended)
 }
 
-/// The body of a submission. Its number keeps the names of a task's jobs apart.
+/// Builds the body of a submission. The number `submission` makes the names of a task's jobs unique.
 fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> Result<Value, SweepError> {
     let program = program()?;
     let granted = plan.resources.granted_bytes(folder.state(task)?.growths);
@@ -96,7 +96,7 @@ fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> R
     let trains_on_gpu = task.kind.stage().is_some() && matches!(task.config.training.device, DeviceChoice::Cuda(_));
     Ok(json!({
         "submission_id": format!("{}-{submission}", prefix(folder, task)),
-        // `exec`, so that what Ray signals is the task.
+        // `exec`, so that Ray's signals reach the task.
         "entrypoint": format!("cd {here} && exec {} {} --threads {threads} --memory {granted}B", words.join(" "), task.id),
         "entrypoint_num_cpus": threads,
         "entrypoint_num_gpus": if trains_on_gpu { 1.0 / plan.resources.trials_per_gpu.max(1) as f64 } else { 0.0 },
@@ -105,19 +105,19 @@ fn request(folder: &SweepFolder, plan: &Plan, task: &Task, submission: u32) -> R
     }))
 }
 
-/// What the names of a task's jobs begin with: other folders have others.
+/// Returns the prefix of the names of a task's jobs, unique to the sweep's folder.
 fn prefix(folder: &SweepFolder, task: &Task) -> String {
     let place = blake3::hash(folder.path().as_os_str().as_encoded_bytes()).to_hex();
     format!("kdgat-{}-{}-{}", &place[..8], task.step, task.id)
 }
 
-/// What the cluster says of a job.
+/// A job as the cluster reports it.
 #[derive(Clone, Debug, PartialEq)]
 struct Job {
     status: String,
-    /// Why it failed, or what it waits for.
+    /// Reason for its failure, or for its waiting.
     message: String,
-    /// Of its entrypoint, once that has ended; negative: the signal that ended it.
+    /// Exit code of its entrypoint, once that has ended; the negative signal number if a signal ended it.
     exit_code: Option<i64>,
 }
 
@@ -126,7 +126,7 @@ impl Job {
         ["SUCCEEDED", "FAILED", "STOPPED"].contains(&self.status.as_str())
     }
 
-    /// Whether the system ended it, as it does for want of memory.
+    /// True if SIGKILL ended it, as the system does when memory runs out.
     fn was_killed(&self) -> bool {
         const KILLED: i64 = 9;
         self.exit_code.is_some_and(|code| [-KILLED, 128 + KILLED].contains(&code))
@@ -145,13 +145,14 @@ struct Submitter<'a> {
     server: Server,
     board: Board<'a>,
     follower: Follower<'a>,
-    /// The job of each task that has one.
+    /// Current job of each task that has one.
     jobs: BTreeMap<&'a str, String>,
-    /// What was last told of each job.
+    /// Status of each job that was last shown.
     shown: BTreeMap<String, String>,
     logs: Logs,
+    /// Number of submissions of each task.
     submissions: BTreeMap<&'a str, u32>,
-    /// Submissions before this process.
+    /// Number of submissions of each task before this process.
     begun: BTreeMap<&'a str, u32>,
 }
 
@@ -180,7 +181,7 @@ impl<'a> Submitter<'a> {
         self.server.call(method, path, body).map_err(failed)
     }
 
-    /// All jobs that the cluster knows.
+    /// Lists all jobs that the cluster knows.
     fn known(&self) -> Result<BTreeMap<String, Job>, SweepError> {
         let listed = self.call("GET", "/api/jobs/", None)?;
         let pair = |job: &Value| {
@@ -192,7 +193,7 @@ impl<'a> Submitter<'a> {
         Ok(listed.as_array().into_iter().flatten().filter_map(pair).collect())
     }
 
-    /// The jobs that a process before this one has submitted.
+    /// Finds the jobs that an earlier process submitted.
     fn find_jobs(&mut self) -> Result<(), SweepError> {
         for (job, found) in self.known()? {
             let Some((name, number)) = job.rsplit_once('-') else { continue };
@@ -201,7 +202,7 @@ impl<'a> Submitter<'a> {
             let last = self.submissions.entry(&task.id).or_default();
             *last = number.max(*last);
             if found.has_ended() {
-                // It ended while nobody looked.
+                // It ended while no process was polling.
                 self.logs.copy(&self.server, &job, &self.folder.task(task), true)?;
             } else {
                 self.jobs.insert(&task.id, job);
@@ -210,8 +211,8 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    /// Tells how jobs stand, copies their logs, and lets go of those that have ended: what came of their tasks stands in the
-    /// folder. A job that somebody stopped fails; one that the system killed has run out of memory.
+    /// Shows the status of jobs, copies their logs, and forgets jobs that have ended: the outcome of their tasks is in the
+    /// folder. A task whose job was stopped has failed; one whose job was killed with SIGKILL has run out of memory.
     fn look_after(&mut self, known: &BTreeMap<String, Job>) -> Result<(), SweepError> {
         for task in &self.plan.tasks {
             let Some(name) = self.jobs.get(task.id.as_str()).cloned() else { continue };
@@ -221,16 +222,16 @@ impl<'a> Submitter<'a> {
                 self.tell(&name, job);
                 self.logs.copy(&self.server, &name, &self.folder.task(task), ended)?;
             }
-            // As long as somebody holds the claim, the task is at work, whatever becomes of its job.
+            // While a process holds the claim, the task is running, whatever the status of its job.
             let Some(claim) = ended.then(|| self.folder.claim(task)).transpose()?.flatten() else { continue };
             self.jobs.remove(task.id.as_str());
             let mut state = self.folder.state(task)?;
             let stopped = job.is_some_and(|job| job.status == "STOPPED");
             if stopped && !state.status.is_settled() {
                 state.status = Status::Failed;
-                state.reason = Some(format!("job {name} was stopped from outside"));
+                state.reason = Some(format!("job {name} was stopped by another user or program"));
             } else if job.is_some_and(Job::was_killed) && !state.status.is_settled() {
-                let why = format!("job {name} was killed for it");
+                let why = format!("job {name} was killed");
                 out_of_memory(self.plan, task, &mut state, claim.folder(), true, &why);
             } else {
                 self.board.note(task, state);
@@ -244,18 +245,18 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    /// Copies the ends of the logs of jobs whose tasks have come to their end before them. What cannot be had soon is left.
+    /// Copies the ends of the logs of jobs that outlast their tasks, for at most [`LAST_WORDS`].
     fn finish_logs(&mut self) {
         let start = Instant::now();
         while !self.jobs.is_empty() && start.elapsed() < LAST_WORDS {
             if let Err(error) = self.known().and_then(|known| self.look_after(&known)) {
-                return tracing::warn!("the ends of logs are missing: {error}");
+                return tracing::warn!("cannot copy the ends of the jobs' logs: {error}");
             }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// Says how a job stands when that has changed. That a task is done is told when its state says so.
+    /// Shows a job's status if it has changed, unless the job succeeded: the task's end is shown from its state.
     fn tell(&mut self, name: &str, job: &Job) {
         let described = job.described();
         if self.shown.get(name) != Some(&described) {
@@ -266,7 +267,7 @@ impl<'a> Submitter<'a> {
         }
     }
 
-    /// Submits every task that can begin and has no job.
+    /// Submits every task that is ready and has no job.
     fn submit(&mut self) -> Result<(), SweepError> {
         for task in self.board.ready() {
             if self.jobs.contains_key(task.id.as_str()) || self.folder.is_claimed(task)? {

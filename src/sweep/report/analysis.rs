@@ -1,21 +1,21 @@
-//! What a sweep says: groups over seeds, the best of each dataset, the effect of each axis, the Pareto front, and pairs.
+//! Analysis of a sweep: groups over seeds, best settings per dataset, effect of each axis, Pareto front, and paired comparisons.
 
 use super::statistics::{Summary, permutation_test, summarize};
 use crate::sweep::plan::{Direction, Plan, same_value};
 use crate::sweep::state::Row;
 
-/// The axis over which repeats are averaged.
+/// Name of the axis of repeats, which are averaged.
 const SEED: &str = "seed";
-/// The axis of datasets.
+/// Name of the axis of datasets.
 const DATA: &str = "data";
 
-/// What is shown of the test folders beside a metric that was selected elsewhere.
+/// Test metrics that are shown beside a metric that was not selected on the test folders.
 pub const TESTS: [&str; 2] = ["f1", "roc_auc"];
 
 /// Names and values of axes.
 type Settings = Vec<(String, String)>;
 
-/// Trials that differ by seed only.
+/// Trials that differ only by seed.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Name and value of every axis but the seed.
@@ -26,11 +26,11 @@ pub struct Group {
     pub seconds: Option<Summary>,
     pub peak_memory_bytes: u64,
     pub parameters: Option<f64>,
-    /// Milliseconds a graph, one at a time, where it was evaluated.
+    /// Milliseconds per graph at batch size 1, if evaluated.
     pub latency: Option<f64>,
-    /// F1 and ROC AUC over the test folders, where it was evaluated.
+    /// F1 and ROC AUC over the test folders ([`TESTS`]), if evaluated.
     pub tests: [Option<Summary>; TESTS.len()],
-    /// Nothing is at once smaller, faster and better.
+    /// Set when the group is on the Pareto front of size, latency and metric.
     pub on_front: bool,
 }
 
@@ -45,29 +45,29 @@ impl Group {
     }
 }
 
-/// The mean of an axis' values over everything else.
+/// Effect of an axis: the mean metric of each of its values over all other settings.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub axis: String,
-    /// Value and what it leads to, in the order of the sweep.
+    /// Value and summary of the metric, in the order of the sweep.
     pub values: Vec<(String, Summary)>,
-    /// Largest mean less smallest.
+    /// Largest mean minus smallest mean.
     pub spread: f64,
 }
 
-/// Two settings compared over whatever else varies.
+/// Paired comparison of two settings over all other settings.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     pub first: String,
     pub second: String,
-    /// Second less first, a value a pair.
+    /// Difference second − first, one value per pair.
     pub difference: Summary,
     pub p_value: f64,
-    /// Pairs in which the second is better.
+    /// Number of pairs in which the second is better.
     pub second_better: usize,
 }
 
-/// Groups in the order of the sweep.
+/// Groups the trials over seeds, in the order of the sweep.
 pub fn groups(plan: &Plan, rows: &[Row]) -> Vec<Group> {
     let mut found: Vec<(Settings, Vec<&Row>)> = Vec::new();
     for row in rows {
@@ -108,7 +108,8 @@ fn settings(plan: &Plan, row: &Row, keeps: impl Fn(&str) -> bool) -> Settings {
     pairs.map(|(axis, label)| (axis.clone(), label.clone())).collect()
 }
 
-/// On it is whatever no other group dominates: as good in everything and better in one thing.
+/// True if no other group of the same dataset dominates this one, that is, is no worse in metric, parameters and latency and
+/// better in at least one.
 fn is_on_front(direction: Direction, group: &Group, groups: &[Group]) -> bool {
     let smaller = |a: Option<f64>, b: Option<f64>| matches!((a, b), (Some(a), Some(b)) if a < b);
     let Some(metric) = group.mean() else { return false };
@@ -127,7 +128,7 @@ fn is_on_front(direction: Direction, group: &Group, groups: &[Group]) -> bool {
     !groups.iter().filter(|other| dataset(other) == dataset(group)).any(dominates)
 }
 
-/// The best group of every dataset; of all, when datasets do not vary.
+/// Returns the best group of each dataset, or of all groups if datasets do not vary.
 pub fn best<'a>(plan: &Plan, groups: &'a [Group]) -> Vec<(String, &'a Group)> {
     let mut found: Vec<(String, &Group)> = Vec::new();
     for group in groups {
@@ -145,7 +146,7 @@ pub fn best<'a>(plan: &Plan, groups: &'a [Group]) -> Vec<(String, &'a Group)> {
     found
 }
 
-/// The effect of each axis that varies, the largest first.
+/// Computes the effect of each axis that varies, largest first.
 pub fn effects(plan: &Plan, rows: &[Row]) -> Vec<Effect> {
     let mut effects = Vec::new();
     for (at, axis) in plan.axes.iter().enumerate() {
@@ -169,12 +170,16 @@ pub fn effects(plan: &Plan, rows: &[Row]) -> Vec<Effect> {
     effects
 }
 
-/// Pairs of trials that differ in what `first` and `second` (`axis=value`, two values of one axis) say and in nothing else.
+/// Compares two settings by the pairs of finished trials that differ in nothing else. `first` and `second` are `AXIS=VALUE`
+/// with two values of one axis.
+///
+/// # Errors
+/// A message if a setting is unknown, both are the same or of different axes, or no such pair exists.
 pub fn compare(plan: &Plan, rows: &[Row], first: &str, second: &str) -> Result<Comparison, String> {
     let (one, other) = (condition(plan, rows, first)?, condition(plan, rows, second)?);
     if one.0 != other.0 {
         return Err(format!(
-            "`{first}` and `{second}` are values of two axes; give two values of one, such as `{first}` and another {}",
+            "`{first}` and `{second}` are values of two axes; give two values of one axis, such as `{first}` and another {}",
             one.0
         ));
     }
@@ -200,11 +205,12 @@ pub fn compare(plan: &Plan, rows: &[Row], first: &str, second: &str) -> Result<C
     Ok(Comparison { first: first.to_owned(), second: second.to_owned(), difference, p_value, second_better })
 }
 
+/// Parses `AXIS=VALUE` into an axis and the label of its value.
 fn condition(plan: &Plan, rows: &[Row], text: &str) -> Result<(String, String), String> {
     let (axis, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: expected AXIS=VALUE"))?;
     let Some(at) = plan.axes.iter().position(|known| known == axis) else {
         let near = crate::config::nearest(axis, plan.axes.iter().map(String::as_str));
-        return Err(format!("`{text}`: no axis is called `{axis}`; the nearest is `{near}`"));
+        return Err(format!("`{text}`: there is no axis `{axis}`; the nearest is `{near}`"));
     };
     let labels = rows.iter().filter_map(|row| row.trial.labels.get(at)).map(String::as_str);
     match labels.clone().find(|label| same_value(plan.field(at), label, value)) {
@@ -222,7 +228,7 @@ mod tests {
     use crate::sweep::plan::{Surroundings, SweepFile, expand};
     use crate::sweep::state::Status;
 
-    /// Two sizes, two rates, three seeds; metric = size's loss + rate's + a little by seed.
+    /// Two sizes, two learning rates, three seeds; metric = loss of the size + rate + 0.01 · seed.
     fn example() -> (Plan, Vec<Row>) {
         let text = "metric = \"val_loss\"\nseeds = [1, 2, 3]\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\n\
                     preset = \"vgae,student\"\nset = { use_kd = false }\n[[axis]]\nname = \"size\"\ncases = [\n\

@@ -1,4 +1,4 @@
-//! From the table of a sweep to what it says.
+//! The report of a sweep: statistics and tables from its trials.
 
 mod analysis;
 mod statistics;
@@ -16,27 +16,27 @@ use super::plan::Plan;
 use super::state::{Row, SweepFolder, table};
 use crate::files;
 
-/// A report as text, and where it was written.
+/// A report as Markdown, and the files that were written.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub markdown: String,
     pub files: Vec<PathBuf>,
 }
 
-/// All tables of a sweep. `pairs` are settings to compare.
+/// Builds all tables of a sweep. `pairs` are settings to compare (`AXIS=VALUE`).
 pub fn tables(plan: &Plan, rows: &[Row], pairs: &[(String, String)]) -> Result<Vec<Table>, SweepError> {
     let compared = pairs.iter().map(|(first, second)| compare(plan, rows, first, second));
     let compared = compared.collect::<Result<Vec<Comparison>, String>>().map_err(SweepError::Usage)?;
     Ok(tables::tables(plan, rows, &compared))
 }
 
-/// Writes `report.md` and `report.csv` into the sweep's folder. `pairs` are settings to compare.
+/// Writes `report.md` and `report.csv` into the sweep's folder. `pairs` are settings to compare (`AXIS=VALUE`).
 pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> Result<Report, SweepError> {
     let rows = table::rows(folder, plan)?;
     let tables = tables(plan, &rows, pairs)?;
     let markdown = tables::markdown(&plan.title(), &tables);
-    let groups =
-        csv(plan, &rows).map_err(|error| SweepError::file(folder.path(), "report on")(io::Error::other(error)))?;
+    let groups = csv(plan, &rows)
+        .map_err(|error| SweepError::file(folder.path(), "write the report")(io::Error::other(error)))?;
     let contents = [("report.md", markdown.clone().into_bytes()), ("report.csv", groups)];
     let mut written = Vec::new();
     for (name, content) in contents {
@@ -47,7 +47,7 @@ pub fn write(folder: &SweepFolder, plan: &Plan, pairs: &[(String, String)]) -> R
     Ok(Report { markdown, files: written })
 }
 
-/// A row for each group of trials that differ by seed only, with all digits.
+/// Builds `report.csv`: one row per group of trials that differ only by seed, with numbers in full precision.
 fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let axes = plan.axes.iter().filter(|axis| *axis != "seed").map(String::as_str);
     let columns = [

@@ -1,12 +1,12 @@
-//! Means, deviations, and a paired test that assumes no distribution.
+//! Means, standard deviations, and a distribution-free paired test.
 
 use crate::random::{self, Purpose};
 
-/// Differences of more pairs than this are flipped at random instead of in all ways.
+/// Maximum pairs for the exact test; with more, the signs are flipped at random.
 const EXACT_PAIRS: usize = 16;
 const RANDOM_FLIPS: u64 = 100_000;
 
-/// Several values of one thing.
+/// Summary of several values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     pub count: usize,
@@ -15,7 +15,7 @@ pub struct Summary {
     pub deviation: Option<f64>,
 }
 
-/// `None` for no value.
+/// Computes the mean and deviation; `None` without values.
 pub fn summarize(values: &[f64]) -> Option<Summary> {
     if values.is_empty() {
         return None;
@@ -27,15 +27,15 @@ pub fn summarize(values: &[f64]) -> Option<Summary> {
     Some(Summary { count, mean, deviation })
 }
 
-/// Two-sided p-value of a paired permutation test (Fisher 1935): the share of all ways to swap the members of pairs in
-/// which the mean difference is at least as far from 0. With n pairs it is never below 2/2^n.
+/// Computes the two-sided p-value of a paired permutation test (Fisher 1935): the fraction of all ways to swap the members of
+/// pairs in which the mean difference is at least as far from 0. With n pairs it is at least 2/2^n. `None` without pairs.
 pub fn permutation_test(differences: &[f64]) -> Option<f64> {
     let pairs = differences.len();
     if pairs == 0 {
         return None;
     }
     let observed = differences.iter().sum::<f64>().abs();
-    // Sums of the same numbers in another order may differ in their last digits.
+    // Tolerance: sums of the same numbers in another order may differ in the last digits.
     let reaches = |sum: f64| sum.abs() >= observed * (1.0 - 1e-12);
     let flipped = |bit: &dyn Fn(usize) -> bool| -> f64 {
         differences.iter().enumerate().map(|(pair, value)| if bit(pair) { -value } else { *value }).sum()
@@ -65,11 +65,11 @@ mod tests {
 
     #[test]
     fn the_test_counts_swaps() {
-        // All of one sign: only this way and its mirror image are as far.
+        // All of one sign: only this assignment and its mirror image are as far from 0.
         assert_eq!(permutation_test(&[1.0, 2.0, 3.0]), Some(0.25));
         assert_eq!(permutation_test(&[1.0, -1.0]), Some(1.0));
         assert_eq!(permutation_test(&[]), None);
-        // 1 + 2 - 0.5: as far are ±(1, 2, ∓0.5).
+        // 1 + 2 - 0.5: ±(1, 2, ∓0.5) are as far from 0.
         assert_eq!(permutation_test(&[1.0, 2.0, -0.5]), Some(0.5));
         let many = [0.5; 20];
         assert!(permutation_test(&many).unwrap() < 1e-4);

@@ -1,21 +1,21 @@
-//! The report as tables: for Markdown, and for a page.
+//! Tables of a sweep's report, for Markdown and for the HTML page.
 
 use super::analysis::{Comparison, Effect, Group, TESTS, best, effects, groups};
 use super::statistics::Summary;
 use crate::sweep::plan::{Plan, metric};
 use crate::sweep::state::Row;
 
-/// A titled table; the first columns are texts.
+/// A table with a title; the first columns are texts.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub title: String,
-    /// What a reader should know.
+    /// Explanation below the title; may be empty.
     pub note: String,
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// All tables of a report.
+/// Builds all tables of a report.
 pub fn tables(plan: &Plan, rows: &[Row], comparisons: &[Comparison]) -> Vec<Table> {
     let groups = groups(plan, rows);
     let mut tables = vec![table_of_groups(plan, &groups), table_of_best(plan, &groups)];
@@ -29,7 +29,7 @@ pub fn tables(plan: &Plan, rows: &[Row], comparisons: &[Comparison]) -> Vec<Tabl
 
 fn table_of_groups(plan: &Plan, groups: &[Group]) -> Table {
     let axes = plan.axes.iter().filter(|axis| *axis != "seed").cloned();
-    let columns = [&plan.metric, "trials", "failed", "seconds", "peak MiB", "parameters", "ms a graph"];
+    let columns = [&plan.metric, "trials", "failed", "seconds", "peak MiB", "parameters", "ms per graph"];
     Table {
         title: "All settings".to_owned(),
         note: format!("Mean ± standard deviation over seeds of {} ({}).", plan.metric, plan.direction.as_str()),
@@ -52,7 +52,7 @@ fn group_row(group: &Group) -> Vec<String> {
     row
 }
 
-/// The best of each dataset. Selected on validation data, it is shown with what it comes to on the test folders.
+/// Builds the table of the best settings per dataset, with their test metrics unless they were selected on the test folders.
 fn table_of_best(plan: &Plan, groups: &[Group]) -> Table {
     let is_tested = |group: &Group| group.tests.iter().any(Option::is_some);
     let shows_tests = !metric::is_of_tests(&plan.metric) && groups.iter().any(is_tested);
@@ -64,7 +64,7 @@ fn table_of_best(plan: &Plan, groups: &[Group]) -> Table {
     header.extend(TESTS.iter().filter(|_| shows_tests).map(|name| format!("test {name}")));
     let note = match plan.caveat() {
         Some(caveat) => format!("{} is {caveat}.", plan.metric),
-        None if shows_tests => format!("Selected by {}; the test folders had no part in that.", plan.metric),
+        None if shows_tests => format!("Selected by {}; the test folders were not used.", plan.metric),
         None => String::new(),
     };
     Table {
@@ -80,7 +80,7 @@ fn table_of_effect(plan: &Plan, effect: &Effect) -> Table {
         |(value, summary): &(String, Summary)| vec![value.clone(), mean(Some(*summary)), summary.count.to_string()];
     Table {
         title: format!("Effect of {}", effect.axis),
-        note: format!("Mean over everything else; the means lie {:.5} apart.", effect.spread),
+        note: format!("Mean over all other settings; the means span {:.5}.", effect.spread),
         header: vec![effect.axis.clone(), plan.metric.clone(), "trials".to_owned()],
         rows: effect.values.iter().map(row).collect(),
     }
@@ -100,10 +100,10 @@ fn table_of_front(plan: &Plan, groups: &[Group]) -> Table {
     Table {
         title: "Pareto front".to_owned(),
         note: format!(
-            "Nothing is at once smaller, faster (where it was evaluated) and better than these.{}",
+            "No other setting is smaller, faster (if evaluated) and better at once.{}",
             plan.caveat().map_or(String::new(), |caveat| format!(" {} is {caveat}.", plan.metric))
         ),
-        header: ["settings", "parameters", "ms a graph", &plan.metric].map(str::to_owned).to_vec(),
+        header: ["settings", "parameters", "ms per graph", &plan.metric].map(str::to_owned).to_vec(),
         rows: front.iter().map(row).collect(),
     }
 }
@@ -122,7 +122,7 @@ fn table_of_comparisons(plan: &Plan, comparisons: &[Comparison]) -> Table {
     let difference = format!("difference of {}", plan.metric);
     Table {
         title: "Pairs".to_owned(),
-        note: "Second less first, over trials that differ in nothing else; paired permutation test, two-sided."
+        note: "Difference: second − first, over trials that differ in nothing else; two-sided paired permutation test."
             .to_owned(),
         header: ["first", "second", &difference, "pairs", "second better", "p"].map(str::to_owned).to_vec(),
         rows: comparisons.iter().map(row).collect(),
@@ -137,7 +137,7 @@ fn mean(summary: Option<Summary>) -> String {
     }
 }
 
-/// All tables as Markdown.
+/// Formats all tables as Markdown.
 pub fn markdown(title: &str, tables: &[Table]) -> String {
     let mut text = format!("# {title}\n");
     for table in tables {
@@ -154,7 +154,7 @@ pub fn markdown(title: &str, tables: &[Table]) -> String {
     text
 }
 
-/// A text that is one cell: on one line, and without an end before its own.
+/// Escapes a text for a cell of a Markdown table: on one line, `|` escaped.
 fn cell(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ").replace('|', "\\|")
 }

@@ -1,4 +1,4 @@
-//! One attempt at a task: the command, and what its end means.
+//! One attempt at a task: starts its command and interprets how it ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -20,29 +20,29 @@ use crate::sweep::plan::{Plan, Task, TaskKind, metric};
 use crate::sweep::state::{Claim, Status, SweepFolder, TaskState, Worker, results};
 use crate::torch::allocator;
 
-/// What is looked at of a log for the reason of a failure.
+/// Bytes at the end of a log that are searched for the reason of a failure.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
-/// What is read of a log at once while the task runs.
+/// Maximum bytes of a log that are read at once while the task runs.
 const LOG_PIECE_BYTES: u64 = 1 << 20;
-/// Exit code of wrong usage or input: the same again would fail in the same way.
+/// Exit code for wrong usage or input: a retry would fail in the same way.
 const INPUT: i32 = 2;
-/// Exit code of a run that was asked to stop, and of failures.
+/// Exit code of an interrupted run, and of other failures.
 const FAILURE: i32 = 1;
 
-/// What a task may use.
+/// Resources that a task may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
     pub threads: usize,
-    /// Host memory of the whole process.
+    /// Host memory limit of the whole process; `None` for no limit.
     pub memory_bytes: Option<u64>,
-    /// The GPU that it sees, as CUDA_VISIBLE_DEVICES has it.
+    /// Visible GPU, as a value of CUDA_VISIBLE_DEVICES; `None` to leave the variable unchanged.
     pub gpu: Option<String>,
     pub gpu_memory_bytes: Option<u64>,
-    /// Whether a cluster may give more host memory to the task's next attempt.
+    /// Set when a cluster may give the task's next attempt more host memory.
     pub may_grow: bool,
 }
 
-/// A task at work.
+/// A running task.
 #[derive(Debug)]
 pub struct Attempt {
     pub task: Task,
@@ -50,26 +50,26 @@ pub struct Attempt {
     child: Child,
     state: TaskState,
     started: Instant,
-    /// Where the log was when it began.
+    /// Length of the log in bytes when the attempt started.
     log_start: u64,
-    /// How far [`Attempt::new_output`] has come in the log.
+    /// Position in the log up to which [`Attempt::new_output`] has read.
     log_read: u64,
     asked_to_stop: Option<Asked>,
-    /// Whether it may have more memory the next time.
+    /// Set when the next attempt may have more memory.
     may_grow: bool,
 }
 
-/// Why a task was asked to stop.
+/// Reason for asking a task to stop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
-    /// The sweep stops; the task goes on another time.
+    /// The sweep stops; the task will resume later.
     Interrupted,
-    /// It promises little.
+    /// Early stopping, with the reason.
     Early(String),
 }
 
 impl Attempt {
-    /// Starts the task's command. `None` when it turns out to be done already: its sweep was killed, it was not.
+    /// Starts the task's command. Returns `None` if the task is already done, because it kept running after its sweep was killed.
     pub fn start(
         folder: &SweepFolder,
         plan: &Plan,
@@ -107,7 +107,7 @@ impl Attempt {
         let mut command = Command::new(&program);
         command.args(arguments(folder, plan, task, &state, grant)?);
         command.stdin(claim.to_stdin()?).stdout(log).stderr(errors);
-        // Ctrl-C on a terminal is for the sweep, which passes it on once: a second signal would not let the task save.
+        // Ctrl-C on a terminal must reach only the sweep, which forwards it once: a second signal would keep the task from saving.
         command.process_group(0);
         if let Some(gpu) = &grant.gpu {
             command.env("CUDA_VISIBLE_DEVICES", gpu);
@@ -127,12 +127,12 @@ impl Attempt {
         }))
     }
 
-    /// The number of the process.
+    /// Returns the process ID.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// The folder of the run.
+    /// Returns the folder of the run.
     pub fn run(&self) -> PathBuf {
         self.claim.folder().join(self.state.run.as_deref().unwrap_or("run"))
     }
@@ -141,7 +141,7 @@ impl Attempt {
         self.claim.folder().join("log.txt")
     }
 
-    /// What the task has written since the last call, as far as it is there.
+    /// Returns output that the task has written to its log since the last call, at most [`LOG_PIECE_BYTES`].
     pub fn new_output(&mut self) -> Result<Vec<u8>, SweepError> {
         let path = self.log();
         let read = || {
@@ -160,23 +160,23 @@ impl Attempt {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Asks the task to save and end; the first reason counts.
+    /// Asks the task to save and end with SIGTERM. Only the first call has an effect.
     pub fn stop(&mut self, why: Asked) {
         if self.asked_to_stop.is_none() {
             self.asked_to_stop = Some(why);
-            // It has not been waited for, so that the number is still its own. That it has just ended is no failure.
+            // The process has not been waited for, so its ID cannot have been reused. If it has just ended, the error does not matter.
             if let Some(process) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(process, Signal::TERM);
             }
         }
     }
 
-    /// Its state, once it has ended; the claim is given back then.
+    /// Returns the task's state once it has ended, and writes it to the folder.
     pub fn poll(&mut self, folder: &SweepFolder, plan: &Plan) -> Result<Option<TaskState>, SweepError> {
         let waited = self
             .child
             .try_wait()
-            .map_err(SweepError::file(&self.claim.folder().join("log.txt"), "wait for the task of"))?;
+            .map_err(SweepError::file(&self.claim.folder().join("log.txt"), "wait for the task"))?;
         let Some(status) = waited else { return Ok(None) };
         self.state.seconds += self.started.elapsed().as_secs_f64();
         self.conclude(folder, plan, status)?;
@@ -196,12 +196,12 @@ impl Attempt {
         match &self.asked_to_stop {
             Some(Asked::Early(reason)) if was_interrupted(status, &said) => {
                 let has_weights = self.run().join("best.safetensors").exists();
-                let without = if has_weights { "" } else { ", but it has no weights that others could use" };
+                let without = if has_weights { "" } else { ", but it has saved no weights that other tasks could use" };
                 self.state.status = if has_weights { Status::Stopped } else { Status::Failed };
                 self.state.reason = Some(format!("stopped early: {reason}{without}"));
             }
             Some(Asked::Interrupted) => self.state.status = Status::Waiting,
-            // What ends in another way than it was asked to has failed on its own.
+            // A task that ends in another way than requested has failed by itself.
             _ if ran_out_of_memory(status, &said) => {
                 let (folder, why) = (self.claim.folder(), error_line(&said));
                 out_of_memory(plan, task, &mut self.state, folder, self.may_grow, &why);
@@ -220,7 +220,7 @@ impl Attempt {
     }
 }
 
-/// Whether a training that nobody waited for has come to its end.
+/// True if a training has finished, for one that ran on without its sweep.
 fn finished(run: &Path) -> bool {
     run.join("summary.json").exists()
 }
@@ -245,38 +245,39 @@ fn conclude_done(folder: &SweepFolder, plan: &Plan, task: &Task, state: &mut Tas
         let known = || state.metrics.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let wrong = match measured {
             Some(value) if value.is_finite() => return Ok(()),
-            Some(value) => format!("`{}` is {value}, so that the trial cannot be compared", plan.metric),
+            Some(value) => format!("`{}` is {value}, so the trial cannot be compared", plan.metric),
             None if plan.metric == metric::OF_VALIDATION => format!(
-                "it has no `{}`: its validation data have only windows with an attack, or only ones without; compare trials \
+                "it has no `{}`: its validation data need windows with and without attacks; compare trials \
                  by another `metric`",
                 plan.metric
             ),
-            None => format!("it has no metric `{}` (there are: {})", plan.metric, known()),
+            None => format!("it has no metric `{}` (available: {})", plan.metric, known()),
         };
         (state.status, state.reason) = (Status::Failed, Some(wrong));
     }
     Ok(())
 }
 
-/// What every training that was asked to stop says at its end.
+/// Start of the final message of every interrupted training.
 const INTERRUPTED: &str = "interrupted";
 
-/// Whether a run that was asked to stop has done so. A disk that is full while it saves, or a panic, is another end.
+/// True if a run that was asked to stop was interrupted as requested, rather than failing otherwise, such as by a full disk
+/// while saving, or a panic.
 fn was_interrupted(status: ExitStatus, said: &str) -> bool {
     match status.code() {
         Some(FAILURE) => last_error(said).unwrap_or(said).contains(INTERRUPTED),
-        // It was asked before it listened; what earlier attempts have saved is whole.
+        // SIGTERM came before the run handled signals; checkpoints of earlier attempts are intact.
         None => status.signal() == Some(Signal::TERM.as_raw()),
         Some(_) => false,
     }
 }
 
-/// What a training says that was refused before it took the memory.
+/// Parts of the error messages of trainings that were rejected because their planned memory exceeds the limit.
 const REFUSALS: [&str; 3] =
     ["not even one graph at a time fits", "but memory allows", "however few graphs go through the model at a time"];
 
-/// Whether the system killed the task, as it does for want of memory, or the error that the task ended with says so. What
-/// it said earlier tells of shortages that it has survived.
+/// True if the task ended for lack of memory: the system killed it with SIGKILL, or its final error is about memory. Earlier
+/// messages are ignored: they are about shortages that the training has recovered from.
 fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
     const KILLED: i32 = 9;
     match status.code() {
@@ -288,8 +289,8 @@ fn ran_out_of_memory(status: ExitStatus, said: &str) -> bool {
     }
 }
 
-/// The error that the task ended with: from the last line that begins one to the end, for causes and tables follow it.
-/// `None` where the task went on after that line.
+/// Returns the error that the task ended with: from the last `error: ` line to the end of the text, since causes and tables
+/// follow it. `None` if the task continued after that line.
 fn final_error(said: &str) -> Option<&str> {
     let begins_line = |at: usize| at == 0 || said.as_bytes()[at - 1] == b'\n';
     let (start, _) = said.rmatch_indices("error: ").find(|&(at, _)| begins_line(at))?;
@@ -298,7 +299,7 @@ fn final_error(said: &str) -> Option<&str> {
     (!went_on).then_some(error)
 }
 
-/// The end of what the attempt wrote; nothing when it cannot be read.
+/// Reads the end of the attempt's output, at most [`LOG_TAIL_BYTES`]; empty if it cannot be read.
 fn last_words(log: &Path, from: u64) -> String {
     let read = || {
         let mut file = File::open(log)?;
@@ -315,10 +316,10 @@ fn last_error(said: &str) -> Option<&str> {
     said.lines().map(str::trim).rfind(|line| line.starts_with("error"))
 }
 
-/// The line of a log that tells most.
+/// Returns the most informative line of a log: its last error, else its last line.
 fn error_line(said: &str) -> String {
     let last_line = || said.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let line = last_error(said).or_else(last_line).unwrap_or("it said nothing");
+    let line = last_error(said).or_else(last_line).unwrap_or("no output");
     line.chars().take(300).collect()
 }
 
@@ -329,7 +330,7 @@ mod tests {
 
     const EPOCHS: &str = "epoch,val_loss,seconds,val_id\n0,0.5,1.5,inf\n1,0.25,2.5,inf\n";
 
-    /// A sweep of one training that is compared by `metric`, and that task.
+    /// Creates a sweep of one training that is compared by `metric`. Also returns that task.
     fn sweep(folder: &Path, metric: &str) -> (SweepFolder, Plan, Task) {
         let text = format!(
             "metric = \"{metric}\"\n[[step]]\nname = \"student\"\ncommand = \"autoencoder\"\npreset = \"vgae,student\"\n\
@@ -394,7 +395,7 @@ mod tests {
             may_grow: false,
         };
         attempt.child.wait().unwrap();
-        // How it stands after an end with this status, as `wait` gives it, and these last words.
+        // State after an end with this status, as `wait` returns it, and this output.
         let mut ended = |status: i32, said: &str| {
             attempt.state = TaskState { status: Status::Running, ..TaskState::default() };
             std::fs::write(attempt.log(), said).unwrap();
@@ -402,9 +403,9 @@ mod tests {
             (attempt.state.status, attempt.state.reason.clone().unwrap())
         };
         let exit = |code: i32| code << 8;
-        let interrupted = "interrupted; go on with --resume after 3 epochs\n  run: student\n";
+        let interrupted = "interrupted (continue with --resume) after 3 epochs\n  run: student\n";
         assert_eq!(ended(exit(1), interrupted), (Status::Stopped, "stopped early: worse".to_owned()));
-        assert_eq!(ended(Signal::TERM.as_raw(), "").0, Status::Stopped, "before it listened");
+        assert_eq!(ended(Signal::TERM.as_raw(), "").0, Status::Stopped, "before it handled signals");
         let full = ended(exit(1), &format!("{interrupted}error: last/state: cannot write: no space\n"));
         assert!(full.0 == Status::Waiting && full.1.contains("no space"), "{full:?}");
         assert_eq!(ended(exit(101), interrupted).0, Status::Waiting, "a panic");
@@ -432,10 +433,10 @@ mod tests {
         no(signal(Signal::ABORT), "terminate called after throwing an instance of 'c10::Error'\n");
         no(signal(Signal::SEGV), "");
         no(signal(Signal::TERM), "");
-        // An error that the training has told of and survived.
+        // An error that the training has reported and recovered from.
         no(
             exit(FAILURE),
-            "error: dropping a state: CUDA out of memory\ninterrupted; go on with --resume after 3 epochs\n",
+            "error: dropping a state: CUDA out of memory\ninterrupted (continue with --resume) after 3 epochs\n",
         );
 
         let yes = |status: ExitStatus, last: &str| {

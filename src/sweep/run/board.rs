@@ -1,4 +1,4 @@
-//! What this process knows of all tasks, and which of them can begin.
+//! Known states of all tasks, and which of them are ready.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::{Status, SweepFolder, TaskState, settled};
 
-/// What other processes have done is looked up so often.
+/// Interval at which the states that other processes write are read.
 const REFRESH: Duration = Duration::from_millis(300);
 
-/// The states of all tasks.
+/// States of all tasks.
 pub struct Board<'a> {
     folder: &'a SweepFolder,
     plan: &'a Plan,
@@ -25,7 +25,7 @@ impl<'a> Board<'a> {
         Ok(board)
     }
 
-    /// Looks up what others have done, now and then.
+    /// Reads the states that other processes have written, at most once per [`REFRESH`].
     pub fn refresh(&mut self) -> Result<(), SweepError> {
         if self.read.elapsed() >= REFRESH { self.read_all() } else { Ok(()) }
     }
@@ -40,7 +40,7 @@ impl<'a> Board<'a> {
         Ok(())
     }
 
-    /// Notes what this process has done.
+    /// Records a state that this process has written.
     pub fn note(&mut self, task: &Task, state: TaskState) {
         if let Some(known) = self.plan.task(&task.id) {
             self.states.insert(&known.id, state);
@@ -51,7 +51,7 @@ impl<'a> Board<'a> {
         self.states.get(id)
     }
 
-    /// The status of every task, in the order of the plan, blocked ones included.
+    /// Returns the status of each task by ID, with blocked tasks as such.
     pub fn statuses(&self) -> BTreeMap<&'a str, Status> {
         let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
         for task in &self.plan.tasks {
@@ -67,7 +67,7 @@ impl<'a> Board<'a> {
         statuses
     }
 
-    /// Tasks that are not settled and whose needs are all done, in the order of the plan.
+    /// Returns tasks that are not settled and whose needed tasks are all done, in the order of the plan.
     pub fn ready(&self) -> Vec<&'a Task> {
         let statuses = self.statuses();
         let status = |id: &str| statuses.get(id).copied().unwrap_or_default();
@@ -76,7 +76,7 @@ impl<'a> Board<'a> {
         self.plan.tasks.iter().filter(open).filter(begins).collect()
     }
 
-    /// Whether nothing is left to do.
+    /// True if no task is left that can still run.
     pub fn is_settled(&self) -> bool {
         self.statuses().values().all(|status| status.is_settled() || *status == Status::Blocked)
     }

@@ -1,4 +1,4 @@
-//! The command of a task.
+//! Command line of a task.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 use crate::sweep::state::{SweepFolder, TaskState};
 
-/// The run of a task that was trained.
+/// Returns the folder of a task's run.
 pub fn run_of(folder: &SweepFolder, task: &Task, state: &TaskState) -> PathBuf {
     folder.task(task).join(state.run.as_deref().unwrap_or("run"))
 }
 
-/// The command's words and flags for an attempt at a task in this state.
+/// Builds the arguments of the command for an attempt at a task in this state.
 pub fn arguments(
     folder: &SweepFolder,
     plan: &Plan,
@@ -73,13 +73,13 @@ pub fn arguments(
     Ok(arguments)
 }
 
-/// The folder of the run on a rung: another one from where other batches begin.
+/// Returns the name of the run's folder on a rung of the memory ladder; each rung that restarts the run has its own.
 pub fn run_name(rungs: &[Rung], rung: u32) -> String {
     let restarts = rungs.iter().take(rung as usize).filter(|rung| rung.restarts).count();
     if restarts == 0 { "run".to_owned() } else { format!("run-{restarts}") }
 }
 
-/// The command of a task's first attempt, for a shell.
+/// Formats the command of a task's first attempt for a shell.
 pub fn command_line(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) -> Result<String, SweepError> {
     let words = arguments(folder, plan, task, &TaskState::default(), grant)?;
     Ok(["kdgat".to_owned()].iter().chain(&words).map(|word| quoted(word)).collect::<Vec<_>>().join(" "))

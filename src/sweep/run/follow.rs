@@ -1,4 +1,4 @@
-//! Following work that other processes do: one line for each task that begins or ends.
+//! Follows tasks that other processes run: prints one line for each task that starts or ends.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::sweep::SweepError;
 use crate::sweep::plan::Plan;
 use crate::sweep::state::{Status, SweepFolder};
 
-/// What has been shown of a sweep whose tasks are with a batch system.
+/// Shows the progress of a sweep whose tasks run in a batch system.
 pub struct Follower<'a> {
     plan: &'a Plan,
     view: View,
@@ -21,12 +21,12 @@ impl<'a> Follower<'a> {
         Self { plan, view: View::new(plan), shown: BTreeMap::new() }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn line(&self, text: &str) {
         self.view.line(text);
     }
 
-    /// Shows what has changed; says how the sweep ended once everything is settled.
+    /// Shows changes; returns how the sweep ended once all tasks are settled.
     pub fn follow(&mut self, folder: &SweepFolder, board: &Board<'a>) -> Result<Option<Ended>, SweepError> {
         for (id, status) in board.statuses() {
             let (Some(task), Some(state)) = (self.plan.task(id), board.state(id)) else { continue };
@@ -47,9 +47,9 @@ impl<'a> Follower<'a> {
         Ok(Some(if failed { Ended::Failed } else { Ended::Done }))
     }
 
-    /// The jobs go on without this process.
+    /// Tells the user that the jobs continue without this process.
     pub fn leave(&self) -> Ended {
-        self.line("the jobs go on; the same command looks after them again, `kdgat sweep cancel` ends them");
+        self.line("the jobs continue; run the same command again to follow them, or `kdgat sweep cancel` to end them");
         Ended::Interrupted
     }
 }

@@ -1,19 +1,20 @@
-//! The memory ladder of a sweep: what is changed, one rung after the other, when a task ran out of memory.
+//! The memory ladder of a sweep: settings that are changed step by step when a task runs out of memory.
 
 use crate::config::{Config, Residency, TeacherCache};
 
-/// Batches are halved at most so often.
+/// Maximum number of times that batches are halved.
 const HALVINGS: u32 = 3;
 
-/// A change, as pairs of a field and its text.
+/// One rung: changed settings, as pairs of a field and its value as text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rung {
     pub settings: Vec<(&'static str, String)>,
-    /// Whether the run begins anew, since a checkpoint of other batches does not fit.
+    /// Set when the run starts over, because a checkpoint with other batches cannot be resumed.
     pub restarts: bool,
 }
 
-/// All rungs of a training, those that change no number first. `batch_graphs` is what ran out of memory.
+/// Returns all rungs of a training, starting with those that do not change its results. `batch_graphs` is the number of
+/// graphs per batch when memory ran out; `None` for the configured number.
 pub fn ladder(config: &Config, batch_graphs: Option<u64>) -> Vec<Rung> {
     let mut rungs = Vec::new();
     let mut change = |settings: Vec<(&'static str, String)>| rungs.push(Rung { settings, restarts: false });
@@ -27,7 +28,7 @@ pub fn ladder(config: &Config, batch_graphs: Option<u64>) -> Vec<Rung> {
     if !config.memory.gradient_checkpointing {
         change(vec![("gradient_checkpointing", "true".to_owned())]);
     }
-    // Same graphs a step, fewer at a time. Batch norm sees fewer, so the numbers are others.
+    // Same graphs per step in smaller batches. Batch norm sees fewer graphs, so the results change.
     let (mut graphs, mut accumulate) =
         (batch_graphs.unwrap_or(config.training.batch_size as u64), config.training.accumulate_grad_batches);
     for _ in 0..HALVINGS {
@@ -45,7 +46,7 @@ pub fn ladder(config: &Config, batch_graphs: Option<u64>) -> Vec<Rung> {
     rungs
 }
 
-/// The settings in force on a rung; a later change of a field replaces an earlier one.
+/// Returns the settings that apply on a rung; a later change of a field replaces an earlier one.
 pub fn settings(rungs: &[Rung], rung: u32) -> Vec<(&'static str, String)> {
     let mut settings: Vec<(&'static str, String)> = Vec::new();
     for (name, text) in rungs.iter().take(rung as usize).flat_map(|rung| &rung.settings) {

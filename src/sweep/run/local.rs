@@ -1,13 +1,13 @@
 //! The local executor.
 //!
 //! ```text
-//! until everything is settled
-//!     take the ends of tasks            (state, table)
-//!     end trials that promise little    (when the file says so)
-//!     begin what is ready               (claimed by nobody, room for it)
+//! until all tasks are settled
+//!     handle tasks that have ended      (state, table)
+//!     stop unpromising trials           (if the file has early stopping)
+//!     start ready tasks                 (if unclaimed and a slot is free)
 //! ```
 //!
-//! Several such processes may work on one folder: claims keep them apart, and each sees what the others have done.
+//! Several such processes may work on one folder: claims keep each task to one of them, and each reads the others' states.
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ use crate::sweep::SweepError;
 use crate::sweep::plan::Plan;
 use crate::sweep::state::{Status, SweepFolder};
 
-/// Between two looks at the running tasks.
+/// Interval at which the running tasks are polled.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How a sweep ended for this process.
+/// Way in which a sweep ended for this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every trial is done.
+    /// All tasks are done.
     Done,
-    /// Some trials have failed.
+    /// Some tasks have failed.
     Failed,
-    /// A signal; the same command goes on.
+    /// Interrupted by a signal; the same command resumes.
     Interrupted,
-    /// `kdgat sweep cancel`.
+    /// Cancelled by `kdgat sweep cancel`.
     Cancelled,
 }
 
@@ -50,7 +50,7 @@ pub fn run(folder: &SweepFolder, plan: &Plan, slots: &Slots) -> Result<Ended, Sw
     };
     let outcome = executor.work();
     if outcome.is_err() {
-        // Whatever went wrong, tasks that run are asked to save.
+        // Asks running tasks to save, whatever the error.
         executor.stop_all();
     }
     executor.view.finish();
@@ -109,10 +109,10 @@ impl Executor<'_> {
             self.free.push(grant);
             self.view.ended(&attempt.task, &state);
             if state.status == Status::Failed {
-                self.view.line(&format!("         its log: {}", attempt.log().display()));
+                self.view.line(&format!("         log: {}", attempt.log().display()));
             }
             self.board.note(&attempt.task, state);
-            // The claim is given back before the table is read, so that a waiting process loses no time.
+            // Releases the claim before the table is written, so that a waiting process loses no time.
             drop(attempt);
             self.folder.write_table(self.plan)?;
         }
@@ -128,7 +128,7 @@ impl Executor<'_> {
                 continue;
             }
             let Some(claim) = self.folder.claim(task)? else { continue };
-            // Another process may have ended it since the board was read.
+            // Another process may have finished it since the board was read.
             let state = self.folder.state(task)?;
             if state.status.is_settled() {
                 self.board.note(task, state);
@@ -165,12 +165,12 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Says once what is waited for when all that is left is with other processes.
+    /// Prints once that only tasks of other processes are left.
     fn tell_of_others(&mut self) {
         if self.running.is_empty() && !self.told_of_others {
             let waiting = self.board.ready().len();
             if waiting > 0 {
-                self.view.line(&format!("waiting for {waiting} tasks that other processes are at"));
+                self.view.line(&format!("waiting for {waiting} tasks that other processes work on"));
                 self.told_of_others = true;
             }
         }

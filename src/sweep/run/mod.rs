@@ -1,4 +1,4 @@
-//! Doing what a plan says.
+//! Execution of a plan's tasks.
 
 mod attempt;
 mod board;

@@ -1,4 +1,4 @@
-//! One task, worked on to its end: what a job of a batch system runs.
+//! Runs a single task to its end, for a job of a batch system.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::{Claim, Status, SweepFolder};
 
 const PAUSE: Duration = Duration::from_millis(50);
-/// A claim is found held so many times before another process is taken to be at work.
+/// Attempts to claim a task before another process is assumed to work on it.
 const LOOKS: u32 = 3;
 
-/// How the task stands after the attempt.
+/// Outcome of an attempt at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done, or stopped early.
     Done,
-    /// Saved; it has to be started again.
+    /// Saved; it must be restarted.
     PutOff,
-    /// It has to be started again by a job with more memory.
+    /// It must be restarted by a job with more memory.
     TooLarge,
-    /// It failed for good.
+    /// Failed, without further retries.
     Failed,
-    /// It needs something that is not done, or another process is at it.
+    /// Not started: a task that it needs is not done, or another process works on it.
     NotNow,
 }
 
-/// Works on a task.
+/// Runs a task once, unless it is done, not ready, or claimed by another process.
 pub fn work_on(folder: &SweepFolder, plan: &Plan, task: &Task, grant: &Grant) -> Result<Outcome, SweepError> {
     work_by(Board::new(folder, plan)?, folder, plan, task, grant)
 }
@@ -48,14 +48,14 @@ fn work_by(
         return Ok(Outcome::Done);
     }
     if !board.ready().iter().any(|ready| ready.id == task.id) {
-        eprintln!("{} {}: something that it needs is not done", task.step, task.label);
+        eprintln!("{} {}: a task that it needs is not done", task.step, task.label);
         return Ok(Outcome::NotNow);
     }
     let Some(claim) = claim(folder, task)? else {
-        eprintln!("{} {}: another process is at it", task.step, task.label);
+        eprintln!("{} {}: another process works on it", task.step, task.label);
         return Ok(Outcome::NotNow);
     };
-    // Another process may have ended it since the board was read.
+    // Another process may have finished it since the board was read.
     let growths = match folder.state(task)? {
         state if state.status.is_done() => return Ok(Outcome::Done),
         state if state.status.is_settled() => return Ok(Outcome::Failed),
@@ -91,8 +91,8 @@ fn work_by(
     })
 }
 
-/// The task, unless another process is at it. Who only looks at the claim holds it for a moment, too, and a job that took
-/// that for work would end for nothing.
+/// Claims a task; `None` if another process works on it. Retries a few times, since a process that only checks the claim holds
+/// it briefly too.
 fn claim(folder: &SweepFolder, task: &Task) -> Result<Option<Claim>, SweepError> {
     for _ in 1..LOOKS {
         if let Some(claim) = folder.claim(task)? {
@@ -103,10 +103,10 @@ fn claim(folder: &SweepFolder, task: &Task) -> Result<Option<Claim>, SweepError>
     folder.claim(task)
 }
 
-/// The log of the job shows what the task says, while it says it.
+/// Copies new output of the task to standard error, which is the job's log.
 fn pass_on(attempt: &mut Attempt) -> Result<(), SweepError> {
     let bytes = attempt.new_output()?;
-    // Nobody who reads it is no reason to end the task.
+    // A closed standard error must not end the task.
     let _ = std::io::stderr().write_all(&bytes);
     Ok(())
 }
@@ -128,7 +128,7 @@ mod tests {
         for (task, (status, outcome)) in
             plan.tasks.iter().zip([(Status::Done, Outcome::Done), (Status::Failed, Outcome::Failed)])
         {
-            // Several, as a process that another test begins may hold the claim for a moment.
+            // Several boards, as a process that another test starts may hold the claim briefly.
             let boards: Vec<Board> = (0..50).map(|_| Board::new(&folder, &plan).unwrap()).collect();
             let ended = TaskState { status, attempts: 1, ..TaskState::default() };
             folder.claim(task).unwrap().unwrap().write(&ended).unwrap();
@@ -138,7 +138,7 @@ mod tests {
             };
             let mut outcomes = boards.into_iter().map(works);
             assert_eq!(outcomes.find(|outcome| *outcome != Outcome::NotNow), Some(outcome));
-            assert_eq!(folder.state(task).unwrap(), ended, "it was begun again");
+            assert_eq!(folder.state(task).unwrap(), ended, "it was started again");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a running trial promises enough to go on, seen beside the others of its sweep.
+//! Early stopping: compares a running trial with the others of its sweep.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::sweep::early::EarlyStopping;
 use crate::sweep::plan::{Plan, TaskKind};
 use crate::sweep::state::{SweepFolder, results};
 
-/// Why the file's rule would end this attempt; `None` when it goes on.
+/// Returns the reason to stop this attempt by the file's early-stopping rule; `None` if it should continue.
 pub fn reason_to_end(
     folder: &SweepFolder,
     plan: &Plan,
@@ -35,7 +35,7 @@ pub fn reason_to_end(
     Ok(rule.reason(plan.direction, &own, &others))
 }
 
-/// The values that the rule looks at, one an epoch.
+/// Returns the values of the rule's metric, one per epoch.
 fn values(rule: &EarlyStopping, plan: &Plan, run: &Path) -> Result<Vec<f64>, SweepError> {
     let metric = rule.metric.as_ref().unwrap_or(&plan.metric);
     Ok(results::epochs(run)?.iter().filter_map(|epoch| epoch.get(metric).copied()).collect())

@@ -1,5 +1,5 @@
-//! What follows when a task ran out of memory: more of it, where a cluster has more to give and the file says so, else the
-//! next rung of the memory ladder, else the task has failed.
+//! Handles a task that ran out of memory: gives it more on a cluster, if configured; else steps down the memory ladder; else
+//! the task has failed.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use super::ladder::{self, Rung};
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::{Status, TaskState};
 
-/// Changes the state of a task that ran out of memory. `folder` is the task's; `may_grow` tells whether its next attempt can
-/// be given more; `why` is what is known of the reason.
+/// Updates the state of a task that ran out of memory. `folder` is the task's; `may_grow` is true if its next attempt can
+/// get more memory; `why` is the observed reason.
 pub fn out_of_memory(plan: &Plan, task: &Task, state: &mut TaskState, folder: &Path, may_grow: bool, why: &str) {
     let granted = |growths| plan.resources.granted_bytes(growths);
     let (had, next) = (granted(state.growths), granted(state.growths + 1));
     if may_grow && next > had {
         state.growths += 1;
         state.status = Status::Waiting;
-        state.reason = Some(format!("out of memory with {} MiB; next with {} MiB", had >> 20, next >> 20));
+        state.reason = Some(format!("out of memory with {} MiB; next attempt with {} MiB", had >> 20, next >> 20));
         return;
     }
     let rungs = ladder::ladder(&task.config, state.batch_graphs);
@@ -30,11 +30,11 @@ pub fn out_of_memory(plan: &Plan, task: &Task, state: &mut TaskState, folder: &P
             }
             state.rung += 1;
             state.status = Status::Waiting;
-            state.reason = Some(format!("out of memory; next with {}", described(rung)));
+            state.reason = Some(format!("out of memory; next attempt with {}", described(rung)));
         }
         None => {
             state.status = Status::Failed;
-            state.reason = Some(format!("out of memory, and nothing is left to change; {why}"));
+            state.reason = Some(format!("out of memory, with no memory setting left to change; {why}"));
         }
     }
 }
@@ -43,7 +43,7 @@ fn described(rung: &Rung) -> String {
     rung.settings.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Graphs of a batch of a run that began.
+/// Reads the number of graphs per batch from a run's configuration; `None` if the run has none.
 fn batch_graphs(run: &Path) -> Option<u64> {
     let config: Value = serde_json::from_slice(&std::fs::read(run.join("config.json")).ok()?).ok()?;
     config["inputs"]["batch_graphs"].as_u64()
@@ -64,7 +64,7 @@ mod tests {
         expand(&file, "test", "test", &surroundings).map_err(|error| error.to_string())
     }
 
-    /// Rung and granted MiB after each time that memory ran out, until the task fails.
+    /// Rung and granted MiB after each out-of-memory event, until the task fails.
     fn course(plan: &Plan, step: &str, may_grow: bool) -> Vec<(u32, u64)> {
         let task = plan.tasks.iter().find(|task| task.step == step).unwrap();
         let mut state = TaskState::default();
@@ -89,7 +89,7 @@ mod tests {
         let grows = plan("more_memory = { factor = 2.0, at_most = \"3GiB\" }").unwrap();
         let course_of = course(&grows, "student", true);
         assert_eq!(course_of[..3], [(0, 2048), (0, 3072), (1, 3072)], "the ladder comes after the maximum");
-        assert_eq!(course(&grows, "student", false), rungs, "this machine has no more to give");
+        assert_eq!(course(&grows, "student", false), rungs, "this machine has no more memory");
         assert_eq!(course(&grows, "store", true), [(0, 2048), (0, 3072)], "a store has no ladder");
         assert_eq!(course(&plan("").unwrap(), "store", true), []);
     }
@@ -97,6 +97,6 @@ mod tests {
     #[test]
     fn memory_that_cannot_grow_is_refused() {
         let said = plan("more_memory = { factor = 1.0, at_most = \"1GiB\" }").unwrap_err();
-        assert!(said.contains("factor 1 makes no memory larger") && said.contains("at_most (1024 MiB)"), "{said}");
+        assert!(said.contains("factor 1 does not increase memory") && said.contains("at_most (1024 MiB)"), "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! How many trials run at once on this machine, and what each of them may use.
+//! Number of concurrent tasks on this machine, and the resources of each.
 
 use std::collections::BTreeMap;
 
@@ -10,37 +10,37 @@ use crate::memory::limits::{PROCESS_BYTES, host_limit};
 use crate::sweep::SweepError;
 use crate::sweep::plan::Plan;
 
-/// A place where a task can run.
+/// Slots for concurrent tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slots {
-    /// One for each task at once.
+    /// Resources of each slot.
     pub grants: Vec<Grant>,
-    /// Why so many, for people.
+    /// Explanation of the number of slots, for display.
     pub reason: String,
 }
 
-/// What the user asks for.
+/// Limits that the user asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// Tasks at once; none: as many as memory, GPUs and cores allow.
+    /// Concurrent tasks; `None` for as many as memory, GPUs and cores allow.
     pub jobs: Option<usize>,
-    /// Host memory of all tasks together; none: what the control group, the batch system, or the machine grants.
+    /// Host memory of all tasks together, in bytes; `None` for the limit of the control group, the batch system or the machine.
     pub memory_bytes: Option<u64>,
 }
 
-/// A GPU, as CUDA_VISIBLE_DEVICES has it, and its free memory.
+/// A GPU as in CUDA_VISIBLE_DEVICES, and its free memory in bytes.
 type Gpu = (String, u64);
 
-/// Divides the machine among the tasks of a plan.
+/// Divides the machine's resources among the tasks of a plan.
 ///
 /// # Errors
-/// If not even one task may run.
+/// If not even one task can run.
 pub fn slots(plan: &Plan, wish: &Wish) -> Result<Slots, SweepError> {
     let wants_gpu =
         plan.tasks.iter().any(|task| task.kind.stage().is_some() && task.config.training.device != DeviceChoice::Cpu);
     let gpus = if wants_gpu { gpus() } else { Vec::new() };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    // What a limit leaves to tensors, and what one process needs beside them.
+    // The limit for tensors, plus the memory of one process without them.
     let memory = wish.memory_bytes.unwrap_or_else(|| host_limit(None).bytes + PROCESS_BYTES);
     divide(plan, wish, &gpus, cores, memory)
 }
@@ -53,7 +53,7 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
     }
     if memory < PROCESS_BYTES + PROCESS_BYTES / 4 {
         return Err(SweepError::Usage(format!(
-            "{} MiB of memory are too few for one trial: the program alone takes {} MiB; raise --memory",
+            "{} MiB of memory are not enough for one trial, which needs at least {} MiB; raise --memory",
             memory >> 20,
             (PROCESS_BYTES + PROCESS_BYTES / 4) >> 20
         )));
@@ -88,7 +88,8 @@ fn divide(plan: &Plan, wish: &Wish, gpus: &[Gpu], cores: usize, memory: u64) -> 
     Ok(Slots { grants: (0..count).map(grant).collect(), reason })
 }
 
-/// As many tasks as there are trials, or as a chain of steps has side by side.
+/// Returns the maximum useful concurrency, with its reason: the number of trials, or the number of tasks at one depth of the
+/// dependency graph if that is larger.
 fn widest(plan: &Plan) -> (usize, String) {
     let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
     let mut counts: Vec<usize> = Vec::new();
@@ -100,12 +101,12 @@ fn widest(plan: &Plan) -> (usize, String) {
     }
     let (trials, side_by_side) = (plan.trials.len(), counts.into_iter().max().unwrap_or(0));
     match side_by_side > trials {
-        true => (side_by_side, format!("{side_by_side} steps side by side")),
+        true => (side_by_side, format!("{side_by_side} parallel steps")),
         false => (trials, format!("{trials} trials")),
     }
 }
 
-/// The GPUs that may be used; none where the driver does not tell.
+/// Lists the visible GPUs; empty if the driver does not report any.
 fn gpus() -> Vec<Gpu> {
     let Ok(nvml) = Nvml::init() else { return Vec::new() };
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();

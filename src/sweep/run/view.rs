@@ -1,4 +1,4 @@
-//! What a sweep shows: a table that lives on a terminal, plain lines elsewhere.
+//! Progress display of a sweep: a live table on a terminal, plain lines elsewhere.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -10,10 +10,10 @@ use super::attempt::Attempt;
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::{Status, TaskState, results};
 
-/// Running tasks are looked at so often.
+/// Interval at which the progress of running tasks is read.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// Shows how a sweep goes.
+/// Shows the progress of a sweep.
 pub struct View {
     live: Option<Live>,
     metric: String,
@@ -31,7 +31,7 @@ impl View {
         let live = std::io::stderr().is_terminal().then(|| {
             let area = MultiProgress::new();
             let total = area.add(ProgressBar::new(plan.tasks.len() as u64));
-            // Templates are constants; the default style would do as well.
+            // The templates are constants; the default style is a fallback that is never used.
             let style = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} tasks  {elapsed}  {msg}");
             total.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             total.set_prefix(plan.name.clone());
@@ -40,10 +40,10 @@ impl View {
         Self { live, metric: plan.metric.clone() }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn line(&self, text: &str) {
         match &self.live {
-            // A terminal that went away is no reason to end a sweep.
+            // A closed terminal must not end the sweep.
             Some(live) => live.area.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
         }
@@ -73,7 +73,7 @@ impl View {
         self.line(&end_line(&self.metric, task, state));
     }
 
-    /// Shows how far the running tasks are.
+    /// Updates the progress of the running tasks.
     pub fn refresh(&mut self, running: &[&Attempt], statuses: &BTreeMap<&str, Status>) {
         let Some(live) = self.live.as_mut().filter(|live| live.drawn.elapsed() >= REFRESH) else { return };
         live.drawn = Instant::now();
@@ -82,7 +82,7 @@ impl View {
         live.total.set_message(if failed > 0 { format!("{failed} failed") } else { String::new() });
         for attempt in running {
             let Some(bar) = live.tasks.get(&attempt.task.id) else { continue };
-            // What cannot be read now is read the next time.
+            // A file that cannot be read now is read next time.
             let epochs = results::epochs(&attempt.run()).unwrap_or_default();
             bar.set_position(epochs.len() as u64);
             let value = epochs.last().and_then(|epoch| epoch.get(&self.metric).or(epoch.get("val_loss")));
@@ -97,10 +97,10 @@ impl View {
     }
 }
 
-/// One line on how a task ended.
+/// Formats one line on how a task ended.
 pub fn end_line(metric: &str, task: &Task, state: &TaskState) -> String {
     let what = match state.status {
-        Status::Waiting => "put off",
+        Status::Waiting => "requeued",
         status => status.as_str(),
     };
     let value = state.metrics.get(metric).map_or(String::new(), |value| format!("  {metric} {value:.6}"));

@@ -1,4 +1,4 @@
-//! Sweeps on Slurm.
+//! The Slurm executor: runs sweeps as job arrays.
 
 mod queue;
 mod script;

@@ -1,4 +1,4 @@
-//! Slurm's programs: submit, look, cancel.
+//! Calls of Slurm's programs: `sbatch`, `squeue`, `scancel`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,44 +6,44 @@ use std::process::{Command, Stdio};
 
 use crate::sweep::SweepError;
 
-/// An element of a job array: `123_4`.
+/// ID of an element of a job array: `123_4`.
 pub type JobId = String;
 
-/// Submits a script after all of `after` have ended, however they did. Returns the array's number.
+/// Submits a script that starts once all jobs of `after` have ended, successful or not. Returns the array's number.
 pub fn submit(script: &str, after: &[JobId]) -> Result<String, SweepError> {
     let mut arguments = vec!["--parsable".to_owned()];
     if !after.is_empty() {
         arguments.push(format!("--dependency=afterany:{}", after.join(":")));
     }
     let said = call("sbatch", &arguments, Some(script))?;
-    // With several clusters the cluster's name follows.
+    // With several clusters, the cluster's name follows the number.
     let number = said.trim().split(';').next().unwrap_or_default().to_owned();
     match number.parse::<u64>() {
         Ok(_) => Ok(number),
         Err(_) => Err(SweepError::Batch {
             command: "sbatch".to_owned(),
-            said: format!("expected a job's number, got {said:?}"),
+            said: format!("expected a job number, got {said:?}"),
         }),
     }
 }
 
-/// How a job stands.
+/// State of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobState {
     /// `PENDING`, `RUNNING`, ...
     pub name: String,
-    /// Its script's exit code; 128 and the signal's number if that ended it.
+    /// Exit code of its script; 128 plus the signal number if a signal ended it.
     pub exit_code: i32,
 }
 
 impl JobState {
-    /// Whether it will not run on by itself.
+    /// True if the job is over.
     pub fn has_ended(&self) -> bool {
         ENDED.contains(&self.name.as_str())
     }
 
-    /// Whether the system ended it for want of memory: Slurm says so where it limits memory itself; where the kernel does,
-    /// the script ends with signal 9, which Slurm knows nothing more about.
+    /// True if it was killed because memory ran out. Slurm reports that if it limits memory itself; if the kernel does, the
+    /// script ends with signal 9 and Slurm does not know the reason.
     pub fn is_out_of_memory(&self) -> bool {
         const KILLED: i32 = 128 + 9;
         self.name == "OUT_OF_MEMORY" || (self.name == "FAILED" && self.exit_code == KILLED)
@@ -53,7 +53,7 @@ impl JobState {
 const ENDED: [&str; 9] =
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED"];
 
-/// All jobs of this user that Slurm still knows.
+/// Lists all jobs of this user that Slurm still knows.
 pub fn jobs() -> Result<BTreeMap<JobId, JobState>, SweepError> {
     let format = "--Format=JobArrayID:64,State:32,exit_code:32";
     let arguments = ["--noheader", "--array", "--me", "--states=all", format].map(str::to_owned);
@@ -61,17 +61,17 @@ pub fn jobs() -> Result<BTreeMap<JobId, JobState>, SweepError> {
     Ok(said.lines().filter_map(parse).collect())
 }
 
-/// A line of `squeue`: job, state, and the status with which its script ended.
+/// Parses a line of `squeue`: job, state, and exit status of its script.
 fn parse(line: &str) -> Option<(JobId, JobState)> {
     let mut words = line.split_whitespace();
     let (job, name, status) = (words.next()?, words.next()?, words.next()?);
     let exit_code = match status.split_once(':') {
-        // Exit code and signal.
+        // Exit code and signal number.
         Some((code, signal)) => match signal.parse().ok()? {
             0 => code.parse().ok()?,
             signal => 128 + signal,
         },
-        // As wait(2) has it.
+        // Status as wait(2) encodes it.
         None => match status.parse::<i32>().ok()? {
             status if status & 0x7f != 0 => 128 + (status & 0x7f),
             status => status >> 8,
@@ -80,7 +80,7 @@ fn parse(line: &str) -> Option<(JobId, JobState)> {
     Some((job.to_owned(), JobState { name: name.to_owned(), exit_code }))
 }
 
-/// Ends jobs; those that have ended are no error.
+/// Cancels jobs; jobs that have already ended are not an error.
 pub fn cancel(jobs: &[JobId]) -> Result<(), SweepError> {
     if jobs.is_empty() {
         return Ok(());
@@ -95,7 +95,7 @@ fn call(program: &str, arguments: &[String], input: Option<&str>) -> Result<Stri
     let failed = |said: String| SweepError::Batch { command: command.clone(), said };
     let io = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            failed("it is not installed here; run this on a machine that submits to Slurm".to_owned())
+            failed("it is not installed here; run kdgat on a machine that can submit to Slurm".to_owned())
         }
         _ => failed(error.to_string()),
     };
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_killed_for_memory() {
+    fn jobs_killed_for_memory_are_recognised() {
         let killed = |line: &str| parse(line).unwrap().1.is_out_of_memory();
         assert!(killed("7_3        FAILED     35072   "), "exit code 137");
         assert!(killed("7_3        FAILED     9   "), "signal 9");

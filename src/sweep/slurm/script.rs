@@ -1,4 +1,4 @@
-//! The batch script of an array of tasks.
+//! The batch script of a job array.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use crate::sweep::cluster::{on_one_line, text_of_path};
 use crate::sweep::plan::{Plan, Task};
 use crate::sweep::state::SweepFolder;
 
-/// Exit code of a task that has saved and has to be started again (`EX_TEMPFAIL` of sysexits.h).
+/// Exit code of a task that has saved and must be restarted (`EX_TEMPFAIL` of sysexits.h).
 pub const PUT_OFF: u8 = 75;
-/// Exit code of a task that has to be started again with more memory: putting its job into the queue again would not give
-/// it any, so the job ends and another one is submitted.
+/// Exit code of a task that must be restarted with more memory. A requeued job would get the same memory, so the job ends and
+/// a new one is submitted.
 pub const TOO_LARGE: u8 = 76;
 
-/// The script for tasks of one step, an array element each. It is readable on its own: `scripts/slurm/sweep.sbatch` is
-/// one, with its lines explained. Each is granted `granted` bytes.
+/// Builds the script for tasks of one step, with one array element per task. Each task may use `granted` bytes of host
+/// memory. `scripts/slurm/sweep.sbatch` is an example with explanations.
 ///
 /// # Errors
-/// If a path cannot stand in it.
+/// If a path cannot be used in a script.
 pub fn script(
     program: &Path,
     folder: &SweepFolder,
@@ -50,13 +50,13 @@ pub fn script(
     let mut text = String::from("#!/usr/bin/env bash\n");
     directives.iter().for_each(|directive| text += &format!("#SBATCH {directive}\n"));
     text += &format!(
-        "# Granted are {} MiB; {:.0} % more are asked for.\nset -uo pipefail\n",
+        "# The task may use {} MiB; the job requests {:.0} % more.\nset -uo pipefail\n",
         granted >> 20,
         100.0 * settings.memory_margin
     );
     settings.setup.iter().for_each(|line| text += &format!("{line}\n"));
-    text += r#"# Before the time limit (USR1) the task saves and the job is put into the queue again; when the job is cancelled (TERM) it
-# only saves. The traps come first: without them a signal would end this script alone.
+    text += r#"# Before the time limit (USR1) the task saves and the job is requeued; when the job is cancelled (TERM) the task only saves.
+# The traps come first: without them a signal would end this script but not the task.
 task= told=no cancelled=no
 tell() { told=yes; [ -z "$task" ] || kill -TERM "$task" 2> /dev/null; }
 trap tell USR1
@@ -73,7 +73,7 @@ tasks=(
     text += &format!(
         r#"task=$!
 [ "$told" = no ] || kill -TERM "$task" 2> /dev/null
-# A signal ends `wait`, not the task: then it is waited for again.
+# A signal interrupts `wait`, not the task: wait again.
 while told=no; wait "$task"; code=$?; [ "$told" = yes ]; do :; done
 if [ "$code" -eq {PUT_OFF} ] && [ "$cancelled" = no ]; then
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
@@ -84,19 +84,22 @@ exit "$code"
     Ok(text)
 }
 
-/// A folder as `--output` takes it: `%` begins a symbol that Slurm replaces, and `%%` is one `%`. With a backslash anywhere
-/// Slurm would replace none, so that all jobs wrote into one file.
+/// Escapes a folder for `--output` of sbatch: `%` starts a symbol that Slurm replaces, `%%` is a literal `%`. A backslash would
+/// turn off all replacements, and all jobs would write to one file.
+///
+/// # Errors
+/// If the path has a backslash, or cannot be used in a script.
 fn pattern(folder: &Path) -> Result<String, SweepError> {
     let text = text_of_path(folder)?;
     if text.contains('\\') {
         return Err(SweepError::Usage(format!(
-            "{text}: Slurm cannot write logs below a path with a backslash; name another folder with --output"
+            "{text}: Slurm cannot write logs below a path with a backslash; choose another folder with --output"
         )));
     }
     Ok(text.replace('%', "%%"))
 }
 
-/// A name that sbatch takes as one word: the sweep's is that of a file, which may have blanks.
+/// Makes a name one word for sbatch: a sweep is named after its file, whose name may have spaces.
 fn plain(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
@@ -108,7 +111,7 @@ mod tests {
     use crate::config::Config;
     use crate::sweep::parts;
 
-    /// The script of a sweep in this folder.
+    /// Builds the script of a sweep in this folder.
     fn script_in(folder: &str) -> Result<String, String> {
         let plan = parts::plan("store", &Config::default(), 2, &Default::default());
         let tasks: Vec<&Task> = plan.tasks.iter().collect();

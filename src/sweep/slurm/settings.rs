@@ -1,30 +1,31 @@
-//! What the file's section `[slurm]` may say.
+//! The section `[slurm]` of a sweep file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sweep::plan::file::MOST_THREADS;
 
-/// How jobs are submitted.
+/// Settings of Slurm jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmSettings {
     pub partition: Option<String>,
     pub account: Option<String>,
-    /// `HH:MM:SS` of a job, or another of Slurm's forms; it goes on with its checkpoint when that is over.
+    /// Time limit of a job, `HH:MM:SS` or another of Slurm's formats. A task that reaches it resumes from its checkpoint in a
+    /// requeued job.
     pub time: String,
     /// Cores of a job.
     pub cpus: usize,
-    /// Memory that is asked for beyond what a task is granted, as a share of it.
+    /// Memory that a job requests beyond its task's limit, as a fraction of the limit.
     pub memory_margin: f64,
-    /// What `--gres` asks for, such as `gpu:1`.
+    /// Value of `--gres`, such as `gpu:1`.
     pub gres: Option<String>,
-    /// Seconds before the time limit at which a task is told to save.
+    /// Seconds before the time limit at which a task is asked to save.
     pub signal_seconds: u64,
-    /// Jobs of an array at once; 0: as many as Slurm lets run.
+    /// Maximum concurrent jobs of an array; 0 for no limit besides Slurm's.
     pub at_once: usize,
-    /// Further directives, without `#SBATCH`.
+    /// Additional directives, without `#SBATCH`.
     pub directives: Vec<String>,
-    /// Shell commands before the task: modules, an environment.
+    /// Shell commands to run before the task, such as loading modules.
     pub setup: Vec<String>,
 }
 
@@ -45,30 +46,30 @@ impl Default for SlurmSettings {
     }
 }
 
-/// What `--signal` takes at most.
+/// Maximum that `--signal` accepts, in seconds.
 const MOST_SIGNAL_SECONDS: u64 = 65535;
-/// Memory is asked for so many times beyond the grant at most.
+/// Maximum `memory_margin`.
 const MOST_MARGIN: f64 = 10.0;
 
 impl SlurmSettings {
-    /// Memory in MiB that Slurm is asked for, for a task that is granted so many bytes.
+    /// Returns the memory in MiB that a job requests for a task that may use `granted` bytes.
     pub fn asked_mebibytes(&self, granted: u64) -> u64 {
         (granted as f64 * (1.0 + self.memory_margin.max(0.0)) / f64::from(1 << 20)).ceil() as u64
     }
 
-    /// What cannot be meant, so that it is told before a job is submitted, and not by `sbatch`.
+    /// Returns messages for invalid values, which `sbatch` would reject only at submission.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut refuse = |refused: bool, name: &str, found: &dyn std::fmt::Display, expected: &str| {
             if refused {
-                problems.push(format!("[slurm] {name} = {found} cannot be meant; expected {expected}"));
+                problems.push(format!("[slurm] {name} = {found} is invalid; expected {expected}"));
             }
         };
         let Self { time, cpus, memory_margin, signal_seconds, .. } = self;
         refuse(!(1..=MOST_THREADS).contains(cpus), "cpus", cpus, &format!("1 to {MOST_THREADS}"));
-        // Not a number is in no range.
+        // NaN is in no range.
         let is_margin = (0.0..=MOST_MARGIN).contains(memory_margin);
-        refuse(!is_margin, "memory_margin", memory_margin, &format!("a share from 0 to {MOST_MARGIN}"));
+        refuse(!is_margin, "memory_margin", memory_margin, &format!("a fraction from 0 to {MOST_MARGIN}"));
         let seconds = 1..=MOST_SIGNAL_SECONDS;
         refuse(!seconds.contains(signal_seconds), "signal_seconds", signal_seconds, "1 to 65535");
         refuse(!is_time(time), "time", &format!("{time:?}"), "HH:MM:SS, D-HH:MM:SS, or minutes");
@@ -76,7 +77,7 @@ impl SlurmSettings {
             let Some(value) = value else { continue };
             let is_word = !value.is_empty()
                 && !value.contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '#');
-            refuse(!is_word, name, &format!("{value:?}"), "one word, as sbatch takes it");
+            refuse(!is_word, name, &format!("{value:?}"), "one word without `#`");
         }
         for directive in &self.directives {
             let is_flag = directive.starts_with('-') && !directive.contains(char::is_control);
@@ -91,7 +92,7 @@ impl SlurmSettings {
     }
 }
 
-/// Whether Slurm takes it for a time: minutes, `MM:SS`, `HH:MM:SS`, and after days `HH`, `HH:MM`, `HH:MM:SS`.
+/// True if Slurm accepts it as a time: minutes, `MM:SS`, `HH:MM:SS`, and after days `HH`, `HH:MM`, `HH:MM:SS`.
 fn is_time(text: &str) -> bool {
     if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return true;

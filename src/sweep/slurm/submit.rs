@@ -1,7 +1,7 @@
-//! The Slurm executor: submits arrays of tasks, one after the other by dependencies, and looks after them until all is done.
+//! Submits arrays of tasks, chained by dependencies, and polls them until all tasks have ended.
 //!
-//! Jobs do the work through `kdgat sweep work`, which claims its task in the sweep's folder and writes its state there; what
-//! happens here is submitting, and noticing what has gone. So this process may be killed and started again at any time.
+//! Each job runs `kdgat sweep work`, which claims its task in the sweep's folder and writes the task's state there. This
+//! process only submits jobs and handles those that disappear, so it may be killed and restarted at any time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,22 +17,22 @@ use crate::sweep::plan::{Plan, Task};
 use crate::sweep::run::{Board, Ended, Follower, out_of_memory};
 use crate::sweep::state::{Status, SweepFolder};
 
-/// A job that has left the queue may not have written its state yet, as file systems go.
+/// Time after a job has left the queue until its task's state must be visible, for slow network file systems.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The scripts of what is not done, in the order of their submission, as `--dry-run` prints them.
+/// Returns the scripts for all tasks that are not done, in submission order, for `--dry-run`.
 pub fn scripts(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     let program = program()?;
     let text = |array: &Array| script(&program, folder, plan, &array.tasks, array.granted);
     arrays(&left(folder, plan)?).iter().map(text).collect()
 }
 
-/// What each of these arrays asks for, in words.
+/// Describes the resources that each of these arrays requests.
 pub fn asked(folder: &SweepFolder, plan: &Plan) -> Result<Vec<String>, SweepError> {
     Ok(arrays(&left(folder, plan)?).iter().map(|array| array.asked(&plan.slurm)).collect())
 }
 
-/// Tasks that are not done, and what each is granted.
+/// Returns the tasks that are not done, each with its memory limit in bytes.
 fn left<'a>(folder: &SweepFolder, plan: &'a Plan) -> Result<Vec<(&'a Task, u64)>, SweepError> {
     let mut tasks = Vec::new();
     for task in &plan.tasks {
@@ -44,14 +44,14 @@ fn left<'a>(folder: &SweepFolder, plan: &'a Plan) -> Result<Vec<(&'a Task, u64)>
     Ok(tasks)
 }
 
-/// Submits what is left to do and waits for it.
+/// Submits the open tasks and waits for them.
 pub fn run(folder: &SweepFolder, plan: &Plan) -> Result<Ended, SweepError> {
     let Some(_lead) = folder.lead()? else {
         let path = folder.path().display();
         return Err(SweepError::Usage(format!("{path}: another process submits this sweep's tasks; wait for it")));
     };
     let logs = folder.path().join("slurm");
-    std::fs::create_dir_all(&logs).map_err(SweepError::file(&logs, "make"))?;
+    std::fs::create_dir_all(&logs).map_err(SweepError::file(&logs, "create"))?;
     let mut submitter = Submitter {
         folder,
         plan,
@@ -71,10 +71,11 @@ struct Submitter<'a> {
     plan: &'a Plan,
     board: Board<'a>,
     follower: Follower<'a>,
-    /// The job of each task that has one.
+    /// Current job of each task that has one.
     jobs: BTreeMap<&'a str, JobId>,
-    /// Since when a task's job is no longer there.
+    /// Time at which a task's job was found to have ended.
     gone: BTreeMap<&'a str, Instant>,
+    /// Number of jobs of each task that ended without a result.
     lost: BTreeMap<&'a str, u32>,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Cluster<'a> for Submitter<'a> {
     }
 
     fn cancel(&mut self) -> Result<(), SweepError> {
-        // Jobs that run see the mark themselves and save; the others never begin.
+        // Running jobs see the cancellation marker themselves and save; the others never start.
         let jobs: Vec<JobId> = self.jobs.values().cloned().collect();
         queue::cancel(&jobs)?;
         for task in &self.plan.tasks {
@@ -101,7 +102,7 @@ impl<'a> Cluster<'a> for Submitter<'a> {
 }
 
 impl<'a> Submitter<'a> {
-    /// The jobs that a process before this one has submitted.
+    /// Reads the jobs that an earlier process submitted.
     fn find_jobs(&mut self) -> Result<(), SweepError> {
         for task in &self.plan.tasks {
             let path = self.job_file(task);
@@ -118,7 +119,7 @@ impl<'a> Submitter<'a> {
         self.folder.task(task).join("job")
     }
 
-    /// The task has no job any more.
+    /// Forgets the job of a task.
     fn forget(&mut self, task: &Task) -> Result<(), SweepError> {
         self.jobs.remove(task.id.as_str());
         let path = self.job_file(task);
@@ -128,7 +129,7 @@ impl<'a> Submitter<'a> {
         }
     }
 
-    /// Notices jobs that have ended without their task having come to an end.
+    /// Handles jobs that have ended although their task is not settled.
     fn look_after(&mut self, queued: &BTreeMap<JobId, JobState>) -> Result<(), SweepError> {
         let statuses = self.board.statuses();
         let mut ended: Vec<(&'a Task, Option<JobState>)> = Vec::new();
@@ -154,11 +155,11 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    /// `job` is what Slurm still knows of it.
+    /// Handles the end of a task's job. `job` is the state that Slurm still reports, if any.
     fn after_end(&mut self, task: &'a Task, job: Option<&JobState>) -> Result<(), SweepError> {
         self.gone.remove(task.id.as_str());
         let Some(claim) = self.folder.claim(task)? else {
-            // Somebody is at it still: it is looked at again when that has ended.
+            // Another process still works on it: checked again once that has ended.
             return Ok(());
         };
         let (how, killed) = job.map_or(("gone", false), |job| (job.name.as_str(), job.is_out_of_memory()));
@@ -170,20 +171,20 @@ impl<'a> Submitter<'a> {
         }
         let needs_done = task.needs.iter().all(|id| self.board.state(id).is_some_and(|state| state.status.is_done()));
         let lost = self.lost.entry(&task.id).or_default();
-        // A job whose needs were not done has had nothing to do, which is no loss.
+        // A job whose task was not ready had nothing to do and does not count.
         *lost += u32::from(needs_done);
         match how {
             "CANCELLED" => {
                 state.status = Status::Failed;
-                state.reason = Some(format!("job {job} was cancelled from outside"));
+                state.reason = Some(format!("job {job} was cancelled by another user or program"));
             }
-            // A job that ended for want of memory was not lost.
+            // Jobs that ran out of memory do not count as lost.
             _ if *lost > LOST + state.growths + state.rung => {
                 state.status = Status::Failed;
                 state.reason = Some(format!("job {job} and {LOST} before it ended ({how}) without a result"));
             }
             _ if killed => {
-                let why = format!("job {job} was killed for it");
+                let why = format!("job {job} was killed");
                 out_of_memory(self.plan, task, &mut state, claim.folder(), true, &why);
             }
             _ => state.status = Status::Waiting,
@@ -195,7 +196,7 @@ impl<'a> Submitter<'a> {
         self.folder.write_table(self.plan)
     }
 
-    /// Submits every open task that has no job, an array a step, after the jobs of what it needs.
+    /// Submits every open task that has no job, one array per step, depending on the jobs of the tasks that it needs.
     fn submit(&mut self, queued: &BTreeMap<JobId, JobState>) -> Result<(), SweepError> {
         let statuses = self.board.statuses();
         let open = |task: &&Task| {
@@ -214,7 +215,7 @@ impl<'a> Submitter<'a> {
             for need in array.iter().flat_map(|task| &task.needs) {
                 let done = self.board.state(need).is_some_and(|state| state.status.is_done());
                 let job = self.jobs.get(need.as_str()).filter(|_| !done);
-                // The whole array: fewer dependencies, and its elements end at about the same time.
+                // Depends on the whole array: fewer dependencies, and its elements end at about the same time.
                 let number = job.map(|job| job.split('_').next().unwrap_or(job).to_owned());
                 after.extend(number.filter(|number| !after.contains(number)));
             }
@@ -226,7 +227,7 @@ impl<'a> Submitter<'a> {
                 let job = format!("{number}_{element}");
                 let path = self.job_file(task);
                 let folder = self.folder.task(task);
-                std::fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "make"))?;
+                std::fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "create"))?;
                 files::write_atomically(&path, job.as_bytes()).map_err(SweepError::file(&path, "write"))?;
                 self.jobs.insert(&task.id, job);
             }
@@ -236,17 +237,17 @@ impl<'a> Submitter<'a> {
         Ok(())
     }
 
-    /// Whether an array was submitted after the queue was looked at.
+    /// True if an array was submitted after the queue was read.
     fn is_new(&self, number: &str, queued: &BTreeMap<JobId, JobState>) -> bool {
         let elements = self.jobs.values().filter(|job| job.split('_').next() == Some(number));
         elements.clone().count() > 0 && !elements.into_iter().any(|job| queued.contains_key(job))
     }
 }
 
-/// Tasks that are one job array.
+/// Tasks of one job array.
 struct Array<'a> {
     tasks: Vec<&'a Task>,
-    /// Bytes of host memory of each.
+    /// Host memory limit of each task, in bytes.
     granted: u64,
 }
 
@@ -255,7 +256,7 @@ impl Array<'_> {
         self.tasks.first().map_or("", |task| &task.step)
     }
 
-    /// `array of 12 student: 1 cores, 805 MiB, 00:10:00 each, 4 at once`.
+    /// Describes the requested resources: `array of 12 student: 1 cores, 805 MiB, 00:10:00 each; 4 at once`.
     fn asked(&self, settings: &SlurmSettings) -> String {
         let mut each = vec![
             format!("{} cores", settings.cpus),
@@ -269,7 +270,7 @@ impl Array<'_> {
     }
 }
 
-/// Tasks of one step and with the same memory together, in the order of the plan.
+/// Groups tasks by step and memory into arrays, in an order in which arrays come after those that they need.
 fn arrays<'a>(tasks: &[(&'a Task, u64)]) -> Vec<Array<'a>> {
     let mut arrays: Vec<Array> = Vec::new();
     for &(task, granted) in tasks {
@@ -278,10 +279,11 @@ fn arrays<'a>(tasks: &[(&'a Task, u64)]) -> Vec<Array<'a>> {
             None => arrays.push(Array { tasks: vec![task], granted }),
         }
     }
-    // Whatever a step needs comes before it: an array that needs another one is moved behind it.
+    // Dependencies come first: an array that needs another one is moved behind it.
     order(arrays)
 }
 
+/// Sorts arrays so that each comes after those that it needs.
 fn order(mut arrays: Vec<Array>) -> Vec<Array> {
     let mut ordered: Vec<Array> = Vec::new();
     while !arrays.is_empty() {
@@ -290,8 +292,8 @@ fn order(mut arrays: Vec<Array>) -> Vec<Array> {
             let later: Vec<&str> = others.flat_map(|other| &other.tasks).map(|task| task.id.as_str()).collect();
             array.tasks.iter().flat_map(|task| &task.needs).any(|need| later.contains(&need.as_str()))
         };
-        // Steps need earlier steps only; targets stand between, and those of two teachers may need each other's order:
-        // then the first one goes, and its jobs that come too early are submitted again.
+        // Steps only need earlier steps, but arrays of targets lie between them, and two teachers can cause a cycle. Then the
+        // first array is submitted; its jobs that start too early are resubmitted.
         let next = arrays.iter().position(|array| !waits(array)).unwrap_or(0);
         ordered.push(arrays.remove(next));
     }

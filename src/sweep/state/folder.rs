@@ -1,19 +1,19 @@
-//! A sweep's folder, and who may change what in it.
+//! A sweep's folder, with the locks that coordinate the processes working on it.
 //!
 //! ```text
 //! sweeps/<name>/
-//!     sweep.toml            the file that it was started with
+//!     sweep.toml            the sweep file that it was started with
 //!     plan.json             its tasks and trials
-//!     sweep.csv             a row a trial
-//!     workers.lock          held, shared, by every process that works on it
+//!     sweep.csv             one row per trial
+//!     workers.lock          shared lock, held by every process that works on it
 //!     tasks/<step>-<digest>/
-//!         claim             locked by the process that works on the task, and by the command that it runs
+//!         claim             locked by the process that works on the task and by the command that it runs
 //!         config.json, log.txt, state.json, run/
 //! ```
 //!
-//! A claim is a lock of the operating system (`flock`), not a note: it goes with the processes that hold it, however they
-//! end. The command inherits it as its standard input, so that a task whose sweep was killed, but which still computes, is
-//! not begun a second time.
+//! A claim is a lock of the operating system (`flock`): it is released when the processes that hold it end, in whatever way.
+//! The command inherits it as its standard input, so a task that still runs after its sweep was killed is not started a
+//! second time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -33,30 +33,30 @@ const PLAN_FORMAT: &str = "kdgat sweep plan";
 const STATE: &str = "state.json";
 const STATE_FORMAT: &str = "kdgat sweep task";
 const CANCELLED: &str = "cancelled";
-/// The table of trials.
+/// File name of the table of trials.
 pub const TABLE: &str = "sweep.csv";
 
-/// Where a sweep is kept.
+/// Folder of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepFolder {
     path: PathBuf,
 }
 
-/// The right to work on a task and to write its state.
+/// Exclusive right to work on a task and to write its state.
 #[derive(Debug)]
 pub struct Claim {
     file: File,
     folder: PathBuf,
 }
 
-/// Being one of the processes that work on a sweep.
+/// Shared lock of a process that works on a sweep, or the exclusive lock of the one that submits its jobs.
 #[derive(Debug)]
 pub struct Membership {
     _lock: File,
 }
 
 impl SweepFolder {
-    /// The folder, whether it is there or not.
+    /// Returns the folder at a path, which need not exist.
     pub fn at(path: &Path) -> Result<Self, SweepError> {
         let path = std::path::absolute(path).map_err(SweepError::file(path, "find"))?;
         Ok(Self { path })
@@ -66,16 +66,19 @@ impl SweepFolder {
         &self.path
     }
 
-    /// Becomes one of the processes that work on it. The first one writes the plan; the others must have the same.
+    /// Joins the processes that work on the sweep. The first one writes the plan; the others must have the same plan.
+    ///
+    /// # Errors
+    /// If other processes have another plan, or the sweep is being cancelled.
     pub fn join(&self, plan: &Plan, text: &str) -> Result<Membership, SweepError> {
         let tasks = self.path.join("tasks");
-        fs::create_dir_all(&tasks).map_err(SweepError::file(&tasks, "make"))?;
+        fs::create_dir_all(&tasks).map_err(SweepError::file(&tasks, "create"))?;
         let path = self.path.join("workers.lock");
         let mut tries = 0;
         let lock = loop {
             let lock = open_lock(&path)?;
             if try_lock(&lock, &path)? {
-                // Nobody else is at work: a new version of the file may take over. Results that it shares are kept.
+                // No other process works on it: a changed sweep file may replace the plan. Results of common tasks are kept.
                 self.write_plan(plan, text)?;
                 let marker = self.path.join(CANCELLED);
                 if marker.exists() {
@@ -89,7 +92,7 @@ impl SweepFolder {
                 Ok(_) | Err(SweepError::NoSweep { .. }) => {}
                 Err(error) => return Err(error),
             }
-            // Somebody who only looked may have held the lock for a moment.
+            // Another process may have held the lock only briefly.
             tries += 1;
             if tries == 5 {
                 return Err(SweepError::OtherPlan { folder: self.path.clone() });
@@ -100,13 +103,13 @@ impl SweepFolder {
         if self.is_cancelled() {
             let folder = self.path.display();
             return Err(SweepError::Usage(format!(
-                "{folder}: is being cancelled; wait until its processes have ended"
+                "{folder}: this sweep is being cancelled; wait until its processes have ended"
             )));
         }
         Ok(Membership { _lock: lock })
     }
 
-    /// Becomes one of the processes that work on it, with the plan that is there.
+    /// Joins the processes that work on the sweep, with the existing plan.
     pub fn enter(&self) -> Result<(Plan, Membership), SweepError> {
         let path = self.path.join("workers.lock");
         let plan = self.plan()?;
@@ -115,7 +118,7 @@ impl SweepFolder {
         Ok((plan, Membership { _lock: lock }))
     }
 
-    /// The right to submit the sweep's tasks to a batch system; `None` while another process has it.
+    /// Acquires the right to submit the sweep's tasks to a batch system; `None` while another process has it.
     pub fn lead(&self) -> Result<Option<Membership>, SweepError> {
         let path = self.path.join("leader.lock");
         let lock = open_lock(&path)?;
@@ -128,22 +131,22 @@ impl SweepFolder {
         record::write(&self.path.join(PLAN), PLAN_FORMAT, plan)
     }
 
-    /// What is to be done.
+    /// Reads the plan.
     pub fn plan(&self) -> Result<Plan, SweepError> {
         let found = record::read(&self.path.join(PLAN), PLAN_FORMAT)?;
         found.ok_or_else(|| SweepError::NoSweep { folder: self.path.clone() })
     }
 
-    /// The folder of a task.
+    /// Returns the folder of a task.
     pub fn task(&self, task: &Task) -> PathBuf {
         self.path.join("tasks").join(task.folder_name())
     }
 
-    /// How far a task is. What is done and has no results any more is to be done again.
+    /// Reads the state of a task. A finished task whose results were removed counts as not started.
     pub fn state(&self, task: &Task) -> Result<TaskState, SweepError> {
         let folder = self.task(task);
         let state: TaskState = record::read(&folder.join(STATE), STATE_FORMAT)?.unwrap_or_default();
-        // Stores and targets lie elsewhere, and are looked for by those who need them.
+        // Stores and targets are stored elsewhere; the tasks that need them check for them.
         let has_run = task.kind.stage().is_some() || task.kind == TaskKind::Evaluate;
         let is_gone = |run: &String| !folder.join(run).exists();
         if has_run && state.status.is_done() && state.run.as_ref().is_some_and(is_gone) {
@@ -152,44 +155,43 @@ impl SweepFolder {
         Ok(state)
     }
 
-    /// How far a task is for those who look on. A state says what was true when it was written, the claim what is: it
-    /// goes with the processes that held it.
+    /// Reads the state of a task for display: a task that is recorded as running but that no process claims is interrupted.
     pub fn seen(&self, task: &Task) -> Result<TaskState, SweepError> {
         let state = self.state(task)?;
         if state.status != Status::Running || self.is_claimed(task)? {
             return Ok(state);
         }
-        // It may have ended, or begun again, between the two looks.
+        // It may have ended, or been restarted, between the two reads.
         let again = self.state(task)?;
         let status = if again == state { Status::Interrupted } else { again.status };
         Ok(TaskState { status, ..again })
     }
 
-    /// The task, if nobody else works on it.
+    /// Claims a task; `None` if another process works on it.
     pub fn claim(&self, task: &Task) -> Result<Option<Claim>, SweepError> {
         let folder = self.task(task);
-        fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "make"))?;
+        fs::create_dir_all(&folder).map_err(SweepError::file(&folder, "create"))?;
         let path = folder.join("claim");
         let file = open_lock(&path)?;
         Ok(try_lock(&file, &path)?.then_some(Claim { file, folder }))
     }
 
-    /// Whether somebody works on the task now.
+    /// True if a process works on the task now.
     pub fn is_claimed(&self, task: &Task) -> Result<bool, SweepError> {
         let path = self.task(task).join("claim");
         match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(SweepError::file(&path, "open")(error)),
-            // Shared, so that those who look do not take each other for workers; on NFS no other lock is had for reading.
+            // Shared, so that two checks do not mistake each other for workers; NFS allows no other lock on a read-only file.
             Ok(file) => match file.try_lock_shared() {
                 Ok(()) => Ok(false),
                 Err(fs::TryLockError::WouldBlock) => Ok(true),
-                Err(fs::TryLockError::Error(error)) => Err(SweepError::file(&path, "look at the lock of")(error)),
+                Err(fs::TryLockError::Error(error)) => Err(SweepError::file(&path, "check the lock")(error)),
             },
         }
     }
 
-    /// Lets failed tasks begin again, as if they had never been tried; how many there were.
+    /// Resets failed tasks, so that they start again. Returns their number.
     pub fn retry_failed(&self, plan: &Plan) -> Result<usize, SweepError> {
         let mut count = 0;
         for task in &plan.tasks {
@@ -214,7 +216,7 @@ impl SweepFolder {
         self.path.join(CANCELLED).exists()
     }
 
-    /// Writes the table anew from the states of all tasks; one process after the other, so that none writes an older one.
+    /// Rewrites the table from the states of all tasks. A lock serialises processes, so that none writes an older table.
     pub fn write_table(&self, plan: &Plan) -> Result<(), SweepError> {
         let path = self.path.join("table.lock");
         let lock = open_lock(&path)?;
@@ -228,7 +230,7 @@ impl SweepFolder {
 }
 
 impl Claim {
-    /// The task's folder.
+    /// Returns the task's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -238,14 +240,14 @@ impl Claim {
         record::write(&self.folder.join(STATE), STATE_FORMAT, state)
     }
 
-    /// The claim as the standard input of a command, which holds it from then on as well.
+    /// Returns the claim as the standard input of a command, which then holds the claim too.
     pub fn to_stdin(&self) -> Result<Stdio, SweepError> {
-        let file = self.file.try_clone().map_err(SweepError::file(&self.folder, "share the claim of"))?;
+        let file = self.file.try_clone().map_err(SweepError::file(&self.folder, "share the claim"))?;
         Ok(file.into())
     }
 }
 
-/// Whether a task is done, failed, or can never begin, given the states of those that it needs.
+/// Returns the status of a task, or [`Status::Blocked`] if a task that it needs has failed or is blocked.
 pub fn settled(task: &Task, states: &impl Fn(&str) -> Status) -> Status {
     let own = states(&task.id);
     if own.is_settled() {
@@ -287,7 +289,7 @@ mod tests {
         assert!(folder.is_claimed(&task).unwrap(), "the command no longer holds the claim");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!folder.is_claimed(&task).unwrap(), "the claim of a dead process holds");
+        assert!(!folder.is_claimed(&task).unwrap(), "the claim of a dead process still holds");
         assert!(folder.claim(&task).unwrap().is_some());
     }
 
@@ -302,10 +304,10 @@ mod tests {
         claim.write(&running).unwrap();
         folder.claim(left).unwrap().unwrap().write(&running).unwrap();
         assert_eq!(folder.seen(held).unwrap(), running);
-        // A process that another test begins may hold the claim for a moment.
+        // A process that another test starts may hold the claim briefly.
         let seen = |task| (0..50).map(|_| folder.seen(task).unwrap().status).find(|found| *found != Status::Running);
         assert_eq!(seen(left), Some(Status::Interrupted));
-        assert_eq!(folder.state(left).unwrap(), running, "looking on changed the state");
+        assert_eq!(folder.state(left).unwrap(), running, "reading changed the state");
         claim.write(&TaskState { status: Status::Done, ..running }).unwrap();
         drop(claim);
         assert_eq!(folder.seen(held).unwrap().status, Status::Done);
@@ -338,7 +340,7 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("part", "trap")).unwrap();
         let said = folder.join(&plan, "").unwrap_err().to_string();
-        assert!(said.contains("plan.json: damaged") && said.contains("start that again with its file"), "{said}");
+        assert!(said.contains("plan.json: damaged") && said.contains("start the sweep again with its file"), "{said}");
     }
 
     #[test]
@@ -354,6 +356,6 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("1.5", "2.5")).unwrap();
         let said = folder.state(&task).unwrap_err().to_string();
-        assert!(said.contains("damaged") && said.ends_with("remove the file, its task is then done again"), "{said}");
+        assert!(said.contains("damaged") && said.ends_with("remove the file; its task is then run again"), "{said}");
     }
 }

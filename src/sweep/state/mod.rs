@@ -1,4 +1,4 @@
-//! A sweep on disk: its folder, claims, the state of each task, the table.
+//! A sweep on disk: its folder, task claims, the state of each task, and the table.
 
 mod folder;
 mod record;

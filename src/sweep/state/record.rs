@@ -1,4 +1,4 @@
-//! Small JSON files that know whether they are whole: a line with format, version and checksum, then the content.
+//! Small JSON files with a checksum: one line with format, version and checksum, then the content.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::files;
 use crate::sweep::SweepError;
 
-/// Version of the layout of all of a sweep's files.
+/// Format version of all files of a sweep.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -18,7 +18,7 @@ struct Header {
     checksum: String,
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file atomically.
 pub fn write(path: &Path, format: &str, content: &impl Serialize) -> Result<(), SweepError> {
     let failed = |error: serde_json::Error| SweepError::file(path, "write")(error.into());
     let body = serde_json::to_string_pretty(content).map_err(failed)?;
@@ -27,31 +27,34 @@ pub fn write(path: &Path, format: &str, content: &impl Serialize) -> Result<(), 
     files::write_atomically(path, format!("{header}\n{body}").as_bytes()).map_err(SweepError::file(path, "write"))
 }
 
-/// Reads a file; `None` when there is none.
+/// Reads a file; `None` if it does not exist.
+///
+/// # Errors
+/// If the file is damaged, has another format, or was written by a newer version.
 pub fn read<T: DeserializeOwned>(path: &Path, format: &str) -> Result<Option<T>, SweepError> {
     let bytes = match std::fs::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(SweepError::file(path, "read"))?,
     };
     let damaged = |found: String| SweepError::Damaged { path: path.to_owned(), found };
-    let text = String::from_utf8(bytes).map_err(|_| damaged("not a text".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|_| damaged("not UTF-8 text".to_owned()))?;
     let (header, body) = text.split_once('\n').ok_or_else(|| damaged("ends after its first line".to_owned()))?;
     let header: Header = serde_json::from_str(header).map_err(|error| damaged(format!("bad first line: {error}")))?;
     if header.format != format {
-        return Err(damaged(format!("a {} where a {format} was expected", header.format)));
+        return Err(damaged(format!("format `{}`, expected `{format}`", header.format)));
     }
     if header.version > VERSION {
         return Err(SweepError::Usage(format!(
-            "{}: written by a newer kdgat (version {} of its layout, this program reads {VERSION}); use that program",
+            "{}: written by a newer kdgat (format version {}, this program reads up to {VERSION}); use that version",
             path.display(),
             header.version
         )));
     }
     let found = checksum(body);
     if header.checksum != found {
-        return Err(damaged(format!("damaged (checksum {found}, {} was written)", header.checksum)));
+        return Err(damaged(format!("damaged (checksum {found}, expected {})", header.checksum)));
     }
-    serde_json::from_str(body).map(Some).map_err(|error| damaged(format!("not what was written: {error}")))
+    serde_json::from_str(body).map(Some).map_err(|error| damaged(format!("invalid content: {error}")))
 }
 
 fn checksum(body: &str) -> String {

@@ -1,4 +1,4 @@
-//! What came of a task, read from the files of its run.
+//! Results of a task, read from the files of its run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::sweep::plan::metric;
 /// Results of a training or an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// As they were written: what is not finite, too.
+    /// Metrics by name, including values that are not finite.
     pub metrics: BTreeMap<String, f64>,
     pub epochs: u64,
-    /// Of all epochs together.
+    /// Run time of all epochs together, in seconds.
     pub seconds: f64,
     pub peak_memory_bytes: u64,
 }
 
-/// A row of `metrics.csv` by columns.
+/// A row of `metrics.csv`: values by column.
 pub type Epoch = BTreeMap<String, f64>;
 
-/// The epochs of a run; none before the first is done. A last row that is still being written is left out.
+/// Reads the epochs of a run; empty before the first epoch is done. Skips a last row that is still being written.
 pub fn epochs(run: &Path) -> Result<Vec<Epoch>, SweepError> {
     let path = run.join("metrics.csv");
     let text = match std::fs::read_to_string(&path) {
@@ -44,11 +44,11 @@ pub fn epochs(run: &Path) -> Result<Vec<Epoch>, SweepError> {
     Ok(epochs)
 }
 
-/// What a training has come to: every column in the epoch of the lowest validation loss, whose weights are kept.
+/// Reads the results of a training: all columns in the epoch with the lowest validation loss, whose weights are saved.
 pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     let epochs = epochs(run)?;
     let loss = |epoch: &&Epoch| epoch.get("val_loss").copied().unwrap_or(f64::INFINITY);
-    // Of equals the first, as the training has it.
+    // On ties the first epoch, as in the training.
     let best = epochs.iter().reduce(|best, epoch| if loss(&epoch) < loss(&best) { epoch } else { best });
     let peak = epochs.iter().filter_map(|epoch| epoch.get("peak_memory_bytes")).fold(0.0f64, |a, &b| a.max(b));
     let seconds = epochs.iter().filter_map(|epoch| epoch.get("seconds")).sum();
@@ -62,22 +62,22 @@ pub fn of_training(run: &Path) -> Result<Results, SweepError> {
     Ok(Results { metrics, epochs: epochs.len() as u64, seconds, peak_memory_bytes: peak as u64 })
 }
 
-/// What an evaluation says of the model in `run`, at its recorded threshold: the mean of every metric over the test folders
-/// that have it, and each folder's own as `folder/metric`; its ROC AUC on the validation data; its size and its speed.
+/// Reads the results of an evaluation for the model in `run`, at its recorded threshold: the mean of each metric over the test
+/// folders that have it, each folder's value as `folder/metric`, the ROC AUC on the validation data, size and speed.
 pub fn of_evaluation(folder: &Path, run: &Path) -> Result<Results, SweepError> {
     let path = folder.join("metrics.json");
     let damaged = |found: &str| SweepError::Damaged { path: path.clone(), found: found.to_owned() };
-    let report = json(&path)?.ok_or_else(|| damaged("not there, although the evaluation has ended well"))?;
+    let report = json(&path)?.ok_or_else(|| damaged("missing, although the evaluation succeeded"))?;
     let models = report["models"].as_array().ok_or_else(|| damaged("it has no models"))?;
     let of_run = |model: &&Value| {
         let paths: Vec<&str> = model["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         matches!(paths[..], [path] if Path::new(path).starts_with(run))
     };
-    let model = models.iter().find(of_run).ok_or_else(|| damaged("the run's model is not in it"))?;
+    let model = models.iter().find(of_run).ok_or_else(|| damaged("it does not have the run's model"))?;
     let mut metrics = BTreeMap::new();
     let mut sums: BTreeMap<String, (f64, u32)> = BTreeMap::new();
     let rows = || model["results"].as_array().into_iter().flatten();
-    // The first threshold is the recorded one; classifiers are judged at 0.5, too.
+    // The first threshold is the recorded one; classifiers are also evaluated at 0.5.
     let recorded = rows().next().map_or(&Value::Null, |row| &row["threshold_method"]);
     for row in rows() {
         if row["scope"] != "folder" || row["calibration"] != "none" || row["threshold_method"] != *recorded {

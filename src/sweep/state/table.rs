@@ -1,4 +1,4 @@
-//! `sweep.csv`: a row a trial, made from the states of its tasks.
+//! `sweep.csv`: one row per trial, from the states of its tasks.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use super::task_state::{Status, TaskState};
 use crate::sweep::SweepError;
 use crate::sweep::plan::{Plan, Task, TaskKind, Trial};
 
-/// A trial as it stands.
+/// A trial with its current status and results.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub trial: Trial,
     pub status: Status,
-    /// Of the task that is measured.
+    /// Metric of the measured task.
     pub metric: Option<f64>,
-    /// All that is known by name: of the measured task, and what only other tasks of the trial know.
+    /// Metrics of all the trial's tasks by name; those of the measured task take precedence, then later tasks.
     pub metrics: BTreeMap<String, f64>,
     pub attempts: u32,
     pub rung: u32,
-    /// Of the tasks that no other trial shares.
+    /// Run time of the trial's own tasks, which no other trial shares, and of the measured task, in seconds.
     pub seconds: f64,
     pub peak_memory_bytes: u64,
     pub epochs: u64,
@@ -27,11 +27,11 @@ pub struct Row {
     pub reason: Option<String>,
 }
 
-/// Columns before those of the axes.
+/// Columns before those for the axes.
 pub const COLUMNS: [&str; 10] =
     ["trial", "state", "metric", "seconds", "peak_memory_bytes", "epochs", "attempts", "memory_rung", "run", "reason"];
 
-/// All trials in the order of the plan.
+/// Builds the rows of all trials, in the order of the plan.
 pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
     let mut states: BTreeMap<&str, TaskState> = BTreeMap::new();
     let mut statuses: BTreeMap<&str, Status> = BTreeMap::new();
@@ -39,7 +39,7 @@ pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
         let state = folder.seen(task)?;
         statuses.insert(&task.id, state.status);
         states.insert(&task.id, state);
-        // What a task needs comes before it.
+        // The tasks that it needs come before it.
         let status = settled(task, &|id| statuses.get(id).copied().unwrap_or_default());
         statuses.insert(&task.id, status);
     }
@@ -63,7 +63,7 @@ pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
             status: together(tasks.iter().map(|task| statuses.get(task.id.as_str()).copied().unwrap_or_default())),
             metric: measured.metrics.get(&plan.metric).copied(),
             metrics,
-            // The measured task has none where one before it has failed.
+            // The measured task has no attempts if a task before it has failed.
             attempts: own.clone().map(|task| state(task).attempts).max().unwrap_or(0),
             rung: tasks.iter().map(|task| state(task).rung).max().unwrap_or(0),
             seconds: own.map(|task| state(task).seconds).sum(),
@@ -76,7 +76,7 @@ pub fn rows(folder: &SweepFolder, plan: &Plan) -> Result<Vec<Row>, SweepError> {
     Ok(plan.trials.iter().map(row).collect())
 }
 
-/// The training behind a task: itself, or the first one that it evaluates.
+/// Returns the training of a task: the task itself, or the first training that it evaluates.
 fn trained_by<'a>(plan: &'a Plan, task: &'a Task) -> Option<&'a Task> {
     match task.kind {
         TaskKind::Evaluate => task.inputs.first().and_then(|input| plan.task(&input.task)),
@@ -84,7 +84,7 @@ fn trained_by<'a>(plan: &'a Plan, task: &'a Task) -> Option<&'a Task> {
     }
 }
 
-/// The status of a trial, from those of its tasks.
+/// Combines the statuses of a trial's tasks.
 fn together(statuses: impl Iterator<Item = Status>) -> Status {
     let statuses: Vec<Status> = statuses.collect();
     let any = |wanted: Status| statuses.contains(&wanted);
@@ -100,7 +100,7 @@ fn together(statuses: impl Iterator<Item = Status>) -> Status {
     }
 }
 
-/// Why a trial failed: the first reason on the way to it.
+/// Returns the reason for a trial's failure: the first one found among its tasks and those that blocked them.
 fn reason(
     plan: &Plan,
     trial: &Trial,
@@ -123,7 +123,7 @@ fn reason(
     None
 }
 
-/// The table as a file. Numbers are written with all their digits.
+/// Formats the table as CSV, with numbers in full precision.
 pub fn csv(plan: &Plan, rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS.iter().copied().chain(plan.axes.iter().map(String::as_str)))?;

@@ -1,4 +1,4 @@
-//! How far a task is.
+//! State of a task.
 
 use std::collections::BTreeMap;
 
@@ -6,60 +6,61 @@ use serde::{Deserialize, Serialize};
 
 use super::results::Results;
 
-/// Written by whoever holds the task's claim.
+/// State of a task, written by the process that holds its claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskState {
     pub status: Status,
-    /// Times that it was started.
+    /// Number of starts.
     pub attempts: u32,
-    /// Times that it failed for another reason than memory.
+    /// Number of failures other than out of memory.
     pub failures: u32,
-    /// Changes of the memory ladder in force.
+    /// Rung of the memory ladder: the number of its changes that apply.
     pub rung: u32,
-    /// Times that a cluster gave it more memory.
+    /// Number of times that a cluster gave it more memory.
     pub growths: u32,
-    /// Graphs of a batch when memory ran out: what the ladder halves.
+    /// Graphs per batch when memory ran out, which the ladder halves.
     pub batch_graphs: Option<u64>,
-    /// Over all attempts.
+    /// Run time over all attempts, in seconds.
     pub seconds: f64,
     pub peak_memory_bytes: u64,
     pub epochs: u64,
-    /// Folder of the results, below the task's.
+    /// Name of the run's folder, below the task's.
     pub run: Option<String>,
-    /// By name, in the best epoch; all of them finite.
+    /// Metrics by name, in the best epoch; finite values only.
     pub metrics: BTreeMap<String, f64>,
-    /// Why it failed, or was stopped.
+    /// Reason for its failure, early stop or next attempt.
     pub reason: Option<String>,
-    /// Who works on it, or did last.
+    /// Process that works on it, or did last.
     pub worker: Option<Worker>,
 }
 
 impl TaskState {
-    /// Takes over what a run has come to. JSON has no number for a metric that is not finite, and nobody could compare it.
+    /// Copies the results of a run. Drops metrics that are not finite: JSON cannot represent them, and they cannot be compared.
     pub fn take(&mut self, found: Results) {
         self.metrics = found.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
         self.epochs = found.epochs;
-        // A run that went on without its sweep knows of more than the sweep does.
+        // A run that continued after its sweep was killed has recorded more than the sweep.
         self.seconds = self.seconds.max(found.seconds);
         self.peak_memory_bytes = self.peak_memory_bytes.max(found.peak_memory_bytes);
     }
 }
 
+/// Status of a task or a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Not begun, or interrupted: it goes on from its checkpoint.
+    /// Not started, or interrupted: it will resume from its checkpoint.
     #[default]
     Waiting,
     Running,
-    /// As [`SweepFolder::seen`](super::SweepFolder::seen) has it, never in a file: `running` by its state, and nobody works on it.
+    /// Recorded as running, but no process works on it. Only from [`SweepFolder::seen`](super::SweepFolder::seen), never in a file.
     Interrupted,
     Done,
-    /// Ended early because it promised little; counts as done.
+    /// Ended by early stopping; counts as done.
     Stopped,
     Failed,
-    /// Something that it needs has failed.
+    /// A task that it needs has failed.
     Blocked,
 }
 
@@ -76,17 +77,18 @@ impl Status {
         }
     }
 
-    /// Whether others may use what came of it.
+    /// True if other tasks may use its results.
     pub fn is_done(self) -> bool {
         matches!(self, Self::Done | Self::Stopped)
     }
 
-    /// Whether nothing more happens to it by itself.
+    /// True if it will not be run again without the user's request.
     pub fn is_settled(self) -> bool {
         self.is_done() || self == Self::Failed
     }
 }
 
+/// Process that works on a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     pub process: u32,
@@ -94,7 +96,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// This process.
+    /// Returns the current process.
     pub fn this() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { process: std::process::id(), host: name }

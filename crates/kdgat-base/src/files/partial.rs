@@ -1,9 +1,9 @@
-//! Temporary files: created beside the place that they are meant for, under a random name that no other process, host or
-//! container has, and renamed when they are whole.
+//! Temporary files: created in the folder of their target under a random name, unique across processes, hosts and
+//! containers, and renamed when complete.
 //!
-//! A process that is killed leaves its temporary file. The next one that writes into the folder removes it, if the file is
-//! nobody's: its writer holds an advisory lock (`flock`) for as long as it lives. Some shared file systems keep such locks to
-//! one host, so a file has to be unchanged for [`ABANDONED_AFTER`] as well.
+//! A killed process leaves its temporary file behind. The next process that writes into the folder removes it if it is
+//! abandoned: a live writer holds an advisory lock (`flock`) on its file. On some shared file systems such locks hold
+//! on one host only, so the file must also have been unchanged for [`ABANDONED_AFTER`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,26 +19,26 @@ use tempfile::NamedTempFile;
 
 use super::{PARTIAL_EXTENSION, parent_of, sync_parent};
 
-/// Temporary files that nobody has written to for so long are removed, if they are not locked.
+/// Minimum age of unlocked temporary files before they are removed.
 pub const ABANDONED_AFTER: Duration = Duration::from_secs(6 * 3600);
 
-/// Between the name of the file that a temporary one is to become and its random part.
+/// Separates the target's name from the random part of a temporary file's name.
 const MARK: &str = ".kdgat-";
 const RANDOM_LETTERS: usize = 10;
-/// Bytes of that name that are kept: a file name may have 255.
+/// Bytes of the target's name to include: file names are limited to 255 bytes.
 const NAME_KEPT: usize = 200;
-/// Permissions of a new file, less the process's mask, as `File::create` has them.
+/// Permissions of a new file before the umask, the same as `File::create`.
 const MODE: u32 = 0o666;
 
-/// A temporary file in the folder of the file that it is to become. Dropping it removes it.
+/// A temporary file in the folder of its target. Dropping it removes it.
 #[derive(Debug)]
 pub struct Partial(NamedTempFile);
 
 impl Partial {
-    /// Creates an empty file beside `path`, and removes what killed processes have left in that folder.
+    /// Creates an empty temporary file beside `path` and removes the abandoned ones in that folder.
     ///
     /// # Errors
-    /// Any error of the file system.
+    /// Any file-system error.
     pub fn beside(path: &Path) -> io::Result<Self> {
         let folder = parent_of(path);
         let partial = loop {
@@ -48,14 +48,14 @@ impl Partial {
                 .suffix(&format!(".{PARTIAL_EXTENSION}"))
                 .permissions(Permissions::from_mode(MODE))
                 .tempfile_in(folder)?;
-            // A file system without locks: the file's age alone protects it.
+            // Ignore errors: on a file system without locks, only the file's age protects it.
             let _ = file.as_file().lock();
-            // Another process may have looked at it before it was locked.
+            // Another process may have removed the file before we locked it.
             if is_at(file.as_file(), file.path()) {
                 break Self(file);
             }
         };
-        // By the clock of the file system, which several hosts share.
+        // Use the file system's clock, which several hosts share.
         let now = partial.0.as_file().metadata()?.modified()?;
         if is_first_look(folder) {
             remove_abandoned(folder, now);
@@ -63,7 +63,7 @@ impl Partial {
         Ok(partial)
     }
 
-    /// The temporary name.
+    /// The path of the temporary file.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -73,10 +73,10 @@ impl Partial {
         self.0.as_file_mut()
     }
 
-    /// Gives it its final name, in place of any file of that name, when its content is on the disk.
+    /// Syncs the file and renames it to `path`, replacing any existing file.
     ///
     /// # Errors
-    /// Any error of the file system; the temporary file is then removed.
+    /// Any file-system error; the temporary file is then removed.
     pub fn persist(self, path: &Path) -> io::Result<()> {
         self.0.as_file().sync_all()?;
         self.0.persist(path).map_err(|error| error.error)?;
@@ -84,26 +84,26 @@ impl Partial {
     }
 }
 
-/// A number that no other process is likely to draw at the same time, for names beside which nothing can be created first.
+/// A random number that two processes are unlikely to share, for names that cannot be reserved by creating a file.
 pub fn random_number() -> u32 {
     use std::hash::{BuildHasher, RandomState};
-    // The standard library draws the keys of its hash maps from the system.
+    // The standard library seeds its hash maps from the system's random source.
     RandomState::new().hash_one(SystemTime::now()) as u32
 }
 
-/// Whether a file or folder has been unchanged for [`ABANDONED_AFTER`] before `now`.
+/// True if a file or folder has been unchanged for more than [`ABANDONED_AFTER`] before `now`.
 pub fn is_old(metadata: &fs::Metadata, now: SystemTime) -> bool {
     let age = metadata.modified().ok().and_then(|modified| now.duration_since(modified).ok());
     age.is_some_and(|age| age > ABANDONED_AFTER)
 }
 
-/// Removes the temporary files of killed processes. What cannot be removed is in nobody's way: it is never read.
+/// Removes abandoned temporary files. One that cannot be removed does no harm: nothing reads it.
 fn remove_abandoned(folder: &Path, now: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_partial(&entry.file_name())
             && let Err(error) = remove_if_abandoned(&entry.path(), now)
         {
-            tracing::debug!("{} is left as it is: {error}", entry.path().display());
+            tracing::debug!("cannot remove the temporary file {}: {error}", entry.path().display());
         }
     }
 }
@@ -114,7 +114,7 @@ fn remove_if_abandoned(path: &Path, now: SystemTime) -> io::Result<()> {
     if !is_candidate(&fs::symlink_metadata(path)?) {
         return Ok(());
     }
-    // For writing, without which NFS grants no exclusive lock.
+    // Open for writing: NFS grants an exclusive lock only on a writable file.
     let file = File::options().write(true).open(path)?;
     file.try_lock()?;
     match is_candidate(&file.metadata()?) && is_at(&file, path) {
@@ -123,19 +123,20 @@ fn remove_if_abandoned(path: &Path, now: SystemTime) -> io::Result<()> {
     }
 }
 
-/// Looking through a large folder takes longer than writing a small file: once for each folder is enough.
+/// True on the first call for a folder: scanning a large folder takes longer than writing a small file, so we do it
+/// once.
 fn is_first_look(folder: &Path) -> bool {
     static LOOKED_AT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     LOOKED_AT.lock().insert(folder.to_owned())
 }
 
-/// Whether the name still leads to the open file.
+/// True if `path` still refers to the open file.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(named)) if identity(&open) == identity(&named))
 }
 
-/// `.NAME.kdgat-`, before the random part.
+/// The prefix `.NAME.kdgat-` of a temporary file's name.
 fn prefix_of(path: &Path) -> OsString {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let mut prefix = OsString::from(".");
@@ -144,7 +145,7 @@ fn prefix_of(path: &Path) -> OsString {
     prefix
 }
 
-/// Whether a file name is one that [`Partial::beside`] makes.
+/// True if a file name has the form that [`Partial::beside`] creates.
 fn is_partial(name: &OsStr) -> bool {
     let ending = format!(".{PARTIAL_EXTENSION}");
     let Some(rest) = name.as_bytes().strip_suffix(ending.as_bytes()).filter(|rest| rest.starts_with(b".")) else {
@@ -199,7 +200,7 @@ mod tests {
         remove_abandoned(folder.path(), now);
         assert!(partial.path().exists(), "the file of a live writer was removed");
         let left = partial.path().to_owned();
-        // Killed: the lock is gone, the file stays.
+        // As after a kill: the lock is gone, the file remains.
         let (file, kept) = partial.0.keep().unwrap();
         assert_eq!(kept, left);
         drop(file);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_recognised_however_long_their_file_has_one() {
+    fn temporary_names_of_long_file_names_are_recognised() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a", "metrics.csv", &"x".repeat(250), "ä b.json"] {
             let partial = Partial::beside(&folder.path().join(name)).unwrap();

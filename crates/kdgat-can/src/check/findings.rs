@@ -1,10 +1,10 @@
-//! What of a check's numbers a reader should know, in sentences.
+//! Findings of a check: its numbers as sentences for the user.
 
 use super::{CheckOptions, Copies, Finding, LogCheck, STRETCH_FRAMES, Severity, readable};
 use crate::dataset::{Dataset, PassedOver, Role, too_short};
 use crate::formats::Format;
 
-/// Share of a test's benign stretches in training from which it is worth a warning.
+/// Share of a test's benign stretches found in training from which a warning is given.
 const MUCH_OVERLAP: f64 = 0.05;
 
 /// All findings, worst first.
@@ -66,8 +66,8 @@ fn unreadable(log: &LogCheck, max_reject_share: f64, found: &mut Findings) {
     if log.report.reject_share() > max_reject_share {
         let (rejected, rows) = (log.report.rejected_rows(), log.report.rows);
         found.error(format!(
-            "{}: {rejected} of {rows} rows left out, at most {:.1} % may be: a build refuses it; repair the file, name its \
-             format with --format, or allow more with --max-reject-share",
+            "{}: {rejected} of {rows} rows left out, more than the allowed {:.1} %: a build would refuse this log; repair the \
+             file, set its format with --format, or raise --max-reject-share",
             log.title(),
             100.0 * max_reject_share
         ));
@@ -122,15 +122,15 @@ fn labels(log: &LogCheck, found: &mut Findings) {
     }
     if log.stray_frames > 0 {
         found.note(format!(
-            "{}: {} frames are labelled attack-free, but their IDs occur so only once or twice: \
-             perhaps attack frames without their label",
+            "{}: {} frames are labelled attack-free, but their IDs have at most two such frames in this log: \
+             they may be attack frames without a label",
             log.title(),
             log.stray_frames
         ));
     }
 }
 
-/// Test folders in which no frame has the label of an attack: a test that can only count false alarms.
+/// Warns about test folders in which no frame is labelled as an attack: such a test can only count false alarms.
 fn unlabelled_tests(logs: &[LogCheck], found: &mut Findings) {
     let mut folders: Vec<&str> =
         logs.iter().filter(|log| log.role == Role::Test).map(|log| log.folder.as_str()).collect();
@@ -149,14 +149,14 @@ fn unlabelled_tests(logs: &[LogCheck], found: &mut Findings) {
     }
 }
 
-/// Logs of a known dataset that are in another format than its publisher's: copies, or another dataset of its name.
+/// Notes logs of a known dataset that are not in its published format: copies, or another dataset with its name.
 fn other_formats(logs: &[LogCheck], dataset: &Dataset, found: &mut Findings) {
     let Some(published) = dataset.published_format else { return };
     for format in Format::ALL.into_iter().filter(|format| *format != published) {
         let mut titles = logs.iter().filter(|log| log.format == Some(format)).map(LogCheck::title);
         if let Some(first) = titles.next() {
             found.note(format!(
-                "{} logs are in the format {format} ({first} is the first), but {} is published as {published}: is it this dataset?",
+                "{} logs are in the format {format} ({first} is the first), but {} is published as {published}: check that --data is right",
                 1 + titles.count(),
                 dataset.name
             ));
@@ -171,13 +171,13 @@ fn same_beginning(logs: &[LogCheck], found: &mut Findings) {
         && times.all(|time| time == first)
     {
         found.note(format!(
-            "all logs begin at the same time ({}): their times do not tell when they were recorded",
+            "all logs begin at the same time ({}): their timestamps do not show when they were recorded",
             readable(first, 6)
         ));
     }
 }
 
-/// By folder, which says what a test is about.
+/// Notes traffic of unseen IDs for each test folder.
 fn unseen(logs: &[LogCheck], found: &mut Findings) {
     let mut folders: Vec<&str> =
         logs.iter().filter(|log| log.role == Role::Test).map(|log| log.folder.as_str()).collect();
@@ -221,14 +221,14 @@ fn balance(logs: &[LogCheck], found: &mut Findings) {
         if frames > 0 {
             found.note(format!("{name}: {} of {frames} frames are attack frames", percent(attacks, frames)));
         }
-        // Of tests it is said folder by folder.
+        // For tests, `unlabelled_tests` warns about each folder.
         if role == Role::TrainWithAttacks && frames > 0 && attacks == 0 {
-            found.warning(format!("{name} have no attack frame: are the labels read?"));
+            found.warning(format!("{name} have no attack frame: check that their labels are read"));
         }
     }
 }
 
-/// A folder without logs is there, and was told of.
+/// Warns about missing roles. A folder without logs counts as present; it has a warning of its own.
 fn missing_folders(logs: &[LogCheck], passed_over: &[PassedOver], found: &mut Findings) {
     let roles = || logs.iter().map(|log| log.role).chain(passed_over.iter().map(|passed| passed.role));
     if !roles().any(|role| role == Role::TrainAttackFree) {

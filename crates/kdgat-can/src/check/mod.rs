@@ -1,7 +1,7 @@
-//! A dataset looked at before anything is built or trained: what is in its logs, and what may mislead.
+//! Checks a dataset before anything is built or trained: the content of its logs, and properties that may mislead.
 //!
-//! Every log is read once ([`scan`]); then logs are compared with each other: copies, IDs that training never sees, benign
-//! traffic that is both in training and in a test. [`findings`] says in sentences what a reader should know.
+//! Each log is read once ([`scan`]); then the logs are compared: copies, IDs that do not occur in training, benign traffic
+//! that is in both training and a test. [`findings`] turns the results into sentences.
 
 mod findings;
 mod scan;
@@ -19,107 +19,122 @@ use scan::Scan;
 
 pub use scan::STRETCH_FRAMES;
 
-/// IDs that a list names; the others are only counted.
+/// IDs named in a list; further ones are only counted.
 const IDS_NAMED: usize = 12;
-/// Attack-free frames in a whole log up to which an ID looks like part of an attack.
+/// An ID with at most this many attack-free frames in a whole log looks like part of an attack.
 const STRAY_FRAMES: u64 = 2;
 
-/// What a build of the dataset would be told.
+/// Options of a check, the same as for a build.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckOptions {
-    /// Read every log in this format, instead of recognising it.
+    /// Format of all logs; detected for each log if `None`.
     pub format: Option<Format>,
-    /// Frames in a window.
+    /// Window size in frames.
     pub window: usize,
-    /// Share of a log's rows that may be unreadable.
+    /// Largest allowed share of a log's rows that cannot be read, from 0 to 1.
     pub max_reject_share: f64,
-    /// Threads that read, 0 for one a core.
+    /// Number of reading threads; 0 for one per core.
     pub threads: usize,
 }
 
-/// What was found in a dataset.
+/// Result of checking a dataset.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
+    /// Name of the dataset.
     pub dataset: String,
+    /// Results by log, in the dataset's order.
     pub logs: Vec<LogCheck>,
-    /// Logs with the same frames, as `folder/name`.
+    /// Groups of logs with the same frames.
     pub copies: Vec<Copies>,
-    /// What a reader should know, worst first.
+    /// Findings for the user, worst first.
     pub findings: Vec<Finding>,
 }
 
-/// What was found in a log.
+/// Result of checking one log.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogCheck {
+    /// Name of its folder.
     pub folder: String,
+    /// Its file name.
     pub name: String,
+    /// Role of its folder.
     pub role: Role,
-    /// Why it could not be read to its end; the other values are then those of its beginning.
+    /// Error that stopped reading; the other values then cover the log up to it.
     pub error: Option<String>,
-    /// Why no frame has a label, if it looks as if some should have one.
+    /// A notice when all frames count as attack-free although the log may have labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label_notice: Option<String>,
+    /// Format of the log, `None` if it could not be opened.
     pub format: Option<Format>,
+    /// Counts of its rows.
     pub report: ReadReport,
-    /// Seconds from the earliest to the latest timestamp.
+    /// Seconds from the smallest to the largest timestamp.
     pub duration_seconds: f64,
+    /// Smallest timestamp in seconds, `None` without frames.
     pub first_timestamp: Option<f64>,
-    /// Distinct IDs.
+    /// Number of distinct IDs.
     pub ids: u64,
     /// IDs that no attack-free frame of a training log has.
     pub unseen: Unseen,
+    /// Frames without payload.
     pub empty_payloads: EmptyPayloads,
-    /// Frames that are labelled attack-free, in a log with attacks, of IDs that have only one or two such frames in the whole
-    /// log: perhaps attack frames that lost their label.
+    /// Frames labelled attack-free, in a log with attacks, of IDs with only one or two such frames in the whole log: they may be
+    /// attack frames without a label.
     pub stray_frames: u64,
-    /// Share of the stretches of benign frames that also occur in training logs of another file; `None` for training logs, and
-    /// when there was no stretch to compare.
+    /// Share of the sampled stretches of benign frames that also occur in training logs, from 0 to 1; `None` for training logs and
+    /// for logs without a sampled stretch.
     pub benign_overlap: Option<f64>,
 }
 
-/// IDs of a log that training does not know.
+/// IDs of a log that do not occur in training.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Unseen {
+    /// Number of such IDs.
     pub ids: u64,
-    /// Frames of such IDs, labelled attack-free.
+    /// Their frames labelled attack-free.
     pub benign_frames: u64,
-    /// Frames of such IDs, labelled an attack.
+    /// Their frames labelled as an attack.
     pub attack_frames: u64,
-    /// The IDs with most frames, in hexadecimal.
+    /// Those with the most frames, in hexadecimal.
     pub most_frequent: Vec<String>,
 }
 
 /// Frames without payload.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct EmptyPayloads {
+    /// Frames labelled attack-free.
     pub benign_frames: u64,
+    /// Frames labelled as an attack.
     pub attack_frames: u64,
 }
 
 /// Logs with the same frames.
 #[derive(Debug, Clone, Serialize)]
 pub struct Copies {
+    /// Their names as `folder/name`.
     pub logs: Vec<String>,
-    /// Training and a test have the same log: its windows are left out of training.
+    /// True if the group has logs of training and of a test: its windows are left out of training.
     pub leaks: bool,
 }
 
-/// Something a reader should know.
+/// One finding for the user.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
+    /// Its severity.
     pub severity: Severity,
+    /// A sentence that describes it.
     pub text: String,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The dataset cannot be used as it is.
     Error,
-    /// Results may mislead.
+    /// Results may be misleading.
     Warning,
-    /// Good to know.
+    /// Information.
     Note,
 }
 
@@ -136,19 +151,19 @@ impl LogCheck {
 }
 
 impl CheckReport {
-    /// Whether a build would take every log.
+    /// True if there is no error, so that a build accepts every log.
     pub fn is_usable(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity != Severity::Error)
     }
 }
 
-/// Reads all logs of the dataset, each on one thread, and compares them.
+/// Reads all logs of the dataset, one thread per log, and compares them.
 pub fn check(dataset: &Dataset, options: &CheckOptions) -> CheckReport {
     let CheckOptions { format, threads, .. } = *options;
     let scan = || dataset.files.par_iter().map(|file| Scan::of(&file.path, format)).collect::<Vec<_>>();
     let scans = match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
         Ok(pool) => pool.install(scan),
-        // No threads to be had: this one does it.
+        // The thread pool could not be created: use this thread.
         Err(_) => dataset.files.iter().map(|file| Scan::of(&file.path, format)).collect(),
     };
     let known = trained_ids(dataset, &scans);
@@ -193,19 +208,19 @@ fn describe(file: &SourceFile, scan: Scan, known: &HashSet<u32>, benign_overlap:
     }
 }
 
-/// A number for people: with so many decimals, or with an exponent if it is absurdly large.
+/// Formats a number with the given decimals, or with an exponent from 10^15 on.
 pub fn readable(number: f64, decimals: usize) -> String {
     if number.abs() < 1e15 { format!("{number:.decimals$}") } else { format!("{number:.2e}") }
 }
 
-/// IDs of the attack-free frames of training logs.
+/// IDs of the attack-free frames of all training logs.
 fn trained_ids(dataset: &Dataset, scans: &[Scan]) -> HashSet<u32> {
     let training = dataset.files.iter().zip(scans).filter(|(file, _)| file.role != Role::Test);
     let benign = training.flat_map(|(_, scan)| scan.ids.iter().filter(|(_, counts)| counts.benign > 0));
     benign.map(|(&id, _)| id).collect()
 }
 
-/// For each test log, the share of its benign stretches that some training log has too.
+/// For each test log, the share of its benign stretches that also occur in a training log.
 fn benign_overlaps(dataset: &Dataset, scans: &[Scan]) -> Vec<Option<f64>> {
     let training = dataset.files.iter().zip(scans).filter(|(file, _)| file.role != Role::Test);
     let known: HashSet<u64> = training.flat_map(|(_, scan)| scan.stretches.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! One log, read once: counts, a digest of its frames, and a sample of its benign traffic.
+//! Scan of one log: counts, a digest of its frames, and a sample of its benign traffic.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,9 +8,9 @@ use crate::formats::{Format, open_log};
 use crate::frame::Frame;
 use crate::report::ReadReport;
 
-/// Frames of a stretch of benign traffic that is looked for in other logs.
+/// Length of the stretches of benign traffic that logs are compared by, in frames.
 pub const STRETCH_FRAMES: usize = 20;
-/// One of so many stretches is kept, chosen by its content: the same ones in every log.
+/// One in this many stretches is sampled, by its fingerprint, so that all logs sample the same stretches.
 const STRETCH_SAMPLE: u64 = 32;
 /// Frames read at a time.
 const BLOCK_FRAMES: usize = 16_384;
@@ -18,24 +18,32 @@ const BLOCK_FRAMES: usize = 16_384;
 /// Frames of an ID, by label.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
+    /// Frames labelled attack-free.
     pub benign: u64,
+    /// Frames labelled as an attack.
     pub attack: u64,
 }
 
-/// What one log holds.
+/// Result of reading one log.
 #[derive(Debug, Default)]
 pub struct Scan {
+    /// Error that stopped reading.
     pub error: Option<String>,
+    /// A notice when all frames count as attack-free although the log may have labels.
     pub label_notice: Option<String>,
+    /// Format of the log, `None` if it could not be opened.
     pub format: Option<Format>,
+    /// Counts of its rows.
     pub report: ReadReport,
+    /// Frames of each ID.
     pub ids: HashMap<u32, Counts>,
-    /// Smallest and largest timestamp.
+    /// Smallest and largest timestamp in seconds.
     pub times: Option<(f64, f64)>,
+    /// Frames without payload.
     pub empty: EmptyPayloads,
-    /// blake3 of all frames, however the file writes or compresses them; `None` if it was not read to its end or has none.
+    /// BLAKE3 digest of all frames, independent of format and compression; `None` if the log was not read to its end or is empty.
     pub digest: Option<Vec<u8>>,
-    /// Fingerprints of a sample of the stretches of benign frames.
+    /// Fingerprints of the sampled stretches of benign frames.
     pub stretches: Vec<u64>,
 }
 
@@ -94,7 +102,7 @@ impl Scan {
     }
 }
 
-/// Times count from the first frame on elsewhere; here a copy is a copy, times included.
+/// Appends a frame's bytes for the digest, with its absolute timestamp: a log with shifted times is not a copy.
 fn append_bytes(frame: &Frame, bytes: &mut Vec<u8>) {
     bytes.extend(frame.timestamp.to_bits().to_le_bytes());
     bytes.extend(frame.can_id.to_le_bytes());
@@ -102,7 +110,7 @@ fn append_bytes(frame: &Frame, bytes: &mut Vec<u8>) {
     bytes.extend([frame.payload_length, u8::from(frame.attack)]);
 }
 
-/// Fingerprint of the last frames' IDs and payloads, without their times: a polynomial that rolls on.
+/// Rolling polynomial hash of the IDs and payloads of the last benign frames, without their times.
 #[derive(Default)]
 struct Stretch {
     last: [u64; STRETCH_FRAMES],

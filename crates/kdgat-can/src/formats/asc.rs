@@ -1,16 +1,16 @@
 //! Vector's ASC logs: `   2.501000 1  C8              Rx   d 8 09 08 07 06 05 04 03 02`.
 //!
-//! The preamble says whether numbers are hexadecimal or decimal (`base`) and whether timestamps count from the
-//! beginning or from the row before (`timestamps`). Read are frames of CAN (`d`), remote frames (`r`) and CAN FD
-//! (`CANFD`); error frames are counted; rows of other buses, statistics and comments are passed over. Timestamps
-//! are seconds from the measurement's beginning. The format has no labels.
+//! The preamble sets whether numbers are hexadecimal or decimal (`base`) and whether timestamps count from the
+//! beginning or from the previous row (`timestamps`). CAN frames (`d`), remote frames (`r`) and CAN FD frames
+//! (`CANFD`) are read; error frames are counted; rows of other buses, statistics and comments are skipped. Timestamps
+//! are in seconds since the start of the measurement. The format has no labels.
 
 use super::fields::{self, CLASSIC_BYTES, FD_BYTES, MAX_CAN_ID};
 use super::{LineFormat, Row};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
-/// How a line that is no row begins.
+/// Beginnings of lines that are not rows.
 const PREAMBLE: [&[u8]; 8] = [
     b"date ",
     b"base ",
@@ -21,16 +21,16 @@ const PREAMBLE: [&[u8]; 8] = [
     b"end trigger",
     b"no triggers",
 ];
-/// What follows the timestamp of an event that is no frame on a CAN bus.
+/// Words after the timestamp of an event that is not a frame on a CAN bus.
 const EVENTS: [&[u8]; 12] =
     [b"start", b"can", b"log", b"sv:", b"lin", b"fr", b"eth", b"most", b"gps:", b"trigger", b"begin", b"end"];
 
-/// Reads rows of this format.
+/// Parser of this format.
 pub struct Asc {
-    /// 16 or 10, of IDs and data.
+    /// Base of IDs and data: 16 or 10.
     radix: u32,
     relative: bool,
-    /// Time of the last row, which the next counts from when timestamps are relative.
+    /// Time of the last row in seconds; relative timestamps count from it.
     now: f64,
 }
 
@@ -52,7 +52,7 @@ impl LineFormat for Asc {
 }
 
 impl Asc {
-    /// `base hex  timestamps absolute`.
+    /// Reads a line such as `base hex  timestamps absolute`.
     fn read_base(&mut self, text: &[u8]) {
         let words: Vec<Vec<u8>> = fields::words(text).map(<[u8]>::to_ascii_lowercase).collect();
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
@@ -82,7 +82,7 @@ impl Asc {
         if known { Ok(Row::Skipped) } else { Err(RejectReason::NotARow) }
     }
 
-    /// `C8 Rx d 8 09 08 …`, or another event of a CAN channel.
+    /// Parses `C8 Rx d 8 09 08 …`, or another event of a CAN channel.
     fn classic<'a>(&self, mut words: impl Iterator<Item = &'a [u8]>) -> Result<Row, RejectReason> {
         let mut word = || words.next().ok_or(RejectReason::FieldCount);
         let id = word()?;
@@ -109,7 +109,7 @@ impl Asc {
         }
     }
 
-    /// `3 Rx 300 Name 1 0 8 8 01 02 …`: channel, direction, ID, perhaps a name, bit rate switch, error state, length
+    /// Parses `3 Rx 300 Name 1 0 8 8 01 02 …`: channel, direction, ID, an optional name, bit rate switch, error state, length
     /// code, length, data.
     fn flexible<'a>(&self, mut words: impl Iterator<Item = &'a [u8]>) -> Result<Row, RejectReason> {
         let mut word = || words.next().ok_or(RejectReason::FieldCount);
@@ -122,7 +122,7 @@ impl Asc {
         let can_id = self.id(id)?;
         let mut switch = word()?;
         if !matches!(switch, b"0" | b"1") {
-            switch = word()?; // that was the message's name
+            switch = word()?; // the previous word was the message's name
         }
         let (_error_state, _length_code) = (word()?, word()?);
         let length = fields::small_number(word()?).ok_or(RejectReason::LengthMismatch)?;
@@ -137,7 +137,7 @@ impl Asc {
         Frame { timestamp: self.now, can_id, payload, payload_length, attack: false }
     }
 
-    /// The first `length` words as bytes; others (`Length = …`, `BitCount = …`) may follow.
+    /// Parses the first `length` words as bytes; others (`Length = …`, `BitCount = …`) may follow.
     fn payload<'a>(
         &self,
         words: impl Iterator<Item = &'a [u8]>,
@@ -151,7 +151,7 @@ impl Asc {
         if usize::from(payload.1) == length { Ok(payload) } else { Err(RejectReason::LengthMismatch) }
     }
 
-    /// An ID; `x` behind it marks 29 bits.
+    /// Parses an ID; a trailing `x` marks 29 bits.
     fn id(&self, word: &[u8]) -> Result<u32, RejectReason> {
         let digits = word.strip_suffix(b"x").or_else(|| word.strip_suffix(b"X")).unwrap_or(word);
         if self.radix == 16 {
@@ -165,7 +165,7 @@ impl Asc {
         }
     }
 
-    /// A length code, one digit of the file's base.
+    /// Parses a length code in the file's base.
     fn number(&self, word: &[u8]) -> Option<usize> {
         let text = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+') && text.len() <= 2)?;
         usize::from_str_radix(text, self.radix).ok()

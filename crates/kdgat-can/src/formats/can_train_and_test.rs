@@ -1,7 +1,7 @@
 //! CSV of the can-train-and-test collection: `timestamp,arbitration_id,data_field,attack`.
 //!
-//! With a header, its names (in any case) say where the columns are; other columns are passed over, and
-//! without a label column every frame is attack-free. Without a header the four columns come in that order.
+//! With a header, the columns are found by their names (in any case), other columns are ignored, and without a label
+//! column every frame is attack-free. Without a header the four columns come in the order above.
 
 use super::fields::{self, CLASSIC_BYTES, Fields};
 use super::{LineFormat, Row};
@@ -13,21 +13,21 @@ pub(super) const ID_NAMES: [&str; 4] = ["arbitration_id", "can_id", "id", "arbit
 pub(super) const DATA_NAMES: [&str; 3] = ["data_field", "data", "payload"];
 pub(super) const LABEL_NAMES: [&str; 2] = ["attack", "label"];
 
-/// Reads rows of this format.
+/// Parser of this format.
 #[derive(Default)]
 pub struct CanTrainAndTest {
     columns: Columns,
-    /// The first line, which may be a header, has been seen.
+    /// True after the first line, which may be a header.
     begun: bool,
 }
 
 #[derive(Default)]
 enum Columns {
-    /// `timestamp,arbitration_id,data_field,attack`, the order nearly every file has.
+    /// `timestamp,arbitration_id,data_field,attack`, the order in nearly every file.
     #[default]
     Standard,
     Located(Located),
-    /// A header that lacks a column: no row can be read.
+    /// The header lacks a required column: no row can be read.
     Lacking,
 }
 
@@ -61,7 +61,7 @@ impl LineFormat for CanTrainAndTest {
     }
 }
 
-/// A row just as the collection writes it; `None` for whatever is not, to be looked at more closely.
+/// Fast path for a row exactly as the collection writes it; `None` for any other row.
 #[inline]
 fn parse_standard(line: &[u8]) -> Option<Frame> {
     let (timestamp, rest) = fields::leading_decimal(line)?;
@@ -80,7 +80,7 @@ fn parse_standard(line: &[u8]) -> Option<Frame> {
 }
 
 impl CanTrainAndTest {
-    /// The first line, rows in another order of columns, with blanks or quotes, and rows that are wrong.
+    /// Slow path: the first line, rows with another column order, blanks or quotes, and invalid rows.
     #[cold]
     fn parse_unusual(&mut self, line: &[u8]) -> Row {
         let fields = Fields::split(line, b',');
@@ -105,7 +105,7 @@ impl CanTrainAndTest {
     }
 }
 
-/// The columns of a header, `None` if the line names none of them.
+/// The columns of a header; `None` if the line names none of the required columns.
 fn header(fields: &Fields) -> Option<Columns> {
     let names: Vec<String> = fields.get().iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
     let find = |known: &[&str]| names.iter().position(|name| known.contains(&name.as_str()));
@@ -121,7 +121,7 @@ fn header(fields: &Fields) -> Option<Columns> {
     }
 }
 
-/// The columns that a header lacks, for people; `None` if it lacks none, or if the line is no header.
+/// The columns that a header lacks, for messages; `None` if it lacks none or the line is not a header.
 pub(super) fn missing_columns(line: &[u8]) -> Option<String> {
     let fields = Fields::split(line, b',');
     if !matches!(header(&fields)?, Columns::Lacking) {
@@ -137,7 +137,7 @@ pub(super) fn missing_columns(line: &[u8]) -> Option<String> {
     Some(missing.map(describe).collect::<Vec<_>>().join(" and "))
 }
 
-/// What a header without a label column says that has columns of other names: one of them may be it. `None` for any other line.
+/// A notice for a header without a label column but with unknown columns, one of which may hold the labels; else `None`.
 pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
     let fields = Fields::split(line, b',');
     let Columns::Located(Located { label: None, .. }) = header(&fields)? else { return None };
@@ -146,8 +146,8 @@ pub(super) fn lacking_label(line: &[u8]) -> Option<String> {
     let unknown: Vec<String> = names.filter(|name| !known.contains(&name.to_lowercase().as_str())).collect();
     (!unknown.is_empty()).then(|| {
         format!(
-            "its header has no column {} and other columns ({}): all its frames count as attack-free; if one of them has the \
-             labels, call it {}",
+            "its header has no column {}, but has others ({}): all its frames count as attack-free; if one of these holds the \
+             labels, rename it to {}",
             LABEL_NAMES.join(" or "),
             unknown.join(", "),
             LABEL_NAMES[0]
@@ -175,7 +175,7 @@ fn payload(text: &[u8]) -> Result<fields::Payload, RejectReason> {
     fields::packed_payload(digits, CLASSIC_BYTES)
 }
 
-/// 0 or 1, also as other programs write them.
+/// Parses a label: 0 or 1, also in the notations of other programs.
 pub(super) fn label(text: &[u8]) -> Result<bool, RejectReason> {
     match text {
         b"0" | b"0.0" => Ok(false),
@@ -186,14 +186,14 @@ pub(super) fn label(text: &[u8]) -> Result<bool, RejectReason> {
     }
 }
 
-/// The header that [`write_row`] goes with.
+/// The header for rows written by [`write_row`].
 pub const HEADER: &str = "timestamp,arbitration_id,data_field,attack\n";
 
-/// Appends a frame as a row of this format. Reading it back gives the same frame.
+/// Appends a frame as a row of this format; reading the row returns the same frame.
 pub fn write_row(frame: &Frame, rows: &mut Vec<u8>) {
     use std::io::Write;
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    // Writing to a vector cannot fail. `{:?}` is the shortest text that reads back as the same number.
+    // Writing to a vector cannot fail. `{:?}` prints the shortest text that parses to the same number.
     let _ = write!(rows, "{:?},{:03X},", frame.timestamp, frame.can_id);
     for byte in frame.payload.iter().take(usize::from(frame.payload_length)) {
         rows.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// The short way and the careful way read the same frame, whenever the short way reads one.
+        /// If the fast path reads a frame, the slow path reads the same frame.
         #[test]
         fn both_ways_agree(line in "[0-9]{1,12}\\.?[0-9]{0,9},[0-9a-fA-F]{1,9},([0-9A-Fa-f]{2}){0,9},[012]") {
             let careful = parse_located(&Fields::split(line.as_bytes(), b','), &STANDARD).ok();

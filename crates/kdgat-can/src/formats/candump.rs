@@ -8,10 +8,10 @@ use super::{LineFormat, Row};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
-/// SocketCAN's flag of an error frame within the ID.
+/// SocketCAN's flag in the ID that marks an error frame.
 const ERROR_FLAG: u32 = 0x2000_0000;
 
-/// Reads rows of this format.
+/// Parser of this format.
 #[derive(Default)]
 pub struct Candump;
 
@@ -57,7 +57,7 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
     Ok(Row::Frame(Frame { timestamp, can_id, payload, payload_length, attack: false }, kind))
 }
 
-/// Digits, perhaps with dots between bytes, perhaps with `_` and a data length code above 8 behind.
+/// Parses digits, optionally with dots between bytes, optionally followed by `_` and a data length code above 8.
 fn payload(text: &[u8], limit_bytes: usize) -> Result<fields::Payload, RejectReason> {
     let digits = match text {
         [digits @ .., b'_', code] if fields::is_hex(&[*code]) => digits,
@@ -69,7 +69,7 @@ fn payload(text: &[u8], limit_bytes: usize) -> Result<fields::Payload, RejectRea
     fields::packed_payload(digits, limit_bytes)
 }
 
-/// What stands between `(` and `)`.
+/// The text between `(` and `)`.
 pub(super) fn parenthesised(word: &[u8]) -> Result<&[u8], RejectReason> {
     match word {
         [b'(', inner @ .., b')'] => Ok(inner),
@@ -77,7 +77,7 @@ pub(super) fn parenthesised(word: &[u8]) -> Result<&[u8], RejectReason> {
     }
 }
 
-/// Whether SocketCAN marks the frame as an error of the bus.
+/// True if SocketCAN marks the frame as an error frame.
 pub(super) fn is_error_frame(can_id: u32) -> bool {
     can_id & ERROR_FLAG != 0
 }

@@ -1,7 +1,7 @@
 //! SocketCAN's `candump -ta` as it prints on a terminal: ` (1436509052.249713)  can0  044   [5]  2A 36 6C 2B BA`.
 //!
-//! A length of two digits (`[08]`) marks CAN FD, `remote request` a remote frame, an ID with flag 0x20000000 an
-//! error frame. Direction and flags (`RX - -`, from `-x`) and the text in quotes (from `-a`) are passed over. The
+//! A length with two digits (`[08]`) marks CAN FD, `remote request` a remote frame, an ID with flag 0x20000000 an
+//! error frame. Direction and flags (`RX - -`, from `-x`) and the quoted text (from `-a`) are ignored. The
 //! format has no labels.
 
 use super::candump::{is_error_frame, parenthesised};
@@ -10,7 +10,7 @@ use super::{LineFormat, Row};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
-/// Reads rows of this format.
+/// Parser of this format.
 #[derive(Default)]
 pub struct CandumpAscii;
 
@@ -59,13 +59,13 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
     Ok(Row::Frame(frame(payload), kind))
 }
 
-/// Tells a row that `candump` prints without `-L` or `-t`: one of this format without its time.
+/// True for a row that `candump` prints without `-L` or `-t`: one of this format without its time.
 pub fn lacks_times(row: &[u8]) -> bool {
     let timed = [b"(0) ", row].concat();
     parse(row).is_err() && matches!(parse(&timed), Ok(Row::Frame(..) | Row::ErrorFrame))
 }
 
-/// The number between `[` and `]`, and whether it is written with two digits.
+/// The number between `[` and `]`, and true if it has more than one digit.
 fn bracketed(word: &[u8]) -> Result<(usize, bool), RejectReason> {
     match word {
         [b'[', digits @ .., b']'] => {

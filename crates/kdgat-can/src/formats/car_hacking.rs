@@ -1,4 +1,4 @@
-//! HCRL Car-Hacking (and Survival Analysis) as published: `time,id,DLC,byte,…,R|T`, as many bytes as DLC says.
+//! HCRL Car-Hacking (and Survival Analysis) as published: `time,id,DLC,byte,…,R|T`, with DLC bytes.
 //!
 //! `R` is a regular frame, `T` an injected one. The attack-free text log of the same collection,
 //! `Timestamp: 1479121434.850202        ID: 0350    000    DLC: 8    05 28 84 66 6d 00 00 a2`, is read as well.
@@ -8,7 +8,7 @@ use super::{LineFormat, Row};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
-/// Reads rows of this format.
+/// Parser of this format.
 #[derive(Default)]
 pub struct CarHacking;
 

@@ -1,19 +1,19 @@
 //! HCRL Car Hacking: Attack & Defense Challenge 2020: `Timestamp,Arbitration_ID,DLC,Data,Class,SubClass`.
 //!
-//! `Data` are bytes between blanks. `Class` is `Normal` or `Attack`; the contest's unlabelled files lack it, and
-//! every frame of theirs is attack-free here. `SubClass` (the attack's kind) is passed over.
+//! `Data` holds bytes separated by blanks. `Class` is `Normal` or `Attack`; the contest's unlabelled files lack it, and
+//! all their frames count as attack-free. `SubClass` (the kind of attack) is ignored.
 
 use super::fields::{self, CLASSIC_BYTES, Fields};
 use super::{LineFormat, Row};
 use crate::frame::Frame;
 use crate::report::{FrameKind, RejectReason};
 
-/// Names of the columns, in their order.
+/// Names of the columns, in order.
 const COLUMNS: [&str; 6] = ["timestamp", "arbitration_id", "dlc", "data", "class", "subclass"];
 
-/// Reads rows of this format.
+/// Parser of this format.
 pub struct Challenge2020 {
-    /// Columns that a row has: all six, or the first four.
+    /// Number of columns of a row: all six, or fewer from the header, at least the first four.
     columns: usize,
 }
 
@@ -41,7 +41,7 @@ impl LineFormat for Challenge2020 {
     }
 }
 
-/// Columns that a header names, `None` for a row.
+/// Number of columns that a header names; `None` for a row.
 fn header(fields: &Fields) -> Option<usize> {
     let names = fields.get();
     let known = names.len() == fields.count && names.len() <= COLUMNS.len() && names.len() >= 4;

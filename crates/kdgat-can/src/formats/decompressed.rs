@@ -1,55 +1,59 @@
-//! Decompressed bytes, all that there are: those before damaged data are given out before the damage is told.
+//! Decompressed bytes: all bytes before damaged data are delivered before the error.
 //!
-//! The readers of the crates lose what a call has decompressed when it fails. Their decoders underneath say how much that is.
+//! The readers of the compression crates drop the output of a call that fails. Their underlying decoders report how much it is.
 
 use std::io::{self, BufRead, Read};
 
 use liblzma::stream::{Action, CONCATENATED, Status, Stream};
 use zstd::stream::raw::{Decoder, Operation};
 
-/// What a step of a decoder did.
+/// Outcome of one decoder step.
 pub struct Step {
-    /// Bytes taken from the input, and bytes put into the output.
+    /// Bytes taken from the input.
     pub consumed: usize,
+    /// Bytes written to the output.
     pub produced: usize,
+    /// State after the step, or why it failed.
     pub outcome: io::Result<Progress>,
 }
 
-/// Whether there is more to come.
+/// State of a decoder after a step without error.
 #[derive(PartialEq, Eq)]
 pub enum Progress {
+    /// More data may follow.
     More,
+    /// The data is complete.
     Ended,
 }
 
 impl Step {
-    /// A step that came to nothing.
+    /// A step that failed and consumed nothing.
     pub fn failed(kind: io::ErrorKind, text: &str) -> Self {
         Self { consumed: 0, produced: 0, outcome: Err(io::Error::new(kind, text)) }
     }
 
-    /// The input is over.
+    /// A step at the end of the input.
     pub fn ended() -> Self {
         Self { consumed: 0, produced: 0, outcome: Ok(Progress::Ended) }
     }
 }
 
-/// A decoder that tells what it has done even when it fails.
+/// A decoder that reports consumed and produced bytes even when it fails.
 pub trait Decode {
-    /// Goes on with `input`, which is empty only at its end.
+    /// Decodes some of `input`, which is empty only at its end, into `output`.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step;
 }
 
-/// What `D` makes of `raw`. After [`io::ErrorKind::WouldBlock`] reading can be tried again.
+/// Reader of the bytes that decoder `D` produces from `raw`. After [`io::ErrorKind::WouldBlock`] reading can be retried.
 pub struct Decompressed<R, D> {
     raw: R,
     decoder: D,
-    /// Told when the bytes before it are given out.
+    /// Error returned after the bytes before it have been delivered.
     failure: Option<io::Error>,
 }
 
 impl<R: BufRead, D: Decode> Decompressed<R, D> {
-    /// The decompressed bytes of `raw`.
+    /// A reader of the decompressed bytes of `raw`.
     pub fn new(raw: R, decoder: D) -> Self {
         Self { raw, decoder, failure: None }
     }
@@ -78,14 +82,14 @@ impl<R: BufRead, D: Decode> Read for Decompressed<R, D> {
     }
 }
 
-/// Xz, streams one behind the other.
+/// Decoder of xz, with concatenated streams.
 pub struct Xz(Stream);
 
 impl Xz {
-    /// A decoder.
+    /// Creates a decoder.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When memory for it cannot be allocated.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Stream::new_stream_decoder(u64::MAX, CONCATENATED)?))
     }
@@ -109,27 +113,27 @@ impl Decode for Xz {
     }
 }
 
-/// Bytes that zstd looks at first.
+/// Bytes of a zstd frame that the decoder needs first.
 const ZSTD_START_BYTES: usize = 5;
-/// The header of a block of zstd.
+/// Size of a zstd block header.
 const ZSTD_BLOCK_HEADER_BYTES: usize = 3;
 
-/// Zstandard, frames one behind the other.
+/// Decoder of Zstandard, with concatenated frames.
 pub struct Zstd {
     decoder: Decoder<'static>,
-    /// Bytes that it wants next: those of a block, and the header of the one behind it.
+    /// Bytes needed next: those of a block and of the following block's header.
     wanted: usize,
-    /// The last step filled its output: there may be more of the same block.
+    /// True if the last step filled its output: more of the same block may follow.
     is_held_up: bool,
-    /// The last frame is whole.
+    /// True between frames: the last one is complete.
     between: bool,
 }
 
 impl Zstd {
-    /// A decoder.
+    /// Creates a decoder.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When memory for it cannot be allocated.
     pub fn new() -> io::Result<Self> {
         Ok(Self { decoder: Decoder::new()?, wanted: ZSTD_START_BYTES, is_held_up: false, between: false })
     }
@@ -137,8 +141,8 @@ impl Zstd {
 
 impl Decode for Zstd {
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step {
-        // A failing call does not tell what it has put out, so that each call is given what can either fail or put out
-        // something: the rest of a block that did not fit, a header, or the content of a block.
+        // A failing call does not report its output. Each call therefore gets input that either fails or produces output, never
+        // both: the rest of a block that did not fit, a header, or the content of a block.
         let given = match self.wanted {
             _ if self.is_held_up => 0,
             wanted if wanted > ZSTD_BLOCK_HEADER_BYTES => wanted - ZSTD_BLOCK_HEADER_BYTES,
@@ -172,7 +176,7 @@ mod tests {
     use super::super::input::{Compression, decompress};
     use super::*;
 
-    /// What is given out of `bytes`, `room` at a time, and whether it ended well.
+    /// All bytes delivered for `bytes`, read `room` at a time, and true if there was no error.
     fn read(compression: Compression, bytes: &[u8], room: usize) -> (Vec<u8>, bool) {
         let mut reader = decompress(compression, Cursor::new(bytes.to_vec())).unwrap();
         let (mut all, mut buffer) = (Vec::new(), vec![0; room]);
@@ -185,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The same text in all compressions, with checksums.
+    /// The same text in each compression, with checksums.
     fn compressed(text: &[u8]) -> [(Compression, Vec<u8>); 3] {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(text).unwrap();
@@ -207,7 +211,7 @@ mod tests {
             .collect()
     }
 
-    /// Damage is treated as a file that ends there.
+    /// Flipped bytes yield at least the data that a file truncated at the same position yields.
     #[test]
     fn nothing_before_the_damage_is_lost() {
         let text = text();

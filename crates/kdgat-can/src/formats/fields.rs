@@ -1,19 +1,19 @@
-//! The pieces rows are made of: numbers, IDs and payloads, straight from bytes.
+//! Parsers of the fields of a row: numbers, IDs and payloads, directly from bytes.
 
 use crate::frame::PAYLOAD_BYTES;
 use crate::report::RejectReason;
 
 /// The largest arbitration ID: 29 bits.
 pub const MAX_CAN_ID: u32 = 0x1FFF_FFFF;
-/// Bytes that a classic frame can carry.
+/// Largest payload of a classic frame, in bytes.
 pub const CLASSIC_BYTES: usize = 8;
-/// Bytes that a CAN FD frame can carry.
+/// Largest payload of a CAN FD frame, in bytes.
 pub const FD_BYTES: usize = 64;
 
-/// Fields that a row may have at most; what lies beyond is counted only.
+/// Fields of a row that are stored; further ones are only counted.
 pub const MAX_FIELDS: usize = 80;
 
-/// Marks what is no hexadecimal digit in [`NIBBLE`].
+/// Marks bytes that are not hexadecimal digits in [`NIBBLE`].
 const NOT_HEX: u8 = 0xF0;
 
 /// Value of each hexadecimal digit.
@@ -37,10 +37,10 @@ const POWERS_OF_TEN: [f64; 23] = [
 /// A payload's first eight bytes and its full length.
 pub type Payload = ([u8; PAYLOAD_BYTES], u8);
 
-/// A plain decimal number such as `1513920189.391211` at the beginning of `text`, and what follows it.
+/// Parses a plain decimal number such as `1513920189.391211` at the beginning of `text`; returns it and the rest.
 ///
-/// `None` for anything that this cannot convert exactly: [`timestamp`] then takes its time.
-/// A mantissa below 2^53 divided by an exact power of ten is rounded once, so the value is the nearest `f64`.
+/// `None` for anything that this fast path cannot convert exactly: [`timestamp`] then uses the slow path.
+/// A mantissa of at most 2^53 divided by an exact power of ten is rounded once, so the value is the nearest `f64`.
 #[inline]
 pub fn leading_decimal(text: &[u8]) -> Option<(f64, &[u8])> {
     let mut mantissa = 0u64;
@@ -66,7 +66,7 @@ pub fn leading_decimal(text: &[u8]) -> Option<(f64, &[u8])> {
     Some((mantissa as f64 / POWERS_OF_TEN[fraction], &text[position..]))
 }
 
-/// A timestamp in seconds, in any notation of a floating-point number.
+/// Parses a timestamp in seconds, in any notation of a floating-point number.
 pub fn timestamp(text: &[u8]) -> Result<f64, RejectReason> {
     if let Some((seconds, [])) = leading_decimal(text) {
         return Ok(seconds);
@@ -76,7 +76,7 @@ pub fn timestamp(text: &[u8]) -> Result<f64, RejectReason> {
     if seconds.is_finite() { Ok(seconds) } else { Err(RejectReason::TimestampNotFinite) }
 }
 
-/// Up to eight hexadecimal digits at the beginning of `text`, and what follows; `None` if there is none or more.
+/// Parses one to eight hexadecimal digits at the beginning of `text`; returns their value and the rest.
 #[inline]
 pub fn leading_hex(text: &[u8]) -> Option<(u32, &[u8])> {
     let mut value = 0u32;
@@ -91,7 +91,7 @@ pub fn leading_hex(text: &[u8]) -> Option<(u32, &[u8])> {
     if position == 0 { None } else { Some((value, &text[position..])) }
 }
 
-/// An arbitration ID in hexadecimal, with or without `0x`.
+/// Parses an arbitration ID in hexadecimal, with or without `0x`.
 pub fn can_id(text: &[u8]) -> Result<u32, RejectReason> {
     let digits = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")).unwrap_or(text);
     if digits.is_empty() || !is_hex(digits) {
@@ -105,7 +105,7 @@ pub fn can_id(text: &[u8]) -> Result<u32, RejectReason> {
     }
 }
 
-/// Hexadecimal digits without separators, two a byte, at most `limit_bytes`.
+/// Parses hexadecimal digits without separators, two per byte, at most `limit_bytes` bytes.
 #[inline]
 pub fn packed_payload(digits: &[u8], limit_bytes: usize) -> Result<Payload, RejectReason> {
     let mut payload = [0u8; PAYLOAD_BYTES];
@@ -130,7 +130,7 @@ pub fn packed_payload(digits: &[u8], limit_bytes: usize) -> Result<Payload, Reje
     Ok((payload, pairs.len() as u8))
 }
 
-/// One byte a token, in hexadecimal with one or two digits, or in decimal with `radix` 10.
+/// Parses one byte per token: in hexadecimal with one or two digits, or in decimal with `radix` 10.
 pub fn listed_payload<'a>(
     tokens: impl Iterator<Item = &'a [u8]>,
     radix: u32,
@@ -156,15 +156,15 @@ pub fn listed_payload<'a>(
     Ok((payload, length as u8))
 }
 
-/// A row's fields between `separator`s, without blanks and quotes around them.
+/// A row's fields between separators, without surrounding blanks and quotes.
 pub struct Fields<'a> {
     fields: [&'a [u8]; MAX_FIELDS],
-    /// Fields that the row has; [`Fields::get`] knows the first [`MAX_FIELDS`].
+    /// Number of fields of the row; [`Fields::get`] returns the first [`MAX_FIELDS`].
     pub count: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// Cuts `row` at every `separator`.
+    /// Splits `row` at every `separator`.
     pub fn split(row: &'a [u8], separator: u8) -> Fields<'a> {
         let mut fields = Fields { fields: [&[]; MAX_FIELDS], count: 0 };
         for field in row.split(|byte| *byte == separator) {
@@ -182,18 +182,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Words of a row, as split by blanks.
+/// Words of a row, separated by whitespace.
 pub fn words(row: &[u8]) -> impl Iterator<Item = &[u8]> {
     row.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// A decimal number of few digits, such as a data length code.
+/// Parses a decimal number of one to three digits, such as a data length code.
 pub fn small_number(text: &[u8]) -> Option<usize> {
     let digits = text.iter().all(u8::is_ascii_digit) && (1..=3).contains(&text.len());
     digits.then(|| text.iter().fold(0, |value, digit| value * 10 + usize::from(digit - b'0')))
 }
 
-/// What a row that could not be read really suffers from: `reason`, unless its bytes are no text at all.
+/// The reason why a row was rejected: a NUL byte or invalid UTF-8 if there is one, else `reason`.
 #[cold]
 pub fn diagnose(row: &[u8], reason: RejectReason) -> RejectReason {
     if row.contains(&0) {
@@ -205,7 +205,7 @@ pub fn diagnose(row: &[u8], reason: RejectReason) -> RejectReason {
     }
 }
 
-/// Whether all of `text` are hexadecimal digits.
+/// True if all bytes of `text` are hexadecimal digits.
 pub fn is_hex(text: &[u8]) -> bool {
     text.iter().all(|byte| NIBBLE[usize::from(*byte)] < 16)
 }

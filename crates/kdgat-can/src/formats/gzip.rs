@@ -1,4 +1,4 @@
-//! Gzip as gzip(1) reads it: members one behind the other, and zeros behind them, as tapes and block devices pad files.
+//! Gzip as gzip(1) reads it: concatenated members, with trailing zeros as tapes and block devices add them.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::decompressed::{Decode, Progress, Step};
 
-/// Of the largest window that gzip has, as a power of two.
+/// The largest window of gzip, as a power of two.
 const WINDOW_BITS: u8 = 15;
 
-/// A decoder of all members.
+/// Decoder of all members.
 #[derive(Default)]
 pub struct GzipMembers {
-    /// `None` before a member: zeros, another one, or the end of the file follow.
+    /// The current member; `None` between members, where zeros, another member or the end of the file follow.
     member: Option<Decompress>,
-    /// There was one.
+    /// True after the first member has begun.
     has_begun: bool,
 }
 
@@ -39,7 +39,7 @@ impl Decode for GzipMembers {
         let consumed = zeros + (member.total_in() - before_in) as usize;
         let produced = (member.total_out() - before_out) as usize;
         let outcome = match result {
-            // Its checksum has been compared.
+            // The decoder has verified the checksum.
             Ok(Status::StreamEnd) => {
                 self.member = None;
                 Ok(Progress::More)
@@ -70,7 +70,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
-        // In small blocks, so that members and zeros cross their ends.
+        // Small blocks, so that members and zeros cross block boundaries.
         Decompressed::new(BufReader::with_capacity(7, bytes), GzipMembers::default()).read_to_end(&mut text)?;
         Ok(text)
     }

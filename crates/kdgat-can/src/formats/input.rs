@@ -1,4 +1,4 @@
-//! The bytes of a log: opened, decompressed when their first bytes say so, and checked at their end.
+//! The bytes of a log: decompressed according to their first bytes, and checked at the end.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -10,21 +10,25 @@ use super::decompressed::{Decompressed, Xz, Zstd};
 use super::gzip::GzipMembers;
 use crate::error::CanError;
 
-/// Bytes read from the disk at a time; the decompressors ask for less.
+/// Bytes read from the disk at a time; the decompressors request fewer.
 const DISK_READ_BYTES: usize = 128 << 10;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compression {
+    /// Not compressed.
     None,
+    /// Gzip, with one or several members.
     Gzip,
+    /// Zstandard.
     Zstd,
+    /// Xz.
     Xz,
 }
 
 impl Compression {
-    /// What the first bytes of a file say.
+    /// The compression that a file's first bytes indicate.
     pub fn of(head: &[u8]) -> Compression {
         match head {
             [0x1F, 0x8B, ..] => Compression::Gzip,
@@ -47,10 +51,10 @@ impl Compression {
     }
 }
 
-/// The bytes behind `raw`, which is compressed in that way; of damaged data, those before the damage.
+/// Decompresses `raw`; of damaged data, delivers the bytes before the damage.
 ///
 /// # Errors
-/// When a decompressor cannot be made.
+/// When the decompressor cannot be created.
 pub fn decompress(compression: Compression, raw: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     Ok(match compression {
         Compression::None => Box::new(raw),
@@ -63,11 +67,11 @@ pub fn decompress(compression: Compression, raw: impl BufRead + Send + 'static) 
 /// A log's decompressed bytes.
 pub struct Input {
     reader: Box<dyn Read + Send>,
-    /// A second handle, to ask for the size when the end is reached.
+    /// A second handle, to query the size at the end.
     file: File,
     path: PathBuf,
     compression: Compression,
-    /// `None` for what has no size of its own, such as a pipe.
+    /// `None` for a pipe or device, which has no size.
     size_at_open: Option<u64>,
     bytes_delivered: u64,
 }
@@ -98,10 +102,10 @@ impl Input {
         Ok(Input { reader, file, path: path.to_path_buf(), compression, size_at_open, bytes_delivered: 0 })
     }
 
-    /// Opens an uncompressed log of `log_bytes` bytes, to be read from byte `begin` on.
+    /// Opens an uncompressed log of `log_bytes` bytes for reading from byte `begin`.
     ///
     /// # Errors
-    /// As [`Input::open`]; when the file has another size by now.
+    /// Those of [`Input::open`]; when the file's size has changed.
     pub fn open_at(path: &Path, begin: u64, log_bytes: u64) -> Result<Input, CanError> {
         let path = path.to_path_buf();
         let mut file = File::open(&path).map_err(|source| CanError::Open { path: path.clone(), source })?;
@@ -110,14 +114,14 @@ impl Input {
             return Err(CanError::ChangedWhileRead { path, size_at_open: log_bytes, size_at_end });
         }
         let reader = file.try_clone().map_err(|source| CanError::Open { path: path.clone(), source })?;
-        // Both handles share one position: the second is asked for the size only.
+        // Both handles share one position: the second only queries the size.
         file.seek(SeekFrom::Start(begin)).map_err(|source| CanError::Read { path: path.clone(), source })?;
         let reader = Box::new(BufReader::with_capacity(DISK_READ_BYTES, reader));
         let (compression, size_at_open) = (Compression::None, Some(log_bytes));
         Ok(Input { reader, file, path, compression, size_at_open, bytes_delivered: 0 })
     }
 
-    /// Whether this is a file of its own on a disk, whose bytes are the log's.
+    /// True if the log is an uncompressed regular file.
     pub fn is_plain_file(&self) -> bool {
         self.compression == Compression::None && self.size_at_open.is_some()
     }
@@ -125,7 +129,7 @@ impl Input {
     /// Reads some bytes; 0 at the end.
     ///
     /// # Errors
-    /// When the disk fails, compressed data is damaged or truncated, or the file's size is not what it was.
+    /// When the disk fails, compressed data is damaged or truncated, or the file's size has changed.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CanError> {
         loop {
             match self.reader.read(buffer) {
@@ -140,12 +144,12 @@ impl Input {
         }
     }
 
-    /// The file.
+    /// Path of the log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it is compressed.
+    /// The log's compression.
     pub fn compression(&self) -> Compression {
         self.compression
     }
@@ -166,7 +170,7 @@ impl Input {
 
     fn read_error(&self, source: io::Error) -> CanError {
         let path = self.path.clone();
-        // A device's error has a number of the operating system; a decompressor's has none.
+        // I/O errors carry an OS error number; a decompressor's errors do not.
         if self.compression == Compression::None || source.raw_os_error().is_some() {
             return CanError::Read { path, source };
         }

@@ -1,4 +1,4 @@
-//! Cuts a log into lines, block by block, in a fixed amount of memory whatever the lines are.
+//! Cuts a log into lines, block by block, in a fixed amount of memory regardless of the lines' lengths.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,20 +9,20 @@ use memchr::memchr;
 use super::input::Input;
 use crate::error::CanError;
 
-/// The longest line that is given out; no row of any format comes near.
+/// Longest line that is delivered; rows of all formats are far shorter.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
-/// Bytes held at a time: small enough for a core's own cache, and room for more than one longest line.
+/// Size of the buffer: it fits a core's private cache and holds more than one line of maximum length.
 const BLOCK_BYTES: usize = 256 << 10;
-/// How much of a line that is too long is kept, to show where it was.
+/// Bytes of a too long line that are stored to quote it.
 const OVERLONG_HEAD_BYTES: usize = 128;
 
 /// One line, without its line ending (`\n` or `\r\n`).
 pub struct Line<'a> {
     /// Counted from 1.
     pub number: u64,
-    /// The line, or how it begins if it is too long.
+    /// The line, or its beginning if it is too long.
     pub bytes: &'a [u8],
-    /// The line was longer than [`MAX_LINE_BYTES`].
+    /// True if the line is longer than [`MAX_LINE_BYTES`].
     pub too_long: bool,
 }
 
@@ -30,23 +30,23 @@ pub struct Line<'a> {
 pub struct Lines {
     input: Input,
     buffer: Vec<u8>,
-    /// Not given out yet: `buffer[start..end]`.
+    /// Not delivered yet: `buffer[start..end]`.
     start: usize,
     end: usize,
-    /// Lines given out so far.
+    /// Lines delivered so far.
     number: u64,
     at_end: bool,
-    /// Why there is no more than what is held: told when the whole lines of that are given out.
+    /// The error that stopped reading; returned after all whole lines in the buffer have been delivered.
     failure: Option<CanError>,
     overlong_head: Vec<u8>,
-    /// Position in the log of `buffer[0]`.
+    /// Position of `buffer[0]` in the log, in bytes.
     buffer_position: u64,
-    /// Lines that begin here or later are not given out.
+    /// Lines that begin at this position or later are not delivered.
     limit: u64,
     read_time: Duration,
 }
 
-/// Where the next line was found.
+/// Location of the next line.
 enum Found {
     InBuffer { start: usize, end: usize },
     TooLong,
@@ -57,7 +57,7 @@ impl Lines {
     /// The lines of `input`; reads the first block.
     ///
     /// # Errors
-    /// Those of [`Input::read`], if not a single line came before.
+    /// Those of [`Input::read`], if no whole line precedes the error.
     pub fn new(input: Input) -> Result<Lines, CanError> {
         let mut lines = Lines {
             input,
@@ -86,13 +86,13 @@ impl Lines {
         Ok(lines)
     }
 
-    /// The lines of an uncompressed log that begin within `range` (positions in bytes), counted from 1. The last of them
-    /// is given out whole. Ranges that follow each other give every line once.
+    /// The lines of an uncompressed log that begin within `range` (positions in bytes), counted from 1; the last one may end
+    /// beyond the range. Adjacent ranges together yield every line once.
     ///
     /// # Errors
-    /// As [`Lines::new`]; when the log has not `log_bytes` bytes.
+    /// Those of [`Lines::new`]; when the log's size is not `log_bytes`.
     pub fn within(path: &Path, range: Range<u64>, log_bytes: u64) -> Result<Lines, CanError> {
-        // The byte before tells whether a line begins at the first.
+        // The byte before shows whether a line begins at the first byte of the range.
         let begin = range.start.saturating_sub(1);
         let mut lines = Lines::new(Input::open_at(path, begin, log_bytes)?)?;
         lines.buffer_position = begin;
@@ -101,7 +101,7 @@ impl Lines {
             lines.start = 0;
             lines.pass_over_begun_line()?;
         } else if range.end > 0 {
-            // A line behind a byte order mark begins with the mark.
+            // The first line begins after the byte order mark, but belongs to the range that holds the mark.
             lines.limit = range.end.max(lines.start as u64 + 1);
         }
         Ok(lines)
@@ -136,38 +136,38 @@ impl Lines {
         })
     }
 
-    /// The first lines, without taking them.
+    /// Up to `limit` of the next lines in the buffer, without consuming them.
     pub fn peek(&self, limit: usize) -> Vec<&[u8]> {
         let block = &self.buffer[self.start..self.end];
         let mut lines: Vec<&[u8]> = block.split(|byte| *byte == b'\n').take(limit + 1).collect();
-        // What follows the last line ending of a block may be the beginning of a line only.
+        // The text after the last line ending of a block may be an incomplete line.
         if lines.len() > limit || !self.at_end {
             lines.pop();
         }
         lines.iter().map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect()
     }
 
-    /// What has been read and not yet given out.
+    /// Bytes read but not delivered yet.
     pub fn held(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Lines given out so far.
+    /// Lines delivered so far.
     pub fn count(&self) -> u64 {
         self.number
     }
 
-    /// Time spent on reading and decompressing.
+    /// Time spent on disk reads and decompression.
     pub fn read_time(&self) -> Duration {
         self.read_time
     }
 
-    /// The log.
+    /// The log's input.
     pub fn input(&self) -> &Input {
         &self.input
     }
 
-    /// The buffer holds no whole line: reads on, and passes over a line that is too long.
+    /// Reads on, because the buffer holds no whole line, and skips a line that is too long.
     #[cold]
     fn find_beyond_buffer(&mut self) -> Result<Found, CanError> {
         let mut overlong = false;
@@ -200,7 +200,7 @@ impl Lines {
         }
     }
 
-    /// Goes to the beginning of the next line, but not beyond the limit.
+    /// Moves to the beginning of the next line, but not beyond the limit.
     fn pass_over_begun_line(&mut self) -> Result<(), CanError> {
         loop {
             match memchr(b'\n', &self.buffer[self.start..self.end]) {
@@ -217,7 +217,7 @@ impl Lines {
         }
     }
 
-    /// Reads more behind what is held.
+    /// Reads more bytes behind those in the buffer.
     fn fill(&mut self) -> Result<(), CanError> {
         if let Some(error) = self.failure.take() {
             return Err(self.at_line(error));
@@ -237,7 +237,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The error of reading on, which is done when all whole lines are given out.
+    /// Adds the line number to an error of reading on, which happens after all whole lines are delivered.
     fn at_line(&self, error: CanError) -> CanError {
         match error {
             CanError::Damaged { path, compression, decompressed_bytes, source, .. } => {

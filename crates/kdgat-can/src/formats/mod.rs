@@ -1,8 +1,7 @@
 //! Log formats: how a file becomes blocks of frames.
 //!
-//! [`open_log`] decompresses (by magic bytes), finds the format (by content) and returns a [`LogReader`]. A text
-//! format is a [`LineFormat`]: one file of this folder, one row a line. What is no text would implement
-//! [`FrameSource`] directly.
+//! [`open_log`] detects the compression (by magic bytes) and the format (by content), and returns a [`LogReader`]. A text format
+//! is a [`LineFormat`]: one file of this folder, one row per line. A binary format would implement [`FrameSource`] directly.
 
 use std::fmt;
 use std::path::Path;
@@ -46,7 +45,7 @@ use road::InjectionLabels;
 use text_log::TextLog;
 use unreadable::{known_formats, unknown_format};
 
-/// Lines looked at to find the format.
+/// Lines examined to detect the format.
 const LINES_TO_RECOGNISE: usize = 64;
 
 /// A log format.
@@ -70,7 +69,7 @@ pub enum Format {
     Parquet,
 }
 
-/// Calls a generic function with the type that reads a format.
+/// Calls a generic function with the parser type of a format.
 macro_rules! with_line_format {
     ($format:expr, $function:ident($($argument:expr),*)) => {
         match $format {
@@ -85,12 +84,12 @@ macro_rules! with_line_format {
     };
 }
 
-// After the macro, which they use.
+// After the macro: both modules use it.
 mod piece;
 mod recognise;
 
 impl Format {
-    /// All text formats; of those that read a log equally well, the first is taken.
+    /// All text formats; if several read a log equally well, the first is chosen.
     pub const TEXT: [Format; 6] = [
         Format::Candump,
         Format::CandumpAscii,
@@ -143,42 +142,42 @@ impl FromStr for Format {
     }
 }
 
-/// What a line turned out to be.
+/// Result of parsing one line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Row {
     /// A frame.
     Frame(Frame, FrameKind),
     /// An error frame of the bus: counted, not delivered.
     ErrorFrame,
-    /// A header, a comment, an event that is no frame.
+    /// A header, a comment or an event that is not a frame.
     Skipped,
-    /// Something that should be a frame and cannot be read.
+    /// A row that should be a frame but cannot be read.
     Rejected(RejectReason),
 }
 
-/// A text format, one row a line.
+/// A text format with one row per line.
 pub trait LineFormat: Default + Send {
-    /// Nothing but the log's first line decides how its other lines are read, so that it can be read in pieces.
+    /// True if parsing a line depends on no other line but the log's first, so that the log can be read in pieces.
     const LINES_STAND_ALONE: bool = false;
 
-    /// Whether a line is a header that names just the columns of this format: no other format is looked at then.
+    /// True if `line` is a header with exactly this format's columns: no other format is considered then.
     fn is_own_header(_line: &[u8]) -> bool {
         false
     }
 
-    /// Reads one line, without its line ending and never blank. Lines come in the order of the file.
+    /// Parses one line, without its line ending and never blank. Lines arrive in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
 }
 
-/// Anything that delivers the frames of one log, in order.
+/// A reader of the frames of one log, in order.
 pub trait FrameSource: Send {
-    /// Appends frames until `frames` holds `limit` or the log ends, and counts what it saw in `report`.
+    /// Appends frames until `frames` holds `limit` or the log ends, and counts all rows in `report`.
     ///
     /// # Errors
-    /// When the log cannot be read on. A row that cannot be read is counted, and is no error.
+    /// When reading fails. A row that cannot be parsed is only counted.
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError>;
 
-    /// Time spent so far on reading from the disk and decompressing.
+    /// Time spent so far on disk reads and decompression.
     fn read_time(&self) -> Duration;
 }
 
@@ -186,7 +185,7 @@ fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
     Box::new(TextLog::new(lines, F::default()))
 }
 
-/// Opens the log at `path`; its format is recognised by its first lines unless one is forced.
+/// Opens the log at `path`; its format is detected from its first lines unless one is forced.
 ///
 /// # Errors
 /// When the file is missing, unreadable, empty, damaged, or in no known format.
@@ -213,7 +212,7 @@ pub fn open_log(path: &Path, format: Option<Format>) -> Result<LogReader, CanErr
     Ok(LogReader { format, compression, source, labels, label_notice, report: ReadReport::default(), failure: None })
 }
 
-/// In place of a text format, for what is no text: reads no line.
+/// Stands in for a text format where the log is not text: rejects every line.
 #[derive(Default)]
 struct NoText;
 
@@ -223,12 +222,12 @@ impl LineFormat for NoText {
     }
 }
 
-/// How a Parquet file begins.
+/// First bytes of a Parquet file.
 const PARQUET_MAGIC: &[u8; 4] = b"PAR1";
 
 fn begins_like_parquet(path: &Path) -> bool {
     let mut head = [0; PARQUET_MAGIC.len()];
-    // What cannot be read is no Parquet file; opening it as a text says what is wrong.
+    // An unreadable file counts as no Parquet file; opening it as text reports the error.
     let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head));
     read.is_ok() && head == *PARQUET_MAGIC
 }
@@ -259,16 +258,16 @@ pub struct LogReader {
     labels: Option<InjectionLabels>,
     label_notice: Option<String>,
     report: ReadReport,
-    /// Why the log ends here: told when the frames before it are given out.
+    /// The error that ended the log; returned after all frames before it have been delivered.
     failure: Option<CanError>,
 }
 
 impl LogReader {
-    /// Clears `frames` and fills it with the next frames, at most `limit`; `Ok(0)` is the end of the log.
+    /// Clears `frames` and fills it with at most `limit` of the next frames; `Ok(0)` is the end of the log.
     ///
     /// # Errors
-    /// When the file cannot be read on, is truncated or damaged, or changed its size meanwhile. All frames before that are
-    /// given out first.
+    /// When the file cannot be read, is truncated or damaged, or changed its size meanwhile. All frames before the error are
+    /// delivered first.
     pub fn read_block(&mut self, limit: usize, frames: &mut Vec<Frame>) -> Result<usize, CanError> {
         frames.clear();
         let read = match self.failure.take() {
@@ -285,17 +284,17 @@ impl LogReader {
         Ok(frames.len())
     }
 
-    /// Why no frame has a label, if it looks as if some should have one.
+    /// A notice when all frames count as attack-free although the log may have labels.
     pub fn label_notice(&self) -> Option<&str> {
         self.label_notice.as_deref()
     }
 
-    /// What was seen so far.
+    /// Counts of all rows read so far.
     pub fn report(&self) -> &ReadReport {
         &self.report
     }
 
-    /// Time spent so far on reading from the disk and decompressing; the rest was parsing.
+    /// Time spent so far on disk reads and decompression; the rest was parsing.
     pub fn read_time(&self) -> Duration {
         self.source.read_time()
     }
@@ -305,7 +304,7 @@ impl LogReader {
         self.format
     }
 
-    /// How the file is compressed.
+    /// The file's compression.
     pub fn compression(&self) -> Compression {
         self.compression
     }
@@ -315,7 +314,7 @@ impl LogReader {
 pub(super) mod tests {
     use super::*;
 
-    /// What a format makes of a log of these lines.
+    /// The rows that format `F` parses from these lines.
     pub fn rows_of<F: LineFormat>(lines: &[&str]) -> Vec<Row> {
         let mut format = F::default();
         lines.iter().map(|line| format.parse_line(line.as_bytes())).collect()

@@ -1,4 +1,4 @@
-//! Parquet: a row a frame, columns named as in the can-train-and-test CSV, in any order; others are not read.
+//! Parquet: one frame per row, columns named as in the can-train-and-test CSV, in any order; others are not read.
 //!
 //! Timestamps are numbers of seconds, or timestamps in milliseconds, microseconds or nanoseconds. IDs are numbers or
 //! hexadecimal text, payloads are bytes or hexadecimal text, labels are booleans, numbers or text; without a label column every
@@ -28,16 +28,16 @@ use crate::report::{FrameKind, Place, ReadReport, RejectReason};
 pub struct ParquetLog {
     path: PathBuf,
     rows: RowIter<'static>,
-    /// Columns of a row that is read: timestamp, ID, payload, and label if there is one.
+    /// Positions among the columns read: timestamp, ID, payload, and label if there is one.
     columns: [Option<usize>; 4],
-    /// Of a timestamp that is a plain number.
+    /// Units per second of timestamps stored as whole numbers.
     units_a_second: f64,
     number: u64,
     last_timestamp: f64,
 }
 
 impl ParquetLog {
-    /// Reads the file's schema.
+    /// Opens a file and reads its schema.
     pub fn open(path: &Path) -> Result<Self, CanError> {
         let file = File::open(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => CanError::MissingFile { path: path.to_path_buf() },
@@ -113,7 +113,7 @@ impl FrameSource for ParquetLog {
     }
 }
 
-/// Damaged files make the reader of the format panic now and then: that is an error like any other.
+/// Runs `read` and turns a panic into an error: the `parquet` crate panics on some damaged files.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -121,7 +121,7 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Strin
     }
 }
 
-/// What a whole number in a column of timestamps counts.
+/// Units per second of whole numbers in a column of timestamps.
 fn units_a_second(column: &Type) -> f64 {
     match column.get_basic_info().logical_type_ref() {
         Some(LogicalType::Timestamp(time)) if time.unit == TimeUnit::NANOS => 1e9,
@@ -143,7 +143,7 @@ fn timestamp(field: &Field, units_a_second: f64) -> Result<f64, RejectReason> {
     if seconds.is_finite() { Ok(seconds) } else { Err(RejectReason::TimestampNotFinite) }
 }
 
-/// A whole number of any width; `None` for anything else, and for negative ones.
+/// A whole number of any width; `None` for negative numbers and any other type.
 fn whole_number(field: &Field) -> Option<u64> {
     match field {
         Field::Byte(value) => u64::try_from(*value).ok(),

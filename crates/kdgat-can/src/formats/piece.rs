@@ -1,7 +1,7 @@
-//! A stretch of a large log, read by itself: so that several threads read one log.
+//! A piece of a large log, read by itself, so that several threads can read one log.
 //!
-//! A piece holds the lines that begin within a range of bytes. What depends on the lines before it (the numbers of its
-//! lines, a step back in time at its first frame) is added when the piece before is known: [`Piece::follow`].
+//! A piece holds the lines that begin within a range of bytes. Values that depend on earlier lines (line numbers, a step
+//! back in time at its first frame) are added once the pieces before it are known: [`Piece::follow`].
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,23 +16,23 @@ use crate::error::CanError;
 use crate::frame::Frame;
 use crate::report::{Place, ReadReport};
 
-/// What was found in a stretch of a log.
+/// Counts and timestamps of one piece of a log.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Piece {
-    /// Counts of the piece. Until [`Piece::follow`] places are counted from its first line.
+    /// Counts of the piece. Until [`Piece::follow`] its line numbers count from the first line of the piece.
     pub report: ReadReport,
-    /// Lines of the piece, blank ones too.
+    /// Lines of the piece, including blank ones.
     pub lines: u64,
-    /// Timestamp of its first frame, and where that is.
+    /// Timestamp and place of its first frame.
     first: Option<(f64, Place)>,
     /// Timestamp of its last frame.
     pub last_timestamp: Option<f64>,
-    /// Time spent on reading from the disk.
+    /// Time spent on disk reads.
     pub read_time: Duration,
 }
 
 impl Piece {
-    /// Puts the piece behind `lines` other lines of its log, the last frame of which has `last_timestamp`.
+    /// Places the piece after `lines` other lines of its log, whose last frame has `last_timestamp`.
     pub fn follow(&mut self, lines: u64, last_timestamp: Option<f64>) {
         let places = self.report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
         places.chain(&mut self.report.first_backward).for_each(|place| place.line += lines);
@@ -49,7 +49,7 @@ impl Piece {
     }
 }
 
-/// The format of a log that can be read in pieces: uncompressed, lines that stand alone, labels in the rows. `None` for
+/// The format of a log that can be read in pieces: uncompressed, lines independent of each other, labels in the rows. `None` for
 /// any other log.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ fn lines_stand_alone<F: LineFormat>() -> bool {
 /// Clears `frames` and fills it with the frames of the lines that begin within `range`, of a log of `log_bytes` bytes.
 ///
 /// # Errors
-/// When the log cannot be read, or has not that size any more.
+/// When the log cannot be read, or its size is not `log_bytes`.
 pub fn read_piece(
     path: &Path,
     format: Format,
@@ -111,8 +111,7 @@ fn read<F: LineFormat>(
     Ok(piece)
 }
 
-/// Shows the format the line that it would have seen first, if that is before the piece: a header says where the columns
-/// are.
+/// Passes the log's first line to the parser if it is before the piece: a header sets the columns.
 fn see_first_line(
     format: &mut impl LineFormat,
     path: &Path,

@@ -1,20 +1,20 @@
-//! Which format a log is in, by its first lines: the same rule for files and for streams.
+//! Format detection from a log's first lines: the same rule for files and streams.
 
 use super::{Format, LineFormat, NoText, Row};
 use super::{asc, can_train_and_test, candump, candump_ascii, car_hacking, challenge_2020};
 
-/// What a format makes of a log's first lines.
+/// Result of parsing a log's first lines in one format.
 struct Reading {
-    /// Lines that it does not reject.
+    /// Lines not rejected.
     read: usize,
-    /// Among them is a frame, or an error frame.
+    /// True if a frame or an error frame is among them.
     has_frame: bool,
-    /// The first line is a header of just this format.
+    /// True if the first line is a header of exactly this format.
     own_header: bool,
 }
 
-/// The format of a log that begins with these lines: the one whose header comes first, else the one that reads most lines; of
-/// equals the first. `None` when no format reads any.
+/// The format of a log that begins with these lines: the first format whose own header comes first, else the one that reads most
+/// lines, the first one on a tie. `None` if no format reads any.
 pub fn best_format(lines: &[&[u8]]) -> Option<Format> {
     let readings = Format::TEXT.map(|format| (format, reading_in(format, lines)));
     let own = readings.iter().find(|(_, reading)| reading.own_header);
@@ -23,7 +23,7 @@ pub fn best_format(lines: &[&[u8]]) -> Option<Format> {
     own.or_else(best).map(|&(format, _)| format)
 }
 
-/// That format, as soon as no more lines need to be waited for: there is a frame or a format's own header.
+/// The format, if no more lines are needed to decide: a frame or a format's own header is among them.
 pub fn settled_format(lines: &[&[u8]]) -> Option<Format> {
     let readings = Format::TEXT.map(|format| (format, reading_in(format, lines)));
     let own = readings.iter().find(|(_, reading)| reading.own_header);
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_header_of_a_format_weighs_more_than_rows_that_are_wrong() {
         let header: &[u8] = b"Timestamp,Arbitration_ID,DLC,Data,Class,SubClass";
-        // Its length is wrong, which can-train-and-test does not look at.
+        // The length is wrong, but can-train-and-test does not check it.
         let lines = [header, b"1.0,153,7,20 A1 10 FF 00 FF 50 1F,Attack,Flooding"];
         assert_eq!(best_format(&lines), Some(Format::Challenge2020));
         assert_eq!(settled_format(&lines), Some(Format::Challenge2020));

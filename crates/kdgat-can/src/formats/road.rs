@@ -2,7 +2,7 @@
 //!
 //! The file maps a log's name (without `.log`) to, among others, `injection_interval` (seconds from the log's first
 //! frame), `injection_id` (hexadecimal, `XXX` for any) and `injection_data_str` (hexadecimal digits, `X` for any). A
-//! frame within the interval whose ID and payload match is an attack frame. A log without interval has none.
+//! frame within the interval whose ID and payload match is an attack frame. A log without an interval has none.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,20 +15,20 @@ use super::fields;
 use crate::error::CanError;
 use crate::frame::{Frame, PAYLOAD_BYTES};
 
-/// Name of the file with the labels.
+/// Name of ROAD's label file.
 pub const METADATA_NAME: &str = "capture_metadata.json";
 
-/// What to label in one log.
+/// Rule that labels the frames of one log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectionLabels {
     from_seconds: f64,
     to_seconds: f64,
-    /// `None`: any ID.
+    /// ID of attack frames; `None` for any ID.
     can_id: Option<u32>,
-    /// Bits of the payload that must have these values.
+    /// Payload bits that are compared with `values`.
     mask: [u8; PAYLOAD_BYTES],
     values: [u8; PAYLOAD_BYTES],
-    /// Time of the log's first frame, once it was seen.
+    /// Timestamp of the log's first frame, once it has been read.
     first_timestamp: Option<f64>,
 }
 
@@ -39,15 +39,15 @@ struct Capture {
     injection_data_str: Option<String>,
 }
 
-/// blake3 of the metadata beside `log`, `None` when there is none: labels change with it, though the log does not.
+/// BLAKE3 digest of the label file beside `log`, `None` without one: labels can change while the log does not.
 ///
 /// # Errors
-/// When it is there and cannot be read.
+/// When the file exists but cannot be read.
 pub fn metadata_digest(log: &Path) -> Result<Option<String>, CanError> {
     Ok(read_metadata(log)?.map(|(_, text)| blake3::hash(&text).to_hex().to_string()))
 }
 
-/// The metadata beside `log` and its path.
+/// Path and content of the label file beside `log`.
 fn read_metadata(log: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, CanError> {
     let path = log.with_file_name(METADATA_NAME);
     match fs::read(&path) {
@@ -58,11 +58,10 @@ fn read_metadata(log: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, CanError> {
 }
 
 impl InjectionLabels {
-    /// The labels of `log`, `None` when no metadata lies beside it or it tells of no injection; and what is to be said when it
-    /// does not know the log.
+    /// The labels of `log`, `None` without a label file or without an injection; and a notice if the file has no entry for the log.
     ///
     /// # Errors
-    /// When the metadata cannot be read or understood: frames would be labelled wrongly.
+    /// When the label file cannot be read or parsed: frames would be labelled wrongly.
     pub fn of(log: &Path) -> Result<(Option<InjectionLabels>, Option<String>), CanError> {
         let Some((path, text)) = read_metadata(log)? else { return Ok((None, None)) };
         let bad = |problem: String| CanError::BadMetadata { path: path.clone(), problem };
@@ -71,7 +70,8 @@ impl InjectionLabels {
         let name = log.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split(".log").next().unwrap_or_default();
         let Some(capture) = captures.remove(name) else {
-            let notice = format!("{} has no entry {name:?}: all its frames count as attack-free", path.display());
+            let notice =
+                format!("{} has no entry {name:?}: all frames of this log count as attack-free", path.display());
             return Ok((None, Some(notice)));
         };
         let labels = InjectionLabels::new(&capture).map_err(|problem| bad(format!("{name}: {problem}")))?;
@@ -96,7 +96,8 @@ impl InjectionLabels {
         let data = capture.injection_data_str.as_deref().unwrap_or_default();
         for (position, digit) in data.chars().enumerate().filter(|(_, digit)| !digit.eq_ignore_ascii_case(&'X')) {
             let value = digit.to_digit(16).filter(|_| position < 2 * PAYLOAD_BYTES);
-            let value = value.ok_or_else(|| format!("injection_data_str {data:?} is not up to 16 digits or X"))? as u8;
+            let value =
+                value.ok_or_else(|| format!("injection_data_str {data:?}: expected up to 16 digits or X"))? as u8;
             let shift = if position % 2 == 0 { 4 } else { 0 };
             mask[position / 2] |= 0xF << shift;
             values[position / 2] |= value << shift;

@@ -1,9 +1,8 @@
-//! Frames from a stream that is still being written, such as `candump -L can0 |`: given out as soon as their line is whole.
+//! Frames from a stream that is still being written, such as `candump -L can0 |`: each is delivered as soon as its line is complete.
 //!
-//! A log file is read in large blocks, and its format is found by looking at many lines. Here nobody waits for more than
-//! the next line: lines are held until one is a frame in some format, or an error frame, and that decides. Where none comes,
-//! headers and comments decide as in a file. Lines that are nothing in any format are counted and passed over, however many
-//! there are.
+//! A log file is read in large blocks, and its format is detected from many lines. A stream must not wait for more than the next
+//! line: lines are buffered until one of them is a frame or an error frame in some format, which decides the format. If none
+//! comes, headers and comments decide as in a file. Lines that no format reads are counted and skipped, however many there are.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,22 +16,22 @@ use crate::error::CanError;
 use crate::frame::Frame;
 use crate::report::{Place, ReadReport, RejectReason};
 
-/// Bytes asked for at a time.
+/// Bytes requested at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Lines held while the format is not known: what a header or a first few comments take.
+/// Lines buffered while the format is unknown: enough for a header and a few comments.
 const LINES_HELD: usize = 64;
 
-/// Reads one line in a format that was chosen while running.
+/// Parses one line in a format chosen at run time.
 type Parser = Box<dyn FnMut(&[u8]) -> Row + Send>;
 
-/// Frames of a stream, as they come.
+/// Reads frames from a stream as they arrive.
 pub struct StreamReader<R> {
     input: R,
     origin: PathBuf,
-    /// Bytes read and not given out yet: the beginning of a line.
+    /// Bytes of an incomplete line.
     rest: Vec<u8>,
     block: Vec<u8>,
-    /// The line at hand was longer than any row, and its end has not come yet.
+    /// True while skipping the rest of a line that is longer than [`MAX_LINE_BYTES`].
     skipping: bool,
     parser: Option<(Format, Parser)>,
     held: Vec<Vec<u8>>,
@@ -42,7 +41,7 @@ pub struct StreamReader<R> {
 }
 
 impl<R: Read> StreamReader<R> {
-    /// The frames of `input`, which messages call `origin`; its format is recognised unless one is forced.
+    /// A reader of `input`, which messages call `origin`; its format is detected unless one is forced.
     pub fn new(input: R, origin: &Path, format: Option<Format>) -> Self {
         Self {
             input,
@@ -58,11 +57,11 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// Clears `frames`, waits for more of the stream as long as the input does, and fills in the frames of the lines
-    /// that are whole now: perhaps none. `false` at the end.
+    /// Reads from the input once, which may block, clears `frames` and fills it with the frames of the lines that are complete now,
+    /// perhaps none. Returns `false` at the end of the stream.
     ///
     /// # Errors
-    /// When the stream cannot be read on, or ended without a line that a known format reads.
+    /// When the input cannot be read, or ended without a line that a known format reads.
     pub fn read_available(&mut self, frames: &mut Vec<Frame>) -> Result<bool, CanError> {
         frames.clear();
         let count = loop {
@@ -85,14 +84,14 @@ impl<R: Read> StreamReader<R> {
         }
         self.keep(bytes, frames);
         self.block = block;
-        // Waiting for other lines would be in vain: a bus never ends.
+        // `candump` without times: no other format will match, and a bus never ends.
         match self.held.iter().find(|line| candump_ascii::lacks_times(line)) {
             Some(line) if self.parser.is_none() => Err(unknown_format(&self.origin, line)),
             _ => Ok(true),
         }
     }
 
-    /// What was seen so far. Lines that are held for recognition are not in it yet.
+    /// Counts of all lines read so far, without lines still buffered for format detection.
     pub fn report(&self) -> &ReadReport {
         &self.report
     }
@@ -102,7 +101,7 @@ impl<R: Read> StreamReader<R> {
         self.parser.as_ref().map(|(format, _)| *format)
     }
 
-    /// The last bytes of a line have come.
+    /// Handles the last bytes of a line.
     fn end_line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
         if self.skipping {
             self.skipping = false;
@@ -118,7 +117,7 @@ impl<R: Read> StreamReader<R> {
         self.rest = line;
     }
 
-    /// The beginning of a line: kept until its end comes, unless it is longer than any row.
+    /// Stores the beginning of a line until its end arrives; rejects it if it is longer than any row.
     fn keep(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
         if self.skipping {
             return;
@@ -147,7 +146,7 @@ impl<R: Read> StreamReader<R> {
         if self.parser.is_some() {
             return Ok(());
         }
-        // Lines that were given up are in the report.
+        // Rejected lines are in the report.
         let given_up = self.report.rejected.values().flat_map(|found| &found.first).min_by_key(|place| place.line);
         let first = given_up.map(|place| place.text.as_bytes()).or(self.held.first().map(Vec::as_slice));
         Err(unknown_format(&self.origin, first.unwrap_or_default()))
@@ -155,7 +154,7 @@ impl<R: Read> StreamReader<R> {
 
     fn line(&mut self, bytes: &[u8], frames: &mut Vec<Frame>) {
         let is_first = self.line_number == 0 && self.held.is_empty();
-        // A byte order mark, as some editors write.
+        // Some editors write a byte order mark.
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").filter(|_| is_first).unwrap_or(bytes);
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         if self.parser.is_some() {
@@ -169,12 +168,12 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// The lines that are held.
+    /// The buffered lines.
     fn head(&self) -> Vec<&[u8]> {
         self.held.iter().map(Vec::as_slice).collect()
     }
 
-    /// The format of the lines that are held, or that they are of none.
+    /// Sets the format of the buffered lines and parses them; with `None` they are rejected.
     fn decide(&mut self, format: Option<Format>, frames: &mut Vec<Frame>) {
         self.parser = format.map(|format| (format, parser(format)));
         for line in std::mem::take(&mut self.held) {
@@ -245,7 +244,7 @@ fn boxed<F: LineFormat + 'static>() -> Parser {
 mod tests {
     use super::*;
 
-    /// Gives out a few bytes at a time, as a pipe does.
+    /// Delivers a few bytes at a time, as a pipe does.
     struct Drip<'a>(&'a [u8], usize);
 
     impl Read for Drip<'_> {
@@ -279,7 +278,7 @@ mod tests {
         }
     }
 
-    /// A bus that never ends, as `candump can0` prints it.
+    /// An endless bus, as `candump can0` prints it.
     struct Bus;
 
     impl Read for Bus {

@@ -1,4 +1,4 @@
-//! The frames of a text log: lines through a [`LineFormat`], with everything counted.
+//! The frames of a text log: parses lines with a [`LineFormat`] and counts the results.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use crate::error::CanError;
 use crate::frame::Frame;
 use crate::report::{Place, ReadReport, RejectReason};
 
-/// A log in a format of one row a line.
+/// A log in a format with one row per line.
 pub struct TextLog<F> {
     path: PathBuf,
     lines: Lines,
     format: F,
-    /// Timestamp of the last frame; infinite before the first, which so takes the rare way.
+    /// Timestamp of the last frame; infinite before the first, so that the first takes the cold path, too.
     last_timestamp: f64,
-    /// Timestamp of the first frame, and where it is.
+    /// Timestamp and place of the first frame.
     first: Option<(f64, Place)>,
 }
 
 impl<F: LineFormat> TextLog<F> {
-    /// The frames of `lines`.
+    /// A reader of the frames of `lines`.
     pub fn new(lines: Lines, format: F) -> Self {
         Self { path: lines.input().path().to_path_buf(), lines, format, last_timestamp: f64::INFINITY, first: None }
     }
 }
 
 impl<F: LineFormat> TextLog<F> {
-    /// The lines, to ask how far they are.
+    /// The log's lines, for their count and read time.
     pub fn lines(&self) -> &Lines {
         &self.lines
     }
 
-    /// Timestamp of the first frame, and where it is.
+    /// Takes timestamp and place of the first frame.
     pub fn take_first(&mut self) -> Option<(f64, Place)> {
         self.first.take()
     }

@@ -1,4 +1,4 @@
-//! What is said of a log of which nothing could be read.
+//! Errors for a log of which nothing could be read.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Format, can_train_and_test, candump_ascii};
 use crate::error::CanError;
 use crate::report::{Place, ReadReport, RejectReason, Rejections};
 
-/// Characters of a line that are quoted.
+/// Characters quoted from a line.
 const TEXT_KEPT: usize = 80;
 
 /// Names of the formats that this program reads.
@@ -15,10 +15,10 @@ pub fn known_formats() -> String {
     Format::ALL.into_iter().filter(is_read).map(Format::name).collect::<Vec<_>>().join(", ")
 }
 
-/// A log that begins with `first_line` is in no known format.
+/// The error for a log that begins with `first_line` and is in no known format.
 pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     let head = &first_line[..first_line.len().min(4 * TEXT_KEPT)];
-    // A header of known names says more than that no format fits.
+    // A header with known column names gives a better reason than "no format fits".
     let missing = can_train_and_test::missing_columns(first_line);
     let reason = match missing {
         Some(columns) => format!(", which is a header of {} that lacks a column {columns}", Format::CanTrainAndTest),
@@ -35,8 +35,8 @@ pub fn unknown_format(path: &Path, first_line: &[u8]) -> CanError {
     }
 }
 
-/// The error of a log that has come to its end, if it has rows and not one of them could be read. `format` is what it was
-/// read as, `forced` whether that was asked for.
+/// The error for a log that was read to its end, if it has rows and all of them were rejected. `format` is the format it was read
+/// in; `forced` is true if the user set it.
 pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, forced: bool) -> Option<CanError> {
     if report.rows == 0 || report.rejected_rows() < report.rows {
         return None;
@@ -45,7 +45,7 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
     let reasons: Vec<String> =
         report.rejected.iter().map(|(reason, found)| format!("{} {reason}", found.count)).collect();
     let header = report.rejected.get(&RejectReason::HeaderLacksColumn).and_then(|found| found.first.first());
-    // Of a long header the last names are not known here.
+    // A quoted header may be cut, so its last columns are unknown.
     let header = header.filter(|header| header.text.chars().count() < TEXT_KEPT);
     let missing = header.and_then(|header| can_train_and_test::missing_columns(header.text.as_bytes()));
     let advice = match missing {
@@ -55,9 +55,9 @@ pub fn nothing_read(path: &Path, report: &ReadReport, format: Option<Format>, fo
         }
         None if forced => {
             let known = known_formats();
-            format!("drop --format to have the format recognised, or give the log's own; known formats: {known}")
+            format!("drop --format to detect the format, or name the right one; known formats: {known}")
         }
-        None => format!("mend the log, or force its format with --format; known formats: {}", known_formats()),
+        None => format!("repair the log, or force its format with --format; known formats: {}", known_formats()),
     };
     let format = format.map_or("a known format", Format::name);
     let place = place_of(most);

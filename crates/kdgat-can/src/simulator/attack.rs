@@ -1,4 +1,4 @@
-//! Attacks on the simulated bus: kinds, intensities, and what an attacker does during an episode.
+//! Attacks on the simulated bus: kinds, intensities, and the frames an attacker sends during an episode.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,73 +8,83 @@ use super::random::Stream;
 use super::vehicle::State;
 use crate::frame::{Frame, PAYLOAD_BYTES};
 
-/// What an attacker does.
+/// Kind of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttackKind {
-    /// Frames of high priority keep the others from the bus.
+    /// Frames of high priority block the others.
     Flooding,
     /// Frames with random content.
     Fuzzing,
-    /// Forged values of a signal, among the true ones.
+    /// Forged values of a signal are sent in addition to the true ones.
     Spoofing,
-    /// Traffic recorded earlier in the drive, sent again.
+    /// Traffic recorded earlier in the drive is sent again.
     Replay,
-    /// A message, or all of a control unit, is kept from the bus.
+    /// A message, or all messages of a control unit, are suppressed.
     Suspension,
-    /// Forged values instead of the true ones, by whoever silenced the sender.
+    /// Forged values are sent instead of the true ones, while the sender is silenced.
     Masquerade,
 }
 
-/// How obvious an attack is.
+/// Strength of an attack: the stronger, the easier to detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Intensity {
+    /// Hard to detect.
     Low,
+    /// Between the two.
     Medium,
+    /// Easy to detect.
     High,
 }
 
 /// One attack within a drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
+    /// Kind of the attack.
     pub kind: AttackKind,
+    /// Strength of the attack.
     pub intensity: Intensity,
-    /// Times of the drive's clock, in nanoseconds.
+    /// Beginning, in nanoseconds since the start of the drive.
     pub start_nanoseconds: u64,
+    /// End, in nanoseconds since the start of the drive.
     pub end_nanoseconds: u64,
-    /// IDs under attack; empty where the attacker's frames have IDs of their own.
+    /// IDs under attack; empty if the attack does not target particular IDs.
     pub target_ids: Vec<u32>,
 }
 
-/// A frame that the attacker wants to send.
+/// A frame that the attacker sends.
 #[derive(Debug, Clone, Copy)]
 pub struct Injection {
+    /// Earliest time to send it, in nanoseconds since the start of the drive.
     pub due_nanoseconds: u64,
+    /// Its arbitration ID.
     pub can_id: u32,
+    /// Its payload.
     pub payload: [u8; PAYLOAD_BYTES],
+    /// Payload length in bytes.
     pub length: u8,
 }
 
-/// What becomes of a frame that its sender hands to the bus during an episode.
+/// Effect of the attack on a frame that a control unit sends during an episode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// It is sent.
+    /// The frame is sent unchanged.
     Send,
-    /// It never appears.
+    /// The frame is suppressed.
     Suppress,
-    /// The attacker sends this in its place.
+    /// The attacker sends this payload instead.
     Replace([u8; PAYLOAD_BYTES]),
 }
 
-/// Messages whose signals are worth forging: engine speed, wheels, steering, speed, gear.
+/// Messages whose signals an attacker forges: engine speed, wheel speeds, steering, speed, gear.
 const FORGEABLE_IDS: [u32; 6] = [0x0A0, 0x0B0, 0x0B4, 0x0C2, 0x0D1, 0x153];
-/// Control units worth silencing or replaying as a whole.
+/// Control units that an attacker silences or replays as a whole.
 const MAJOR_UNITS: [ControlUnit; 3] = [ControlUnit::Engine, ControlUnit::Brakes, ControlUnit::Transmission];
 const MILLISECOND: u64 = 1_000_000;
 
 impl Episode {
-    /// Chooses the targets of an episode.
+    /// Creates an episode and draws its targets; `span` is its beginning and end in nanoseconds.
     pub fn new(kind: AttackKind, intensity: Intensity, span: (u64, u64), random: Stream) -> Episode {
         use AttackKind::*;
         use Intensity::*;
@@ -98,20 +108,20 @@ impl Episode {
         Episode { kind, intensity, start_nanoseconds: span.0, end_nanoseconds: span.1, target_ids }
     }
 
-    /// Whether the episode is on at that time.
+    /// True if the episode is active at time `nanoseconds`.
     pub fn covers(&self, nanoseconds: u64) -> bool {
         (self.start_nanoseconds..self.end_nanoseconds).contains(&nanoseconds)
     }
 
-    /// Share of the episode that has passed, 0 to 1.
+    /// Elapsed share of the episode, 0 to 1.
     fn progress(&self, nanoseconds: u64) -> f64 {
         let passed = nanoseconds.saturating_sub(self.start_nanoseconds) as f64;
         passed / (self.end_nanoseconds - self.start_nanoseconds) as f64
     }
 
-    /// The frames that the attacker has in mind from the beginning, in order of time.
+    /// The frames that the attacker has planned when the episode begins, in order of time.
     ///
-    /// `history` are the drive's frames so far, `began_nanoseconds` their times.
+    /// `history` holds the drive's frames so far, `began_nanoseconds` their start times on the bus.
     pub fn prepared(&self, random: Stream, history: &[Frame], began_nanoseconds: &[u64]) -> Vec<Injection> {
         use Intensity::*;
         match self.kind {
@@ -153,7 +163,7 @@ impl Episode {
         }
     }
 
-    /// One injection every `period` nanoseconds, give or take a fifth.
+    /// One injection every `period` nanoseconds, delayed by up to a fifth of the period.
     fn every(
         &self,
         period: u64,
@@ -169,7 +179,7 @@ impl Episode {
         (0..count).map(injection).collect()
     }
 
-    /// The targets' frames of a stretch between 2 seconds ago and the drive's beginning.
+    /// The targets' frames from an earlier stretch of the same length, which ended at least 2 s before the episode.
     fn replay(&self, random: Stream, history: &[Frame], began_nanoseconds: &[u64]) -> Vec<Injection> {
         let length = self.end_nanoseconds - self.start_nanoseconds;
         let latest = self.start_nanoseconds.saturating_sub(length + 2_000 * MILLISECOND);
@@ -187,7 +197,8 @@ impl Episode {
         wanted.map(injection).collect()
     }
 
-    /// What becomes of message number `index`, which its sender made of `state` at that time.
+    /// Decides about the frame number `index` of `message`, which its sender computed from `state` at time `at` (nanoseconds).
+    /// `frozen` is the car's state at the beginning of the episode.
     pub fn judge(
         &self,
         message: &Message,
@@ -214,7 +225,7 @@ impl Episode {
         }
     }
 
-    /// Forged frames that follow a true one, sent until `sent_nanoseconds`.
+    /// Forged frames that follow a true one, whose transmission ended at `sent_nanoseconds`.
     pub fn follow_up(
         &self,
         message: &Message,
@@ -244,7 +255,7 @@ impl Episode {
     }
 }
 
-/// The car as the attacker wants it to be seen; `share` of the way from the truth.
+/// The car's state as the attacker forges it; `share` interpolates from the true values (0) to the forged ones (1).
 fn forge(state: &State, intensity: Intensity, share: f64) -> State {
     let (speed, engine_speed, steering_angle, gear) = match intensity {
         Intensity::High => (220.0, 7_000.0, 380.0, 7 - state.gear),
@@ -270,12 +281,12 @@ fn forge(state: &State, intensity: Intensity, share: f64) -> State {
     forged
 }
 
-/// The payload last seen of an ID, zeros before the first.
+/// The last payload sent with this ID, zeros if there is none.
 fn last_payload(history: &[Frame], can_id: u32) -> [u8; PAYLOAD_BYTES] {
     history.iter().rev().find(|frame| frame.can_id == can_id).map_or([0; PAYLOAD_BYTES], |frame| frame.payload)
 }
 
-/// The message with that ID; targets are chosen among the bus's messages only.
+/// The message with this ID; targets are always chosen among [`MESSAGES`].
 fn message_of(can_id: u32) -> &'static Message {
     MESSAGES.iter().find(|message| message.can_id == can_id).unwrap_or(&MESSAGES[0])
 }

@@ -1,42 +1,62 @@
-//! What a message is: who sends it, how often, and how signals become bytes.
+//! Messages of the bus: sender, timing, and the encoding of signals as bytes.
 
 use super::random::Stream;
 use super::vehicle::{Signal, State};
 use crate::frame::PAYLOAD_BYTES;
 
-/// A control unit; all its messages run on one clock, and it falls silent as a whole.
+/// A control unit; all its messages share one clock, and some attacks silence them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlUnit {
+    /// Engine control.
     Engine,
+    /// Transmission control.
     Transmission,
+    /// Brakes and wheel sensors.
     Brakes,
+    /// Power steering.
     Steering,
+    /// Body electronics: lights, turn signals, wipers.
     Body,
+    /// Instrument cluster.
     Cluster,
+    /// Airbag control.
     Airbag,
+    /// Climate control.
     Climate,
+    /// Diagnostic tester.
     Tester,
 }
 
-/// When a message is sent.
+/// Timing of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// Every so many milliseconds.
-    Periodic { milliseconds: u32 },
-    /// Three times in a row when something happens, on average every so many seconds. Messages with the same
-    /// cause follow each other by their `delay_milliseconds`.
-    Sporadic { seconds: u32, cause: u8, delay_milliseconds: u32 },
+    /// Sent at a fixed period.
+    Periodic {
+        /// Period in milliseconds.
+        milliseconds: u32,
+    },
+    /// Sent in a burst of three frames at random events. Messages with the same cause follow the event by their
+    /// `delay_milliseconds`.
+    Sporadic {
+        /// Mean time between events, in seconds.
+        seconds: u32,
+        /// Number of the event.
+        cause: u8,
+        /// Delay after the event, in milliseconds.
+        delay_milliseconds: u32,
+    },
 }
 
-/// How the last byte protects the others.
+/// Checksum in a message's last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
+    /// None: the last byte is data.
     None,
-    /// Exclusive or of the bytes before.
+    /// Exclusive or of the bytes before it.
     Xor,
-    /// Sum of the bytes before and of the ID's.
+    /// Sum of the bytes before it and of the ID's bytes.
     Sum,
-    /// CRC-8 of SAE J1850 over the bytes before, begun with the ID.
+    /// CRC-8 of SAE J1850 over the ID and the bytes before it.
     Crc8,
 }
 
@@ -52,29 +72,33 @@ pub struct Field {
     noise: f64,
 }
 
-/// A message.
+/// A message that a control unit sends.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
+    /// Arbitration ID, 11 bits.
     pub can_id: u32,
+    /// Timing.
     pub sending: Sending,
+    /// Payload length in bytes.
     pub length: u8,
+    /// Control unit that sends it.
     pub sender: ControlUnit,
     pub(super) fields: &'static [Field],
-    /// Bytes that no field covers.
+    /// Values of the bytes that no field covers.
     constant: [u8; PAYLOAD_BYTES],
-    /// The byte whose lower half counts the messages.
+    /// Byte whose lower half counts the messages.
     pub(super) counter: Option<usize>,
     pub(super) checksum: Checksum,
 }
 
 impl Message {
-    /// The payload number `index` of a drive, as its sender makes it of the car's `state`.
+    /// The payload of this message number `index` in a drive, computed from the car's `state` with sensor noise.
     pub fn encode(&self, state: &State, index: u64, noise: Stream) -> [u8; PAYLOAD_BYTES] {
         let mut payload = self.constant;
         for (position, field) in self.fields.iter().enumerate() {
             let error = if field.noise > 0.0 { field.noise * noise.bell(index * 8 + position as u64) } else { 0.0 };
             let raw = state.signal(field.signal) * field.scale + field.offset + error;
-            // A cast to a whole number saturates, as a sensor does.
+            // The cast to an integer saturates, as a sensor does.
             if field.wide {
                 payload[field.byte..field.byte + 2].copy_from_slice(&(raw as u16).to_be_bytes());
             } else {
@@ -85,7 +109,7 @@ impl Message {
         payload
     }
 
-    /// Sets counter and checksum to what a receiver expects of message number `index`.
+    /// Sets counter and checksum to the values that a receiver expects in message number `index`.
     pub fn seal(&self, payload: &mut [u8; PAYLOAD_BYTES], index: u64) {
         if let Some(byte) = self.counter {
             payload[byte] = payload[byte] & 0xF0 | (index & 0x0F) as u8;
@@ -103,7 +127,7 @@ impl Message {
         payload[last] = checksum;
     }
 
-    /// The period in milliseconds, `None` for a sporadic message.
+    /// Period in milliseconds, `None` for a sporadic message.
     pub fn period_milliseconds(&self) -> Option<u32> {
         match self.sending {
             Sending::Periodic { milliseconds } => Some(milliseconds),
@@ -112,7 +136,7 @@ impl Message {
     }
 }
 
-/// CRC-8 of SAE J1850 (polynomial 0x1D, begun with 0xFF, inverted at the end).
+/// CRC-8 of SAE J1850 over ID and body (polynomial 0x1D, initial value 0xFF, inverted at the end).
 fn crc8(can_id: u32, body: &[u8]) -> u8 {
     let id = [(can_id >> 8) as u8, can_id as u8];
     !id.iter().chain(body).fold(0xFF, |crc: u8, byte| {
@@ -120,7 +144,7 @@ fn crc8(can_id: u32, body: &[u8]) -> u8 {
     })
 }
 
-/// A message of constant bytes and `fields`.
+/// A message with `fields` whose other bytes are zero, without counter or checksum.
 pub(super) const fn message(
     can_id: u32,
     sending: Sending,
@@ -132,12 +156,12 @@ pub(super) const fn message(
     Message { can_id, sending, length, sender, fields, constant, counter: None, checksum: Checksum::None }
 }
 
-/// A signal in one byte.
+/// A signal in one byte: value · scale + offset, with noise of this standard deviation.
 pub(super) const fn b(byte: usize, signal: Signal, scale: f64, offset: f64, noise: f64) -> Field {
     Field { byte, wide: false, signal, scale, offset, noise }
 }
 
-/// A signal in two bytes, the higher first.
+/// A signal in two bytes, the high byte first.
 pub(super) const fn w(byte: usize, signal: Signal, scale: f64, offset: f64, noise: f64) -> Field {
     Field { byte, wide: true, signal, scale, offset, noise }
 }

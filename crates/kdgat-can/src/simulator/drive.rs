@@ -1,7 +1,7 @@
-//! One drive: messages are released, wait for the bus, and win it by priority; an attacker may take part.
+//! One drive: control units release messages, which compete for the bus by priority; an attacker may interfere.
 //!
-//! Time is in whole nanoseconds from the drive's beginning. A message has one mailbox: if the bus was too busy
-//! to take a frame before the next of the same ID is released, the older one is lost, as in a real controller.
+//! Time is in whole nanoseconds since the start of the drive. Each message has one mailbox: if the bus was too busy
+//! to send a frame before the next one with the same ID is released, the older one is lost, as in a real controller.
 
 use std::collections::VecDeque;
 
@@ -15,38 +15,40 @@ use crate::frame::{Frame, PAYLOAD_BYTES};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
-/// Frames in one burst of a sporadic message, and the time between them.
+/// Frames in one burst of a sporadic message.
 const BURST_FRAMES: u64 = 3;
+/// Time between the frames of a burst, in nanoseconds.
 const BURST_GAP: u64 = 30 * MILLISECOND;
 
-/// What a drive is to be.
+/// Parameters of a drive.
 #[derive(Debug, Clone)]
 pub struct DrivePlan {
-    /// Seed of the car: clocks of its control units.
+    /// Seed of the car, which sets the clock errors of its control units.
     pub seed: u64,
-    /// Which drive of that car.
+    /// Number of the drive of this car.
     pub number: u64,
-    /// Seconds of the log's clock at the drive's beginning.
+    /// Start of the drive on the log's clock, in seconds.
     pub begins_at_seconds: u64,
-    /// Frames to record.
+    /// Number of frames to record.
     pub frames: u64,
-    /// Kinds and intensities of the attacks, in turn; none in an attack-free drive.
+    /// Kinds and intensities of the attacks, repeated in turn; empty for an attack-free drive.
     pub attacks: Vec<(AttackKind, Intensity)>,
 }
 
 /// A recorded drive.
 pub struct Drive {
+    /// The frames in order of time.
     pub frames: Vec<Frame>,
-    /// Attacks within it.
+    /// Attacks during the drive.
     pub episodes: Vec<Episode>,
 }
 
-/// Simulates a drive. The same plan gives the same drive.
+/// Simulates a drive; the same plan gives the same drive.
 pub fn simulate_drive(plan: &DrivePlan) -> Drive {
     Simulation::new(plan).run(plan)
 }
 
-/// A frame that waits for the bus.
+/// A frame in a mailbox, waiting for the bus.
 #[derive(Clone, Copy)]
 struct Waiting {
     payload: [u8; PAYLOAD_BYTES],
@@ -60,7 +62,7 @@ struct Simulation {
     mailboxes: Vec<Option<Waiting>>,
     vehicle: Vehicle,
     attacker: Attacker,
-    /// Suppressed frames whose place on the bus has not been taken yet.
+    /// Suppressed frames for which no other frame has been labelled yet.
     missing: u64,
     frames: Vec<Frame>,
     began_nanoseconds: Vec<u64>,
@@ -69,10 +71,10 @@ struct Simulation {
 struct Attacker {
     random: Stream,
     attacks: Vec<(AttackKind, Intensity)>,
-    /// Past, present and the next episode; the last one is the one that counts.
+    /// Past, current and next episodes; only the last one is in effect.
     episodes: Vec<Episode>,
     begun: bool,
-    /// The car when the episode began.
+    /// State of the car when the episode began.
     frozen: Option<State>,
     planned: VecDeque<Injection>,
 }
@@ -117,7 +119,7 @@ impl Simulation {
         Drive { frames: self.frames, episodes }
     }
 
-    /// Puts every frame that its sender has ready by now into its mailbox.
+    /// Puts every frame that its sender releases by `now` into its mailbox.
     fn release_until(&mut self, now: u64) {
         while let Some((number, at)) = self.earliest_release().filter(|(_, at)| *at <= now) {
             let (message, index) = (&MESSAGES[number], self.schedule[number].index);
@@ -134,7 +136,7 @@ impl Simulation {
         }
     }
 
-    /// The waiting frame with the lowest ID; of equals, the sender's own goes before the attacker's.
+    /// Takes the waiting frame with the lowest ID; on a tie the sender's own frame before the attacker's.
     fn arbitrate(&mut self, now: u64) -> Option<(u32, Waiting, u8)> {
         let own = self.mailboxes.iter().position(Option::is_some);
         let injected = self.attacker.planned.front().filter(|injection| injection.due_nanoseconds <= now).copied();
@@ -157,7 +159,7 @@ impl Simulation {
         let Waiting { payload, index, attack } = waiting;
         let free = now + u64::from(frame_bits(can_id, &payload, length)) * BIT_NANOSECONDS;
         let microseconds = plan.begins_at_seconds * 1_000_000 + free / 1_000;
-        // A suppressed frame leaves no frame to label: the one that comes in its place tells of it.
+        // A suppressed frame leaves nothing to label, so the next regular frame gets its label.
         let stands_for_missing = !attack && self.missing > 0;
         self.missing -= u64::from(stands_for_missing);
         self.frames.push(Frame {
@@ -176,7 +178,7 @@ impl Simulation {
         free
     }
 
-    /// The bus is idle: when something happens next.
+    /// Time of the next release or injection, for an idle bus.
     fn next_event(&self, now: u64) -> u64 {
         let release = self.earliest_release().map(|(_, at)| at);
         let injection = self.attacker.planned.front().map(|injection| injection.due_nanoseconds);
@@ -207,7 +209,7 @@ impl Attacker {
                 }
             }
             last => {
-                // What was not sent in time is dropped, and the next episode is planned.
+                // Injections not sent in time are dropped, and the next episode is planned.
                 let after = last.map_or(2 * SECOND, |episode| episode.end_nanoseconds);
                 let number = self.episodes.len() as u64;
                 let random = self.random.child(u64::MAX - number);
@@ -228,7 +230,7 @@ impl Attacker {
         }
     }
 
-    /// Plans what is to follow a frame that was sent.
+    /// Plans the injections that follow a frame just sent.
     fn follow(&mut self, message: &Message, index: u64, sent: u64, state: &State, noise: Stream) {
         let Some(episode) = self.episodes.last().filter(|_| self.begun) else { return };
         for injection in episode.follow_up(message, index, sent, state, noise) {
@@ -238,7 +240,7 @@ impl Attacker {
     }
 }
 
-/// When the frames of one message are handed to the bus.
+/// Release times of the frames of one message.
 struct Schedule {
     sending: Sending,
     random: Stream,
@@ -252,7 +254,7 @@ struct Schedule {
 
 impl Schedule {
     fn new(message: &Message, car: Stream, drive: Stream) -> Schedule {
-        // A control unit's clock is a little fast or slow, at most 0.01 %, in all drives of a car.
+        // A control unit's clock error is at most 0.01 % and constant over all drives of a car.
         let drift = car.purpose(Purpose::ClockDrift).between(message.sender as u64, -1e-4, 1e-4);
         let id = u64::from(message.can_id);
         let (period_nanoseconds, random) = match message.sending {
@@ -294,7 +296,7 @@ impl Schedule {
         };
     }
 
-    /// Up to 2 % of the period late; one frame in a hundred up to a quarter.
+    /// Delay of this release in nanoseconds: up to 2 % of the period, for one frame in a hundred up to 25 %.
     fn jitter(&self) -> u64 {
         let random = self.random.child(self.index);
         let share = if random.uniform(0) < 0.01 { 0.25 } else { 0.02 };
@@ -302,7 +304,7 @@ impl Schedule {
     }
 }
 
-/// A payload with zeros where the frame has no bytes.
+/// The payload with zeros behind its first `length` bytes.
 fn masked(mut payload: [u8; PAYLOAD_BYTES], length: u8) -> [u8; PAYLOAD_BYTES] {
     payload[usize::from(length)..].fill(0);
     payload

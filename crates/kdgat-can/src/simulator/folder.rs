@@ -1,4 +1,4 @@
-//! Writes a simulated dataset: beside its place first, renamed when whole; and knows one that was written.
+//! Writes a simulated dataset into a temporary folder and renames it once complete; verifies an existing one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,38 +16,43 @@ use super::{LogPlan, SIMULATION_VERSION, SimulationOptions};
 use crate::error::CanError;
 use crate::formats::can_train_and_test;
 
-/// Name of the file that tells how a dataset was simulated.
+/// Name of the file that records how a dataset was simulated.
 pub const RECORD_NAME: &str = "simulation.json";
 
-/// How the name of a folder begins that is not finished.
+/// Prefix of the names of unfinished folders.
 const UNFINISHED: &str = ".simulating-";
-/// Such a folder that nobody holds is removed when it has not changed for so long.
+/// Age from which an unlocked unfinished folder is removed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// What `simulation.json` holds.
+/// Content of `simulation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SimulationRecord {
     /// [`SIMULATION_VERSION`] of the program that wrote it.
     pub version: u32,
+    /// Options of the simulation.
     pub options: SimulationOptions,
+    /// The logs.
     pub files: Vec<SimulatedFile>,
 }
 
 /// One log of a simulated dataset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedFile {
-    /// Relative to the dataset's folder.
+    /// Path relative to the dataset's folder.
     pub path: PathBuf,
+    /// Number of frames.
     pub frames: u64,
+    /// Number of attack frames.
     pub attack_frames: u64,
-    /// Size and BLAKE3 digest of the file as it lies there.
+    /// Size of the file in bytes.
     pub bytes: u64,
+    /// BLAKE3 digest of the file, in hexadecimal.
     pub blake3: String,
-    /// The attacks in it.
+    /// Attacks in the log.
     pub episodes: Vec<Episode>,
 }
 
-/// Simulates all logs into a folder beside `target` and renames it.
+/// Simulates all logs into a folder beside `target` and renames it to `target`.
 pub(super) fn write(options: &SimulationOptions, plans: &[LogPlan], target: &Path) -> Result<(), CanError> {
     refuse_existing(target)?;
     let parent = match target.parent() {
@@ -60,9 +65,9 @@ pub(super) fn write(options: &SimulationOptions, plans: &[LogPlan], target: &Pat
     };
     fs::create_dir_all(parent).map_err(error(parent))?;
     remove_abandoned(parent);
-    // Removed again unless it is renamed. A name with a dot in front is never taken for a dataset.
+    // Removed on drop unless it is renamed. Datasets never have names with a leading dot.
     let beside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(parent).map_err(error(parent))?;
-    // Held while this process works on it.
+    // Held while this process writes the folder.
     let _lock = File::open(beside.path()).and_then(|folder| folder.try_lock().map(|()| folder).map_err(Into::into));
     let files: Vec<SimulatedFile> =
         plans.par_iter().map(|plan| write_log(options, plan, beside.path())).collect::<Result<_, _>>()?;
@@ -77,7 +82,7 @@ pub(super) fn write(options: &SimulationOptions, plans: &[LogPlan], target: &Pat
     File::open(parent).and_then(|folder| folder.sync_all()).map_err(error(parent))
 }
 
-/// Removes folders of simulations that were killed. What cannot be removed is in nobody's way.
+/// Removes the folders of simulations that were killed; ones that cannot be removed are left.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -85,7 +90,7 @@ fn remove_abandoned(parent: &Path) {
         if ours && let Ok(folder) = File::open(&path) {
             let age =
                 folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed().unwrap_or_default());
-            // One that is just being made is not locked yet.
+            // A folder that was just created is not locked yet.
             if age.is_ok_and(|age| age > ABANDONED_AFTER) && folder.try_lock().is_ok() {
                 let _ = fs::remove_dir_all(&path);
             }
@@ -93,7 +98,7 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Whether `target` holds what these options give. `false` when there is nothing.
+/// True if `target` holds the dataset of these options, false if it holds no record of a simulation.
 pub(super) fn holds(options: &SimulationOptions, target: &Path) -> Result<bool, CanError> {
     let path = target.join(RECORD_NAME);
     let text = match fs::read(&path) {
@@ -114,7 +119,7 @@ pub(super) fn holds(options: &SimulationOptions, target: &Path) -> Result<bool, 
             return Ok(());
         }
         Err(found(format!(
-            "{} is not as it was written ({} bytes, should be {})",
+            "{} has changed since it was written ({} bytes, expected {})",
             file.path.display(),
             bytes.len(),
             file.bytes
@@ -148,7 +153,7 @@ fn write_log(options: &SimulationOptions, plan: &LogPlan, folder: &Path) -> Resu
 }
 
 fn compress(text: &[u8]) -> io::Result<Vec<u8>> {
-    // No name and no time in the header: the same text gives the same bytes.
+    // The header has no name and no time, so that the same text gives the same bytes.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text)?;
     encoder.finish()
@@ -163,7 +168,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CanError> {
     write().map_err(|source| CanError::Write { path: path.to_path_buf(), source })
 }
 
-/// Gives the finished folder its name; what cannot be renamed is removed.
+/// Renames the finished folder to `target`; if that fails, the folder is removed.
 fn publish(beside: tempfile::TempDir, target: &Path) -> io::Result<()> {
     for entry in fs::read_dir(beside.path())? {
         let path = entry?.path();
@@ -174,12 +179,12 @@ fn publish(beside: tempfile::TempDir, target: &Path) -> io::Result<()> {
     File::open(beside.path())?.sync_all()?;
     allow_others_to_read(beside.path())?;
     fs::rename(beside.path(), target)?;
-    // The folder has gone from where the guard would remove it.
+    // The folder has been renamed: the guard must not remove it.
     let _renamed = beside.keep();
     Ok(())
 }
 
-/// A temporary folder is its owner's alone; a dataset has the rights of any new folder.
+/// Gives the temporary folder, which only its owner can read, the permissions of a new folder.
 #[cfg(unix)]
 fn allow_others_to_read(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,9 @@
-//! The car's messages, as a table. `docs/data.md` says in words what it holds.
+//! Table of the car's messages; `docs/data.md` describes them.
 
 use super::bus::{Checksum, ControlUnit, Field, Message, Sending, b, message, w};
 use super::vehicle::Signal::*;
 
-/// The bus: every message, lowest ID (highest priority) first.
+/// All messages of the bus, lowest ID (highest priority) first.
 pub static MESSAGES: [Message; 33] = {
     use Checksum::{Crc8, Sum, Xor};
     use ControlUnit::*;

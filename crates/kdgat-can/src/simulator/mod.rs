@@ -1,7 +1,7 @@
-//! A simulated car: traffic with the ground truth of every frame, for when there is no data at hand.
+//! A simulated car: traffic with the ground truth of every frame, for use without a real dataset.
 //!
 //! [`simulate`] writes a dataset folder in the layout of can-train-and-test. `docs/data.md` describes the bus and
-//! the attacks. The same options give the same bytes, on every machine and any number of threads.
+//! the attacks. The same options give the same bytes on every machine, with any number of threads.
 
 mod attack;
 mod bus;
@@ -21,29 +21,29 @@ pub use attack::{AttackKind, Episode, Intensity};
 pub use drive::{Drive, DrivePlan, simulate_drive};
 pub use folder::{RECORD_NAME, SimulatedFile, SimulationRecord};
 
-/// Version of the simulated traffic: another number, other frames for the same options.
+/// Version of the simulated traffic: raised whenever the same options give other frames.
 pub const SIMULATION_VERSION: u32 = 1;
 
-/// Seconds of the clock at the beginning of the first drive; each drive begins an hour after the one before.
+/// Start of the first drive in Unix seconds; each drive begins an hour after the previous one.
 const FIRST_DRIVE_SECONDS: u64 = 1_700_000_000;
-/// The least a drive may hold: an attack begins after six seconds at the latest.
+/// Smallest number of frames of a drive: the first attack begins after at most six seconds.
 const LEAST_FRAMES: u64 = 10_000;
 
-/// What to simulate. The defaults make the dataset `sim`.
+/// Options of a simulation. The defaults give the dataset `sim`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulationOptions {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Drives without attack, for training.
+    /// Number of drives without attack, for training.
     pub attack_free_drives: u32,
-    /// Frames of each of them.
+    /// Frames of each attack-free drive.
     pub attack_free_frames: u64,
     /// Frames of each of the four drives with attacks, for training.
     pub with_attacks_frames: u64,
-    /// Frames of each of the ten drives for tests.
+    /// Frames of each of the ten test drives.
     pub test_frames: u64,
-    /// Whether the logs are compressed.
+    /// True to compress the logs with gzip.
     pub gzip: bool,
 }
 
@@ -60,30 +60,30 @@ impl Default for SimulationOptions {
     }
 }
 
-/// Simulates a dataset into folder `target`, which must not exist or be empty.
+/// Simulates a dataset into folder `target`, which must be empty or not exist.
 ///
-/// The folder is written beside `target` and renamed when it is whole. It holds the logs and
+/// The folder is written beside `target` and renamed once it is complete. It holds the logs and
 /// `simulation.json` ([`SimulationRecord`]).
 ///
 /// # Errors
-/// When an option makes no dataset, `target` is there already, or the disk is full or read-only.
+/// When an option is invalid, `target` exists and is not empty, or the disk is full or read-only.
 pub fn simulate(options: &SimulationOptions, target: &Path) -> Result<(), CanError> {
     options.validate()?;
     folder::write(options, &plans(options), target)
 }
 
-/// Makes sure that `target` holds the dataset of these options, whole; simulates it if there is nothing yet.
-/// Returns whether it had to.
+/// Makes sure that `target` holds the complete dataset of these options; simulates it if `target` holds no dataset yet.
+/// Returns true if it was simulated.
 ///
 /// # Errors
-/// Those of [`simulate`]; and when `target` holds something else, or its files are not as they were written.
+/// Those of [`simulate`]; also when `target` holds another dataset, or its files have changed.
 pub fn ensure_simulated(options: &SimulationOptions, target: &Path) -> Result<bool, CanError> {
     options.validate()?;
     if folder::holds(options, target)? {
         return Ok(false);
     }
     match simulate(options, target) {
-        // Another process was faster: what it made must be the same.
+        // Another process was faster; its dataset must be the same.
         Err(CanError::TargetExists { .. }) if folder::holds(options, target)? => Ok(false),
         result => result.map(|()| true),
     }
@@ -109,15 +109,15 @@ impl SimulationOptions {
     }
 }
 
-/// One log to be made: its place in the dataset, and its drive.
+/// One log of the dataset: its folder and name, and its drive.
 struct LogPlan {
     folder: &'static str,
     name: String,
     drive: DrivePlan,
 }
 
-/// The dataset: attack-free drives, then drives with each known kind of attack for training and for the first
-/// test, then what training has not seen.
+/// The dataset's logs: attack-free drives, then drives with each known kind of attack for training and for the first test,
+/// then attacks that training has not seen.
 fn plans(options: &SimulationOptions) -> Vec<LogPlan> {
     use AttackKind::*;
     use Intensity::*;

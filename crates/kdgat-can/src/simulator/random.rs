@@ -1,22 +1,32 @@
-//! Random numbers as a pure function of what they are for: no generator, no state, no order.
+//! Random numbers as a pure function of their purpose: no generator, no state, no order.
 //!
-//! A [`Stream`] is named by a path of numbers (seed, purpose, drive, message, …) and gives one value for every
-//! index. So any frame of any drive can be made again alone, and threads change nothing.
+//! A [`Stream`] is identified by a path of numbers (seed, purpose, drive, message, …) and has one value for each
+//! index. Any frame of any drive can therefore be recomputed alone, and threads change nothing.
 
 use kdgat_base::random::{GOLDEN, finalize, to_below, to_unit};
 
-/// What a stream decides; streams of different purposes share nothing.
+/// Purpose of a stream; streams of different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
+    /// The driver's target speeds.
     Driver = 1,
+    /// Bends, lights and wipers.
     Road,
+    /// Temperatures and levels at the beginning of a drive.
     Environment,
+    /// Phase of a periodic message.
     Phase,
+    /// Delay of each frame.
     Jitter,
+    /// Sensor noise.
     Noise,
+    /// Bursts of sporadic messages.
     Event,
+    /// Clock error of a control unit.
     ClockDrift,
+    /// Times, targets and content of attacks.
     AttackSchedule,
+    /// Sensor noise in spoofed frames.
     AttackFrames,
 }
 
@@ -32,12 +42,12 @@ impl Stream {
         Stream { key: finalize(seed ^ 0x6B64_6761_7443_414E) }
     }
 
-    /// The part of this stream that is for `purpose`.
+    /// The substream for `purpose`.
     pub fn purpose(self, purpose: Purpose) -> Stream {
         self.child(0x5055_5250 + purpose as u64)
     }
 
-    /// The stream numbered `index` within this one.
+    /// The substream numbered `index`.
     pub fn child(self, index: u64) -> Stream {
         Stream { key: finalize(self.bits(index) ^ 0xA5A5_5A5A_C3C3_3C3C) }
     }
@@ -57,19 +67,19 @@ impl Stream {
         low + (high - low) * self.uniform(index)
     }
 
-    /// A whole number below `count`.
+    /// Uniform whole number below `count`.
     pub fn below(self, index: u64, count: usize) -> usize {
         to_below(self.bits(index), count as u64) as usize
     }
 
-    /// Bell-shaped with mean 0 and variance 1: the sum of four uniform numbers (Irwin-Hall), at most 2√3.
+    /// Approximately normal with mean 0 and variance 1: the scaled sum of four uniform numbers (Irwin-Hall), at most 2√3.
     pub fn bell(self, index: u64) -> f64 {
         let bits = self.bits(index);
         let sum: u64 = (0..4).map(|part| bits >> (16 * part) & 0xFFFF).sum();
         (sum as f64 / 65_535.0 - 2.0) * 1.732_050_807_568_877_2
     }
 
-    /// A smooth random curve over `position`, in [-1, 1]: values at whole positions, joined by 3t² − 2t³.
+    /// A smooth random curve over `position`, in [-1, 1]: values at whole positions, interpolated by 3t² − 2t³.
     pub fn curve(self, position: f64) -> f64 {
         let cell = position.floor();
         let t = position - cell;

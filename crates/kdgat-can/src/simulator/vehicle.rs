@@ -1,71 +1,111 @@
-//! The car and its driver: physical signals that move together.
+//! The car and its driver: correlated physical signals.
 //!
-//! The driver picks a speed every few seconds; pedal and brake follow from it, acceleration from these, the gear
-//! from speed and pedal, engine speed from gear and speed, temperatures and fuel from the engine's work. Only
-//! additions, multiplications and divisions are used, so that every machine computes the same bits.
+//! The driver picks a target speed every few seconds; pedal and brake follow it. They determine acceleration; speed and pedal
+//! the gear; gear and speed the engine speed; the engine's work temperatures and fuel. Only additions, multiplications and
+//! divisions are used, so that every machine computes the same bits.
 
 use super::random::{Purpose, Stream};
 
-/// Seconds of one step of the physics.
+/// Time step of the physics in seconds.
 const STEP_SECONDS: f64 = 0.01;
-/// The same in nanoseconds.
+/// Time step of the physics in nanoseconds.
 const STEP_NANOSECONDS: u64 = 10_000_000;
-/// Speeds that a driver picks, km/h: standing, town, road, motorway.
+/// Target speeds that the driver picks from, km/h: standing, town, road, motorway.
 const TARGET_SPEEDS_KMH: [f64; 8] = [0.0, 20.0, 32.0, 50.0, 50.0, 70.0, 95.0, 120.0];
-/// Speed above which the next gear is taken with the pedal half down, km/h.
+/// Speed of each upshift at moderate pedal, km/h; the pedal scales it by 0.75 to 1.5.
 const UPSHIFT_KMH: [f64; 5] = [16.0, 32.0, 50.0, 72.0, 98.0];
-/// Engine revolutions a minute for each km/h, by gear.
+/// Engine revolutions per minute for each km/h, by gear.
 const RPM_PER_KMH: [f64; 6] = [115.0, 68.0, 46.0, 34.0, 27.0, 22.0];
 const IDLE_RPM: f64 = 780.0;
 
-/// A quantity that some message carries.
+/// A quantity that messages carry. Units are those of [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
+    /// Speed of the car.
     Speed,
+    /// Speed of the front left wheel.
     WheelFrontLeft,
+    /// Speed of the front right wheel.
     WheelFrontRight,
+    /// Speed of the rear left wheel.
     WheelRearLeft,
+    /// Speed of the rear right wheel.
     WheelRearRight,
+    /// Engine revolutions.
     EngineSpeed,
+    /// Revolutions at the transmission's input.
     TurbineSpeed,
+    /// Engine torque.
     Torque,
+    /// Accelerator pedal position.
     Pedal,
+    /// Throttle position.
     Throttle,
+    /// Brake pressure.
     Brake,
+    /// 1 while braking, else 0.
     BrakeSwitch,
+    /// Gear, 1 to 6.
     Gear,
+    /// 1 during a gear shift, else 0.
     Shifting,
+    /// Angle of the steering wheel, positive to the left.
     SteeringAngle,
+    /// Rate of change of the steering angle, per second.
     SteeringRate,
+    /// Torque on the steering wheel.
     SteeringTorque,
+    /// Turning rate of the car, per second.
     YawRate,
+    /// Acceleration to the side.
     LateralAcceleration,
+    /// Acceleration along the road.
     LongitudinalAcceleration,
+    /// Temperature of the coolant.
     CoolantTemperature,
+    /// Temperature of the oil.
     OilTemperature,
+    /// Temperature of the intake air.
     IntakeTemperature,
+    /// Temperature outside.
     OutsideTemperature,
+    /// Voltage of the battery.
     BatteryVoltage,
+    /// Fill level of the tank.
     FuelLevel,
+    /// Fuel consumption.
     FuelRate,
+    /// Distance driven since the car was built.
     Odometer,
+    /// 1 if the headlights are on, else 0.
     Headlights,
+    /// 0 off, 1 left, 2 right.
     TurnIndicator,
+    /// Wiper level, 0 to 2.
     Wiper,
+    /// Tire pressure.
     TirePressure,
+    /// Time since the car was switched on.
     Seconds,
 }
 
-/// What the car does at one moment. Units: km/h, 1/min, Nm, percent, bar, degrees, m/s², °C, V, l/h, km, s.
+/// The car's state at one moment. Units: km/h, 1/min, Nm, percent, bar, degrees, m/s², °C, V, l/h, km, s.
 #[derive(Debug, Clone, Copy)]
 pub struct State {
+    /// Speed in km/h.
     pub speed: f64,
+    /// Engine speed in 1/min.
     pub engine_speed: f64,
+    /// Engine torque in Nm.
     pub torque: f64,
+    /// Accelerator pedal position in percent.
     pub pedal: f64,
+    /// Brake pressure in bar.
     pub brake: f64,
+    /// Gear, 1 to 6.
     pub gear: usize,
     shifting_seconds: f64,
+    /// Steering angle in degrees, positive to the left.
     pub steering_angle: f64,
     steering_rate: f64,
     acceleration: f64,
@@ -85,7 +125,7 @@ pub struct State {
 impl State {
     /// The value of a signal.
     pub fn signal(&self, signal: Signal) -> f64 {
-        // Positive steering turns left: the outer wheels, and the front ones, go a longer way.
+        // Positive steering turns left: the outer wheels and the front wheels travel further.
         let curve = self.steering_angle * 0.000_12;
         let yaw_rate = self.speed * self.steering_angle * 0.006;
         match signal {
@@ -130,20 +170,21 @@ impl State {
     }
 }
 
-/// A drive as it unfolds.
+/// The car during a drive.
 pub struct Vehicle {
     state: State,
     steps: u64,
     driver: Stream,
     road: Stream,
-    /// The driver's present wish, and when the next one comes.
+    /// The driver's current target speed in km/h.
     target_speed: f64,
+    /// Time at which the driver picks the next target speed, in seconds.
     next_wish_seconds: f64,
     wishes: u64,
 }
 
 impl Vehicle {
-    /// A car that is already on its way, with speed and temperatures that depend on the drive.
+    /// A car that is already moving, with speed and temperatures that depend on the drive.
     pub fn new(drive: Stream) -> Vehicle {
         let environment = drive.purpose(Purpose::Environment);
         let driver = drive.purpose(Purpose::Driver);
@@ -176,7 +217,7 @@ impl Vehicle {
         Vehicle { state, steps: 0, driver, road, target_speed: speed, next_wish_seconds: 0.0, wishes: 0 }
     }
 
-    /// The state at that time of the drive; time never goes back.
+    /// Advances the car to time `nanoseconds` of the drive, which must not decrease, and returns its state.
     pub fn at(&mut self, nanoseconds: u64) -> &State {
         while self.steps * STEP_NANOSECONDS < nanoseconds {
             self.steps += 1;
@@ -192,7 +233,7 @@ impl Vehicle {
         self.warm_up(now);
     }
 
-    /// The driver's wish, and the feet that follow it.
+    /// Updates the driver's target speed, and pedal and brake towards it.
     fn drive(&mut self, now: f64) {
         if now >= self.next_wish_seconds {
             self.wishes += 1;
@@ -209,7 +250,7 @@ impl Vehicle {
         state.brake += (brake - state.brake) * 0.08;
     }
 
-    /// Torque, acceleration, gear and engine speed.
+    /// Updates torque, acceleration, gear and engine speed.
     fn accelerate(&mut self) {
         let state = &mut self.state;
         let engaged = if state.shifting_seconds > 0.0 { 0.25 } else { 1.0 };
@@ -239,7 +280,7 @@ impl Vehicle {
         state.engine_speed += (wanted - state.engine_speed) * 0.08;
     }
 
-    /// Steering, turn signals, lights and wipers.
+    /// Updates steering, turn signals, lights and wipers.
     fn turn(&mut self, now: f64) {
         let state = &mut self.state;
         let before = state.steering_angle;
@@ -257,7 +298,7 @@ impl Vehicle {
         state.wiper = (self.road.child(4).curve(now / 25.0) * 4.0 - 1.0).floor().clamp(0.0, 2.0);
     }
 
-    /// What changes slowly.
+    /// Updates temperatures, battery, fuel and clock.
     fn warm_up(&mut self, now: f64) {
         let state = &mut self.state;
         let heat = 0.4 + 0.000_004 * state.engine_speed * state.torque.max(0.0);

@@ -1,15 +1,15 @@
-//! How long a frame occupies the bus: its bits, with the stuff bits that its content causes (ISO 11898-1).
+//! Bus time of a frame: its bits, including stuff bits (ISO 11898-1).
 
 use crate::frame::PAYLOAD_BYTES;
 
-/// Bits a second of a usual powertrain bus.
+/// Bits per second of a typical powertrain bus.
 pub const BIT_RATE: u64 = 500_000;
-/// One bit.
+/// Duration of one bit in nanoseconds.
 pub const BIT_NANOSECONDS: u64 = 1_000_000_000 / BIT_RATE;
 /// CRC delimiter, acknowledge slot and delimiter, end of frame, and the gap before the next frame.
 const BITS_AFTER_CRC: u32 = 1 + 1 + 1 + 7 + 3;
 
-/// Bits of a classic data frame with an 11-bit ID, from its start to where the next may begin.
+/// Bits of a classic data frame with an 11-bit ID, from its start to the earliest start of the next frame.
 ///
 /// The first `length` bytes of `payload` are sent.
 pub fn frame_bits(can_id: u32, payload: &[u8; PAYLOAD_BYTES], length: u8) -> u32 {
@@ -21,7 +21,7 @@ pub fn frame_bits(can_id: u32, payload: &[u8; PAYLOAD_BYTES], length: u8) -> u32
     count + 15 + stuff_bits(stuffed, count + 15) + BITS_AFTER_CRC
 }
 
-/// CAN's checksum of the last `count` bits of `bits`, highest first.
+/// CAN's 15-bit checksum of the last `count` bits of `bits`, most significant first.
 fn crc15(bits: u128, count: u32) -> u16 {
     let whole = count / 8 * 8;
     let begun = (whole..count).rev().fold(0, |crc, position| crc15_step(crc, (bits >> position & 1) as u16));
@@ -36,7 +36,7 @@ const fn crc15_step(crc: u16, bit: u16) -> u16 {
     if crc >> 14 != bit { shifted ^ 0x4599 } else { shifted }
 }
 
-/// Eight steps of the checksum at once.
+/// Eight checksum steps at once.
 const CRC15_OF_BYTE: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -52,8 +52,8 @@ const CRC15_OF_BYTE: [u16; 256] = {
     table
 };
 
-/// Bits that are put in among the last `count` bits of `bits`: one of the other value goes in after each five
-/// equal ones, and counts for what follows.
+/// Number of stuff bits for the last `count` bits of `bits`: after five equal bits one of the opposite value is inserted,
+/// which counts as the first of the next run.
 fn stuff_bits(bits: u128, count: u32) -> u32 {
     let whole = count / 8 * 8;
     let begun = (whole..count).rev().fold(Stuffing::BEGIN, |now, position| now.step((bits >> position & 1) as u8));
@@ -64,8 +64,8 @@ fn stuff_bits(bits: u128, count: u32) -> u32 {
     u32::from(state.stuffed)
 }
 
-/// How far the sender has come: `state` is 0 before the first bit, then the last bit's value and how many equal
-/// bits end there (1 to 4 zeros, 5 to 8 for one to four ones).
+/// State of bit stuffing: `state` is 0 before the first bit, 1 to 4 after that many zeros, 5 to 8 after one to four ones;
+/// `stuffed` counts the inserted bits.
 #[derive(Clone, Copy)]
 struct Stuffing {
     state: u8,
@@ -88,7 +88,7 @@ impl Stuffing {
     }
 }
 
-/// What eight bits do to each state.
+/// Effect of eight bits on each state.
 static STUFFING_OF_BYTE: [[Stuffing; 256]; 9] = {
     let mut table = [[Stuffing::BEGIN; 256]; 9];
     let mut state = 0;
@@ -133,7 +133,7 @@ mod tests {
         for index in 0..2000u64 {
             let random = |part| crate::simulator::random::Stream::new(index).bits(part);
             let count = 1 + (random(2) % 119) as u32;
-            // Some with long runs, which stuffing is about.
+            // Every second input has long runs, which need stuff bits.
             let noise = u128::from(random(0)) << 64 | u128::from(random(1));
             let bits = if index % 2 == 0 { noise } else { noise & noise >> 1 & noise >> 2 };
             let bits = bits & ((1u128 << count) - 1);

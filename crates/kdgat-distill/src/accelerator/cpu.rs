@@ -1,7 +1,7 @@
-//! The CPU as a device: everything is done when its call returns, so events are points in time.
+//! The CPU as a device: all work is done when its call returns, so events are points in time.
 //!
-//! `forward` really copies the weights into memory of its own and drops it, so that what is counted and tested here
-//! is what happens on a GPU.
+//! As on a GPU, `forward` copies the weights into memory of its own and drops the copy, so that memory figures and tests on the
+//! CPU reflect what happens on a GPU.
 
 use std::time::Instant;
 
@@ -70,7 +70,7 @@ impl Accelerator for Cpu {
             return MemoryState { free_bytes: available, ..MemoryState::default() };
         }
         let stats = allocator::stats();
-        // What the allocator keeps for later tensors is free for the teacher, too.
+        // Memory cached by the allocator is free for the teacher, too.
         let below_limit = stats.limit.saturating_sub(stats.in_use);
         let free_bytes = available.map_or(below_limit, |available| below_limit.min(available + stats.kept));
         MemoryState {

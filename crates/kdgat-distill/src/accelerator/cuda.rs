@@ -1,7 +1,7 @@
-//! A GPU: copies on a stream of their own out of page-locked memory, everything ordered by events.
+//! A GPU: copies run on a stream of their own from page-locked memory, ordered by events.
 //!
-//! Weights are allocated from the pool of the *student's* stream. The caching allocator keeps a pool for each stream,
-//! so memory of the copy stream's own pool would never be the student's to use between visits.
+//! Weights are allocated from the pool of the *student's* stream. The caching allocator keeps one pool per stream: memory from the
+//! copy stream's pool would not be available to the student between visits.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Called on the student's thread, whose current stream is taken for the student's. The teacher computes on the same one,
-    /// between the student's steps.
+    /// Drives `device` for the student's thread, which must be the caller: its current stream becomes the student's stream. The
+    /// teacher computes on the same stream, between the student's steps.
     pub fn new(device: Device) -> Result<Self, AcceleratorError> {
         let student = device::Stream::current(device)?;
         Ok(Self { device, student, teacher: student, copy: device::Stream::from_pool(device, false)? })
     }
 
-    /// Drives the device like [`Self::new`], with a stream of its own for the teacher: for tests that each rule of order is needed.
+    /// Drives the device like [`Self::new`], with a separate stream for the teacher: for tests that each ordering rule is needed.
     pub fn with_own_stream(device: Device) -> Result<Self, AcceleratorError> {
         Ok(Self { teacher: device::Stream::from_pool(device, false)?, ..Self::new(device)? })
     }
 
-    /// The stream that `stream` stands for.
+    /// Returns the CUDA stream for `stream`.
     pub fn stream(&self, stream: Stream) -> &device::Stream {
         match stream {
             Stream::Student => &self.student,
@@ -112,7 +112,7 @@ impl Accelerator for Cuda {
     fn memory(&self) -> MemoryState {
         let Ok(memory) = device::device_memory(self.device) else { return MemoryState::default() };
         let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-        // What torch's allocator caches is free for the teacher, too.
+        // Memory cached by torch's allocator is free for the teacher, too.
         let free_without_tensors = memory.usable_bytes();
         MemoryState {
             free_bytes: Some(free_without_tensors.saturating_sub(bytes(memory.allocated))),

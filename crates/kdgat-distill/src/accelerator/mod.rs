@@ -1,4 +1,4 @@
-//! What the shuttle needs of a device: memory, a copy, streams with events, and time.
+//! The device operations that the shuttle needs: memory, copies, streams with events, and timing.
 
 mod cpu;
 mod cuda;
@@ -12,61 +12,61 @@ use super::targets::Targets;
 pub use cpu::Cpu;
 pub use cuda::Cuda;
 
-/// A device as the teacher thread drives it.
+/// A device, driven by the teacher's thread.
 ///
-/// Nothing here lets the host wait: copies and forwards are queued, and events order them.
+/// No method except [`Accelerator::finish_copies`] blocks the host: copies and forwards are queued and ordered by events.
 pub trait Accelerator: Send + 'static {
-    /// A point in a stream, with its time.
+    /// A timestamped point in a stream.
     type Event: Clone + Send + 'static;
 
-    /// Where tensors of the teacher live.
+    /// The device of the teacher's tensors.
     fn device(&self) -> Device;
 
-    /// Whether work is done when its call returns, in memory that is the host's.
+    /// True if work is done when its call returns and the device's memory is host memory.
     fn is_host(&self) -> bool;
 
-    /// Host memory that copies to the device can be made from without waiting, or plain memory with the reason.
+    /// Allocates host memory that can be copied to the device asynchronously, or ordinary memory with the reason for the refusal.
     fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError>;
 
-    /// `[bytes]`, u8, from the pool of the student's stream.
+    /// Allocates `[bytes]`, u8, from the pool of the student's stream.
     fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError>;
 
     /// Queues a copy on [`Stream::Copy`].
     fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError>;
 
-    /// Lets the host wait until no copy reads host memory any more: called before a host block is let go.
+    /// Blocks the host until no copy reads host memory any more: called before a host block is dropped.
     fn finish_copies(&mut self) -> Result<(), AcceleratorError>;
 
-    /// Called once on the teacher's thread, whose current stream is the teacher's while the guard lives.
+    /// Makes the teacher's stream current on the teacher's thread while the guard lives. Called once on that thread.
     fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError>;
 
-    /// Marks the present end of a stream.
+    /// Records an event at the current end of `stream`.
     fn record(&mut self, stream: Stream) -> Result<Self::Event, AcceleratorError>;
 
-    /// Lets later work of `stream` wait for `event`.
+    /// Makes later work on `stream` wait for `event`.
     fn wait(&mut self, stream: Stream, event: &Self::Event) -> Result<(), AcceleratorError>;
 
-    /// Milliseconds between two points, or nothing while the device has not come so far.
+    /// Milliseconds between two events; `None` until the device has passed both.
     fn elapsed_ms(&self, from: &Self::Event, to: &Self::Event) -> Option<f64>;
 
-    /// Called on the student's thread: its current stream waits for `events`, and the memory of `targets` returns to
-    /// its pool only after what that stream does with it.
+    /// Makes the current stream of the student's thread wait for `events`, and returns the memory of `targets` to its pool only
+    /// after that stream's later uses. Called on the student's thread.
     fn student_takes(events: &[Self::Event], targets: &Targets) -> Result<(), AcceleratorError>;
 
-    /// What is used and free.
+    /// Used and free memory.
     fn memory(&self) -> MemoryState;
 }
 
-/// A device's memory in bytes, as far as it can be told.
+/// A device's memory in bytes, where known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryState {
-    /// What could be allocated now.
+    /// Bytes that can be allocated now.
     pub free_bytes: Option<u64>,
-    /// What was free when tensors took the most.
+    /// Bytes that were free at the peak of tensor memory.
     pub free_at_peak_bytes: Option<u64>,
-    /// Tensors now.
+    /// Bytes of tensors now.
     pub allocated_bytes: Option<u64>,
-    /// The most that tensors took.
+    /// Peak bytes of tensors.
     pub peak_bytes: Option<u64>,
 }
 
@@ -75,22 +75,22 @@ pub struct MemoryState {
 pub struct HostBlock {
     /// `[bytes]`, u8.
     pub tensor: Tensor,
-    /// Why the memory is not page-locked, where it should be.
+    /// The reason why the memory is not page-locked although the device needs it to be.
     pub not_page_locked: Option<String>,
 }
 
-/// Why a device did not do as told.
+/// A failure of the device.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceleratorError {
-    /// libtorch failed, for instance for want of memory.
+    /// libtorch failed, for example out of memory.
     #[error(transparent)]
     Torch(#[from] TchError),
     /// A device that this program cannot drive.
     #[error("the teacher cannot run on {device:?}: {reason}")]
     Unsupported {
-        /// The device that was asked for.
+        /// The requested device.
         device: Device,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Streams, events or page-locked memory failed.

@@ -1,4 +1,4 @@
-//! What can be wrong with a cache of targets.
+//! Errors of the target cache.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use tch::TchError;
 
 use crate::targets::TargetName;
 
-/// Why a cache cannot be used.
+/// An error of a target cache.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The file could not be opened, read or written.
@@ -15,33 +15,33 @@ pub enum CacheError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action, a verb.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file is a cache of something else.
+    /// The file caches the targets of something else.
     #[error(
-        "the cache of targets {} belongs to something else: {}; delete the file to have targets computed anew, or name \
-         another place for the cache",
+        "the cache of targets {} was made for something else: {}; delete the file to compute the targets again, or name \
+         another folder with --teacher-cache-dir",
         path.display(),
         describe(differences)
     )]
     Mismatch {
         /// The file.
         path: PathBuf,
-        /// What differs: name, found, needed.
+        /// The differences: name, found, needed.
         differences: Vec<(&'static str, String, String)>,
     },
     /// The file is damaged.
-    #[error("the cache of targets {} is damaged: {what}; delete the file to have targets computed anew", path.display())]
+    #[error("the cache of targets {} is damaged: {what}; delete the file to compute the targets again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
-    /// A graph that the store does not have.
+    /// A graph that is not in the store.
     #[error("graph {graph} is not in the store that the cache of targets was opened for, which has {graphs} graphs")]
     UnknownGraph {
         /// Its number.
@@ -49,31 +49,31 @@ pub enum CacheError {
         /// Graphs of the store.
         graphs: u64,
     },
-    /// A batch of graphs of another store.
+    /// A batch with graphs from another store.
     #[error(
-        "a batch's targets have {found} rows, its graphs should give {expected} by the store's node counts; batches and \
-         cache are of different stores"
+        "a batch's targets have {found} rows, expected {expected} from the store's node counts; the batches and the cache \
+         belong to different stores"
     )]
     OtherGraphs {
-        /// Rows that came.
+        /// Rows found.
         found: i64,
-        /// Rows that the store's node counts give.
+        /// Rows expected from the store's node counts.
         expected: i64,
     },
     /// A value beyond the range of half precision.
     #[error("the teacher's {name} has values up to {largest}, which half precision cannot hold; cache in f32 instead")]
     NotRepresentable {
-        /// Which target.
+        /// The target.
         name: TargetName,
         /// The largest value.
         largest: f64,
     },
-    /// libtorch failed, for instance for want of memory.
+    /// libtorch failed, for example out of memory.
     #[error("cannot convert the teacher's targets")]
     Torch(#[from] TchError),
 }
 
-/// The cause of an error, in brackets.
+/// The source of an error, in parentheses; empty if there is none.
 pub(super) fn reason(error: &CacheError) -> String {
     std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default()
 }

@@ -1,18 +1,17 @@
-//! A cache on disk: one file for a teacher and a store, which several processes fill and read at once.
+//! A cache on disk: one file per teacher and store, which several processes fill and read at once.
 //!
 //! ```text
 //! magic, version, length and CRC-32 of the header    24 bytes
 //! header: the key as JSON                            up to the next multiple of 4096
-//! one byte a graph: 1 once its record is written     up to the next multiple of 4096
+//! one byte per graph: 1 once its record is written   up to the next multiple of 4096
 //! records, in the order of the graphs                see `records`
 //! ```
 //!
-//! The file has its full length from the start, but takes room only where records were written. It is read and
-//! written at offsets and never mapped: a full disk or a file that someone truncates is an error of one call, not a
-//! signal that ends the program, and on a cached page such a call costs about a microsecond. A record's byte is set
-//! after the record; a record that was torn all the same (by two writers, or a power cut) fails its checksum, counts
-//! as missing, and is written anew. A whole byte a graph needs no reading before writing, so no process can undo what
-//! another did.
+//! The file has its full length from the start, but is sparse: it uses disk space only for written records. It is read and
+//! written at offsets and never mapped: a full disk or a truncated file is then an error of one call, not a signal that kills the
+//! program, and on a cached page such a call costs about a microsecond. A record's byte is set after the record. A torn record
+//! (two writers, a power cut) fails its checksum, counts as missing, and is written again. A whole byte per graph can be written
+//! without reading it first, so no process can undo the work of another.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -27,7 +26,7 @@ const MAGIC: &[u8; 8] = b"KDGATTGT";
 const VERSION: u32 = 1;
 const PREFIX_BYTES: usize = 24;
 const PAGE_BYTES: u64 = 4096;
-/// More than any architecture's description takes.
+/// Longer than the description of any architecture.
 const MAX_HEADER_BYTES: u32 = 1 << 20;
 
 /// An open cache file.
@@ -41,7 +40,7 @@ pub(super) struct CacheFile {
 }
 
 impl CacheFile {
-    /// Opens the file if it is for `key`, or makes it.
+    /// Opens the file if it is for `key`; creates it if there is none.
     pub fn open(path: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<Self, CacheError> {
         match Self::open_existing(path, key, layout) {
             Err(CacheError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -68,14 +67,14 @@ impl CacheFile {
         Ok(Self { file, path: path.to_path_buf(), table_offset, records_offset, layout: layout.clone() })
     }
 
-    /// Which graphs' records were written.
+    /// Reads one byte per graph, `[num_graphs]`: 1 if its record is written.
     pub fn read_filled(&self) -> Result<Vec<u8>, CacheError> {
         let mut filled = vec![0; self.layout.graphs() as usize];
         self.file.read_exact_at(&mut filled, self.table_offset).map_err(io_error(&self.path, "read"))?;
         Ok(filled)
     }
 
-    /// Whether a record was written by now, by whichever process.
+    /// True if a record is written by now, by any process.
     pub fn is_filled(&self, graph: u64) -> Result<bool, CacheError> {
         let mut byte = [0];
         let read = self.file.read_exact_at(&mut byte, self.table_offset + graph);
@@ -83,38 +82,38 @@ impl CacheFile {
         Ok(byte[0] == 1)
     }
 
-    /// The bytes in a record's place.
+    /// Reads the bytes of a graph's record.
     pub fn read(&self, graph: u64, record: &mut Vec<u8>) -> Result<(), CacheError> {
         record.resize(self.layout.record_bytes(graph)?, 0);
         let offset = self.records_offset + self.layout.offset(graph);
         self.file.read_exact_at(record, offset).map_err(io_error(&self.path, "read"))
     }
 
-    /// Writes a record, and then that it is written.
+    /// Writes a record, then marks it as written.
     pub fn write(&self, graph: u64, record: &[u8]) -> Result<(), CacheError> {
         let offset = self.records_offset + self.layout.offset(graph);
         self.file.write_all_at(record, offset).map_err(io_error(&self.path, "write"))?;
         self.file.write_all_at(&[1], self.table_offset + graph).map_err(io_error(&self.path, "write"))
     }
 
-    /// Brings what was written to the disk.
+    /// Syncs the file to disk.
     pub fn sync(&self) -> Result<(), CacheError> {
         self.file.sync_data().map_err(io_error(&self.path, "sync"))
     }
 
-    /// Puts another open file in the place of this one's.
+    /// Replaces the open file by another one and returns the old one.
     #[cfg(test)]
     pub fn exchange(&mut self, file: File) -> File {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Where it is.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Start of the table, start of the records, end of the file.
+/// Start of the table, start of the records, end of the file, in bytes.
 fn places(header_end: u64, layout: &RecordLayout) -> (u64, u64, u64) {
     let table = header_end.next_multiple_of(PAGE_BYTES);
     let records = (table + layout.graphs()).next_multiple_of(PAGE_BYTES);
@@ -151,7 +150,7 @@ pub(super) fn read_header(file: &File, path: &Path) -> Result<(CacheKey, u64), C
     Ok((key, PREFIX_BYTES as u64 + u64::from(length)))
 }
 
-/// Makes an empty cache, complete at once under its name, or leaves the one that another process just made.
+/// Creates an empty cache atomically under its name, or keeps the one that another process has just created.
 fn create(path: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<(), CacheError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(io_error(folder, "create"))?;
@@ -160,7 +159,7 @@ fn create(path: &Path, key: &CacheKey, layout: &RecordLayout) -> Result<(), Cach
     write_empty(partial.file(), &temporary, key, layout)?;
     match std::fs::hard_link(&temporary, path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems have no links. A rename may replace what another process made; then each fills its own.
+        // Some file systems have no hard links. A rename may replace another process's file; then each process fills its own.
         Err(_) => partial.persist(path).map_err(io_error(path, "create")),
         Ok(()) => Ok(()),
     }

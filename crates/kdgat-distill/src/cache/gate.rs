@@ -1,4 +1,4 @@
-//! The gate before a cache: only a teacher whose outputs are a function of the graph may be cached.
+//! The check before targets are cached: a teacher's outputs must be a function of the graph alone.
 
 use tch::Kind;
 
@@ -6,20 +6,20 @@ use crate::targets::{TargetName, Targets};
 
 use super::CacheError;
 
-/// What other rounding may change when a graph is computed in a smaller batch, relative to the largest value.
+/// Largest difference that rounding may cause when a graph is computed in a smaller batch, relative to the largest value.
 const ROUNDING: f64 = 5e-3;
 
-/// Why a teacher's targets may not be cached.
+/// The reason why a teacher's targets cannot be cached.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GateError {
     /// The same batch gave two results.
     #[error(
         "the teacher's {name} differs when the same graphs are computed twice (by up to {largest_difference:e}), so it \
-         cannot be cached; look for dropout that is on, a latent that is sampled instead of its mean, or sums on a GPU \
-         whose order is not fixed; --teacher-cache off trains with it as it is"
+         cannot be cached; check for active dropout, a latent that is sampled instead of its mean, or sums on a GPU \
+         in a varying order; --teacher-cache off trains without the cache"
     )]
     NotRepeatable {
-        /// Which target.
+        /// The target.
         name: TargetName,
         /// Largest difference of two values.
         largest_difference: f64,
@@ -27,11 +27,11 @@ pub enum GateError {
     /// A graph's targets depend on the graphs beside it.
     #[error(
         "the teacher's {name} of a graph depends on the other graphs of its batch (by {relative_difference:e} of the \
-         largest value), so it cannot be cached; look for batch norm that uses the batch's statistics (training mode) \
-         instead of the running ones; --teacher-cache off trains with it as it is"
+         largest value), so it cannot be cached; check for batch norm that uses the batch's statistics (training mode) \
+         instead of the running ones; --teacher-cache off trains without the cache"
     )]
     DependsOnBatch {
-        /// Which target.
+        /// The target.
         name: TargetName,
         /// Largest difference, relative to the largest value.
         relative_difference: f64,
@@ -40,7 +40,7 @@ pub enum GateError {
 
 /// Compares three computations of the same graphs: in a larger batch, and twice alone.
 ///
-/// The two alone have to be equal bit by bit; the larger batch may differ by rounding.
+/// The two computed alone must be equal bit by bit; the larger batch may differ by rounding.
 pub fn check_repetition(
     in_batch: &Targets,
     alone: &Targets,
@@ -53,7 +53,7 @@ pub fn check_repetition(
             return Ok(Err(GateError::NotRepeatable { name: *name, largest_difference }));
         }
         let relative_difference = relative(in_batch, alone)?;
-        // A NaN in one of them is a difference, too.
+        // NaN in one of them is a difference, too.
         let differs = relative_difference > ROUNDING || relative_difference.is_nan();
         if differs && !same_bits(in_batch, alone)? {
             return Ok(Err(GateError::DependsOnBatch { name: *name, relative_difference }));
@@ -62,7 +62,7 @@ pub fn check_repetition(
     Ok(Ok(()))
 }
 
-/// Largest difference of any target, relative to the largest value.
+/// Largest difference over all targets, relative to the largest value.
 pub(super) fn deviation(left: &Targets, right: &Targets) -> Result<f64, CacheError> {
     let mut largest = 0f64;
     for ((_, left), (_, right)) in left.tensors.iter().zip(&right.tensors) {

@@ -1,21 +1,21 @@
-//! What a cache of targets belongs to: content, never names or shapes.
+//! The key of a target cache: made of content digests, never of names or shapes alone.
 
 use serde::{Deserialize, Serialize};
 
 use crate::targets::TargetLayout;
 
-/// How values are kept.
+/// Precision of cached values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// Exactly as the teacher gave them.
+    /// Exactly as the teacher computed them.
     F32,
-    /// Rounded to half precision; live targets are rounded too, so that a loss does not depend on what is cached.
+    /// Rounded to half precision. Live targets are rounded too, so that a loss does not depend on what is cached.
     F16,
 }
 
 impl Precision {
-    /// The name as users type it.
+    /// Name of the precision on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -23,7 +23,7 @@ impl Precision {
         }
     }
 
-    /// Bytes of a value.
+    /// Bytes per value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -32,18 +32,18 @@ impl Precision {
     }
 }
 
-/// The graphs whose targets are asked for.
+/// The graphs of a store whose targets a run needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreShape {
     /// Digest of the store of graphs.
     pub dataset_digest: String,
-    /// Nodes of every graph of the store: the size of its record.
+    /// Nodes of each graph of the store; they determine the size of its record.
     pub node_counts: Vec<u32>,
-    /// The graphs that will be asked for, if not all: what a complete cache has to hold.
+    /// Numbers of the graphs that the run needs, if not all: a complete cache has these.
     pub used: Option<Vec<u64>>,
 }
 
-/// Everything that targets depend on. Two caches with one key hold the same values.
+/// Everything that targets depend on. Caches with equal keys have equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheKey {
     /// Digest of the teacher's weights.
@@ -52,18 +52,18 @@ pub struct CacheKey {
     pub architecture: String,
     /// Digest of the store of graphs.
     pub dataset: String,
-    /// Features that the teacher reads, in words.
+    /// Features that the teacher reads, as text.
     pub features: String,
-    /// Targets, in words.
+    /// Targets and their shapes, as text.
     pub targets: String,
     /// Precision of the values.
     pub precision: Precision,
-    /// Digest of the graphs' node counts: where each record lies.
+    /// Digest of the graphs' node counts, which determine the offset of each record.
     pub node_counts: String,
 }
 
 impl CacheKey {
-    /// The key of a teacher's targets for the graphs of `shape`.
+    /// Builds the key of a teacher's targets for the graphs of `shape`.
     pub fn new(
         teacher_weights: &str,
         architecture: &str,
@@ -87,7 +87,7 @@ impl CacheKey {
         }
     }
 
-    /// What differs between a cache that was found (`self`) and the one that is needed: name, found, needed.
+    /// Differences between a cache that was found (`self`) and the one that is needed: name, found, needed.
     pub fn differences(&self, needed: &Self) -> Vec<(&'static str, String, String)> {
         let precision = (self.precision.as_str().to_string(), needed.precision.as_str().to_string());
         let pairs = [

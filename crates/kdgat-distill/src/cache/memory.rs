@@ -1,6 +1,6 @@
-//! Records in memory: packed into blocks as they come, so that graphs that are never asked for take no room.
+//! Records in memory: appended to blocks as they arrive, so that graphs that are never requested take no memory.
 //!
-//! The blocks are tensors, so that they are counted and kept below the limit like all else.
+//! The blocks are tensors, so that the allocator counts them and applies its limit to them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ pub(super) struct Memory {
     /// Block, offset and length of each graph's record; a length of zero means none.
     places: Vec<(u32, u32, u32)>,
     blocks: Vec<Block>,
-    /// The blocks as batches read them, once one has; until there is a block more.
+    /// The blocks as batches read them: made at the first read, reset when a block is added.
     shared: OnceLock<Arc<Blocks>>,
 }
 
@@ -34,7 +34,7 @@ impl Memory {
         Self { places: vec![(0, 0, 0); graphs], blocks: Vec::new(), shared: OnceLock::new() }
     }
 
-    /// The records of `graphs`, as far as they are there.
+    /// The records of `graphs`; `None` for a missing one.
     pub fn records(&self, graphs: &[u64]) -> Result<Vec<Option<&[u8]>>, TchError> {
         let blocks = self.blocks.iter().map(|block| view::read::<u8>("cached targets", &block.bytes));
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
@@ -47,7 +47,7 @@ impl Memory {
         Ok(graphs.iter().map(record).collect())
     }
 
-    /// Where the records of `graphs` lie in [`Memory::shared`]. `None` if one is missing.
+    /// Block and offset of the records of `graphs` in [`Memory::shared`]. `None` if one is missing.
     pub fn places(&self, graphs: &[u64]) -> Option<Vec<Place>> {
         let place = |graph: &u64| match self.places.get(*graph as usize) {
             Some(&(block, offset, length)) if length > 0 => Some((block, offset)),
@@ -56,7 +56,7 @@ impl Memory {
         graphs.iter().map(place).collect()
     }
 
-    /// The blocks, to be read for as long as somebody wants to: what is kept in them stays.
+    /// The blocks, which a batch may hold as long as it needs: cached records are never moved or overwritten.
     pub fn shared(&self) -> Result<&Arc<Blocks>, TchError> {
         if let Some(blocks) = self.shared.get() {
             return Ok(blocks);
@@ -66,10 +66,10 @@ impl Memory {
         Ok(self.shared.get_or_init(|| blocks))
     }
 
-    /// Keeps a record, once: it may be in use where it lies.
+    /// Caches a record unless the graph already has one, which may be in use.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// Fails when out of memory.
     pub fn put(&mut self, graph: usize, record: &[u8]) -> Result<(), TchError> {
         if self.places[graph].2 > 0 {
             return Ok(());
@@ -113,10 +113,10 @@ mod tests {
         memory.put(2, b"two").unwrap();
         memory.put(0, &large).unwrap();
         memory.put(1, b"one").unwrap();
-        // The first stays: somebody may be reading it.
+        // The first record stays: a batch may be reading it.
         memory.put(2, b"owt").unwrap();
         let found = memory.records(&[2, 0, 1, 3, 9]).unwrap();
         let expected = [Some(b"two".as_slice()), Some(large.as_slice()), Some(b"one".as_slice()), None, None];
-        assert!(found == expected, "other records came back than were kept");
+        assert!(found == expected, "other records were read than were cached");
     }
 }

@@ -1,4 +1,4 @@
-//! Targets that are computed once: kept in memory or in a file, filled in any order while training runs.
+//! The target cache: each target is computed once and cached in memory or in a file, in any order, while training runs.
 
 mod error;
 mod file;
@@ -34,9 +34,9 @@ pub use records::{HostRows, RecordLayout, rounded};
 pub struct TargetCache {
     layout: RecordLayout,
     storage: Storage,
-    /// What is known of each graph: [`FILLED`], [`USED`] and [`DAMAGED`].
+    /// Flags of each graph, `[num_graphs]`: [`FILLED`], [`USED`] and [`DAMAGED`].
     graphs: Vec<u8>,
-    /// Used graphs that are not filled.
+    /// Used graphs without a record.
     remaining: usize,
     used_graphs: usize,
     used_bytes: u64,
@@ -46,14 +46,14 @@ pub struct TargetCache {
     record: Vec<u8>,
 }
 
-/// The graph's record was seen to be there.
+/// The graph has a record.
 const FILLED: u8 = 1;
-/// The graph will be asked for.
+/// The run needs the graph.
 const USED: u8 = 2;
-/// The graph's record failed its checksum and has to be written again.
+/// The graph's record failed its checksum and must be written again.
 const DAMAGED: u8 = 4;
 
-/// Blocks of graphs whose records are read by one thread rather than by two.
+/// Smallest number of blocks worth a thread: up to this many are read on the calling thread.
 const BLOCKS_WORTH_A_THREAD: usize = 2;
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ enum Storage {
     File(CacheFile),
 }
 
-/// What a cache holds.
+/// Size and state of a cache.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
     /// `ram` or `disk`.
@@ -71,27 +71,27 @@ pub struct CacheSummary {
     pub path: Option<PathBuf>,
     /// `f32` or `f16`.
     pub precision: String,
-    /// Graphs that will be asked for and whose targets are there.
+    /// Graphs that the run needs and that are cached.
     pub filled_graphs: u64,
-    /// Graphs that will be asked for.
+    /// Graphs that the run needs.
     pub used_graphs: u64,
-    /// Bytes of the records of the graphs that will be asked for.
+    /// Bytes of the records of the graphs that the run needs.
     pub bytes: u64,
-    /// Records that failed their checksum and were computed anew.
+    /// Records that failed their checksum and were computed again.
     pub damaged_records: u64,
-    /// The largest difference that rounding to half precision made, relative to the largest value of its batch.
+    /// Largest difference caused by rounding to half precision, relative to the largest value of its batch.
     pub half_deviation: f64,
 }
 
 impl TargetCache {
-    /// A cache in memory, gone with the process. `used`: the graphs that will be asked for, if not all.
+    /// Creates a cache in memory, which ends with the process. `used`: the graphs that the run needs, if not all.
     pub fn in_memory(layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
         let memory = Memory::new(layout.graphs() as usize);
         let filled = vec![0; layout.graphs() as usize];
         Self::new(layout, Storage::Memory(memory), filled, used)
     }
 
-    /// The cache in `path`: opened if its key is the same, made if there is none, refused if it is another's.
+    /// Opens the cache file at `path`, or creates it if there is none. Fails if its key differs from `key`.
     pub fn open(path: &Path, key: &CacheKey, layout: RecordLayout, used: Option<&[u64]>) -> Result<Self, CacheError> {
         let file = CacheFile::open(path, key, &layout)?;
         let filled = file.read_filled()?;
@@ -100,7 +100,7 @@ impl TargetCache {
 
     fn new(layout: RecordLayout, storage: Storage, filled: Vec<u8>, used: Option<&[u64]>) -> Result<Self, CacheError> {
         let used_bytes = layout.total_bytes(used)?;
-        // A byte of the file that is neither 0 nor 1 is damage: such a graph counts as missing.
+        // A byte other than 0 or 1 in the file is damage: such a graph counts as missing.
         let mut graphs: Vec<u8> = filled.into_iter().map(|byte| if byte == FILLED { FILLED } else { 0 }).collect();
         match used {
             None => graphs.iter_mut().for_each(|graph| *graph |= USED),
@@ -134,9 +134,9 @@ impl TargetCache {
         }
     }
 
-    /// Cached rows of a batch's graphs, and the positions of those that are missing, whose rows are left open.
+    /// Returns the cached rows of a batch's graphs and the positions of the missing ones, whose rows are uninitialised.
     ///
-    /// Works on the threads of its caller's loops: what a student waits for is a copy of memory.
+    /// Runs on the threads of the caller's loops: the student waits only for a copy in memory.
     pub fn lookup(&mut self, graphs: &[u64]) -> Result<(HostRows, Vec<usize>), CacheError> {
         let mut rows = HostRows::empty(&self.layout, graphs)?;
         let mut found: Vec<Found> = graphs.iter().map(|_| Found::Missing).collect();
@@ -168,7 +168,7 @@ impl TargetCache {
         Ok((rows, missing))
     }
 
-    /// The rows of a batch's graphs where they lie. `None` if they do not lie in memory, as f32, all of them.
+    /// Returns the rows of a batch's graphs without a copy. `None` unless all of them are cached in memory as f32.
     pub fn in_place(&self, graphs: &[u64]) -> Result<Option<TargetRows>, CacheError> {
         let Storage::Memory(memory) = &self.storage else { return Ok(None) };
         if self.layout.precision != Precision::F32 {
@@ -188,7 +188,7 @@ impl TargetCache {
     }
 
     fn note_damage(&mut self, graph: u64, reason: Option<CacheError>) {
-        // It may be read again before it is written again, which makes it no second one.
+        // A damaged record may be read again before it is rewritten; it counts once.
         if self.graphs[graph as usize] & DAMAGED != 0 {
             return;
         }
@@ -196,14 +196,14 @@ impl TargetCache {
         if let (1, Storage::File(file)) = (self.damaged_records, &self.storage) {
             let reason = reason.map_or("its checksum is wrong".to_string(), |error| error.to_string());
             tracing::warn!(
-                "the record of graph {graph} in {} cannot be used ({reason}); such targets are computed anew",
+                "the record of graph {graph} in {} cannot be used ({reason}); damaged targets are computed again",
                 file.path().display()
             );
         }
         self.note(graph, false);
     }
 
-    /// Keeps the targets of some graphs. A cache that cannot be written any more (a full disk) stays readable.
+    /// Caches the targets of some graphs. A cache that cannot be written any more (full disk) stays readable.
     pub fn insert(&mut self, graphs: &[u64], targets: &Targets) -> Result<(), CacheError> {
         if !self.writable {
             return Ok(());
@@ -222,9 +222,9 @@ impl TargetCache {
         Ok(())
     }
 
-    /// Keeps the records that another cache of the same targets has of the graphs that will be asked for; how many.
+    /// Copies the records of needed graphs from another cache of the same targets. Returns the number of graphs added.
     pub fn read_from(&mut self, other: &mut TargetCache) -> Result<usize, CacheError> {
-        /// Graphs that are read at a time.
+        /// Graphs read at a time.
         const GRAPHS: usize = 512;
         let used = (0..self.graphs.len()).filter(|&graph| self.graphs[graph] & USED != 0);
         let used: Vec<u64> =
@@ -233,7 +233,7 @@ impl TargetCache {
         for graphs in used.chunks(GRAPHS) {
             let (mut rows, missing) = retry_on_oom(Meter::new(Device::Cpu), || other.lookup(graphs))?;
             if !missing.is_empty() {
-                // Damaged ones: the rows of the others alone.
+                // Some are damaged: read the others only.
                 let whole = (0..graphs.len()).filter(|position| !missing.contains(position));
                 let whole: Vec<u64> = whole.map(|position| graphs[position]).collect();
                 rows = retry_on_oom(Meter::new(Device::Cpu), || other.lookup(&whole))?.0;
@@ -243,7 +243,7 @@ impl TargetCache {
         Ok(before - self.remaining)
     }
 
-    /// Keeps rows that are on the host already.
+    /// Caches rows that are on the host.
     pub fn insert_rows(&mut self, rows: &HostRows) {
         for (position, &graph) in rows.graphs().iter().enumerate() {
             if !self.writable {
@@ -256,7 +256,7 @@ impl TargetCache {
                 Storage::Memory(memory) => retry_on_oom(Meter::new(Device::Cpu), || {
                     Ok::<_, CacheError>(memory.put(graph as usize, &self.record)?)
                 }),
-                // Another process was first: its record stays, so that a graph's targets do not change any more.
+                // Another process wrote it first: its record stays, so that a graph's targets never change.
                 Storage::File(file)
                     if self.graphs[graph as usize] & DAMAGED == 0 && file.is_filled(graph).unwrap_or(false) =>
                 {
@@ -266,7 +266,7 @@ impl TargetCache {
             };
             match written {
                 Ok(()) => self.note(graph, true),
-                // There may be room the next time that these targets are computed.
+                // There may be memory when these targets are computed again.
                 Err(error) if is_out_of_memory(&error) => return,
                 Err(error) => self.stop_writing(&error),
             }
@@ -276,37 +276,37 @@ impl TargetCache {
     fn stop_writing(&mut self, error: &CacheError) {
         self.writable = false;
         tracing::warn!(
-            "{error}{}; what is in the cache stays in use, other targets are computed each time they are needed",
+            "{error}{}; the cached targets stay in use, other targets are computed whenever they are needed",
             reason(error)
         );
     }
 
-    /// Whether every graph that will be asked for is there, as far as this process has seen.
+    /// True if every graph that the run needs is cached, as far as this process knows.
     pub fn is_complete(&self) -> bool {
         self.remaining == 0
     }
 
-    /// Whether anything more can be kept.
+    /// True until writing a record has failed.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Where records lie.
+    /// The layout of the records.
     pub fn layout(&self) -> &RecordLayout {
         &self.layout
     }
 
-    /// Brings a file's records to the disk. What does not get there may be lost with the machine's power, and is computed anew
-    /// then: no reason to fail a training that is done.
+    /// Syncs a file cache to disk. A failure is only logged: lost records are computed again, which is no reason to fail a finished
+    /// training.
     pub fn sync(&self) {
         if let Storage::File(file) = &self.storage
             && let Err(error) = file.sync()
         {
-            tracing::warn!("{error}{}; targets that did not get to the disk are computed anew", reason(&error));
+            tracing::warn!("{error}{}; targets that were not written to the disk are computed again", reason(&error));
         }
     }
 
-    /// What it holds.
+    /// The cache's size and state.
     pub fn summary(&self) -> CacheSummary {
         let (kind, path) = match &self.storage {
             Storage::Memory(_) => ("ram", None),
@@ -325,13 +325,13 @@ impl TargetCache {
     }
 }
 
-/// Reads the key of a cache file, whoever it belongs to.
+/// Reads the key of a cache file, whatever it was made for.
 pub fn read_key(path: &Path) -> Result<CacheKey, CacheError> {
     let file = std::fs::File::open(path).map_err(file::io_error(path, "open"))?;
     Ok(file::read_header(&file, path)?.0)
 }
 
-/// Bytes that are free on the disk of `folder` (or of the nearest folder above that exists).
+/// Free bytes on the disk of `folder`, or of its nearest existing ancestor.
 pub fn free_disk_bytes(folder: &Path) -> Option<u64> {
     let existing = folder.ancestors().find(|path| path.exists()).filter(|path| !path.as_os_str().is_empty());
     let numbers = rustix::fs::statvfs(existing.unwrap_or(Path::new("."))).ok()?;
@@ -352,7 +352,7 @@ mod tests {
         let key = CacheKey::new("w", "{}", "", &layout, Precision::F32, &shape);
         let mut cache = TargetCache::open(&path, &key, RecordLayout::new(layout, Precision::F32, &[1]), None).unwrap();
         let Storage::File(file) = &mut cache.storage else { panic!("not on disk") };
-        // A device has nothing that could be brought to a disk.
+        // A device file cannot be synced.
         let whole = file.exchange(std::fs::File::open("/dev/null").unwrap());
         assert!(file.sync().is_err());
         cache.sync();

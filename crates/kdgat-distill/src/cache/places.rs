@@ -1,4 +1,4 @@
-//! Places for the records of a batch's graphs, which several threads fill at once.
+//! Buffer slices for the records of a batch's graphs, which several threads fill at once.
 
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::view;
@@ -8,17 +8,17 @@ use crate::targets::Per;
 
 use super::records::{CHECKSUM_BYTES, RecordLayout, checksum};
 
-/// Graphs whose places one thread takes together: a place for each would cost more than the copy into it.
+/// Graphs whose slices one thread takes together: taking a slice per graph would cost more than copying into it.
 pub const BLOCK_GRAPHS: usize = 32;
 
-/// Where the rows of graphs go.
+/// Buffer slices for the rows of a batch's graphs.
 pub struct Places<'a> {
     graphs: &'a [u64],
     node_starts: &'a [usize],
     targets: Vec<TargetPlaces<'a>>,
 }
 
-/// A target's buffer, in parts of a block of graphs.
+/// A target's buffer, split into one part per block of graphs.
 struct TargetPlaces<'a> {
     parts: Parts<'a, u8>,
     per: Per,
@@ -26,7 +26,7 @@ struct TargetPlaces<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// In `buffers`, one a target, for graphs of which the first nodes are `node_starts`.
+    /// Splits `buffers`, one per target. `node_starts` has the first node of each graph and the number of nodes, `[num_graphs + 1]`.
     pub(super) fn new(
         layout: &RecordLayout,
         graphs: &'a [u64],
@@ -45,23 +45,23 @@ impl<'a> Places<'a> {
         Ok(Self { graphs, node_starts, targets })
     }
 
-    /// The places of block number `block`, each block once.
+    /// Takes the slices of block number `block`. Each block can be taken once.
     pub fn block(&self, block: usize) -> BlockPlaces<'_> {
         let rest = self.targets.iter().map(|target| target.parts.take(block)).collect();
         BlockPlaces { places: self, position: block * BLOCK_GRAPHS, rest }
     }
 }
 
-/// The places of a block's graphs, filled in their order.
+/// The slices of a block's graphs, filled in order.
 pub struct BlockPlaces<'a> {
     places: &'a Places<'a>,
     position: usize,
-    /// Of each target what is not filled yet.
+    /// The part of each target that is not filled yet.
     rest: Vec<&'a mut [u8]>,
 }
 
 impl BlockPlaces<'_> {
-    /// Takes a record as the next graph's, unless its checksum says that it is not that.
+    /// Copies a record to the next graph's slices if its checksum matches; otherwise skips the graph and returns false.
     pub fn decode(&mut self, record: &[u8]) -> bool {
         let is_its_own = record.split_last_chunk::<CHECKSUM_BYTES>().is_some_and(|(payload, found)| {
             let graph = self.places.graphs.get(self.position);
@@ -74,7 +74,7 @@ impl BlockPlaces<'_> {
         false
     }
 
-    /// As [`Self::decode`], for a record that only this process can have written: only its length is looked at.
+    /// Copies a record like [`Self::decode`], but checks only its length: for records that only this process can have written.
     pub fn decode_unchecked(&mut self, record: &[u8]) -> bool {
         let mut payload = record;
         let mut fits = true;
@@ -88,7 +88,7 @@ impl BlockPlaces<'_> {
         fits && payload.len() == CHECKSUM_BYTES
     }
 
-    /// Leaves the next graph's places open.
+    /// Leaves the next graph's slices unfilled.
     pub fn skip(&mut self) {
         self.next(|_| ());
     }
@@ -106,7 +106,7 @@ impl BlockPlaces<'_> {
     }
 }
 
-/// Rows of the graphs before number `position`.
+/// Rows of all graphs before number `position`.
 pub(super) fn rows_before(per: Per, node_starts: &[usize], position: usize) -> usize {
     match per {
         Per::Node => node_starts[position],

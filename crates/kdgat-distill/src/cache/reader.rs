@@ -1,26 +1,26 @@
-//! Reads the records of a batch's graphs into their places, on several threads at once.
+//! Reads the records of a batch's graphs into their slices, on several threads at once.
 
 use super::file::CacheFile;
 use super::places::BlockPlaces;
 use super::{CacheError, FILLED};
 
-/// Records of some graphs, to be read by several threads.
+/// The records of some graphs, read by several threads.
 pub(super) enum Reader<'a> {
     Memory(Vec<Option<&'a [u8]>>),
     File { file: &'a CacheFile, graphs: &'a [u64], states: &'a [u8] },
 }
 
-/// What became of reading a record.
+/// The result of reading a record.
 #[derive(Debug)]
 pub(super) enum Found {
     Here,
     Missing,
-    /// The file's record cannot be read, or, without a reason, fails its checksum.
+    /// The record cannot be read; without an error, its checksum is wrong.
     Damaged(Option<CacheError>),
 }
 
 impl Reader<'_> {
-    /// Puts graph number `position`, the next of its block, in its place; `record` is room to work in.
+    /// Copies graph number `position`, the next of its block, into its slices. `record` is a scratch buffer.
     pub fn graph(&self, position: usize, block: &mut BlockPlaces<'_>, record: &mut Vec<u8>) -> Found {
         let missing = |block: &mut BlockPlaces<'_>| {
             block.skip();

@@ -1,8 +1,8 @@
 //! The bytes of a graph's record, and targets of a batch as bytes.
 //!
-//! A record holds the graph's rows of every target, one target after the other, and a CRC-32 of its graph's number
-//! and those bytes. Where it lies follows from the node counts of all graphs before it, so that it can be written in
-//! any order and found without a search.
+//! A record consists of the graph's rows of every target, one target after the other, and a CRC-32 of its graph's number and those
+//! bytes. Its offset follows from the node counts of all graphs before it, so records can be written in any order and found
+//! without a search.
 
 use std::sync::Arc;
 
@@ -17,19 +17,19 @@ use super::{CacheError, Precision};
 
 pub(super) const CHECKSUM_BYTES: usize = 4;
 
-/// Where the records of a store's graphs lie, and how long they are.
+/// Offsets and lengths of the records of a store's graphs.
 #[derive(Debug, Clone)]
 pub struct RecordLayout {
     /// The targets of a record.
     pub targets: TargetLayout,
-    /// How their values are kept.
+    /// Precision of the values.
     pub precision: Precision,
-    /// Nodes of all graphs before each, and of all.
+    /// Number of nodes before each graph, then of all graphs, `[num_graphs + 1]`.
     node_starts: Arc<Vec<u64>>,
 }
 
 impl RecordLayout {
-    /// The layout for graphs of these node counts.
+    /// Computes the layout from the graphs' node counts.
     pub fn new(targets: TargetLayout, precision: Precision, node_counts: &[u32]) -> Self {
         let mut node_starts = Vec::with_capacity(node_counts.len() + 1);
         node_starts.push(0u64);
@@ -39,12 +39,12 @@ impl RecordLayout {
         Self { targets, precision, node_starts: Arc::new(node_starts) }
     }
 
-    /// Graphs of the store.
+    /// Number of graphs in the store.
     pub fn graphs(&self) -> u64 {
         self.node_starts.len() as u64 - 1
     }
 
-    /// Nodes of a graph.
+    /// Number of nodes of a graph.
     pub fn nodes(&self, graph: u64) -> Result<usize, CacheError> {
         match self.node_starts.get(graph as usize..).and_then(|rest| rest.first_chunk::<2>()) {
             Some([start, end]) => Ok((end - start) as usize),
@@ -52,7 +52,7 @@ impl RecordLayout {
         }
     }
 
-    /// The first node of each of `graphs`, one after the other, and the number of all their nodes.
+    /// First node of each of `graphs` when they are concatenated, then the total, `[graphs + 1]`.
     fn node_starts_of(&self, graphs: &[u64]) -> Result<Vec<usize>, CacheError> {
         let mut node_starts = Vec::with_capacity(graphs.len() + 1);
         node_starts.push(0);
@@ -68,7 +68,7 @@ impl RecordLayout {
         Ok(values * self.precision.bytes() + CHECKSUM_BYTES)
     }
 
-    /// The rows of `graphs` in their records, in f32: `places` are the records' in `blocks`.
+    /// Returns the rows of `graphs` as views into their records (f32 only). `places` has block and offset of each record in `blocks`.
     pub fn rows_in_records(
         &self,
         graphs: &[u64],
@@ -90,7 +90,7 @@ impl RecordLayout {
         Ok(TargetRows { rows })
     }
 
-    /// Bytes of all records before that of `graph`; for `graph == graphs()` the bytes of all.
+    /// Bytes of all records before that of `graph`; for `graph == graphs()`, of all records.
     pub fn offset(&self, graph: u64) -> u64 {
         let per_graph = self.targets.values_per_graph() * self.precision.bytes() + CHECKSUM_BYTES;
         let per_node = self.targets.values_per_node() * self.precision.bytes();
@@ -98,7 +98,7 @@ impl RecordLayout {
         nodes * per_node as u64 + graph * per_graph as u64
     }
 
-    /// Bytes of the records of `graphs`, or of all.
+    /// Bytes of the records of `graphs`, or of all records for `None`.
     pub fn total_bytes(&self, graphs: Option<&[u64]>) -> Result<u64, CacheError> {
         match graphs {
             None => Ok(self.offset(self.graphs())),
@@ -107,7 +107,7 @@ impl RecordLayout {
     }
 }
 
-/// The checksum that ends a record. The graph's number is part of it: a record in another's place is noticed.
+/// The checksum that ends a record. It covers the graph's number, so that a record at another graph's offset is detected.
 pub(super) fn checksum(graph: u64, payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&graph.to_le_bytes());
@@ -120,14 +120,14 @@ pub(super) fn checksum(graph: u64, payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
 pub struct HostRows {
     layout: RecordLayout,
     graphs: Vec<u64>,
-    /// First node of each graph, and all nodes.
+    /// First node of each graph, then the total, `[graphs + 1]`.
     node_starts: Vec<usize>,
-    /// One buffer a target, `[bytes]`, u8: out of torch's allocator, so that a tensor of the values is a view of it.
+    /// One buffer per target, `[bytes]`, u8, from torch's allocator, so that a tensor of the values is a view of it.
     buffers: Vec<Tensor>,
 }
 
 impl HostRows {
-    /// Room for the rows of `graphs`, uninitialised: every graph has to be decoded or copied to its place.
+    /// Allocates uninitialised rows for `graphs`: every graph must be decoded or copied afterwards.
     pub fn empty(layout: &RecordLayout, graphs: &[u64]) -> Result<Self, CacheError> {
         let mut rows = Self::without_buffers(layout, graphs)?;
         for target in 0..layout.targets.0.len() {
@@ -142,7 +142,7 @@ impl HostRows {
         Ok(Self { layout: layout.clone(), graphs: graphs.to_vec(), node_starts, buffers: Vec::new() })
     }
 
-    /// Targets on the host, rounded to the layout's precision. In f32 they share the memory of tensors that lie there.
+    /// Copies targets to the host, rounded to the layout's precision. Targets in f32 on the host share the tensors' memory.
     pub fn from_targets(layout: &RecordLayout, graphs: &[u64], targets: &Targets) -> Result<Self, CacheError> {
         let mut rows = Self::without_buffers(layout, graphs)?;
         for (target, (name, tensor)) in targets.tensors.iter().enumerate() {
@@ -168,7 +168,7 @@ impl HostRows {
         Ok(rows)
     }
 
-    /// As tensors on `device`, in f32. On the host, in f32, they are the rows themselves.
+    /// Copies the rows to tensors on `device`, in f32. On the host, in f32, the tensors are views of the rows.
     pub fn to_targets(&self, device: Device) -> Result<Targets, CacheError> {
         let kind = if self.layout.precision == Precision::F32 { Kind::Float } else { Kind::Half };
         let mut tensors = Vec::with_capacity(self.buffers.len());
@@ -183,7 +183,7 @@ impl HostRows {
         Ok(Targets { tensors })
     }
 
-    /// Copies the rows of `from`'s graph number `source` to the place of graph number `position`.
+    /// Copies the rows of `from`'s graph number `source` to graph number `position`.
     pub fn copy_graph(&mut self, position: usize, from: &HostRows, source: usize) -> Result<(), CacheError> {
         for target in 0..self.buffers.len() {
             let to = self.range(target, position..position + 1);
@@ -194,7 +194,7 @@ impl HostRows {
         Ok(())
     }
 
-    /// The record of graph number `position`, its checksum at the end.
+    /// Writes the record of graph number `position` to `record`, checksum last.
     pub fn encode(&self, position: usize, record: &mut Vec<u8>) -> Result<(), CacheError> {
         record.clear();
         for (target, buffer) in self.buffers.iter().enumerate() {
@@ -206,13 +206,13 @@ impl HostRows {
         Ok(())
     }
 
-    /// Places that several threads write records to at once.
+    /// Splits the buffers into slices that several threads fill at once.
     pub fn places(&mut self) -> Result<Places<'_>, CacheError> {
         let Self { layout, graphs, node_starts, buffers } = self;
         Ok(Places::new(layout, graphs, node_starts, buffers)?)
     }
 
-    /// Their graphs, in order.
+    /// The graphs, in row order.
     pub fn graphs(&self) -> &[u64] {
         &self.graphs
     }
@@ -225,7 +225,7 @@ impl HostRows {
     }
 }
 
-/// Rounds live targets as the cache would.
+/// Rounds live targets to the cache's precision.
 pub fn rounded(targets: Targets, precision: Precision) -> Result<Targets, CacheError> {
     if precision == Precision::F32 {
         return Ok(targets);

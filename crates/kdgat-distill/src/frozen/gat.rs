@@ -1,4 +1,4 @@
-//! A GAT classifier as teacher: its logits, and what its layers gave where hints are asked for.
+//! A GAT classifier as teacher: its logits, and the pooled outputs of its layers if hints are used.
 
 use kdgat_graph::Batch;
 use kdgat_nn::attention::Backend;
@@ -11,10 +11,10 @@ use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::{TargetLayout, TargetName};
 use tch::Tensor;
 
-/// A GAT that is never trained again.
+/// A GAT whose weights never change.
 ///
-/// Parts: input → [x]; each attention layer [pooled…, x] → [pooled…, pooled, x]; head → [logits], and what was pooled
-/// if hints are asked for.
+/// Layers: input → [x]; each attention layer [pooled…, x] → [pooled…, pooled, x]; head → [logits], followed by the pooled outputs
+/// if hints are used.
 #[derive(Debug)]
 pub struct FrozenGat {
     config: GatConfig,
@@ -24,7 +24,7 @@ pub struct FrozenGat {
 }
 
 impl FrozenGat {
-    /// A teacher of this architecture.
+    /// Creates a teacher of this architecture.
     pub fn new(config: GatConfig, vocabulary: TeacherVocabulary, kernel: Backend, asked: Asked) -> Self {
         Self { config, indices: NodeIndices::new(vocabulary), kernel, asked }
     }
@@ -43,7 +43,7 @@ impl FrozenGat {
             let input = NodeInput::new(&mut scope, config, *vocabulary_size, *embedding)?;
             return Ok(vec![input.forward(&self.indices.of(batch)?, &config.continuous(batch)?, self.kernel)?]);
         }
-        // The last tensor is the nodes' embedding, those before it are pooled.
+        // The last tensor is the node embedding, those before it are pooled outputs.
         let x = state_at(&state, state.len().saturating_sub(1))?;
         state.pop();
         let index = layer as i64 - 1;

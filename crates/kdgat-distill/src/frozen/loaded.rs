@@ -1,4 +1,4 @@
-//! A model on disk that will not be trained again: a registered teacher, weights of another program, or a run's best.
+//! A trained model on disk: a registered teacher, weights of another program, or a run's best model.
 
 use std::path::{Path, PathBuf};
 
@@ -11,25 +11,27 @@ use super::{TEACHER_WEIGHTS, weight_file};
 use crate::Weights;
 use crate::registry::{Registered, RegistryError};
 
-/// Everything that is needed to build it.
+/// A model on disk, with all that is needed to build it.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// The weight file.
     pub path: PathBuf,
+    /// The architecture.
     pub architecture: Architecture,
-    /// The IDs that it knows.
+    /// The CAN IDs that the model knows.
     pub vocabulary: Vocabulary,
+    /// The weights.
     pub weights: Weights,
 }
 
 impl LoadedModel {
-    /// A model by the path of its weights: a registered teacher or weights of PyTorch, with `config.json` beside them, or
-    /// the `best.safetensors` of a run, which describes itself; or by the folder that holds either.
+    /// Opens a model by the path of its weights, or of the folder that has them. The weights are those of a registered teacher or
+    /// of PyTorch, with `config.json` beside them, or the `best.safetensors` of a run, which contains its own description.
     ///
     /// # Errors
-    /// If there is no model, its weights are damaged, or they are not those that its `config.json` was written for.
+    /// Fails if there is no model, its weights are damaged, or they do not match its `config.json`.
     pub fn open(path: &Path) -> Result<Self, RegistryError> {
-        // Where there is none, the registry says what it looked for.
+        // If there is no file, the registry reports what it expected.
         let Ok(file) = weight_file(path) else { return Self::registered(&Registered::open(path)?) };
         let is_teachers_folder = path.is_dir() && file.ends_with(TEACHER_WEIGHTS);
         if is_teachers_folder || !checkpoint::is_checkpoint(&file) {
@@ -43,7 +45,7 @@ impl LoadedModel {
         Ok(Self { path: file, architecture, vocabulary, weights })
     }
 
-    /// A registered teacher.
+    /// Loads a registered teacher.
     pub fn registered(teacher: &Registered) -> Result<Self, RegistryError> {
         Ok(Self {
             path: teacher.weights_path.clone(),

@@ -1,7 +1,7 @@
-//! The models of [`kdgat_nn`] as frozen teachers: built around weights wherever they lie at the moment.
+//! The models of [`kdgat_nn`] as frozen teachers, built around views of the current copy of the weights.
 //!
-//! A teacher has the vocabulary that it was trained with. If the student's is another, nodes are looked up in the
-//! teacher's by their CAN ID; an ID that the teacher does not know is its UNKNOWN.
+//! A teacher uses the vocabulary that it was trained with. If the student has another one, each node is looked up in the teacher's
+//! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
 mod gat;
 mod loaded;
@@ -28,19 +28,19 @@ pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
 
-/// What a student wants of its teacher.
+/// The targets that a student needs from its teacher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// What it will itself give: logits, or latent and reconstruction.
+    /// The counterparts of the student's own outputs: logits, or latent and reconstruction.
     Outputs,
-    /// A hidden layer, too.
+    /// The outputs and a hidden layer.
     OutputsAndHints,
 }
 
-/// Where a teacher finds the index of a node's ID.
+/// The teacher's mapping from a node's CAN ID to an embedding index.
 #[derive(Debug, Clone)]
 pub enum TeacherVocabulary {
-    /// The student's indices are the teacher's too.
+    /// The student's indices are the teacher's, too.
     Shared,
     /// Indices are looked up by CAN ID.
     Own(Arc<Vocabulary>),
@@ -49,7 +49,7 @@ pub enum TeacherVocabulary {
 }
 
 impl TeacherVocabulary {
-    /// Of a teacher of this architecture. Shared if both list the same IDs.
+    /// Chooses the mapping for a teacher of this architecture; `Shared` if both vocabularies list the same IDs.
     pub fn new(architecture: &Architecture, teacher: Vocabulary, student: &Vocabulary) -> Self {
         if architecture.hashes_ids() {
             return Self::Hashed;
@@ -58,11 +58,11 @@ impl TeacherVocabulary {
     }
 }
 
-/// The teacher's index of each node.
+/// Computes the teacher's index of each node.
 #[derive(Debug)]
 struct NodeIndices {
     vocabulary: TeacherVocabulary,
-    /// Brings looked-up indices to a GPU without waiting for what is queued there; made at first use, on the teacher's thread.
+    /// Uploads looked-up indices to a GPU without waiting for queued work; created at first use, on the teacher's thread.
     uploader: Mutex<Option<Uploader>>,
 }
 
@@ -71,8 +71,8 @@ impl NodeIndices {
         Self { vocabulary, uploader: Mutex::new(None) }
     }
 
-    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID that it hashes. The student's random UNKNOWNs are
-    /// not the teacher's.
+    /// `[num_nodes]`, i64: the teacher's index of each node's ID, or the ID itself if the teacher hashes it. The random UNKNOWNs
+    /// of the student's training do not apply here.
     fn of(&self, batch: &Batch) -> Result<Tensor, TchError> {
         match &self.vocabulary {
             TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
@@ -94,7 +94,7 @@ impl NodeIndices {
     }
 }
 
-/// Weights by name, as the source that a model's layers take their tensors from.
+/// Weights by name, as the tensor source of a model's layers.
 struct Views<'a>(&'a WeightViews);
 
 impl TensorSource for Views<'_> {
@@ -110,7 +110,7 @@ impl TensorSource for Views<'_> {
     }
 }
 
-/// Names of the tensors that IDs are embedded with.
+/// Names of the input layer's tensors, which embed the IDs.
 fn input_tensors(input: &InputConfig) -> Vec<String> {
     input.tensor_names().iter().map(|name| (*name).to_owned()).collect()
 }
@@ -130,17 +130,17 @@ fn linear_tensors(path: &str) -> Vec<String> {
     vec![format!("{path}.weight"), format!("{path}.bias")]
 }
 
-/// The tensor that the layer before left at `position`.
+/// The tensor at `position` in the state of the previous layer.
 fn state_at(state: &[Tensor], position: usize) -> Result<Tensor, kdgat_nn::ModelError> {
     let missing = || kdgat_nn::ModelError::Architecture {
         field: "layer",
-        found: format!("{} tensors of the layer before", state.len()),
-        expected: "layers run in order, each with the state of the one before",
+        found: format!("{} tensors from the previous layer", state.len()),
+        expected: "layers must run in order, each with the state of the previous one",
     };
     state.get(position).map(Tensor::shallow_clone).ok_or_else(missing)
 }
 
-/// The teacher of this architecture.
+/// Builds the teacher of this architecture.
 pub fn model(
     architecture: Architecture,
     vocabulary: TeacherVocabulary,
@@ -153,10 +153,10 @@ pub fn model(
     }
 }
 
-/// The architecture that a teacher's `config.json` describes. What can be counted need not be written there.
+/// Reads the architecture from a teacher's `config.json`. `vocabulary_size` and `dropout` may be missing there.
 ///
 /// # Errors
-/// Names a field that no model can be built from: nothing is computed from it before.
+/// Names the first field that no model can be built from, before any size is computed from it.
 pub fn architecture(config: &TeacherConfig) -> Result<Architecture, kdgat_nn::ModelError> {
     let mut fields = config.architecture.clone();
     fields.entry("vocabulary_size").or_insert_with(|| (config.vocabulary.len() + 1).into());
@@ -166,7 +166,7 @@ pub fn architecture(config: &TeacherConfig) -> Result<Architecture, kdgat_nn::Mo
     Ok(architecture)
 }
 
-/// As [`architecture`]; errors name the file.
+/// Reads the architecture of a registered teacher.
 ///
 /// # Errors
 /// Names the `config.json` and the field.
@@ -174,20 +174,20 @@ pub fn registered_architecture(teacher: &Registered) -> Result<Architecture, Reg
     architecture(&teacher.config).map_err(|error| teacher.invalid_config(error.to_string()))
 }
 
-/// Checks that a model can be built, and that it has a row for each of `ids` CAN IDs.
+/// Checks that a model can be built, and that its embedding has a row for each of `ids` CAN IDs and one for UNKNOWN.
 fn check_architecture(architecture: &Architecture, ids: usize) -> Result<(), kdgat_nn::ModelError> {
     architecture.check()?;
     if architecture.vocabulary_size() != ids as i64 + 1 {
         return Err(kdgat_nn::ModelError::Architecture {
             field: "vocabulary_size",
             found: format!("{}, but the vocabulary has {ids} IDs", architecture.vocabulary_size()),
-            expected: "must be the number of these and one more, for unknown IDs",
+            expected: "must be the number of IDs plus one, for unknown IDs",
         });
     }
     Ok(())
 }
 
-/// Checks that a teacher's weights fit its architecture, and that it answers twice the same, bit by bit.
+/// Checks that a teacher's weights fit its architecture and that two forwards of a graph are equal bit by bit.
 ///
 /// # Errors
 /// Names the tensor that does not fit, or the target that differs.
@@ -209,7 +209,7 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
     Ok(())
 }
 
-/// A graph of three nodes in a ring.
+/// A batch with one graph: three nodes in a ring.
 fn probe_batch(vocabulary_size: i64, features: FeatureSet) -> Result<Batch, String> {
     let last = (vocabulary_size - 1).max(0) as u32;
     let list = EdgeList {
@@ -237,7 +237,7 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    /// Every field that sizes are computed from is checked before any is.
+    /// Each field that sizes are computed from is checked before the computation.
     #[test]
     fn fields_that_no_model_can_have_are_named() {
         let vgae = json!({ "hidden": [8, 4], "latent": 4, "heads": 1, "embedding": 2 });
@@ -265,7 +265,7 @@ mod tests {
         }
         refused("vgae", &vgae, "hidden", json!([]));
         refused("vgae", &vgae, "hidden", json!(vec![4; 2000]));
-        // Each in its range, and together too many.
+        // Each is in its range, but together they are too many.
         let mut large = gat.clone();
         (large["layers"], large["heads"]) = (json!(1024), json!(1024));
         refused("gat", &large, "hidden", json!(1_000_000));

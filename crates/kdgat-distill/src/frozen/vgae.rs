@@ -1,5 +1,5 @@
-//! A VGAE as teacher: μ and the reconstruction from it, and the hidden layer before μ where hints are asked for. The decoders
-//! that no target needs are never loaded.
+//! A VGAE as teacher: μ, the reconstruction from it, and, if hints are used, the hidden layer before μ. Decoders that no target
+//! needs are never loaded.
 
 use kdgat_graph::Batch;
 use kdgat_nn::attention::Backend;
@@ -11,8 +11,7 @@ use super::{Asked, NodeIndices, TeacherVocabulary, Views, conv_tensors, linear_t
 use crate::model::{FrozenModel, LayerSpec, LayerState, ModelError, WeightViews};
 use crate::targets::{TargetLayout, TargetName};
 
-/// Its sequential parts, in order. Where hints are asked for, the hidden layer comes along behind all else from the latent
-/// on.
+/// A sequential part of the model. If hints are used, the states from the latent on end with the hidden layer.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     /// → [x]
@@ -27,7 +26,7 @@ enum Part {
     Output,
 }
 
-/// A VGAE that is never trained again.
+/// A VGAE whose weights never change.
 #[derive(Debug)]
 pub struct FrozenVgae {
     config: VgaeConfig,
@@ -38,7 +37,7 @@ pub struct FrozenVgae {
 }
 
 impl FrozenVgae {
-    /// A teacher of this architecture.
+    /// Creates a teacher of this architecture.
     pub fn new(config: VgaeConfig, vocabulary: TeacherVocabulary, kernel: Backend, asked: Asked) -> Self {
         let mut parts = vec![Part::Input];
         parts.extend((0..config.encoder_widths().len()).map(Part::Encoder));

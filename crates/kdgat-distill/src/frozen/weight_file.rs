@@ -1,27 +1,29 @@
-//! The weights that a path names: a model may be given by its file, or by the folder of its run or of a teacher.
+//! The weight file behind a path, which may be the file itself or the folder of a run or of a teacher.
 
 use std::path::{Path, PathBuf};
 
 use kdgat_train::fit::BEST;
 
-/// Weights in a teacher's folder.
+/// Name of the weight file in a teacher's folder.
 pub const TEACHER_WEIGHTS: &str = "weights.safetensors";
 
-/// A path at which there is no model.
+/// The error for a path without a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{path}: {found}; name a run's folder, such as runs/sim/vgae_student_autoencoder/1, a teacher's folder, or a weight file",
     path = path.display()
 )]
 pub struct NoModel {
+    /// The path.
     pub path: PathBuf,
+    /// Description of the path's content.
     pub found: String,
 }
 
-/// The file of weights that `path` names: itself, the best model of a run's folder, or the weights of a teacher's.
+/// Finds the weight file that `path` names: the file itself, or the best model of a run's folder, or the weights of a teacher's.
 ///
 /// # Errors
-/// Says what the path holds and what is expected there.
+/// States what the path contains and what was expected.
 pub fn weight_file(path: &Path) -> Result<PathBuf, NoModel> {
     if path.is_file() {
         return Ok(path.to_owned());
@@ -49,7 +51,7 @@ mod tests {
             said(folder.path()).contains("holds no best.safetensors and no weights.safetensors; name a run's folder")
         );
         assert!(said(&file("nowhere")).contains("nowhere: does not exist; name a run's folder"));
-        // A run that was registered has both, of the same weights.
+        // A registered run has both files, with the same weights.
         for name in [TEACHER_WEIGHTS, BEST] {
             std::fs::write(file(name), "x").unwrap();
             assert_eq!(weight_file(folder.path()), Ok(file(name)));

@@ -1,8 +1,8 @@
-//! A device with streams, a recycling allocator and a logical clock, that notices every use out of order.
+//! A simulated device with streams, a recycling allocator and a logical clock, which detects every use out of order.
 //!
-//! Work takes a random time; each stream runs its work in order, and beside the other streams unless an event says
-//! otherwise. Memory that is freed is handed out again at once to the next taker from the same stream's pool, as the
-//! caching allocator does. Afterwards every access is checked against every other one to the same address.
+//! Work takes a random time. Each stream runs its work in order and in parallel with the other streams unless an event orders
+//! them. Like the caching allocator, a pool hands freed memory to the next allocation on the same stream at once. At the end,
+//! every access is checked against all others to the same address.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Order, Rule, Rules, Stream, Streams};
 use crate::visit::{self, Machine, Output, Part};
 
-/// What lies at an address: a part of the weights, the targets of a batch, or a student's own values.
+/// The content of an address: a part of the weights, the targets of a batch, or the student's own values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     Weights(Part),
@@ -27,18 +27,18 @@ struct Access {
     write: bool,
 }
 
-/// The simulated device. Times are ticks of its clock.
+/// The simulated device. Times are in ticks of its clock.
 struct Simulated {
     random: u64,
-    /// The slowest stream, whose work takes twenty times as long: delay injection.
+    /// The slow stream, whose work takes twenty times as long: delay injection.
     slow: Option<Stream>,
-    /// The teacher computes on the student's stream.
+    /// Set when the teacher computes on the student's stream.
     shared: bool,
     clocks: HashMap<Stream, u64>,
     pools: HashMap<Stream, Vec<usize>>,
     addresses: usize,
     accesses: Vec<Access>,
-    /// Address of the targets of each batch, taken by the forward that writes them.
+    /// Address of each batch's targets, allocated by the forward that writes them.
     targets: HashMap<usize, usize>,
 }
 
@@ -89,7 +89,7 @@ impl Simulated {
         }
     }
 
-    /// The first use out of order, in words.
+    /// Describes the first use out of order.
     fn violation(&self) -> Option<String> {
         for access in &self.accesses {
             let others = self.accesses.iter().filter(|other| other.address == access.address);
@@ -163,10 +163,10 @@ impl Machine for Simulated {
     }
 }
 
-/// What a training loop does with the teacher.
+/// The teacher's residency in a simulated training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    /// Weights stay, and nothing but the targets' own event orders the student behind the teacher.
+    /// The weights stay on the device; only the targets' events order the student after the teacher.
     Resident,
     Forward,
     Layer {
@@ -174,7 +174,7 @@ enum Flow {
     },
 }
 
-/// A student's step: takes memory of its own, reads the targets, and gives both back.
+/// A student's step: allocates activations, reads the targets, and frees both.
 fn student_step<R: Rules>(
     device: &mut Simulated,
     order: &mut Order<u64, R>,
@@ -213,7 +213,7 @@ fn train<R: Rules>(rules: R, flow: Flow, seed: u64, slow: Option<Stream>, shared
                 outputs
             }
             Flow::Layer { slots } => {
-                // The ring numbers batches from 0; the targets of the visit before have all been used by now.
+                // The ring numbers batches from 0; the targets of the previous visit have all been used.
                 visit::through_layers(&mut device, &mut order, 5, &vec![1; slots], 0..batches.len()).unwrap()
             }
         };
@@ -223,7 +223,7 @@ fn train<R: Rules>(rules: R, flow: Flow, seed: u64, slow: Option<Stream>, shared
             student_step(&mut device, &mut order, step).unwrap();
         }
     }
-    assert_eq!(order.live_buffers(), 0, "buffers left on the books");
+    assert_eq!(order.live_buffers(), 0, "buffers were not released");
     device.violation()
 }
 

@@ -1,4 +1,4 @@
-//! `card.md`: what a person wants to know of a teacher before using it.
+//! `card.md`: a summary of a teacher for its users.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::weights::Weights;
 
 use super::TeacherConfig;
 
-/// The card of a teacher.
+/// Writes the card of a teacher, in Markdown.
 pub(super) fn card(config: &TeacherConfig, weights: &Weights) -> String {
     let parameters: usize = weights.iter().map(|(_, tensor)| tensor.numel()).sum();
     let mut text = format!("# {} teacher for {}\n\n", config.model.to_uppercase(), config.dataset.name);

@@ -1,4 +1,4 @@
-//! `config.json` of a registered teacher: everything that is needed to build the model and to trust its weights.
+//! `config.json` of a registered teacher: everything needed to build the model and to check its weights.
 
 use std::path::Path;
 
@@ -14,34 +14,34 @@ pub const FORMAT_VERSION: u32 = 1;
 /// The dataset that a teacher was trained on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrainedOn {
-    /// Its name: the folder of the registry that the teacher lies in.
+    /// The dataset's name, which is the teacher's folder in the registry.
     pub name: String,
     /// Digest of the store of graphs.
     #[serde(default)]
     pub digest: String,
 }
 
-/// What `config.json` holds.
+/// The content of `config.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TeacherConfig {
-    /// [`FORMAT_VERSION`] of the program that wrote it.
+    /// [`FORMAT_VERSION`] of the program that wrote the file.
     pub format_version: u32,
     /// `vgae` or `gat`.
     pub model: String,
-    /// Hidden widths, latent size, heads and so on: what the model is built from.
+    /// The model's hyperparameters: hidden widths, latent size, heads and so on.
     pub architecture: Map<String, Value>,
-    /// CAN IDs of the vocabulary, ascending, without UNKNOWN: row `i + 1` of the embedding is that of `vocabulary[i]`.
+    /// CAN IDs of the vocabulary, ascending, without UNKNOWN: row `i + 1` of the embedding belongs to `vocabulary[i]`.
     pub vocabulary: Vec<u32>,
-    /// Of a classifier that a list of known IDs speaks beside: how often windows have another.
+    /// For a classifier used with a list of known IDs: how often windows have an ID that is not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_ids: Option<ForeignIds>,
-    /// [`crate::Weights::digest`] of the weights beside it. May be missing beside weights of another program.
+    /// [`crate::Weights::digest`] of the weights beside this file. May be missing for weights of another program.
     #[serde(default)]
     pub weights_digest: String,
-    /// What it was trained on.
+    /// The dataset of its training.
     #[serde(default)]
     pub dataset: TrainedOn,
-    /// What its training measured.
+    /// Metrics measured in its training.
     #[serde(default)]
     pub metrics: Map<String, Value>,
     /// Version of the program that trained it.
@@ -50,11 +50,11 @@ pub struct TeacherConfig {
 }
 
 impl TeacherConfig {
-    /// Reads `config.json`.
+    /// Reads and validates `config.json`.
     pub fn read(path: &Path) -> Result<Self, RegistryError> {
         let text = std::fs::read_to_string(path).map_err(file_error(path, "read"))?;
         let invalid = |reason: String| RegistryError::InvalidConfig { path: path.to_path_buf(), reason };
-        // The version comes first: of another format nothing else can be expected to be in its place.
+        // The version is checked first: in another format, no other field can be relied on.
         let value: Value = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         match value.get("format_version").and_then(Value::as_u64) {
             Some(version) if version == u64::from(FORMAT_VERSION) => {}
@@ -66,14 +66,14 @@ impl TeacherConfig {
         let config: Self = serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
         if let Some(pair) = config.vocabulary.windows(2).find(|pair| pair[0] >= pair[1]) {
             let reason = format!(
-                "its vocabulary has {} before {}; expected CAN IDs in ascending order, each once, as the rows of the embedding \
-                 have them",
+                "its vocabulary has {} before {}; expected CAN IDs in ascending order without duplicates, in the order of the \
+                 embedding's rows",
                 pair[0], pair[1]
             );
             return Err(invalid(reason));
         }
         if let Some(id) = config.vocabulary.last().filter(|id| **id >= 1 << 29) {
-            return Err(invalid(format!("its vocabulary has {id}, expected CAN IDs, which have 29 bits at most")));
+            return Err(invalid(format!("its vocabulary has {id}, expected CAN IDs of at most 29 bits")));
         }
         match config.foreign_ids.and_then(|counted| counted.problem()) {
             Some(problem) => Err(invalid(problem)),
@@ -81,7 +81,7 @@ impl TeacherConfig {
         }
     }
 
-    /// The architecture as text with sorted keys: part of a cache's key.
+    /// The architecture as JSON with sorted keys: part of a cache's key.
     pub fn architecture_text(&self) -> String {
         let mut text = String::new();
         write_sorted(&Value::Object(self.architecture.clone()), &mut text);
@@ -89,7 +89,7 @@ impl TeacherConfig {
     }
 }
 
-/// JSON with the keys of every object ascending, so that equal content is equal text.
+/// Writes JSON with the keys of every object ascending, so that equal content gives equal text.
 fn write_sorted(value: &Value, text: &mut String) {
     match value {
         Value::Object(entries) => {

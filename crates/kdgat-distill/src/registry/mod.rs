@@ -1,8 +1,7 @@
 //! Registered teachers: `teachers/<dataset>/<model>/{weights.safetensors, config.json, card.md}`.
 //!
-//! A teacher is registered whole or not at all, found by dataset and model, and trusted only as far as the digest in
-//! its `config.json` agrees with its weights. Weights of other programs (PyTorch, Lightning) are read where they lie,
-//! with a `config.json` beside them.
+//! A teacher is registered completely or not at all, is found by dataset and model, and is used only if its weights match the digest
+//! in its `config.json`. Weights of other programs (PyTorch, Lightning) are read from any path, with a `config.json` beside them.
 
 mod card;
 mod config;
@@ -40,35 +39,35 @@ pub struct Registered {
     pub config: TeacherConfig,
 }
 
-/// A line of [`Registry::list`]. A broken teacher is listed, too, with what is wrong.
+/// An entry of [`Registry::list`]. A broken teacher is listed with its error.
 #[derive(Debug)]
 pub struct Listed {
     /// The dataset's folder.
     pub dataset: String,
     /// The model's folder.
     pub model: String,
-    /// The teacher, or why it cannot be used.
+    /// The teacher, or the reason why it cannot be used.
     pub teacher: Result<Registered, RegistryError>,
 }
 
 impl Registry {
-    /// The registry in `root`, which need not exist yet.
+    /// Opens the registry in `root`, which need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
 
-    /// The teacher of that dataset and model.
+    /// Finds the teacher of that dataset and model.
     pub fn find(&self, dataset: &str, model: &str) -> Result<Registered, RegistryError> {
         let folder = self.folder(dataset, model)?;
         let open = || match place::find(&folder)? {
             Some(folder) => Registered::open(&folder),
             None => Err(self.no_teacher(dataset, model)),
         };
-        // It may be replaced between two looks at it: then it is whole when whoever does that is done.
+        // It may be replaced between two checks: then it is complete once the replacing process is done.
         open().or_else(|_| place::wait(&self.root.join(dataset)).map(drop).and_then(|()| open()))
     }
 
-    /// All teachers, by dataset and model.
+    /// Lists all teachers, by dataset and model.
     pub fn list(&self) -> Result<Vec<Listed>, RegistryError> {
         let mut listed = Vec::new();
         for dataset in folders(&self.root)? {
@@ -80,9 +79,9 @@ impl Registry {
         Ok(listed)
     }
 
-    /// Registers a teacher under the dataset and model of its `config`, whose digest is filled in.
+    /// Registers a teacher under the dataset and model in its `config`, and fills in the digest.
     ///
-    /// The same weights may be registered again; others only with `replace`.
+    /// The same weights may be registered again; other weights need `replace`.
     pub fn register(
         &self,
         config: &TeacherConfig,
@@ -106,14 +105,14 @@ impl Registry {
             };
         }
         let config = TeacherConfig { weights_digest: weights.digest().to_string(), ..config.clone() };
-        // Removed again unless it is renamed.
+        // Removed on drop unless it was renamed.
         let partial = place::partial(&folder)?;
         write_folder(partial.path(), &config, weights)?;
         place::put(partial.path(), &folder)?;
         Registered::open(&folder)
     }
 
-    /// Whether a teacher of this dataset could be registered: better known before it is trained than after. Waits while another
+    /// Checks that a teacher of this dataset could be registered, which is better known before its training. Waits while another
     /// process registers one.
     pub fn check_writable(&self, dataset: &str) -> Result<(), RegistryError> {
         let folder = self.root.join(dataset);
@@ -144,8 +143,8 @@ impl Registry {
     }
 }
 
-/// The command that trains a teacher of this dataset: of the model whose name is nearest, where there is none of that name.
-/// The simulated dataset needs no path; that of any other is not known here.
+/// The command that trains a teacher of this dataset and of the known model with the nearest name. The simulated dataset needs no
+/// path; the path of any other dataset is not known here.
 fn training_command(dataset: &str, model: &str) -> String {
     let (stage, model) = match nearest(model, ["vgae", "gat"].into_iter()) {
         "vgae" => ("autoencoder", "vgae"),
@@ -159,8 +158,7 @@ fn training_command(dataset: &str, model: &str) -> String {
 }
 
 impl Registered {
-    /// A teacher in a folder (`config.json` and `weights.safetensors`) or in a file of weights with a `config.json`
-    /// beside it.
+    /// Opens a teacher in a folder (`config.json` and `weights.safetensors`), or a weight file with a `config.json` beside it.
     pub fn open(path: &Path) -> Result<Self, RegistryError> {
         let weights_path = if path.is_dir() { path.join(WEIGHTS) } else { path.to_path_buf() };
         if !weights_path.is_file() {
@@ -178,13 +176,13 @@ impl Registered {
         RegistryError::InvalidConfig { path: self.weights_path.with_file_name(CONFIG), reason }
     }
 
-    /// Its weights, if they are those that `config.json` was written for.
+    /// Loads the weights and checks that they match the digest in `config.json`.
     pub fn load(&self) -> Result<Weights, RegistryError> {
         let weights = Weights::read(&self.weights_path)?;
         let expected = &self.config.weights_digest;
         if expected.is_empty() {
             tracing::warn!(
-                "{} names no weights_digest: {} is used unchecked (its digest is {})",
+                "{} has no weights_digest: {} is used unchecked (its digest is {})",
                 self.weights_path.with_file_name(CONFIG).display(),
                 self.weights_path.display(),
                 weights.digest()
@@ -199,7 +197,7 @@ impl Registered {
         Ok(weights)
     }
 
-    /// Whether the weights are intact and have the shapes that the model of this architecture needs.
+    /// Loads the weights and checks that they have the `expected` names and shapes.
     pub fn verify(&self, expected: &[(String, Vec<i64>)]) -> Result<Weights, RegistryError> {
         let weights = self.load()?;
         for (name, shape) in expected {
@@ -216,7 +214,7 @@ impl Registered {
         Ok(weights)
     }
 
-    /// What there is to say about it: its card, or one made from `config.json`.
+    /// The teacher's card: `card.md`, or one made from `config.json`.
     pub fn card(&self) -> Result<String, RegistryError> {
         match std::fs::read_to_string(self.weights_path.with_file_name(CARD)) {
             Ok(card) => Ok(card),
@@ -263,7 +261,7 @@ fn file_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) 
     move |source| RegistryError::File { path, action, source }
 }
 
-/// Why a teacher cannot be found, read or registered.
+/// An error of finding, reading or registering a teacher.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The architecture cannot be built.
@@ -272,21 +270,21 @@ pub enum RegistryError {
     /// A run's checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] kdgat_train::checkpoint::CheckpointError),
-    /// Nobody has trained one yet.
+    /// There is no such teacher.
     #[error("no teacher {wanted} in {}{near}; train one with: {command}", root.display())]
     NoTeacher {
         /// `<dataset>/<model>`.
         wanted: String,
-        /// The registry.
+        /// The registry's folder.
         root: PathBuf,
-        /// The nearest one, in words.
+        /// The nearest registered teacher, as text in parentheses; empty if there is none.
         near: String,
         /// The command that trains it.
         command: String,
     },
-    /// Another teacher has the place.
+    /// Another teacher is registered under that name.
     #[error(
-        "{} holds another teacher for {dataset}/{model}; register with --replace to put the new one in its place",
+        "{} holds another teacher for {dataset}/{model}; register with --replace to replace it",
         folder.display()
     )]
     AlreadyRegistered {
@@ -294,11 +292,13 @@ pub enum RegistryError {
         dataset: String,
         /// The model.
         model: String,
-        /// The place.
+        /// The folder of the registered teacher.
         folder: PathBuf,
     },
-    /// A name that is no name of a folder.
-    #[error("'{name}' cannot be the name of a dataset or model: it has to be the name of a folder that is not hidden")]
+    /// A name that cannot be a folder's name.
+    #[error(
+        "'{name}' cannot name a dataset or model; expected a folder's name, without slashes and without a dot at the start"
+    )]
     BadName {
         /// The name.
         name: String,
@@ -306,27 +306,27 @@ pub enum RegistryError {
     /// The weights are missing.
     #[error("the weights {} do not exist; name a weight file, or a run's or teacher's folder that holds one", path.display())]
     NoWeights {
-        /// Where they should be.
+        /// The expected path.
         path: PathBuf,
     },
-    /// Weights without a description.
+    /// There is no `config.json` beside the weights.
     #[error(
-        "{} has no {} beside it, which says how the model is built (format_version, model, architecture, vocabulary)",
+        "{} has no description; expected {} with format_version, model, architecture and vocabulary",
         weights.display(),
         path.display()
     )]
     NoConfig {
         /// The weights.
         weights: PathBuf,
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
     },
-    /// A `config.json` that cannot be used.
+    /// The `config.json` cannot be used.
     #[error("{} cannot be used: {reason}", path.display())]
     InvalidConfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// The weights are not those that were registered.
@@ -338,38 +338,38 @@ pub enum RegistryError {
     OtherWeights {
         /// The weights.
         path: PathBuf,
-        /// Their digest.
+        /// Digest of the weights.
         found: String,
-        /// What `config.json` says.
+        /// Digest in `config.json`.
         expected: String,
     },
-    /// A weight that does not fit the architecture.
+    /// A weight does not fit the architecture.
     #[error(
-        "{}: '{name}' is {found}, the architecture in config.json needs {expected:?}; weights and config.json are of \
+        "{}: '{name}' is {found}, the architecture in config.json needs {expected:?}; weights and config.json belong to \
          different models",
         path.display()
     )]
     OtherShape {
         /// The weights.
         path: PathBuf,
-        /// The weight.
+        /// Name of the weight.
         name: String,
-        /// What it is.
+        /// Its shape, as text, or `missing`.
         found: String,
-        /// What it should be.
+        /// The shape in the architecture.
         expected: Vec<i64>,
     },
     /// The weights cannot be read or written.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// A file or folder could not be worked with.
+    /// A file or folder operation failed.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action, a verb.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
 }

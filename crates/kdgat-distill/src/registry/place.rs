@@ -1,10 +1,10 @@
-//! The place of a teacher's folder, which several processes may want to fill, and others to read meanwhile.
+//! The folder of a teacher, which several processes may want to replace while others read it.
 //!
 //! ```text
-//! .lock                      held (`flock`) by whoever changes a teacher of the dataset
+//! .lock                      held (`flock`) by the process that changes a teacher of the dataset
 //! vgae/                      the teacher
-//! .vgae.RANDOM.partial       one that is being written
-//! .vgae.NUMBER.previous      the one before, between the two renames that put another in its place
+//! .vgae.RANDOM.partial       a teacher that is being written
+//! .vgae.NUMBER.previous      the previous teacher, between the two renames of a replacement
 //! ```
 
 use std::fs::{self, File, Permissions};
@@ -20,11 +20,11 @@ use super::{RegistryError, file_error, sync};
 const LOCK: &str = ".lock";
 const PARTIAL: &str = ".partial";
 const PREVIOUS: &str = ".previous";
-/// Permissions of a new folder, less the process's mask.
+/// Permissions of a new folder, before the process's umask.
 const MODE: u32 = 0o777;
 
-/// Waits until no other process changes a teacher in `parent`, the folder of a dataset, which is made if it is not there. The
-/// lock ends with the returned file, or with the process.
+/// Waits until no other process changes a teacher in `parent`, the folder of a dataset, and locks it. Creates the folder if
+/// necessary. The lock ends when the returned file is dropped or the process ends.
 pub(super) fn lock(parent: &Path) -> Result<File, RegistryError> {
     fs::create_dir_all(parent).map_err(file_error(parent, "create"))?;
     let path = parent.join(LOCK);
@@ -33,7 +33,7 @@ pub(super) fn lock(parent: &Path) -> Result<File, RegistryError> {
     Ok(file)
 }
 
-/// Where the teacher of that folder is, if there is one.
+/// Finds the current path of the teacher in `folder`, if there is one.
 pub(super) fn find(folder: &Path) -> Result<Option<PathBuf>, RegistryError> {
     let here = || folder.exists().then(|| folder.to_owned());
     let Some(parent) = folder.parent().filter(|parent| parent.is_dir()) else { return Ok(None) };
@@ -41,17 +41,17 @@ pub(super) fn find(folder: &Path) -> Result<Option<PathBuf>, RegistryError> {
         return Ok(Some(found));
     }
     if set_aside(folder)?.is_empty() {
-        // It may have been put in its place between the two looks.
+        // A replacement may have ended between the two checks.
         return Ok(here());
     }
-    // It is being replaced right now, or whoever wanted to replace it was killed.
+    // It is being replaced right now, or the process that was replacing it was killed.
     match lock(parent) {
         Ok(_lock) => {
             bring_back(folder)?;
             Ok(here())
         }
         Err(RegistryError::File { source, .. }) if files::is_about_the_path(&source) => {
-            // Who may only read waits as well, and takes the one before where it lies.
+            // A process that may only read also waits, and then reads the previous teacher from the path it was moved to.
             let _lock = wait(parent)?;
             Ok(here().or(set_aside(folder)?.pop()))
         }
@@ -59,16 +59,16 @@ pub(super) fn find(folder: &Path) -> Result<Option<PathBuf>, RegistryError> {
     }
 }
 
-/// As [`lock`], also where nothing can be written; beside others that wait.
+/// Waits like [`lock`], but with a shared lock, which needs no write permission.
 pub(super) fn wait(parent: &Path) -> Result<Option<File>, RegistryError> {
     let path = parent.join(LOCK);
-    // A program of before there were locks has not made one.
+    // Versions without locks did not create the file.
     let Ok(file) = File::open(&path) else { return Ok(None) };
     file.lock_shared().map_err(file_error(&path, "lock"))?;
     Ok(Some(file))
 }
 
-/// Undoes a replacement that was interrupted between its two renames. Under the lock.
+/// Restores the previous teacher if a replacement was interrupted between its two renames. The caller holds the lock.
 pub(super) fn bring_back(folder: &Path) -> Result<(), RegistryError> {
     match set_aside(folder)?.pop() {
         Some(previous) if !folder.exists() => fs::rename(previous, folder).map_err(file_error(folder, "restore")),
@@ -76,7 +76,7 @@ pub(super) fn bring_back(folder: &Path) -> Result<(), RegistryError> {
     }
 }
 
-/// Puts a complete folder in its place. What was there is removed only when the new one stands. Under the lock.
+/// Moves a complete folder to its final path. The previous teacher is removed only afterwards. The caller holds the lock.
 pub(super) fn put(partial: &Path, folder: &Path) -> Result<(), RegistryError> {
     let parent = folder.parent().unwrap_or(Path::new("."));
     if folder.exists() {
@@ -90,8 +90,8 @@ pub(super) fn put(partial: &Path, folder: &Path) -> Result<(), RegistryError> {
     remove(set_aside(folder)?)
 }
 
-/// Makes the folder in which a teacher is written before it is put in its place, and removes those that killed processes left.
-/// Under the lock, which some file systems keep to one host: a folder has to be old as well.
+/// Creates the temporary folder of a new teacher and removes those that killed processes left behind. The caller holds the lock;
+/// since some file systems apply locks to one host only, a folder must also be old to be removed.
 pub(super) fn partial(folder: &Path) -> Result<TempDir, RegistryError> {
     let parent = folder.parent().unwrap_or(Path::new("."));
     let made = tempfile::Builder::new()
@@ -111,14 +111,14 @@ pub(super) fn partial(folder: &Path) -> Result<TempDir, RegistryError> {
     Ok(made)
 }
 
-/// Whether a folder and all files in it are old. What cannot be looked at is not.
+/// True if a folder and all files in it are old; false if any of them cannot be examined.
 fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
     let is_old = |path: &Path| fs::symlink_metadata(path).is_ok_and(|metadata| files::is_old(&metadata, now));
     let Ok(mut entries) = fs::read_dir(folder) else { return false };
     is_old(folder) && entries.all(|entry| entry.is_ok_and(|entry| is_old(&entry.path())))
 }
 
-/// Teachers that were moved out of that place by processes that then put another into it, or meant to.
+/// Lists the previous teachers that interrupted or running replacements moved away from `folder`.
 fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let parent = folder.parent().unwrap_or(Path::new("."));
     let mut found = Vec::new();
@@ -133,7 +133,7 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     Ok(found)
 }
 
-/// Begins the names of what belongs to a folder while it is replaced.
+/// Prefix of the temporary names that belong to a folder.
 fn prefix(folder: &Path) -> String {
     format!(".{}.", folder.file_name().unwrap_or_default().to_string_lossy())
 }

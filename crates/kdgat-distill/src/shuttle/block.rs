@@ -1,4 +1,4 @@
-//! How weights lie in the host block: layer by layer, every tensor at a multiple of 256 bytes.
+//! Layout of the weights in the host block: layer by layer, each tensor at a multiple of 256 bytes.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use crate::model::{FrozenModel, WeightViews};
 use crate::teacher::TeacherError;
 use crate::weights::{WeightFile, Weights, tensor_bytes};
 
-/// Alignment of every tensor in the block: what GPU kernels and vector instructions like best.
+/// Alignment of each tensor in the block, good for GPU kernels and vector instructions.
 const ALIGNMENT_BYTES: usize = 256;
 
-/// A layer's place in the block.
+/// A layer's position in the block, in bytes.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub offset: usize,
@@ -25,12 +25,12 @@ struct Entry {
     name: String,
     kind: Kind,
     shape: Vec<i64>,
-    /// From the start of the layer.
+    /// Bytes from the start of the layer.
     offset: usize,
     bytes: usize,
 }
 
-/// Gives every weight of every layer its place.
+/// Assigns each weight of each layer its position in the block.
 pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<Layer>, TeacherError> {
     let mut layers = Vec::new();
     let mut offset = 0;
@@ -59,7 +59,7 @@ pub(super) fn lay_out(model: &dyn FrozenModel, weights: &Weights) -> Result<Vec<
     Ok(layers)
 }
 
-/// The places of all weights in `block`, by name. A weight that several layers read has several.
+/// Views of the block by weight name. A weight that several layers read has several.
 struct Places(HashMap<String, Vec<Tensor>>);
 
 impl Places {
@@ -74,13 +74,13 @@ impl Places {
         Ok(Self(places))
     }
 
-    /// Copies a weight to its places, if any layer reads it.
+    /// Copies a weight to its views, if any layer reads it.
     fn fill(&self, name: &str, tensor: &Tensor) -> Result<(), TchError> {
         self.0.get(name).into_iter().flatten().try_for_each(|place| place.shallow_clone().f_copy_(tensor))
     }
 }
 
-/// Copies weights that are in memory to their places. Each is dropped when it is copied.
+/// Copies weights from memory into the block. Each tensor is dropped after its copy.
 pub(super) fn pack(layers: &[Layer], weights: Weights, block: &Tensor) -> Result<(), TeacherError> {
     let places = Places::new(layers, block)?;
     for (name, tensor) in weights.into_tensors() {
@@ -89,15 +89,15 @@ pub(super) fn pack(layers: &[Layer], weights: Weights, block: &Tensor) -> Result
     Ok(())
 }
 
-/// Copies the weights of a file to their places, one at a time: they are never there twice. Returns the digest of the file's
-/// weights.
+/// Copies the weights of a file into the block, one at a time, so that they are never in memory twice. Returns the digest of the
+/// file's weights.
 pub(super) fn pack_file(layers: &[Layer], file: &WeightFile, block: &Tensor) -> Result<String, TeacherError> {
     let places = Places::new(layers, block)?;
     let unreadable = |source| TeacherError::Unreadable { path: file.path().to_path_buf(), source };
     file.for_each(&mut |name, tensor| Ok(places.fill(name, &tensor)?)).map_err(unreadable)
 }
 
-/// The weights of `layers` as they lie one after the other in `memory`.
+/// Views of the weights of `layers`, which are contiguous in `memory`.
 pub(super) fn views(layers: &[Layer], memory: &Tensor) -> Result<WeightViews, TeacherError> {
     let mut views = WeightViews::default();
     let start = layers.first().map_or(0, |layer| layer.offset);

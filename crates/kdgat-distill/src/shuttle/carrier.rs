@@ -1,4 +1,4 @@
-//! Carries out the commands of a visit on a real device.
+//! Carries out the copies and forwards of a visit on a real device.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(super) struct Slot {
     bytes: usize,
 }
 
-/// A batch on its way through the model.
+/// A batch during its way through the model.
 pub(super) struct Job {
     batch: Batch,
     on_device: bool,
@@ -49,7 +49,7 @@ pub(super) enum Span {
 }
 
 impl Span {
-    /// As a time line calls it.
+    /// The span's kind in a timeline.
     pub fn work(self) -> Work {
         match self {
             Self::Copy => Work::Copy,
@@ -59,21 +59,21 @@ impl Span {
     }
 }
 
-/// The device with the host block, the model and the batches of the present visit.
+/// The device with the host block, the model and the batches of the current visit.
 pub(super) struct Carrier<A: Accelerator> {
     pub accelerator: A,
     pub model: Box<dyn FrozenModel>,
-    /// The weights in host memory; nothing while they are parked.
+    /// The weights in host memory; `None` while they are parked.
     pub host: Option<HostBlock>,
     pub layers: Vec<Layer>,
     pub jobs: Vec<Job>,
-    /// Points in time that the device may not have reached yet.
+    /// Start and end events of work that the device may not have finished yet.
     pub spans: Vec<(Span, A::Event, A::Event)>,
     pub counted: Timings,
-    /// Weights that stay on a device which is the host are used where they lie.
+    /// Set when the weights are used directly from the host block: resident on a device that is the host.
     pub in_place: bool,
     pub held_bytes: usize,
-    /// How many times as large as after its first layer a batch was seen to be after another one.
+    /// Largest observed ratio between a batch's state after some layer and after its first one.
     pub state_growth: f64,
     pub peak_bytes: usize,
 }
@@ -84,7 +84,7 @@ impl<A: Accelerator> Carrier<A> {
         self.layers.last().map_or(0, |layer| layer.offset + layer.bytes)
     }
 
-    /// The targets of a batch that went through all layers.
+    /// The targets of a batch that has passed all layers.
     pub fn take_targets(&mut self, batch: usize) -> Result<Targets, TeacherError> {
         let job = &mut self.jobs[batch];
         match job.targets.take() {
@@ -115,7 +115,7 @@ impl<A: Accelerator> Streams for Carrier<A> {
     }
 
     fn finish(&mut self, stream: Stream) -> Result<(), TeacherError> {
-        // The teacher's stream is the student's, to whose pool all memory goes back.
+        // The teacher's stream is the student's, to whose pool all its memory returns.
         if stream == Stream::Copy {
             self.accelerator.finish_copies()?;
         }
@@ -126,7 +126,7 @@ impl<A: Accelerator> Streams for Carrier<A> {
         if stream != Stream::Teacher || self.accelerator.is_host() {
             return Ok(self.accelerator.wait(stream, event)?);
         }
-        // What the teacher waits for is its weights: the time between these two points is what the copy costs.
+        // The teacher only ever waits for its weights: the time between these two events is the exposed cost of the copy.
         let from = self.accelerator.record(stream)?;
         self.accelerator.wait(stream, event)?;
         let to = self.accelerator.record(stream)?;
@@ -200,8 +200,8 @@ impl<A: Accelerator> Machine for Carrier<A> {
         Ok(())
     }
 
-    /// What waits between two layers takes no more than the weights that are not on the device for it: so less is taken
-    /// than with all of them.
+    /// True if the states between two layers, with another batch, take no more memory than the weights that are not on the device:
+    /// then `layer` needs less memory than all weights together.
     fn has_room(&self, waiting: Range<usize>) -> bool {
         let count = waiting.len().max(1);
         let bytes: usize = self.jobs[waiting].iter().map(|job| state_bytes(&job.state)).sum();
@@ -218,8 +218,8 @@ fn state_bytes(state: &LayerState) -> usize {
     state.iter().map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes()).sum()
 }
 
-/// A forward through all layers; when memory runs out in spite of freeing what is kept, of the graphs in two halves.
-/// A graph's targets do not depend on the others of its batch.
+/// Runs a batch through all layers. If memory runs out even after the caches are freed, runs the graphs in two halves: a graph's
+/// targets do not depend on the others of its batch.
 fn forward_whole(
     model: &dyn FrozenModel,
     views: &WeightViews,

@@ -1,4 +1,4 @@
-//! The answers to one burst: cached rows, live targets, and both in one batch, handed over in the batches' order.
+//! The answers to one burst: cached rows, live targets, or both within one batch, returned in the batches' order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,54 +17,54 @@ use super::TeacherError;
 use super::report::Shared;
 use super::worker::{Replies, Reply};
 
-/// The most graphs that the gate computes twice.
+/// Limit for the graphs that the gate computes twice.
 const GATE_GRAPHS: usize = 64;
 
 /// A batch that waits for its answer.
 pub(super) struct Pending {
     graphs: Arc<Vec<u64>>,
-    /// Its cached rows, if there is a cache, and the positions of the graphs that are missing.
+    /// Its cached rows, if there is a cache, and the positions of the missing graphs.
     cached: Option<(HostRows, Vec<usize>)>,
-    /// Whether part of it goes through the teacher.
+    /// Set when some of its graphs go through the teacher.
     live: bool,
 }
 
-/// Live targets that are to be kept.
+/// Live targets that are cached at the end of the burst.
 enum Keep {
     Targets(Arc<Vec<u64>>, Targets),
     Rows(HostRows),
 }
 
-/// Where the answers to a request go.
+/// The destination of a request's answers.
 #[derive(Clone, Copy)]
 pub(super) struct Listener<'a> {
     pub replies: &'a Replies,
-    /// They answer a batch that is computed again.
+    /// Set when the answers are for [`Request::Again`](super::worker::Request::Again).
     pub again: bool,
 }
 
-/// The batches of one burst that still wait, and what the visit gave so far.
+/// The waiting batches of one burst and the results of its visit so far.
 pub(super) struct Answers<'a> {
     pending: VecDeque<Pending>,
     cache: Option<&'a mut TargetCache>,
     keep: Vec<Keep>,
-    /// The gate's first graphs, computed twice before anything else; empty when it was passed earlier.
+    /// Targets of the gate's graphs, computed twice before anything else; empty if the gate was passed earlier.
     gate: Vec<Targets>,
     gate_batches: usize,
-    /// Live targets are rounded to this, whether or not there is a cache: losses do not depend on what is kept.
+    /// Precision of live targets, with or without a cache: losses do not depend on what is cached.
     precision: Precision,
-    /// Replies that wait for the end of the visit; `None` where all targets were cached.
+    /// Replies held back until the end of the visit; `None` if all targets were cached.
     held: Option<Vec<Reply>>,
     to: Listener<'a>,
     shared: &'a Shared,
 }
 
 impl<'a> Answers<'a> {
-    /// Looks the burst up in the cache. Beside the answers, the batches that have to go through the teacher come out:
-    /// whole ones, what is missing of others, and before them, twice, what the gate wants to see.
+    /// Looks the burst up in the cache. Also returns the batches that must go through the teacher: complete ones, the missing graphs of
+    /// others, and before them, twice, the gate's graphs.
     ///
-    /// The student hears of nothing before [`Answers::release`], so that its activations never lie beside the teacher's: on a GPU
-    /// both share a stream, and an earlier answer would gain no time.
+    /// The student gets no answer before [`Answers::release`], so that its activations are never in memory together with the teacher's:
+    /// on a GPU both share a stream, and an earlier answer would save no time.
     pub fn look_up(
         batches: Vec<Batch>,
         (mut cache, precision): (Option<&'a mut TargetCache>, Precision),
@@ -98,7 +98,7 @@ impl<'a> Answers<'a> {
         Ok((Self { pending, cache, keep, gate, gate_batches, precision, held, to, shared }, live))
     }
 
-    /// Takes the targets of batch number `number` of those that went through the teacher.
+    /// Takes the targets of batch number `number` among those that went through the teacher.
     pub fn ready<A: Accelerator>(
         &mut self,
         accelerator: &mut A,
@@ -129,7 +129,7 @@ impl<'a> Answers<'a> {
                 if cache.is_some() {
                     self.keep.push(Keep::Targets(Arc::clone(&pending.graphs), ready.targets));
                 }
-                // Rounding is more work on the teacher's stream: what the student waits for is its end.
+                // Rounding is more work on the teacher's stream: the student waits for its end.
                 let events = vec![accelerator.record(Stream::Teacher)?];
                 Ready { targets, events }
             }
@@ -137,7 +137,7 @@ impl<'a> Answers<'a> {
         self.send(pending.graphs.len(), misses, Reply::new::<A>(ready, self.to.again))
     }
 
-    /// Answers batches at the front that need nothing of the teacher.
+    /// Answers the batches at the front that are cached completely.
     pub fn send_cached<A: Accelerator>(&mut self, accelerator: &mut A) -> Result<(), TeacherError> {
         while self.pending.front().is_some_and(|pending| !pending.live) {
             let Some(Pending { graphs, cached: Some((rows, _)), .. }) = self.pending.pop_front() else { break };
@@ -147,7 +147,7 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    /// Keeps what was computed. On a GPU this waits for the forwards: the student has its targets already.
+    /// Caches the computed targets. On a GPU this waits for the forwards; the student already has its targets.
     pub fn keep(self) -> Result<(), TeacherError> {
         let Some(cache) = self.cache else { return Ok(()) };
         for keep in self.keep {
@@ -189,7 +189,7 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    /// The visit is over, and its memory is free: what was answered is handed over.
+    /// Sends the replies held back, once the visit is over and its memory is free.
     pub fn release(&mut self) -> Result<(), TeacherError> {
         for reply in self.held.take().unwrap_or_default() {
             self.hand_over(reply)?;
@@ -198,7 +198,7 @@ impl<'a> Answers<'a> {
     }
 
     fn hand_over(&self, reply: Reply) -> Result<(), TeacherError> {
-        // Nobody listens any more when the training loop is shutting down.
+        // The channel is closed when the training loop is shutting down.
         if self.to.replies.send(Ok(reply)).is_err() {
             return Err(TeacherError::Interrupted);
         }
@@ -210,7 +210,7 @@ fn select(batch: &Batch, positions: &[usize]) -> Result<Batch, TeacherError> {
     retry_on_oom(Meter::new(batch.continuous.device()), || Ok(batch.select_graphs(positions)?))
 }
 
-/// Cached rows with the live ones in their places.
+/// Copies the live rows into the missing graphs' rows of the cached ones.
 fn merge(
     cache: &TargetCache,
     mut rows: HostRows,

@@ -1,4 +1,4 @@
-//! Why there is no teacher, or none any more.
+//! Errors of a teacher.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::cache::{CacheError, GateError};
 use crate::model::ModelError;
 use crate::weights::WeightsError;
 
-/// Why there are no targets.
+/// An error of a teacher.
 #[derive(Debug, thiserror::Error)]
 pub enum TeacherError {
-    /// A layer reads a weight that the file does not hold.
+    /// A layer reads a weight that the file does not have.
     #[error(
-        "the teacher's weights have no tensor '{tensor}', which its layer '{layer}' reads; config.json and weights are of \
+        "the teacher's weights have no tensor '{tensor}', which its layer '{layer}' reads; config.json and weights belong to \
          different models: register the teacher again"
     )]
     MissingTensor {
@@ -26,78 +26,79 @@ pub enum TeacherError {
         /// Name of the layer.
         layer: String,
     },
-    /// A model without layers.
+    /// The model has no layers.
     #[error("the teacher has no layers")]
     NoLayers,
     /// The thread could not be started.
     #[error("cannot start the teacher's thread")]
     Spawn(#[source] std::io::Error),
-    /// The device did not do as told.
+    /// The device failed.
     #[error("the teacher's device failed")]
     Device {
-        /// What it said.
+        /// The device's error.
         source: AcceleratorError,
     },
-    /// libtorch failed, for instance for want of memory.
+    /// libtorch failed, for example out of memory.
     #[error("the teacher failed in libtorch")]
     Torch(#[from] TchError),
     /// The forward failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The file of the weights could be read once, and not again.
-    #[error("the teacher's weights {} cannot be brought to their place in memory", path.display())]
+    /// The weight file cannot be read any more.
+    #[error("cannot load the teacher's weights {} into memory", path.display())]
     Unreadable {
-        /// Their file.
+        /// The weight file.
         path: PathBuf,
-        /// Why it could not be read.
+        /// The cause.
         source: WeightsError,
     },
-    /// The file of the weights was written to while they were loaded.
+    /// The weight file was changed while it was loaded.
     #[error(
         "the teacher's weights {} changed while they were loaded: the file holds weights with digest {found}, \
          expected {expected}; start again",
         path.display()
     )]
     Changed {
-        /// Their file.
+        /// The weight file.
         path: PathBuf,
-        /// The digest of what it holds now.
+        /// Digest of the file's current content.
         found: String,
-        /// The digest of what it held before.
+        /// Digest of its content before.
         expected: String,
     },
-    /// The weights have to be read again and are no longer there, or no longer the same.
+    /// The weights must be read again, and the file is missing or different.
     #[error(
-        "the teacher's weights have to be read again, because targets in their cache are damaged, but {}: {reason}; put the \
-         weights back, or name a file that holds them with --teacher-path, and go on with --resume",
+        "the teacher's weights must be read again because cached targets are damaged, but {}: {reason}; restore the file, or name \
+         one with the same weights with --teacher-path, and resume with --resume",
         path.display()
     )]
     Reload {
-        /// Their file.
+        /// The weight file.
         path: PathBuf,
-        /// What was found.
+        /// The problem with the file.
         reason: String,
-        /// Why the file could not be read.
+        /// The error of reading the file, if it could not be read.
         source: Option<Box<WeightsError>>,
     },
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// The teacher's outputs may not be cached.
+    /// The teacher's outputs cannot be cached.
     #[error(transparent)]
     NotCacheable(#[from] GateError),
-    /// Targets do not fit the memory that they were to be kept in.
+    /// The targets exceed the memory budget of the cache.
     #[error(
-        "{size}, but memory allows {budget}; use --teacher-cache disk, or f16, or allow more memory, or --teacher-cache off"
+        "{size}, but memory allows {budget}; use --teacher-cache disk, --teacher-cache-precision f16 or --teacher-cache off, or \
+         allow more memory"
     )]
     CacheTooLarge {
-        /// What they take, in words.
+        /// Size of the targets, as text.
         size: String,
-        /// What is allowed, in words.
+        /// The memory budget, as text.
         budget: String,
     },
-    /// A cache on disk without a place.
-    #[error("the teacher's targets are to be kept on disk, but no file was named for them")]
+    /// A cache on disk needs a file.
+    #[error("cannot cache the teacher's targets on disk without a file; name a folder with --teacher-cache-dir")]
     NoCachePath,
     /// The forward panicked.
     #[error("the teacher's forward panicked: {message}")]
@@ -105,25 +106,25 @@ pub enum TeacherError {
         /// The panic's message.
         message: String,
     },
-    /// More targets were asked for than batches were submitted.
-    #[error("targets were asked for, but every submitted batch has been answered; submit the next burst first")]
+    /// More targets were requested than batches submitted.
+    #[error("targets were requested, but every submitted batch has been answered; submit the next burst first")]
     NothingSubmitted,
-    /// The thread ended earlier.
+    /// The thread ended with an earlier error.
     #[error("the teacher stopped earlier: {cause}")]
     Stopped {
-        /// Why.
+        /// The earlier error.
         cause: String,
     },
-    /// Weights were asked for that were given up when the cache was complete.
-    #[error("the teacher's weights were let go for good and have not been read again")]
+    /// The weights are needed but were released when the cache was complete.
+    #[error("the teacher's weights were released when its cache was complete and have not been read again")]
     Parked,
-    /// The thread was told to stop while it worked.
-    #[error("the teacher was told to stop")]
+    /// The thread was stopped while it worked.
+    #[error("the teacher was stopped")]
     Interrupted,
 }
 
 impl TeacherError {
-    /// Whether the user can mend it: a damaged or foreign file, settings that do not fit the teacher or the memory.
+    /// True if the user can fix the cause: a damaged or foreign file, or settings that do not fit the teacher or the memory.
     pub fn is_input(&self) -> bool {
         match self {
             Self::MissingTensor { .. } | Self::NotCacheable(_) | Self::CacheTooLarge { .. } | Self::NoCachePath => true,

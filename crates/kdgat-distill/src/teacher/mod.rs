@@ -1,17 +1,17 @@
-//! The teacher as the training loop sees it.
+//! The teacher as seen by the training loop.
 //!
 //! ```text
 //! for burst in batches.chunks(teacher_burst):
-//!     teacher.submit(burst)                 # the thread answers from cache or with a visit of the weights;
-//!                                           # on a CPU, once all targets are kept, they are read here
+//!     teacher.submit(burst)                 # the thread answers from the cache or with a visit of the weights;
+//!                                           # on a CPU, once all targets are cached, they are read here
 //!     for batch in burst:
-//!         targets = teacher.targets()?      # waits; errors and panics of the thread arrive here
+//!         targets = teacher.targets()?      # waits; returns errors and panics of the thread
 //!         student step
 //! summary = teacher.finish()?
 //! ```
 //!
-//! A visit falls between two student steps, when the student's activations are gone: both share the device's memory, and on a GPU
-//! one stream, so that nothing is gained by computing beside each other.
+//! A visit takes place between two student steps, when the student's activations are freed: both share the device's memory, and on a
+//! GPU one stream, so that computing in parallel would gain nothing.
 
 mod answers;
 mod error;
@@ -54,39 +54,39 @@ use report::Shared;
 use step_clock::StepClock;
 use worker::{Reply, Request, SharedCache, Worker};
 
-/// Requests that may wait for the thread before `submit` blocks: two bursts, announced.
+/// Requests that may wait for the thread before `submit` blocks.
 const WAITING_REQUESTS: usize = 4;
 
-/// A frozen teacher on a thread of its own.
+/// A frozen teacher on its own thread.
 pub struct Teacher {
     requests: Option<Sender<Request>>,
     replies: Receiver<Result<Reply, TeacherError>>,
-    /// Answers to bursts that came while a batch was computed again.
+    /// Answers to bursts that arrived while a batch was being computed again.
     early: VecDeque<Reply>,
     thread: Option<JoinHandle<Option<Summary>>>,
     shared: Arc<Shared>,
-    /// What was submitted and not yet answered.
+    /// Submitted batches that are not answered yet.
     awaited: VecDeque<Awaited>,
-    /// The targets that are kept, where the student's thread may read them by itself.
+    /// The target cache, if the student's thread may read it directly.
     kept: Option<SharedCache>,
     failure: Option<String>,
     steps: StepClock,
     digest: String,
 }
 
-/// Where the targets of a submitted batch will come from.
+/// Source of a submitted batch's targets.
 enum Awaited {
     /// The thread's next answer.
     Thread,
-    /// The cache, which has them. On a CPU the student's thread reads them itself when it wants them: no answer lies
-    /// about, no thread has to be woken, and the threads of its loops do the copying.
+    /// The cache, which is complete. On a CPU the student's thread reads it when it needs the targets: no answer waits in
+    /// memory, no thread must be woken, and the threads of the student's loops do the copying.
     Cache(Batch),
 }
 
 impl Teacher {
     /// Packs the weights into host memory, opens the cache and starts the thread.
     ///
-    /// `shape` says which graphs the store has: what a cache is laid out by.
+    /// `shape` has the node counts of the store's graphs, which determine the layout of a cache.
     pub fn start(
         model: Box<dyn FrozenModel>,
         weights: Weights,
@@ -105,7 +105,7 @@ impl Teacher {
         }
     }
 
-    /// As [`Self::start`], on a device that somebody else drives: a simulated one, or one that fails on purpose.
+    /// Starts a teacher like [`Self::start`] on a given accelerator: for tests with one that is simulated or fails on purpose.
     pub fn start_on<A: Accelerator>(
         accelerator: A,
         model: Box<dyn FrozenModel>,
@@ -167,14 +167,14 @@ impl Teacher {
         })
     }
 
-    /// Digest of the teacher's weights: what a student's checkpoint and summary name it by.
+    /// Digest of the teacher's weights, which a student's checkpoint and summary name.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Hands over the batches to come: one visit of the weights serves them all.
+    /// Submits the next batches, which one visit of the weights serves.
     ///
-    /// Blocks while the thread has several bursts to do already. If the thread has ended, [`Teacher::targets`] says why.
+    /// Blocks while the thread has several bursts to do. If the thread has ended, [`Teacher::targets`] returns its error.
     pub fn submit(&mut self, batches: Vec<Batch>) {
         if self.keeps_all() {
             self.awaited.extend(batches.into_iter().map(Awaited::Cache));
@@ -186,31 +186,32 @@ impl Teacher {
 
     fn send(&self, request: Request) {
         if let Some(requests) = &self.requests {
-            // A closed channel means that the thread has ended; its last reply tells why.
+            // A closed channel means that the thread has ended; its last reply is the reason.
             let _ = requests.send(request);
         }
     }
 
-    /// Whether all targets are kept where [`Self::targets`] reads them: then no visit is shared, and nothing is gained by
-    /// submitting more than the next batch.
+    /// True if all targets are cached and [`Self::targets`] reads them directly: then batches share no visit, and submitting
+    /// more than the next batch gains nothing.
     pub fn keeps_all(&self) -> bool {
         self.kept.is_some() && self.shared.are_all_kept()
     }
 
-    /// Whether the next targets were kept, and [`Self::targets`] reads them on the caller's threads.
+    /// True if the next targets were cached when submitted, so that [`Self::targets`] reads them on the caller's threads.
     pub fn next_is_kept(&self) -> bool {
         matches!(self.awaited.front(), Some(Awaited::Cache(_)))
     }
 
-    /// Targets of the next submitted batch, in order; waits for them.
+    /// Waits for the targets of the next submitted batch, in order of submission.
     ///
-    /// After an error the thread has ended, and every later call fails with the same cause.
+    /// After an error the thread has ended, and each later call fails with the same cause.
     pub fn targets(&mut self) -> Result<Targets, TeacherError> {
         let rows = self.target_rows()?;
         retry_on_oom(Meter::new(Device::Cpu), || Ok(rows.gathered()?))
     }
 
-    /// As [`Self::targets`]; what is kept in memory is not copied.
+    /// Returns the same as [`Self::targets`] without copying targets that are cached in memory. Running out of memory while
+    /// reading cached targets does not end the thread: the call can be repeated.
     pub fn target_rows(&mut self) -> Result<TargetRows, TeacherError> {
         if let Some(cause) = &self.failure {
             return Err(TeacherError::Stopped { cause: cause.clone() });
@@ -228,7 +229,7 @@ impl Teacher {
                     let batch = batch.shallow_clone();
                     self.compute_again(batch)
                 }
-                // Nothing is lost: they stay the next, and are asked for again when there is room for them.
+                // Nothing is lost: the targets stay next in line, and the caller can request them again when there is memory.
                 Err(error) if is_out_of_memory(&error) => return Err(error),
                 Err(error) => Err(error),
             },
@@ -243,7 +244,7 @@ impl Teacher {
         outcome
     }
 
-    /// Targets out of the cache. `None` if something is missing after all.
+    /// Reads targets from the cache. `None` if one is missing after all.
     fn kept_targets(&self, batch: &Batch) -> Result<Option<TargetRows>, TeacherError> {
         let Some(cache) = &self.kept else { return Err(TeacherError::Interrupted) };
         let _phase = allocator::enter_phase(Phase::Teacher);
@@ -262,7 +263,7 @@ impl Teacher {
         Ok(Some(targets))
     }
 
-    /// The thread's next answer to a burst.
+    /// Waits for the thread's next answer to a burst.
     fn next_answer(&mut self) -> Result<TargetRows, TeacherError> {
         let reply = match self.early.pop_front() {
             Some(reply) => reply,
@@ -271,8 +272,8 @@ impl Teacher {
         reply.take().map(Targets::into_rows)
     }
 
-    /// Targets of a batch of which something in the cache was damaged, from the thread. Bursts that were submitted later may
-    /// be answered before it.
+    /// Computes a batch with a damaged record in the cache on the thread. Bursts that were submitted later may be answered before
+    /// it.
     fn compute_again(&mut self, batch: Batch) -> Result<TargetRows, TeacherError> {
         self.send(Request::Again(batch));
         loop {
@@ -284,43 +285,43 @@ impl Teacher {
         }
     }
 
-    /// Waits for what the thread sends next: an answer, or the error that ended it. A thread that is told to stop while it
-    /// works sends nothing.
+    /// Waits for the thread's next message: an answer, or the error that ended it. A thread that is stopped while it works sends
+    /// nothing.
     fn hear(&self) -> Result<Reply, TeacherError> {
         self.replies.recv().unwrap_or(Err(TeacherError::Interrupted))
     }
 
-    /// What was decided so far, and with which numbers: lines for the user, also in the summary.
+    /// The decisions so far with their numbers: lines for the user, also in the summary.
     pub fn decisions(&self) -> Vec<String> {
         self.shared.decisions()
     }
 
-    /// What the cache holds so far, if there is one.
+    /// State of the cache so far, if there is one.
     pub fn cache(&self) -> Option<CacheSummary> {
         self.shared.cache()
     }
 
-    /// What happened since the last report.
+    /// Takes the report on the time since the last report.
     pub fn report(&self) -> StepReport {
         self.shared.take_report()
     }
 
-    /// What happened since the last report, and will be in the next one.
+    /// Returns the report on the time since the last report without taking it.
     pub fn unreported(&self) -> StepReport {
         self.shared.unreported()
     }
 
-    /// Whether the thread's copies and forwards are kept with their times, for [`Teacher::take_spans`].
+    /// Turns the recording of the thread's copies and forwards on or off, for [`Teacher::take_spans`].
     pub fn record_spans(&self, on: bool) {
         self.shared.record_spans(on);
     }
 
-    /// What was recorded since the last call.
+    /// Takes the spans recorded since the last call.
     pub fn take_spans(&self) -> Vec<Span> {
         self.shared.take_spans()
     }
 
-    /// Lets the thread finish what was submitted and ends it.
+    /// Waits until the thread has answered all submitted batches, ends it and returns its summary.
     pub fn finish(mut self) -> Result<Summary, TeacherError> {
         self.requests = None;
         let summary = self.join();
@@ -346,7 +347,7 @@ impl Teacher {
 }
 
 impl Drop for Teacher {
-    /// Stops after the batch that is being computed, and waits for the thread's end.
+    /// Stops the thread after the current batch and waits for its end.
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! How a teacher is run.
+//! Options of a teacher.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use tch::Device;
 
 use crate::cache::Precision;
 
-/// Where the teacher's weights are between its visits.
+/// Residency of the teacher's weights between its visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Residency {
-    /// They stay on the device.
+    /// The weights stay on the device.
     Resident,
-    /// They are on the device only around a visit (`--offload-teacher`).
+    /// The weights are on the device only during a visit (`--offload-teacher`).
     Forward,
-    /// A few layers are on the device at a time, during a visit.
+    /// During a visit, a few layers at a time are on the device.
     Layer,
     /// The planner chooses from measured numbers.
     Auto,
 }
 
 impl Residency {
-    /// The name as users type it.
+    /// Name of the residency on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Resident => "resident",
@@ -51,39 +51,39 @@ impl FromStr for Residency {
     }
 }
 
-/// Where targets are kept.
+/// Storage of cached targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheMode {
-    /// Nowhere: the teacher runs in every epoch.
+    /// No cache: the teacher runs in every epoch.
     Off,
-    /// In memory; gone with the process.
+    /// In memory, for this process only.
     Ram,
-    /// In a file, which later runs and other processes use too.
+    /// In a file, which later runs and other processes use, too.
     Disk,
-    /// In memory while they fit the budget, else in a file.
+    /// In memory if the targets fit the budget, else in a file.
     Auto,
 }
 
-/// How targets are kept.
+/// Options of the target cache.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Where.
+    /// Storage of the targets.
     pub mode: CacheMode,
-    /// How exactly.
+    /// Precision of the targets.
     pub precision: Precision,
-    /// The file, needed for `disk`.
+    /// The cache file, required for `disk`.
     pub path: Option<PathBuf>,
-    /// The most bytes of memory that `ram` and `auto` may take.
+    /// Memory budget in bytes for `ram` and `auto`.
     pub ram_budget_bytes: u64,
     /// The teacher's architecture as text: part of the cache's key.
     pub architecture: String,
-    /// The features that the teacher reads, its vocabulary among them, as text: part of the cache's key.
+    /// The features that the teacher reads, including its vocabulary, as text: part of the cache's key.
     pub features: String,
 }
 
 impl CacheOptions {
-    /// No cache.
+    /// Options without a cache.
     pub fn off() -> Self {
         Self {
             mode: CacheMode::Off,
@@ -96,27 +96,27 @@ impl CacheOptions {
     }
 }
 
-/// How a teacher is run.
+/// Options of a teacher.
 #[derive(Debug, Clone)]
 pub struct TeacherOptions {
-    /// Where its forward runs, and where targets are given.
+    /// Device of the teacher's forward and of the targets.
     pub device: Device,
-    /// Where its weights are between visits.
+    /// Residency of the weights between visits.
     pub residency: Residency,
     /// Layers on the device at once under `layer`; at least 1.
     pub layer_slots: usize,
-    /// How targets are kept.
+    /// Options of the target cache.
     pub cache: CacheOptions,
-    /// Batches that the loop submits at once, for the planner's arithmetic.
+    /// Batches that the training loop submits at once, for the planner.
     pub burst: usize,
-    /// Batches of an epoch, for the planner's arithmetic.
+    /// Batches per epoch, for the planner.
     pub batches_per_epoch: u64,
-    /// Epochs to come, for the planner's arithmetic.
+    /// Number of epochs, for the planner.
     pub epochs: u64,
 }
 
 impl TeacherOptions {
-    /// A teacher that stays on `device` and keeps no targets.
+    /// Options of a teacher that stays on `device` and caches no targets.
     pub fn new(device: Device) -> Self {
         Self {
             device,

@@ -1,4 +1,4 @@
-//! Which kind of visit comes next: what the user asked for, or what the planner makes of the visits so far.
+//! Chooses the kind of the next visit: the user's choice, or the planner's from the visits so far.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::shuttle::{Timings, VisitKind};
 
 use super::{Residency, TeacherOptions};
 
-/// The policy and what it has measured.
+/// The policy and its measurements.
 pub(super) struct Policy {
     kind: VisitKind,
     automatic: bool,
@@ -18,11 +18,11 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// `known` holds what is known before the first visit.
+    /// Creates the policy and lines for the user. `known` has the numbers known before the first visit.
     pub fn new(options: &TeacherOptions, known: Measured) -> (Self, Vec<String>) {
         let kind = match options.residency {
             Residency::Resident => VisitKind::Resident,
-            // What the first visit is under `auto`: it disturbs least, and measures.
+            // Under `auto`, the first visit is `forward`: it disturbs least, and measures.
             Residency::Forward | Residency::Auto => VisitKind::Forward,
             Residency::Layer => VisitKind::Layer { slots: known.layer_slots },
         };
@@ -39,7 +39,7 @@ impl Policy {
             now,
             before: MemoryState::default(),
         };
-        // Where a visit cannot tell anything new, the plan is made at once.
+        // On the host a visit measures nothing new, so plan at once.
         let mut lines = if policy.automatic && known.device_is_host { policy.plan() } else { Vec::new() };
         if options.residency == Residency::Layer {
             lines.extend(fewer_slots(options.layer_slots, &known));
@@ -47,24 +47,24 @@ impl Policy {
         (policy, lines)
     }
 
-    /// How the next visit is made.
+    /// The kind of the next visit.
     pub fn kind(&self) -> VisitKind {
         self.kind
     }
 
-    /// Reads the memory's state before a visit: the student's steps are behind it, and its activations are gone.
+    /// Records the memory before a visit: the student's steps are done and its activations freed.
     pub fn before_visit(&mut self, memory: MemoryState) {
         self.now.free_between_steps_bytes = memory.free_bytes;
         self.now.free_at_peak_bytes = memory.free_at_peak_bytes;
         self.before = memory;
     }
 
-    /// Takes in what a visit and the student's steps before it took. Lines for the user come out when the choice is
-    /// made or changed.
+    /// Records the timings of a visit and of the student's steps before it. Returns lines for the user when the choice is made or
+    /// changes.
     pub fn after_visit(&mut self, timings: Timings, steps: &[Duration], memory: MemoryState) -> Vec<String> {
         self.measure(timings, steps, memory);
         let surprised = self.planned.is_none_or(|planned| planner::is_surprised(&planned, &self.now));
-        // Before the student's first step its peak is not known.
+        // The student's peak is unknown before its first step.
         if !self.automatic || !surprised || self.now.step_ms.is_none() {
             return Vec::new();
         }
@@ -81,7 +81,7 @@ impl Policy {
             self.now.forward_ms = Some(timings.forward_ms / timings.forwards as f64);
         }
         self.now.step_ms = median_ms(steps).or(self.now.step_ms);
-        // A peak tells the visit's own need only when the visit raised it.
+        // A peak shows the visit's own need only if the visit raised it.
         if let (Some(allocated), Some(peak_before), Some(peak)) =
             (self.before.allocated_bytes, self.before.peak_bytes, memory.peak_bytes)
             && peak > peak_before
@@ -99,7 +99,7 @@ impl Policy {
     }
 }
 
-/// Why there are not as many layer slots as asked for.
+/// Explains why there are fewer layer slots than requested; `None` if there are not.
 fn fewer_slots(wanted: usize, known: &Measured) -> Option<String> {
     let (wanted, slots) = (wanted.clamp(1, known.layers.max(1)), known.layer_slots);
     let [ring, whole] = [known.ring_bytes, known.teacher_bytes].map(planner::format_bytes);

@@ -1,4 +1,4 @@
-//! What a teacher did, for the log of steps and the summary of a run.
+//! Statistics of a teacher, for the log of steps and the summary of a run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheSummary;
 use crate::shuttle::Timings;
 
-/// What happened since the report before: the teacher's columns of `steps.csv`.
+/// Statistics since the previous report: the teacher's columns of `steps.csv`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// `resident`, `forward` or `layer`: how the teacher ran last; `cached` if it did not run and all targets were kept.
+    /// `resident`, `forward` or `layer`: residency of the last visit; `cached` if there was none and all targets were cached.
     pub teacher_mode: String,
     /// Bytes of the teacher's weights.
     pub teacher_bytes: u64,
@@ -29,18 +29,18 @@ pub struct StepReport {
     pub cache_hit_rows: u64,
     /// Graphs whose targets the teacher computed.
     pub cache_miss_rows: u64,
-    /// Bytes of the teacher's weights on the device at the moment of the report.
+    /// Bytes of the teacher's weights on the device at the time of the report.
     pub device_bytes_teacher: u64,
 }
 
-/// What a teacher did altogether.
+/// Statistics of a teacher over a whole run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Digest of the teacher's weights.
     pub teacher_digest: String,
     /// The columns of `steps.csv`, summed over the run; the mode is that of the last visit.
     pub total: StepReport,
-    /// Batches that got targets.
+    /// Batches that received targets.
     pub batches: u64,
     /// Visits of the weights to the device.
     pub visits: u64,
@@ -48,21 +48,21 @@ pub struct Summary {
     pub forwards: u64,
     /// Copies of weights to the device.
     pub copies: u64,
-    /// Bytes of weights that were copied to the device.
+    /// Bytes of weights copied to the device.
     pub copied_bytes: u64,
-    /// The most bytes of weights that were on the device at once.
+    /// Peak bytes of weights on the device.
     pub peak_device_bytes_teacher: u64,
     /// The cache of targets, if there is one.
     pub cache: Option<CacheSummary>,
-    /// The planner's arithmetic and what became of the cache, in the order in which it was decided.
+    /// The planner's arithmetic and the decisions on the cache, in order.
     pub decisions: Vec<String>,
 }
 
-/// Numbers that the thread and the training loop add to.
+/// Counters that both the thread and the training loop update.
 #[derive(Debug)]
 pub(super) struct Shared {
     stop: AtomicBool,
-    /// The targets of every graph that will be asked for are kept.
+    /// Set when the targets of all graphs that the run needs are cached.
     all_kept: AtomicBool,
     device_bytes: AtomicU64,
     records_spans: AtomicBool,
@@ -121,7 +121,7 @@ impl Shared {
         std::mem::take(&mut self.spans.lock())
     }
 
-    /// The training loop's time between taking targets and asking for the next.
+    /// Adds the time of a student's step: from receiving targets to requesting the next.
     pub fn note_step(&self, step: Duration) {
         let mut counts = self.counts.lock();
         if counts.steps.len() < 1024 {
@@ -168,7 +168,7 @@ impl Shared {
         self.counts.lock().summary.cache = Some(cache);
     }
 
-    /// Shows lines to the user and keeps them for the summary.
+    /// Logs lines for the user and adds them to the summary.
     pub fn note_lines(&self, lines: Vec<String>) {
         for line in &lines {
             tracing::info!("{line}");
@@ -184,7 +184,7 @@ impl Shared {
         self.counts.lock().summary.cache.clone()
     }
 
-    /// What the next report will have, if it is taken now.
+    /// Returns the next report without taking it.
     pub fn unreported(&self) -> StepReport {
         self.report_of(&self.counts.lock())
     }
@@ -192,7 +192,7 @@ impl Shared {
     fn report_of(&self, counts: &Counts) -> StepReport {
         let mut report = counts.since_report.clone();
         report.device_bytes_teacher = self.device_bytes.load(Ordering::Relaxed);
-        // Without a visit since: the targets are kept ones, or were computed at the visit before.
+        // No visit since the last report: the targets are cached, or were computed at the previous visit.
         if report.teacher_mode.is_empty() {
             let all_kept = report.cache_hit_rows > 0 && report.cache_miss_rows == 0;
             report.teacher_mode = if all_kept { "cached".into() } else { counts.summary.total.teacher_mode.clone() };
@@ -204,7 +204,7 @@ impl Shared {
         let mut counts = self.counts.lock();
         let report = self.report_of(&counts);
         counts.since_report = StepReport { teacher_bytes: report.teacher_bytes, ..StepReport::default() };
-        // The mode of the whole is that of the last visit.
+        // The mode of the total is that of the last visit.
         let mode = std::mem::take(&mut counts.summary.total.teacher_mode);
         counts.summary.total.add(&report);
         counts.summary.total.teacher_mode = mode;
@@ -218,7 +218,7 @@ impl Shared {
 }
 
 impl StepReport {
-    /// Adds what was done later; the mode and the bytes on the device are those of the later report.
+    /// Adds a later report; the mode and the bytes on the device are those of the later one.
     pub fn add(&mut self, other: &StepReport) {
         self.teacher_mode.clone_from(&other.teacher_mode);
         self.copy_ms += other.copy_ms;
@@ -230,7 +230,7 @@ impl StepReport {
         self.device_bytes_teacher = other.device_bytes_teacher;
     }
 
-    /// What was done beside a part of it.
+    /// Subtracts `part`, which is included in this report.
     pub fn without(&self, part: &StepReport) -> Self {
         Self {
             copy_ms: self.copy_ms - part.copy_ms,

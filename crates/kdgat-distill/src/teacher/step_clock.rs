@@ -1,6 +1,6 @@
-//! Time that the student's steps take, as the device sees it: from the targets that a step was given to the next that are asked for.
+//! Time of the student's steps on the device: from the moment a step gets its targets to the request for the next ones.
 //!
-//! On a GPU the host has only queued the step by then. So both ends are events in the student's stream, read once the device has
+//! On a GPU, the host has only queued the step by then. So both ends are events in the student's stream, read once the device has
 //! passed them.
 
 use std::collections::VecDeque;
@@ -10,10 +10,10 @@ use tch::Device;
 
 use kdgat_torch::device::{DeviceError, Event, Stream};
 
-/// Steps that the device may be behind: the ones beyond are not timed.
+/// Limit for the steps that the device has not finished: steps beyond it are not timed.
 const MOST_RUNNING: usize = 64;
 
-/// Called on the student's thread.
+/// Measures steps; used on the student's thread only.
 #[derive(Debug)]
 pub(super) struct StepClock {
     device: Device,
@@ -26,13 +26,13 @@ impl StepClock {
         Self { device, answered: None, running: VecDeque::new() }
     }
 
-    /// The student has its targets: its step begins.
+    /// Starts a step: the student has its targets.
     pub fn start_step(&mut self) -> Result<(), DeviceError> {
         self.answered = Some(self.mark()?);
         Ok(())
     }
 
-    /// The student asks for the next targets: its step is queued. Returns the times of steps that the device has finished.
+    /// Ends a step: the student requests the next targets. Returns the times of the steps that the device has finished.
     pub fn end_step(&mut self) -> Result<Vec<Duration>, DeviceError> {
         if let Some(start) = self.answered.take()
             && self.running.len() < MOST_RUNNING

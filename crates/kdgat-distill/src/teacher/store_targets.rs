@@ -1,4 +1,4 @@
-//! Opens the cache that the options ask for, says what it will take, and decides between memory and disk.
+//! Opens the cache according to the options, states its size, and chooses between memory and disk.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::targets::TargetLayout;
 
 use super::{CacheMode, CacheOptions, TeacherError};
 
-/// The cache, if there is to be one, and lines for the user.
+/// Opens the cache, if there is one. Also returns lines for the user.
 pub(super) fn open(
     options: &CacheOptions,
     targets: TargetLayout,
@@ -30,8 +30,8 @@ pub(super) fn open(
     match (options.mode, &options.path) {
         (CacheMode::Ram, _) | (CacheMode::Auto, _) if fits => {
             let mut cache = TargetCache::in_memory(layout.clone(), used)?;
-            let mut lines = vec![format!("teacher cache: {size}; kept in memory ({budget} allowed)")];
-            // What was computed ahead of time, or by another run.
+            let mut lines = vec![format!("teacher cache: {size}; cached in memory ({budget} allowed)")];
+            // Targets computed ahead of time or by another run.
             if let (CacheMode::Auto, Some(path)) = (options.mode, options.path.as_ref().filter(|path| path.exists())) {
                 let read = cache.read_from(&mut TargetCache::open(path, &key, layout, used)?)?;
                 lines.push(format!("teacher cache: {read} of {graphs} graphs read from {}", path.display()));
@@ -40,7 +40,7 @@ pub(super) fn open(
         }
         (CacheMode::Ram, _) => Err(TeacherError::CacheTooLarge { size, budget }),
         (CacheMode::Auto, None) => {
-            let line = format!("teacher cache: none: {size}, memory allows {budget}, and no file was named for them");
+            let line = format!("teacher cache: none: {size}, memory allows {budget}, and no cache file is named");
             Ok((None, vec![line]))
         }
         (_, None) => Err(TeacherError::NoCachePath),
@@ -57,13 +57,13 @@ fn on_disk(
 ) -> Result<(Option<TargetCache>, Vec<String>), TeacherError> {
     let bytes = layout.total_bytes(used)?;
     if let Some(folder) = path.parent() {
-        let error = |source| CacheError::Io { path: folder.to_owned(), action: "make the folder of", source };
+        let error = |source| CacheError::Io { path: folder.to_owned(), action: "create the folder of", source };
         std::fs::create_dir_all(folder).map_err(error)?;
     }
     let free = free_disk_bytes(path.parent().unwrap_or(Path::new(".")));
     let place = path.display();
     let free_text = free.map_or("an unknown amount".to_string(), format_bytes);
-    // What is filled already takes no more room.
+    // A cache file that exists needs no more room for its filled records.
     if !path.exists() && free.is_some_and(|free| free < bytes) {
         tracing::warn!("{size}, but the disk of {place} has {free_text} free: targets are computed in every epoch");
         return Ok((None, vec![format!("teacher cache: none: {size}, and the disk of {place} has {free_text} free")]));
@@ -71,7 +71,7 @@ fn on_disk(
     let cache = TargetCache::open(path, key, layout, used)?;
     let summary = cache.summary();
     let line = format!(
-        "teacher cache: {size}; in {place} ({free_text} free), {} of {} graphs are there already",
+        "teacher cache: {size}; in {place} ({free_text} free), {} of {} graphs already cached",
         summary.filled_graphs, summary.used_graphs
     );
     Ok((Some(cache), vec![line]))

@@ -1,4 +1,4 @@
-//! The teacher's thread: takes bursts, answers batch by batch, and ends with a summary or with the error that it met.
+//! The teacher's thread: receives bursts, answers batch by batch, and ends with a summary or an error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,18 +20,18 @@ use super::policy::Policy;
 use super::report::Shared;
 use super::{Summary, TeacherError};
 
-/// What the training loop asks for.
+/// A request of the training loop.
 pub(super) enum Request {
     Burst(Vec<Batch>),
     /// A batch whose cached targets turned out to be damaged; its answer overtakes those of batches submitted later.
     Again(Batch),
 }
 
-/// The targets of one batch, and what the student's thread has to do before it reads them.
+/// The targets of one batch, and a function that the student's thread must call before it reads them.
 pub(super) struct Reply {
     targets: Targets,
     before_use: BeforeUse,
-    /// The answer to [`Request::Again`].
+    /// Set for the answer to [`Request::Again`].
     again: bool,
 }
 
@@ -46,38 +46,38 @@ impl Reply {
         self.again
     }
 
-    /// Called on the student's thread.
+    /// Orders the student's stream after the targets and returns them. Called on the student's thread.
     pub fn take(self) -> Result<Targets, TeacherError> {
         (self.before_use)(&self.targets)?;
         Ok(self.targets)
     }
 }
 
-/// The one channel from the thread. Its last message is the error that ended the thread, so whoever waits for an answer hears
-/// that error and never a closed channel alone.
+/// The only channel from the thread. Its last message is the error that ended the thread, so a waiting student receives that error
+/// and not just a closed channel.
 pub(super) type Replies = Sender<Result<Reply, TeacherError>>;
 
-/// The cache, which the student's thread reads by itself once all targets are there.
+/// The cache, which the student's thread reads directly once it has all targets.
 pub(super) type SharedCache = Arc<Mutex<TargetCache>>;
 
-/// What the thread owns.
+/// The state of the teacher's thread.
 pub(super) struct Worker<A: Accelerator> {
     pub shuttle: Shuttle<A>,
     pub policy: Policy,
     pub cache: Option<SharedCache>,
-    /// Of targets, kept or not.
+    /// Precision of targets, cached or not.
     pub precision: Precision,
     pub gate_passed: bool,
-    /// The last burst needed the teacher.
+    /// Set when the last burst needed the teacher.
     pub needed: bool,
     pub replies: Replies,
     pub shared: Arc<Shared>,
 }
 
-/// The thread: nothing that happens in it may go unreported.
+/// Runs the thread; reports every error and panic in it.
 pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request>) -> Option<Summary> {
     let replies = worker.replies.clone();
-    // The worker is dropped inside, so that memory is free again before anyone hears of an error.
+    // The worker is dropped inside, so that its memory is free before an error is reported.
     let outcome = catch_unwind(AssertUnwindSafe(move || {
         let _no_grad = tch::no_grad_guard();
         worker.run(&requests)
@@ -87,7 +87,7 @@ pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request
         Ok(Err(error)) => error,
         Err(panic) => TeacherError::Panicked { message: message_of(panic.as_ref()) },
     };
-    // Nobody listens any more when the training loop is shutting down.
+    // The channel is closed when the training loop is shutting down.
     let _ = replies.send(Err(error));
     None
 }
@@ -95,7 +95,7 @@ pub(super) fn main<A: Accelerator>(worker: Worker<A>, requests: Receiver<Request
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string());
-    // libtorch appends where in its own code it was, on dozens of lines.
+    // libtorch appends its C++ stack trace, dozens of lines.
     let end = text.find("Exception raised from").unwrap_or(text.len());
     text[..end].trim_end_matches("\\n").trim_end().to_string()
 }
@@ -106,7 +106,7 @@ impl<A: Accelerator> Worker<A> {
         let _phase = allocator::enter_phase(Phase::Teacher);
         self.shuttle.start_clock()?;
         if self.shared.are_all_kept() {
-            // Targets of an earlier run: nobody needs the weights, unless a record is damaged.
+            // All targets were cached by an earlier run: the weights are not needed unless a record is damaged.
             self.shuttle.park()?;
         }
         for request in requests {
@@ -139,7 +139,7 @@ impl<A: Accelerator> Worker<A> {
             let visit =
                 shuttle.visit(kind, live, &mut |accelerator, number, ready| answers.ready(accelerator, number, ready));
             if let Err(error) = visit {
-                // What was answered before stays good.
+                // The answers so far are valid.
                 answers.release()?;
                 return Err(error);
             }
@@ -150,13 +150,13 @@ impl<A: Accelerator> Worker<A> {
         answers.keep()?;
         drop(cache);
         if self.needed && self.shuttle.accelerator().is_host() {
-            // The student's loops have the cores to themselves again.
+            // Leave all cores to the student's loops.
             end_idle_threads();
         }
         self.after_burst()
     }
 
-    /// Lets go of weights that are not needed any more, and takes stock.
+    /// Drops weights that are not needed any more, and updates the statistics.
     fn after_burst(&mut self) -> Result<(), TeacherError> {
         let cache = self.cache.as_ref().map(|cache| cache.lock().summary());
         if cache.as_ref().is_some_and(|cache| cache.filled_graphs == cache.used_graphs) {

@@ -1,21 +1,21 @@
-//! Reads the part of Python's pickle format that PyTorch's state dicts and Lightning's checkpoints use.
+//! Reads the subset of Python's pickle format that PyTorch's state dicts and Lightning's checkpoints use.
 //!
-//! Nothing is ever imported or called: what is not a tensor, a number, a text or a container becomes opaque. So a
-//! file from anywhere can be read without running its author's code.
+//! Nothing is ever imported or called: a value that is not a tensor, an integer, a text or a container is opaque. So a file from an
+//! untrusted source can be read without running its author's code.
 //!
-//! Nor can a file take more memory than its length explains, or more of the stack: values are counted, and containers lie in
-//! one list and refer to each other by number, so however deep they are nested (a list may hold itself), nothing follows
+//! A file can use neither more memory than its length justifies nor much of the stack: values are counted, and containers are in
+//! one list and refer to each other by number. They may be nested to any depth (a list may contain itself): no recursion follows
 //! them.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Values that a pickle may make: a state dict makes some 25 for each tensor.
+/// Limit for the values in a pickle: a state dict has about 25 per tensor.
 const MOST_VALUES: usize = 500_000;
-/// Dimensions of a tensor: more than the weights of any layer have.
+/// Limit for the dimensions of a tensor: more than the weights of any layer have.
 const MOST_DIMENSIONS: usize = 16;
 
-/// A value of a pickle. Containers are shared, as Python's are.
+/// A value of a pickle. Containers are shared by reference, as in Python.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Integer(i64),
@@ -25,15 +25,15 @@ pub(super) enum Value {
         module: Rc<str>,
         name: Rc<str>,
     },
-    /// Where a tensor's elements are.
+    /// The storage of a tensor's elements.
     Storage {
         /// Name of the storage's class.
         kind: Rc<str>,
-        /// Its name in the archive.
+        /// The storage's name in the archive.
         key: Rc<str>,
     },
     Tensor(Rc<StoredTensor>),
-    /// Anything else.
+    /// Any other value.
     Opaque,
     Mark,
 }
@@ -59,7 +59,7 @@ pub(super) struct StoredTensor {
     pub stride: Vec<i64>,
 }
 
-/// What a pickle holds.
+/// A parsed pickle.
 #[derive(Debug)]
 pub(super) struct Pickle {
     pub root: Value,
@@ -67,7 +67,7 @@ pub(super) struct Pickle {
 }
 
 impl Pickle {
-    /// The pairs of a dictionary in the order in which they were put in; `None` for any other value.
+    /// The pairs of a dictionary, in insertion order; `None` for any other value.
     pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
         match value {
             Value::Container(reference) => match &self.containers[reference.0 as usize] {
@@ -78,14 +78,14 @@ impl Pickle {
         }
     }
 
-    /// The value of a text key, if `value` is a dictionary that has it.
+    /// The value of a text key; `None` unless `value` is a dictionary with that key.
     pub fn entry(&self, value: &Value, key: &str) -> Option<&Value> {
         let has_key = |(found, _): &&(Value, Value)| matches!(found, Value::Text(text) if &**text == key);
         self.pairs(value)?.iter().rev().find(has_key).map(|(_, value)| value)
     }
 }
 
-/// Reads one pickle; an error says what was met, and at which byte.
+/// Parses one pickle; an error names the opcode and its byte.
 pub(super) fn read(bytes: &[u8]) -> Result<Pickle, String> {
     let mut machine =
         Machine { bytes, position: 0, stack: Vec::new(), memo: HashMap::new(), containers: Vec::new(), values: 0 };
@@ -113,12 +113,12 @@ struct Machine<'a> {
     stack: Vec<Value>,
     memo: HashMap<u64, Value>,
     containers: Vec<Container>,
-    /// Values that were put on the stack or into the memo.
+    /// Number of values pushed onto the stack or into the memo.
     values: usize,
 }
 
 impl Machine<'_> {
-    /// Carries out one opcode: nothing if it cannot be, the result at the end.
+    /// Executes one opcode. `None` if it is invalid, `Some(Some(result))` at the end.
     fn step(&mut self) -> Option<Option<Value>> {
         let opcode = self.take(1)?[0];
         match opcode {
@@ -231,7 +231,7 @@ impl Machine<'_> {
                 };
                 let mut word = [if *last >= 0x80 { 0xff } else { 0 }; 8];
                 if length > word.len() {
-                    // Larger than any size of a tensor: nobody asks for its value.
+                    // Larger than any size of a tensor: the value is never used.
                     self.push(Value::Opaque);
                     return Some(());
                 }
@@ -279,7 +279,7 @@ impl Machine<'_> {
             return self.push_container(Container::List(items));
         }
         self.stack.last()?;
-        // What is appended to something opaque is of no use to anyone.
+        // Items appended to an opaque value are dropped.
         if let Some(Container::List(list)) = self.top() {
             list.extend(items);
         }
@@ -315,10 +315,10 @@ impl Machine<'_> {
         Some(())
     }
 
-    /// Calls, constructions and states of objects: tensors and dictionaries are known, the rest is opaque.
+    /// Calls, constructions and object states: tensors and dictionaries are known, everything else is opaque.
     fn call(&mut self, opcode: u8) -> Option<()> {
         if opcode == b'b' {
-            // The state of an object. An ordered dictionary has one, too (its metadata): it stays what it is.
+            // The state of an object. An ordered dictionary has one, too (its metadata): it is ignored.
             self.stack.pop()?;
             return self.stack.last().map(|_| ());
         }
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn containers_are_shared_and_unknown_objects_are_opaque() {
-        // {'a': x = [], 'b': x, 'c': some.Class()}, with x filled after it was stored.
+        // {'a': x = [], 'b': x, 'c': some.Class()}, where x is filled after it was stored.
         let bytes = b"\x80\x02}(X\x01\0\0\0a]q\x01X\x01\0\0\0bh\x01K\x05aX\x01\0\0\0cc__main__\nClass\n)Ru.";
         let pickle = read(bytes).unwrap();
         let entry = |key| pickle.entry(&pickle.root, key);
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn no_depth_of_nesting_takes_the_stack() {
-        // (((…))): each a tuple of the one before; and [[[…]]], each put into the one that is there already.
+        // (((…))): each a tuple of the previous one; and [[[…]]], each appended to the one below it.
         let depth = MOST_VALUES / 5;
         let tuples = [b")".to_vec(), b"\x85".repeat(depth), b".".to_vec()].concat();
         let lists = [b"]".repeat(depth), b"a".repeat(depth - 1), b".".to_vec()].concat();

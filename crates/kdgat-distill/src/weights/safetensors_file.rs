@@ -6,12 +6,12 @@ use std::io::{Read, Seek, SeekFrom};
 use safetensors::tensor::{Dtype, Metadata};
 use tch::{Kind, TchError, Tensor};
 
-/// Bytes of the number that a file begins with.
+/// Bytes of the header's length, with which a file begins.
 const LENGTH_BYTES: u64 = 8;
-/// The limit that the format sets for its header.
+/// The format's limit for the header, in bytes.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// Gives each tensor of the file to `take`, ascending by name. No two are in memory at a time.
+/// Passes each tensor of the file to `take`, ascending by name. Only one is in memory at a time.
 pub(super) fn for_each(
     file: &mut File,
     take: &mut dyn FnMut(&str, Tensor) -> Result<(), TchError>,
@@ -23,7 +23,7 @@ pub(super) fn for_each(
         let info = metadata.info(&name).ok_or_else(|| damaged(format!("tensor '{name}' is not in its header")))?;
         let kind = kind_of(info.dtype);
         let kind =
-            kind.ok_or_else(|| damaged(format!("tensor '{name}' has type {:?}, which is not read", info.dtype)))?;
+            kind.ok_or_else(|| damaged(format!("tensor '{name}' has type {:?}, which is not supported", info.dtype)))?;
         let (begin, end) = info.data_offsets;
         let shape = info.shape.iter().map(|&size| i64::try_from(size).ok()).collect::<Option<Vec<i64>>>();
         let elements = info.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
@@ -43,7 +43,7 @@ pub(super) fn for_each(
     Ok(())
 }
 
-/// The header, and where the tensors begin. They lie one after the other to the end of the file.
+/// Reads the header and the offset of the first tensor. Checks that the tensors are contiguous up to the end of the file.
 fn header(file: &mut File) -> Result<(Metadata, u64), TchError> {
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(0))?;
@@ -65,12 +65,12 @@ fn header(file: &mut File) -> Result<(Metadata, u64), TchError> {
     for name in metadata.offset_keys() {
         let (begin, end) = metadata.info(&name).map(|info| info.data_offsets).unwrap_or_default();
         if begin != next || end < begin {
-            return Err(damaged(format!("tensor '{name}' lies at bytes {begin} to {end}, expected from {next}")));
+            return Err(damaged(format!("tensor '{name}' is at bytes {begin} to {end}, expected a start at {next}")));
         }
         next = end;
     }
     if start.checked_add(next as u64) != Some(length) {
-        return Err(damaged(format!("its tensors take {next} bytes behind byte {start}, the file has {length}")));
+        return Err(damaged(format!("its tensors take {next} bytes after byte {start}, the file has {length}")));
     }
     Ok((metadata, start))
 }

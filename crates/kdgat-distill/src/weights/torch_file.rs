@@ -1,4 +1,4 @@
-//! Reads PyTorch's files: state dicts (`.pt`, `.pth`) and Lightning's checkpoints (`.ckpt`).
+//! Reads PyTorch's files: state dicts (`.pt`, `.pth`, `.bin`) and Lightning's checkpoints (`.ckpt`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,23 +10,23 @@ use zip::{CompressionMethod, ZipArchive};
 
 use super::pickle::{self, Pickle, StoredTensor, Value};
 
-/// Prefixes that wrappers put before every name: Lightning modules, `torch.compile`, data parallelism.
+/// Prefixes that wrappers add to every name: Lightning modules, `torch.compile`, data parallelism.
 const WRAPPERS: [&str; 3] = ["model.", "_orig_mod.", "module."];
-/// Bytes of the pickle that describes the tensors: some hundred for each.
+/// Limit in bytes for the pickle that describes the tensors: some hundred bytes for each.
 const MOST_PICKLE_BYTES: usize = 64 << 20;
-/// How often tensors may share or repeat the bytes of a file, and bytes that need no file.
+/// Limit for the tensors' total size as a multiple of the file's size (tensors may share or repeat bytes), plus `SMALL_BYTES`.
 const MOST_SHARING: u64 = 16;
 const SMALL_BYTES: u64 = 1 << 20;
-/// Where checkpoints keep the state dict.
+/// Keys under which checkpoints have the state dict.
 const STATE_DICTS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 
-/// Gives each tensor of the file's state dict to `take`, ascending by name, without a wrapper's prefix. No more storages are in
-/// memory at a time than tensors to come share with the present one.
+/// Passes each tensor of the file's state dict to `take`, ascending by name, without a wrapper's prefix. A storage stays in memory
+/// until the last tensor that shares it.
 pub(super) fn for_each(file: File, take: &mut dyn FnMut(&str, Tensor) -> Result<(), TchError>) -> Result<(), TchError> {
     let file_bytes = file.metadata()?.len();
     let mut archive = ZipArchive::new(file).map_err(|error| match error {
         zip::result::ZipError::InvalidArchive(_) => TchError::FileFormat(
-            "it is not a zip archive, which PyTorch has written since version 1.6; save it anew with a later version"
+            "it is not a zip archive, which PyTorch has written since version 1.6; save it again with a later version"
                 .to_string(),
         ),
         other => TchError::Zip(other),
@@ -80,11 +80,11 @@ pub(super) fn for_each(file: File, take: &mut dyn FnMut(&str, Tensor) -> Result<
     Ok(())
 }
 
-/// A file of the archive. `torch.save` stores them as they are: one that is compressed could have any length.
+/// Reads a file of the archive. `torch.save` does not compress: a compressed one could have any length and is refused.
 fn member(archive: &mut ZipArchive<File>, name: &str) -> Result<Vec<u8>, TchError> {
     let mut member = archive.by_name(name)?;
     if member.compression() != CompressionMethod::Stored {
-        let text = format!("its {name} is compressed, which torch.save never does; save it anew with torch.save");
+        let text = format!("its {name} is compressed, which torch.save never does; save it again with torch.save");
         return Err(TchError::FileFormat(text));
     }
     let mut bytes = Vec::new();
@@ -92,10 +92,10 @@ fn member(archive: &mut ZipArchive<File>, name: &str) -> Result<Vec<u8>, TchErro
     Ok(bytes)
 }
 
-/// Tensors by name. Of two of one name the later one counts, as in Python.
+/// Tensors by name. If two have the same name, the later one counts, as in Python.
 type Stored = BTreeMap<String, Rc<StoredTensor>>;
 
-/// The tensors of the dictionary itself or of the one that a checkpoint keeps it in.
+/// The tensors of the dictionary itself, or of the nested one in a checkpoint.
 fn state_dict(pickle: &Pickle) -> Stored {
     let nested = STATE_DICTS.iter().filter_map(|key| pickle.entry(&pickle.root, key));
     let pairs = nested.filter_map(|value| pickle.pairs(value)).next();
@@ -111,7 +111,7 @@ fn state_dict(pickle: &Pickle) -> Stored {
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), Rc::clone(tensor))).collect()
 }
 
-/// Strips a wrapper's prefix. A module that wraps a model may hold more (a teacher, metrics): only the model is kept.
+/// Strips a wrapper's prefix. A wrapping module may contain more (a teacher, metrics): only the model's tensors remain.
 fn without_wrappers(mut tensors: Stored) -> Stored {
     while let Some(prefix) = WRAPPERS.iter().find(|prefix| tensors.keys().any(|name| name.starts_with(**prefix))) {
         let wrapped = |(name, tensor): (String, _)| Some((name.strip_prefix(prefix)?.to_string(), tensor));
@@ -120,7 +120,7 @@ fn without_wrappers(mut tensors: Stored) -> Stored {
     tensors
 }
 
-/// Tensors are views, which may share elements or repeat them: together they must not be out of all proportion to the file.
+/// Checks the tensors' total size: tensors are views, which may share or repeat elements and could exceed the file many times over.
 fn expect_proportionate(tensors: &Stored, file_bytes: u64) -> Result<(), TchError> {
     let most = file_bytes.saturating_mul(MOST_SHARING).saturating_add(SMALL_BYTES);
     let mut sum = 0u64;

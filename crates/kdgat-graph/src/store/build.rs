@@ -1,4 +1,4 @@
-//! Opens the store of a dataset, and builds it first when there is none that fits.
+//! Opens the store of a dataset, building it first if there is no matching one.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,11 +23,11 @@ use super::sources::digest_of;
 use crate::split::FileSplit;
 use crate::{StoreError, Vocabulary};
 
-/// Opens the store of `dataset` under `stores_dir`, building it when it is missing, when a log or an option changed, or
-/// when it has another format version. A build that was killed goes on where it was.
+/// Opens the store of `dataset` under `stores_dir`. Builds it if it is missing, if a log or an option has changed, or
+/// if it has another format version. Resumes a build that was killed.
 ///
 /// # Errors
-/// A log that cannot be read or has too many unreadable rows, a disk that is full or read-only, a damaged store.
+/// When a log cannot be read or has too many unreadable rows, the disk is full or read-only, or the store is damaged.
 pub fn open_or_build(
     dataset: &Dataset,
     options: &BuildOptions,
@@ -40,7 +40,7 @@ pub fn open_or_build(
     Ok(store)
 }
 
-/// Logs too short for a window are not in the store: who looks for their folder's results should know why there are none.
+/// Warns about logs too short for a window: they are not in the store, which explains missing results for their folder.
 pub(super) fn warn_of_short_logs(store: &Store) {
     let manifest = store.manifest();
     let logs = manifest.files.iter().map(|file| (file.folder.as_str(), file.name.as_str(), file.graphs == 0));
@@ -55,7 +55,7 @@ fn opened_or_built(
 ) -> Result<Store, StoreError> {
     let plan = checked_plan(dataset, options)?;
     let place = Place::new(stores_dir, plan.store_name());
-    // Whatever else is found may be another process that is just putting a store in its place: look again with the lock.
+    // Any other state may be another process replacing the store: check again while holding the lock.
     if let Ok(State::Fits(store)) = place.state(dataset, &plan) {
         return Ok(*store);
     }
@@ -74,10 +74,10 @@ fn opened_or_built(
     finish(&plan, records, &place, building, progress)
 }
 
-/// The store of `dataset` under `stores_dir`, if it is there and was made from the logs as they are now.
+/// Opens the store of `dataset` under `stores_dir`, if it exists and matches the current logs and options.
 ///
 /// # Errors
-/// A log that has vanished, or a damaged store.
+/// When a log does not exist any more, or the store is damaged.
 pub fn find(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Result<Option<Store>, StoreError> {
     let plan = checked_plan(dataset, options)?;
     Ok(match Place::new(stores_dir, plan.store_name()).state(dataset, &plan)? {
@@ -86,11 +86,11 @@ pub fn find(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Res
     })
 }
 
-/// Digest of the logs of `dataset`, by content, and of what they are for: what its store is made from, however it is cut.
-/// Found in the manifest of the store, if there is one and it fits; else all logs are read.
+/// Digest of the contents and roles of the logs of `dataset`: of the store's sources, independent of how they are cut.
+/// Taken from the manifest of a matching store if there is one; otherwise all logs are read.
 ///
 /// # Errors
-/// A log that cannot be read.
+/// When a log cannot be read.
 pub fn sources_digest(
     dataset: &Dataset,
     options: &BuildOptions,
@@ -100,7 +100,7 @@ pub fn sources_digest(
     let plan = checked_plan(dataset, options)?;
     let known = match Place::new(stores_dir, plan.store_name()).state(dataset, &plan) {
         Ok(State::Fits(store)) => store.manifest().files.iter().map(|entry| entry.source.blake3.clone()).collect(),
-        // Whoever needs the store says what is wrong with it.
+        // Opening the store reports its errors; here the logs are read instead.
         Ok(State::Missing | State::Unfit(_)) | Err(_) => Vec::new(),
     };
     let digests = match known.len() == plan.logs.len() && known.iter().all(|digest| !digest.is_empty()) {
@@ -126,7 +126,7 @@ fn digests_of(
     in_parallel(plan.logs.len(), threads, |log, (): &mut ()| digest_of(&dataset.files[log].path))
 }
 
-/// The plan of a build that can be.
+/// The plan of a build, after checking that the build is possible.
 pub(super) fn checked_plan(dataset: &Dataset, options: &BuildOptions) -> Result<Plan, StoreError> {
     options.check()?;
     if dataset.files.is_empty() {
@@ -135,15 +135,15 @@ pub(super) fn checked_plan(dataset: &Dataset, options: &BuildOptions) -> Result<
     Plan::new(dataset, options)
 }
 
-/// The folder in which the store of `dataset` lies, built or not.
+/// Folder of the store of `dataset`, whether built or not.
 ///
 /// # Errors
-/// When a log has vanished.
+/// When a log does not exist any more.
 pub fn store_folder(dataset: &Dataset, options: &BuildOptions, stores_dir: &Path) -> Result<PathBuf, StoreError> {
     Ok(stores_dir.join(Plan::new(dataset, options)?.store_name()))
 }
 
-/// Makes a store of the shards of all units, which lie in `building`, and puts it in its place.
+/// Completes the store from the shards of all units in `building`, and moves it to its place.
 pub(super) fn finish(
     plan: &Plan,
     records: Vec<UnitRecord>,
@@ -191,7 +191,7 @@ pub(super) fn finish(
     Ok(store)
 }
 
-/// Gives the shards their positions.
+/// Sets the first graph of each shard.
 fn positioned(mut shards: Vec<ShardEntry>) -> Vec<ShardEntry> {
     let mut first_graph = 0;
     for shard in &mut shards {
@@ -201,7 +201,7 @@ fn positioned(mut shards: Vec<ShardEntry>) -> Vec<ShardEntry> {
     shards
 }
 
-/// Gives the shards their final names.
+/// Renames the shards to their final names.
 fn renamed(mut shards: Vec<ShardEntry>, folder: &Path) -> Result<Vec<ShardEntry>, StoreError> {
     for (number, shard) in shards.iter_mut().enumerate() {
         let name = format!("shard-{number:05}.safetensors");
@@ -212,7 +212,7 @@ fn renamed(mut shards: Vec<ShardEntry>, folder: &Path) -> Result<Vec<ShardEntry>
     Ok(shards)
 }
 
-/// What was found in a log.
+/// Results of one log.
 #[derive(Default)]
 struct Outcome {
     source: Option<SourceState>,
@@ -222,7 +222,7 @@ struct Outcome {
     attack_graphs: u64,
 }
 
-/// What units found, put together by log.
+/// Merges the units' results by log.
 fn outcomes_of(plan: &Plan, records: Vec<UnitRecord>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = plan.logs.iter().map(|_| Outcome::default()).collect();
     for found in records.into_iter().flat_map(|record| record.logs) {

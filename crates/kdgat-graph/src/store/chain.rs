@@ -1,10 +1,10 @@
-//! The pieces of one log hand on what the next one has to know, in order, while threads work on several of them.
+//! Passes state from each piece of a log to the next, in order, while threads work on several pieces.
 
 use parking_lot::{Condvar, Mutex};
 
 use super::journal::Carry;
 
-/// Of one log.
+/// State passed along the pieces of one log.
 #[derive(Default)]
 pub struct Chain {
     turn: Mutex<Turn>,
@@ -13,21 +13,21 @@ pub struct Chain {
 
 #[derive(Default)]
 struct Turn {
-    /// The piece that `carry` is for.
+    /// Number of the piece that `carry` is for.
     next: usize,
     carry: Carry,
-    /// A piece failed: those behind it wait in vain.
+    /// True if a piece has failed: later pieces would wait forever.
     stopped: bool,
 }
 
 impl Chain {
-    /// Work on a piece begins. Threads begin pieces in order, so that a waiting thread never waits for one that nobody has.
+    /// Begins work on a piece. Threads begin pieces in order, so no thread waits for a piece that no thread has begun.
     pub fn begin(&self, piece: usize) -> Link<'_> {
         Link { chain: self, piece, passed: false }
     }
 }
 
-/// A thread's hold on its piece. Dropping it before it was passed on stops the pieces behind.
+/// A thread's work on a piece. Dropping it before [`Link::pass_on`] stops all later pieces.
 pub struct Link<'a> {
     chain: &'a Chain,
     piece: usize,
@@ -35,7 +35,7 @@ pub struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Waits for what the piece before passes on; `None` if it never will.
+    /// Waits for the state from the previous piece; `None` if that piece has failed.
     pub fn wait(&self) -> Option<Carry> {
         let mut turn = self.chain.turn.lock();
         while turn.next != self.piece && !turn.stopped {
@@ -44,7 +44,7 @@ impl Link<'_> {
         (turn.next == self.piece).then(|| std::mem::take(&mut turn.carry))
     }
 
-    /// For the next piece.
+    /// Passes the state to the next piece.
     pub fn pass_on(mut self, carry: Carry) {
         self.passed = true;
         let mut turn = self.chain.turn.lock();

@@ -1,7 +1,7 @@
-//! Graphs of training that are, feature by feature, graphs of validation or tests: they are left out of training.
+//! Training graphs that are equal to validation or test graphs, feature by feature: they are dropped from training.
 //!
-//! Copies of a log in two folders, or replayed traffic, would else let a model learn what it is tested on. Two graphs are
-//! the same when nodes, edges and all features are; labels and times do not count. Found by a 64-bit fingerprint, then
+//! Otherwise copies of a log in two folders, or replayed traffic, would let a model train on its test data. Two graphs are
+//! equal if nodes, edges and all features are; labels and times do not count. Candidates are found by a 64-bit fingerprint, then
 //! compared in full.
 
 use std::ops::Range;
@@ -25,20 +25,20 @@ pub struct Duplicates {
     pub train_in_validation: u64,
     /// Training graphs that are also in a test.
     pub train_in_test: u64,
-    /// Validation graphs that are also in a test. They stay: a threshold or an epoch chosen on them is a little too good.
+    /// Validation graphs that are also in a test. They are not dropped: a threshold or an epoch chosen on them is slightly optimistic.
     pub validation_in_test: u64,
-    /// Positions in the store of the training graphs that are left out, ascending.
+    /// Positions in the store of the training graphs dropped as duplicates, ascending.
     pub dropped: Vec<Range<u64>>,
 }
 
 impl Duplicates {
-    /// Whether a training graph is left out.
+    /// True if this training graph is dropped.
     pub fn drops(&self, graph: u64) -> bool {
         let next = self.dropped.partition_point(|range| range.end <= graph);
         self.dropped.get(next).is_some_and(|range| range.contains(&graph))
     }
 
-    /// Training graphs that are left out.
+    /// Number of dropped training graphs.
     pub fn num_dropped(&self) -> u64 {
         self.dropped.iter().map(|range| range.end - range.start).sum()
     }
@@ -51,24 +51,29 @@ impl Duplicates {
     }
 }
 
-/// Where the graphs of a store that is being built are, and what they are for.
+/// The graphs of a store that is being built: their location and splits.
 pub struct Graphs<'a> {
+    /// Folder of the shards.
     pub folder: &'a Path,
+    /// The logs.
     pub files: &'a [FileEntry],
+    /// The shards.
     pub shards: &'a [ShardEntry],
+    /// Options of the build.
     pub options: &'a BuildOptions,
 }
 
-/// What a look at all graphs gives.
+/// Results of a pass over all graphs.
 pub struct Survey {
     /// IDs that sent attack-free frames in training windows.
     pub ids: IdSet,
+    /// Graphs in two splits.
     pub duplicates: Duplicates,
-    /// Of the features of benign training graphs, where they are standardised.
+    /// Scaling from the features of benign training graphs, for the rich set.
     pub scaling: Option<StoreScaling>,
 }
 
-/// What the training windows of a shard hold that a model takes from its training data.
+/// Values that a model takes from the training windows.
 struct Trained {
     ids: IdSet,
     /// Moments of node and edge features of benign windows.
@@ -90,7 +95,7 @@ impl Trained {
         }
     }
 
-    /// Adds another shard. In the order of the shards the sums are the same, whoever built them.
+    /// Adds another shard. Merging in the order of the shards gives the same sums for any number of builders.
     fn merge(&mut self, other: &Self) {
         self.ids.extend(other.ids.iter());
         if let (Some(own), Some(others)) = (&mut self.moments, &other.moments) {
@@ -105,7 +110,7 @@ impl Trained {
 }
 
 impl Graphs<'_> {
-    /// Compares every shard with its checksum, finds the duplicates, and collects the IDs of what is trained on.
+    /// Verifies every shard's checksum, finds the duplicates, and collects IDs and scaling from the training graphs.
     pub fn survey(&self) -> Result<Survey, StoreError> {
         let mut fingerprints = Vec::new();
         let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
@@ -128,7 +133,7 @@ impl Graphs<'_> {
             duplicates.dropped.clear();
         }
         if !duplicates.dropped.is_empty() {
-            // What is left out must not decide the vocabulary or the scaling either.
+            // Dropped graphs must not affect the vocabulary or the scaling either.
             let parts = in_parallel(self.shards.len(), self.options.num_threads(), |index, _: &mut ()| {
                 let shard = self.open(index)?;
                 self.trained(index, &shard, |graph, _| !duplicates.drops(graph))
@@ -144,7 +149,7 @@ impl Graphs<'_> {
         Shard::open(self.folder, &self.shards[index], self.options.features)
     }
 
-    /// What the training windows of a shard hold that `keep` keeps; it is asked for every graph.
+    /// Collects the values of a shard's training windows for which `keep` returns true; `keep` is called for every graph.
     fn trained(
         &self,
         index: usize,
@@ -189,8 +194,8 @@ impl Graphs<'_> {
         Ok(duplicates)
     }
 
-    /// Graphs that nothing else may repeat, by fingerprint; of equal ones only the first, so that traffic that hardly changes
-    /// is compared with few.
+    /// Graphs of validation and tests, sorted by fingerprint; of equal ones only the first, so that monotonous traffic needs few
+    /// comparisons.
     fn held_out(&self, fingerprints: &[u64], shards: &mut OpenShards) -> Result<Vec<HeldOut>, StoreError> {
         let held_out = |(graph, split)| HeldOut {
             fingerprint: fingerprints[graph as usize],
@@ -200,7 +205,7 @@ impl Graphs<'_> {
         };
         let mut all: Vec<HeldOut> = self.splits().filter(|(_, split)| *split != Split::Train).map(held_out).collect();
         all.sort_unstable_by_key(|known| (known.fingerprint, known.graph));
-        // Kept are `..kept`, those with the fingerprint at hand `first..kept`.
+        // `..kept` are the distinct graphs so far, `first..kept` those with the current fingerprint.
         let (mut first, mut kept) = (0, 0);
         for position in 0..all.len() {
             let next = all[position];
@@ -229,7 +234,7 @@ impl Graphs<'_> {
         Ok(all)
     }
 
-    /// Every graph that is in a split.
+    /// All graphs that belong to a split.
     fn splits(&self) -> impl Iterator<Item = (u64, Split)> {
         let graphs = |file: &'_ FileEntry| file.first_graph..file.first_graph + file.graphs;
         self.files.iter().flat_map(move |file| graphs(file).filter_map(|graph| Some((graph, split_in(file, graph)?))))
@@ -243,7 +248,7 @@ fn split_in(file: &FileEntry, graph: u64) -> Option<Split> {
     }
 }
 
-/// A graph of validation or a test, and where it and its equals are.
+/// A graph of validation or a test, and the splits that it and its equals are in.
 #[derive(Clone, Copy)]
 struct HeldOut {
     fingerprint: u64,
@@ -252,17 +257,17 @@ struct HeldOut {
     in_test: bool,
 }
 
-/// Shards that were looked into so far.
+/// Shards opened so far.
 struct OpenShards<'a> {
     graphs: &'a Graphs<'a>,
     open: Vec<(usize, Shard)>,
 }
 
-/// Shards kept open; a comparison needs two.
+/// Number of shards that stay open; a comparison needs two.
 const SHARDS_OPEN: usize = 16;
 
 impl OpenShards<'_> {
-    /// The one of `known` that is equal to a graph.
+    /// The first of `known` that is equal to `graph`.
     fn equal_to<'a>(
         &mut self,
         graph: u64,
@@ -285,7 +290,7 @@ impl OpenShards<'_> {
         Ok(matches!((view(one)?, view(other)?), (Some(one), Some(other)) if same_graph(&one, &other)))
     }
 
-    /// Shard and position in it of a graph; the shard is open then.
+    /// Shard of a graph and its position there; opens the shard if necessary.
     fn find(&mut self, graph: u64) -> Result<(usize, usize), StoreError> {
         let entries = self.graphs.shards;
         let number = entries.partition_point(|entry| entry.first_graph <= graph) - 1;
@@ -307,7 +312,7 @@ fn same_graph(one: &GraphView<'_>, other: &GraphView<'_>) -> bool {
         && one.edge_features == other.edge_features
 }
 
-/// Equal for equal graphs; for others almost never.
+/// Fingerprint that is equal for equal graphs, and almost never for others.
 fn fingerprint(view: &GraphView<'_>) -> u64 {
     let parts: [&[u8]; 5] = [
         bytemuck::cast_slice(view.can_ids),
@@ -319,7 +324,7 @@ fn fingerprint(view: &GraphView<'_>) -> u64 {
     parts.iter().fold(0, |state, bytes| hash(bytes, state))
 }
 
-/// Folded multiplication of 16 bytes at a time (as in wyhash, Wang Yi 2019).
+/// Hash by folded multiplication of 16 bytes at a time (as in wyhash, Wang Yi 2019).
 fn hash(bytes: &[u8], state: u64) -> u64 {
     let fold = |a: u64, b: u64| {
         let product = u128::from(a ^ 0xa076_1d64_78bd_642f) * u128::from(b ^ 0xe703_7ed1_a0b4_28db);

@@ -1,8 +1,8 @@
-//! A store whose parts others build: which of them are there, and the merge once all are.
+//! A store built in parts by other processes: which parts exist, and their merge once all exist.
 //!
-//! Whoever gathers holds the store's lock from the first look until the store has its name: others that need the store
-//! wait, and two who gather the same parts never meet. The lock ends with the process; the parts, and what is noted of the
-//! work in [`Gathering::folder`], stay for the next one.
+//! [`Gathering`] holds the store's lock from the first check until the store is complete: other processes that need the store
+//! wait, and no two gather the same parts. The lock ends with the process; the parts, and the notes on the work in
+//! [`Gathering::folder`], stay for the next one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use super::plan::Plan;
 use super::progress::{Event, Progress};
 use crate::StoreError;
 
-/// What there is of a store that is built in parts.
+/// State of a store that is built in parts.
 pub enum Gathered {
-    /// The store, whole.
+    /// The store is complete.
     Ready(Box<Store>),
-    /// Parts have to be built.
+    /// Parts must be built first.
     Parts(Box<Gathering>),
 }
 
-/// The right to put a store together from its parts.
+/// The exclusive right to merge a store from its parts.
 pub struct Gathering {
     plan: Plan,
     place: Place,
@@ -35,11 +35,11 @@ pub struct Gathering {
     _lock: File,
 }
 
-/// Looks for the store of `dataset` under `stores_dir`, after any other process that builds it has ended. What is left of
-/// parts that have become the store already is removed.
+/// Opens the store of `dataset` under `stores_dir` if it exists, after any other process building it has ended. Removes parts that
+/// have already been merged into the store.
 ///
 /// # Errors
-/// As [`open_or_build`](super::open_or_build).
+/// Those of [`open_or_build`](super::open_or_build).
 pub fn gather(
     dataset: &Dataset,
     options: &BuildOptions,
@@ -66,10 +66,10 @@ pub fn gather(
     Ok(Gathered::Parts(Box::new(gathering)))
 }
 
-/// The folder for notes on the work on `parts` parts, and the store's name; nothing is made.
+/// The folder for notes on building `parts` parts, and the store's name; creates nothing.
 ///
 /// # Errors
-/// When a log has vanished.
+/// When a log does not exist any more.
 pub fn notes_of(
     dataset: &Dataset,
     options: &BuildOptions,
@@ -90,20 +90,20 @@ impl Gathering {
         self.plan.store_name()
     }
 
-    /// A folder for notes on the work. It goes when the store is there.
+    /// A folder for notes on the work, removed once the store is complete.
     pub fn folder(&self) -> PathBuf {
         notes(&self.place, self.parts)
     }
 
-    /// Whether a part is there, whole, and of the logs as they are now.
+    /// True if a part exists, is complete, and was built from the current logs.
     pub fn has(&self, share: Share) -> bool {
         is_complete(&part_place(&self.plan, share, &self.stores_dir).folder, &self.plan, share)
     }
 
-    /// Makes the store of its parts, all of which have to be there, and removes them.
+    /// Merges all parts, which must exist, into the store and removes them.
     ///
     /// # Errors
-    /// As [`merge`](super::merge).
+    /// Those of [`merge`](super::merge).
     pub fn merge(self, progress: &dyn Progress) -> Result<Store, StoreError> {
         let folders: Vec<PathBuf> = self.places().map(|place| place.folder).collect();
         let store = merge_into(&folders, &self.plan, &self.place, progress)?;
@@ -116,7 +116,7 @@ impl Gathering {
         (1..=self.parts).map(move |part| part_place(&self.plan, share(part), &self.stores_dir))
     }
 
-    /// The notes last: as long as they are there, so may parts be.
+    /// Removes the parts, then the notes: parts may exist as long as the notes do.
     fn clear(&self) -> Result<(), StoreError> {
         for place in self.places() {
             place.remove()?;

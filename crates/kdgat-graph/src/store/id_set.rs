@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-/// CAN IDs seen in a file.
+/// Set of CAN IDs seen in a log.
 #[derive(Debug, Clone, Default)]
 pub struct IdSet {
     standard: Vec<bool>,
@@ -12,7 +12,7 @@ pub struct IdSet {
 impl IdSet {
     const STANDARD_IDS: usize = 1 << 11;
 
-    /// Adds an ID, known or not.
+    /// Adds an ID.
     pub fn insert(&mut self, id: u32) {
         if self.standard.is_empty() {
             self.standard.resize(Self::STANDARD_IDS, false);
@@ -25,7 +25,7 @@ impl IdSet {
         }
     }
 
-    /// Whether the ID was added.
+    /// True if the set contains the ID.
     pub fn contains(&self, id: u32) -> bool {
         match id as usize {
             standard @ ..Self::STANDARD_IDS => self.standard.get(standard).is_some_and(|&seen| seen),
@@ -33,25 +33,25 @@ impl IdSet {
         }
     }
 
-    /// The IDs, in no order.
+    /// The IDs, in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let standard = (0u32..).zip(&self.standard).filter_map(|(id, &seen)| seen.then_some(id));
         standard.chain(self.extended.iter().copied())
     }
 
-    /// The IDs, ascending.
+    /// The IDs in ascending order.
     pub fn ascending(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.iter().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Distinct IDs.
+    /// Number of distinct IDs.
     pub fn len(&self) -> u64 {
         self.iter().count() as u64
     }
 
-    /// Whether there is none.
+    /// True if the set has no ID.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

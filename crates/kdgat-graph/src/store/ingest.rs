@@ -1,4 +1,4 @@
-//! From logs to shards: the part of a build that runs in parallel, unit by unit.
+//! Reads logs and writes shards: the parallel part of a build, unit by unit.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,13 +24,13 @@ use crate::columns::Columns;
 use crate::features::FeatureExtractor;
 use crate::window::{WindowState, Windows};
 
-/// Written shards that may wait for the disk.
+/// Written shards that may wait to be synced to the disk.
 const SHARDS_UNSYNCED: usize = 4;
 /// Frames read at a time.
 const BLOCK_FRAMES: usize = 16_384;
 
-/// Works through the units in `share` (ascending) and writes their graphs into `folder`, where a build that was killed
-/// goes on. The records of all of them, in order.
+/// Processes the units in `share` (ascending) and writes their graphs into `folder`; resumes a build that was killed. Returns
+/// the records of all these units, in order.
 pub fn ingest(
     dataset: &Dataset,
     plan: &Plan,
@@ -57,11 +57,11 @@ pub fn ingest(
         };
         let records = in_parallel(share.len(), plan.options.num_threads(), work);
         let times = *build.times.lock();
-        // Without senders the thread comes to its end.
+        // Without senders the disk thread ends.
         drop(build);
         progress.report(&Event::Stages(times));
         let synced = disk.join().unwrap_or_else(|payload| Err(StoreError::panic("disk thread", payload.as_ref())));
-        // A failed sync is why a sender found nobody listening.
+        // If a sender found no receiver, the failed sync is the cause.
         synced.and(records)
     })?;
     check_logs_in_pieces(dataset, plan, units, &records, progress)?;
@@ -78,7 +78,7 @@ fn report_start(plan: &Plan, units: &[Unit], share: &[usize], finished: &Finishe
     }
 }
 
-/// What of a log in pieces can only be said when all of them are read.
+/// Checks logs that are read in pieces, once all pieces have been read.
 fn check_logs_in_pieces(
     dataset: &Dataset,
     plan: &Plan,
@@ -98,7 +98,7 @@ fn check_logs_in_pieces(
     Ok(())
 }
 
-/// A log was read to its end: is it what it was, and are enough of its rows good?
+/// Checks a log after it was read to its end: that it has not changed, and that few enough rows were rejected.
 fn finish_log(
     dataset: &Dataset,
     plan: &Plan,
@@ -119,13 +119,13 @@ fn finish_log(
     Ok(())
 }
 
-/// What waits for the disk.
+/// Work for the disk thread.
 enum Task {
     Shard { path: PathBuf, file: File, unit: usize, entry: ShardEntry },
     Unit(UnitRecord),
 }
 
-/// Waits for the disk, so that the threads that read and compute need not, and notes what is safe there.
+/// Syncs shards, so that the threads that read and compute need not wait for the disk, and records them in the journal.
 fn sync_and_note(tasks: &Receiver<Task>, mut journal: Journal) -> Result<(), StoreError> {
     tasks.iter().try_for_each(|task| match task {
         Task::Shard { path, file, unit, entry } => {
@@ -135,12 +135,12 @@ fn sync_and_note(tasks: &Receiver<Task>, mut journal: Journal) -> Result<(), Sto
     })
 }
 
-/// What the threads of a build share.
+/// State shared by the threads of a build.
 struct Build<'a> {
     dataset: &'a Dataset,
     plan: &'a Plan,
     folder: &'a Path,
-    /// By log.
+    /// Chains of pieces, by log.
     chains: BTreeMap<usize, Chain>,
     finished: Finished,
     tasks: Sender<Task>,
@@ -148,7 +148,7 @@ struct Build<'a> {
     times: Mutex<StageTimes>,
 }
 
-/// The buffers of one thread.
+/// Buffers of one thread.
 struct Worker {
     frames: Vec<Frame>,
     windows: Windows,
@@ -204,7 +204,7 @@ impl Worker {
         Ok(record)
     }
 
-    /// A whole log, block by block.
+    /// Reads a whole log, block by block.
     fn build_log(&mut self, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
         let Build { dataset, plan, progress, .. } = output.build;
         let path = &dataset.files[log].path;
@@ -232,7 +232,7 @@ impl Worker {
         Ok(record)
     }
 
-    /// A stretch of a log: read at once; the windows wait for the piece before.
+    /// Reads one piece of a log at once; its windows wait for the previous piece.
     fn build_piece(&mut self, unit: &Unit, output: &mut Output<'_>) -> Result<(LogRecord, Carry), StoreError> {
         let Unit::Piece { log, number, format, bytes } = unit else { unreachable!("only pieces come here") };
         let Build { dataset, plan, progress, chains, .. } = output.build;
@@ -243,7 +243,7 @@ impl Worker {
         output.times.read += piece.read_time;
         output.times.parse += begin.elapsed().saturating_sub(piece.read_time);
         let Some(before) = link.wait() else {
-            // The error of that piece comes first.
+            // The previous piece failed, and its error comes first.
             return Err(StoreError::SourceChanged { path: path.clone() });
         };
         piece.follow(before.lines, before.last_timestamp_bits.map(f64::from_bits));
@@ -267,7 +267,7 @@ impl Worker {
         Ok((found.record(with_short_names(piece.report, &plan.logs[*log].name)), carry))
     }
 
-    /// Windows that these of the worker's frames complete.
+    /// Appends the graphs of the windows that these of the worker's frames complete.
     fn append_windows(
         &mut self,
         frames: std::ops::Range<usize>,
@@ -289,7 +289,7 @@ impl Worker {
     }
 }
 
-/// Frames without labels are taken for attack-free: said where labels may have been meant.
+/// Warns if the frames of a log count as attack-free although it may have labels.
 fn warn_of_labels(plan: &Plan, log: usize, reader: &LogReader) {
     if let Some(notice) = reader.label_notice() {
         tracing::warn!("{}/{}: {notice}", plan.logs[log].folder, plan.logs[log].name);
@@ -306,7 +306,7 @@ fn checksum(build: &Build<'_>, log: usize, output: &mut Output<'_>) -> Result<Lo
     Ok(record)
 }
 
-/// What a unit finds in a log.
+/// Results of a unit for one log.
 struct Found {
     log: usize,
     ids: IdSet,
@@ -326,12 +326,12 @@ impl Found {
     }
 }
 
-/// Writes a unit's graphs whenever there are enough for a shard.
+/// Writes a unit's graphs to a shard whenever there are enough.
 struct Output<'a> {
     build: &'a Build<'a>,
     unit: usize,
     shards: Vec<ShardEntry>,
-    /// Graphs that a build that was killed has written.
+    /// Graphs not yet skipped of those written before the build was killed.
     graphs_there: u64,
     times: StageTimes,
 }
@@ -343,7 +343,7 @@ impl<'a> Output<'a> {
         Self { build, unit, shards, graphs_there, times: StageTimes::default() }
     }
 
-    /// Appends the window's graph, unless it is there already; whether the window has an attack frame.
+    /// Appends the window's graph, unless it was written before the build was killed; returns true if the window has an attack frame.
     fn append(
         &mut self,
         extractor: &mut FeatureExtractor,
@@ -383,7 +383,7 @@ impl<'a> Output<'a> {
 
 impl Build<'_> {
     fn send(&self, task: Task, path: &Path) -> Result<(), StoreError> {
-        let nobody = |_| std::io::Error::other("the disk failed before");
+        let nobody = |_| std::io::Error::other("an earlier write to the disk failed");
         self.tasks.send(task).map_err(nobody).map_err(StoreError::io("sync", path))
     }
 }

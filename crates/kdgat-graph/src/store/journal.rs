@@ -1,8 +1,8 @@
-//! What a build has finished, noted while it works: a build that was killed goes on from there.
+//! Journal of a build: records finished work, so that a build that was killed can be resumed.
 //!
-//! A text file in the folder of the unfinished store: a line says what is built, and then comes a line for each finished
-//! unit and, within a unit of several shards, for each finished shard. A line begins with its checksum. It is written when the
-//! shards that it names are on the disk. Reading ends at the first line that is not whole.
+//! A text file in the folder of the unfinished store: the first line describes the build, then follows a line for each finished
+//! unit and, within a unit of several shards, for each finished shard. Each line begins with its checksum, and is written once the
+//! shards that it names are on the disk. Reading stops at the first incomplete line.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -16,63 +16,71 @@ use super::manifest::{ShardEntry, SourceState};
 use super::plan::Unit;
 use crate::StoreError;
 
-/// The journal's name in the folder.
+/// Name of the journal in the folder.
 pub const JOURNAL: &str = "build.journal";
 
-/// A finished unit.
+/// Record of a finished unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnitRecord {
+    /// Number of the unit.
     pub unit: usize,
+    /// Results for each of its logs.
     pub logs: Vec<LogRecord>,
-    /// With the names of their unit, in order.
+    /// Its shards in order, named after the unit.
     pub shards: Vec<ShardEntry>,
-    /// For the next piece of the log.
+    /// State for the next piece of the log.
     pub carry: Option<Carry>,
 }
 
-/// What a unit found in a log.
+/// Results of a unit for one log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LogRecord {
-    /// Position in the plan.
+    /// Position of the log in the plan.
     pub log: usize,
     report: ReadReport,
-    /// Of `report`, whose number does not survive JSON to the last digit.
+    /// Bits of the largest backward step in `report`: JSON does not preserve the number's last digits.
     largest_backward_step_bits: u64,
-    /// Ascending.
+    /// CAN IDs, ascending.
     pub ids: Vec<u32>,
+    /// Number of graphs.
     pub graphs: u64,
+    /// Number of graphs with an attack.
     pub attack_graphs: u64,
+    /// State of the log, if the unit computed its checksum.
     pub source: Option<SourceState>,
 }
 
 impl LogRecord {
+    /// A record without IDs and graphs.
     pub fn new(log: usize, report: ReadReport) -> Self {
         let largest_backward_step_bits = report.largest_backward_step_seconds.to_bits();
         let (ids, graphs, attack_graphs, source) = (Vec::new(), 0, 0, None);
         Self { log, report, largest_backward_step_bits, ids, graphs, attack_graphs, source }
     }
 
-    /// What was read.
+    /// Counts of the rows read.
     pub fn report(&self) -> ReadReport {
         let largest_backward_step_seconds = f64::from_bits(self.largest_backward_step_bits);
         ReadReport { largest_backward_step_seconds, ..self.report.clone() }
     }
 }
 
-/// What a piece of a log has to know of the pieces before.
+/// State that a piece of a log needs from the previous pieces.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carry {
+    /// Lines of the previous pieces.
     pub lines: u64,
+    /// Bits of the last frame's timestamp.
     pub last_timestamp_bits: Option<u64>,
-    /// Position in the log of the next window's first frame.
+    /// Position of the next window's first frame in the log.
     pub first_frame: u64,
-    /// Frames still to pass over before that frame.
+    /// Frames to skip before that frame.
     pub skip: usize,
-    /// Frames from there on.
+    /// Frames from that frame on.
     pub pending: Vec<ExactFrame>,
 }
 
-/// A frame that survives JSON: the timestamp as its bits.
+/// A frame that JSON preserves exactly: it stores the bits of the timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExactFrame(u64, u32, [u8; 8], u8, bool);
 
@@ -104,16 +112,17 @@ enum Line {
     Unit(UnitRecord),
 }
 
-/// What is finished already.
+/// Work that is already finished.
 #[derive(Debug, Default)]
 pub struct Finished {
+    /// Finished units by number.
     pub units: BTreeMap<usize, UnitRecord>,
-    /// Whole shards of units that are not finished.
+    /// Complete shards of unfinished units.
     pub shards: BTreeMap<usize, Vec<ShardEntry>>,
 }
 
 impl Finished {
-    /// Graphs in whole shards.
+    /// Number of graphs in complete shards.
     pub fn graphs(&self) -> u64 {
         let units = self.units.values().flat_map(|unit| &unit.shards);
         units.chain(self.shards.values().flatten()).map(|shard| shard.graphs).sum()
@@ -130,7 +139,7 @@ impl Finished {
         }
     }
 
-    /// Forgets what is not there as noted, and removes files that are not noted.
+    /// Forgets shards that are missing or have another size, and removes files that are not in the journal.
     fn agree_with(&mut self, folder: &Path) -> Result<(), StoreError> {
         let is_there = |shard: &ShardEntry| {
             fs::metadata(folder.join(&shard.name)).is_ok_and(|metadata| metadata.len() == shard.bytes)
@@ -153,13 +162,13 @@ impl Finished {
     }
 }
 
-/// The journal of the build at work.
+/// The journal of the current build.
 pub struct Journal {
     file: File,
 }
 
 impl Journal {
-    /// Goes on with the build in `folder`, or begins a new one: the folder is emptied if something else was built there.
+    /// Resumes the build in `folder`, or starts a new one: the folder is emptied if it is from a build with another plan.
     pub fn open(folder: &Path, plan: &str, units: &[Unit]) -> Result<(Self, Finished), StoreError> {
         let path = folder.join(JOURNAL);
         let text = fs::read(&path).unwrap_or_default();
@@ -184,19 +193,19 @@ impl Journal {
         let mut journal = Self { file };
         match whole.is_empty() {
             true => journal.append(&Line::Begin { plan: plan.to_string(), units: units.to_vec() }),
-            // What was torn at the end is gone.
+            // The incomplete end of the file is dropped.
             false => journal.file.write_all(&whole),
         }
         .map_err(StoreError::io("write", &path))?;
         Ok((journal, finished))
     }
 
-    /// Notes a shard of a unit that is not finished.
+    /// Records a shard of an unfinished unit.
     pub fn shard(&mut self, unit: usize, entry: ShardEntry) -> std::io::Result<()> {
         self.append(&Line::Shard { unit, entry })
     }
 
-    /// Notes a finished unit.
+    /// Records a finished unit.
     pub fn unit(&mut self, record: UnitRecord) -> std::io::Result<()> {
         self.append(&Line::Unit(record))
     }
@@ -207,7 +216,7 @@ impl Journal {
     }
 }
 
-/// A line and its bytes; `None` if it is not whole.
+/// Parses a line; returns it with its bytes, or `None` if it is incomplete.
 fn read_line(bytes: &[u8]) -> Option<(Line, &[u8])> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
     let (checksum, json) = text.split_once(' ')?;

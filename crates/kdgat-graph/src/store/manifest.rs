@@ -1,4 +1,4 @@
-//! `store.json`: what a store was built from, how, what is in it, and the checksums that prove it whole.
+//! `store.json`: the sources, options and contents of a store, with checksums.
 
 use std::fs;
 use std::path::Path;
@@ -13,44 +13,51 @@ use super::options::BuildOptions;
 use crate::split::FileSplit;
 use crate::{EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
 
-/// Raised whenever a store of an older program would be read wrongly.
+/// Version of the store format, raised whenever this program would misread older stores.
 pub const FORMAT_VERSION: u64 = 1;
-/// The manifest's name in the store's folder.
+/// Name of the manifest in the store's folder.
 pub const MANIFEST: &str = "store.json";
 
-/// All that is known of a store besides its graphs.
+/// Description of a store: everything except its graphs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
+    /// Version of the store format.
     pub format_version: u64,
     /// Name of the dataset.
     pub dataset: String,
     /// The set of node and edge features.
     pub features: FeatureSet,
+    /// Options of the build.
     pub options: BuildOptions,
-    /// Equal for the same graphs, splits and vocabulary ([`Manifest::computed_digest`]).
+    /// Digest of the graphs, splits and vocabulary ([`Manifest::computed_digest`]).
     pub digest: String,
+    /// Sums over all logs.
     pub totals: Totals,
+    /// The logs.
     pub files: Vec<FileEntry>,
-    /// From the attack-free frames of the training stretches.
+    /// Vocabulary from the attack-free frames of the training stretches.
     pub vocabulary: Vocabulary,
-    /// Graphs that are in two splits, and which of them are left out of training.
+    /// Graphs that are in two splits, and those dropped from training.
     #[serde(default)]
     pub duplicates: Duplicates,
-    /// How the rich features are standardised.
+    /// Standardisation of the rich features; `None` for the window set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<StoreScaling>,
+    /// The shards, in order of their graphs.
     pub shards: Vec<ShardEntry>,
 }
 
 /// Statistics of the features of the benign training graphs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreScaling {
+    /// Scaling of the node features.
     pub nodes: NodeScaling,
+    /// Scaling of the edge features.
     pub edges: EdgeScaling,
 }
 
 impl StoreScaling {
-    /// What tells it from others: single precision, since the last digits of doubles do not survive JSON.
+    /// Bits that identify the scaling, in single precision: JSON does not preserve the last digits of doubles.
     fn bits(&self) -> Vec<u32> {
         let nodes = self.nodes.mean.iter().chain(&self.nodes.deviation).map(|value| value.to_bits());
         let edges = self.edges.mean.iter().chain(&self.edges.deviation).map(|&value| (value as f32).to_bits());
@@ -58,64 +65,86 @@ impl StoreScaling {
     }
 }
 
-/// A log file and what came of it.
+/// One log and the results of reading it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileEntry {
     /// Folder within the dataset, such as `test_01_known_vehicle_known_attack`.
     pub folder: String,
+    /// File name.
     pub name: String,
+    /// Role of the folder.
     pub role: Role,
+    /// State of the log when it was read.
     pub source: SourceState,
-    /// Rows, frames, attack frames, rejected rows, steps back in time.
+    /// Counts of rows, frames, attack frames, rejected rows and backward timestamps.
     pub report: ReadReport,
-    /// Distinct CAN IDs.
+    /// Number of distinct CAN IDs.
     pub ids: u64,
-    /// Position in the store of the file's first graph.
+    /// Position of the log's first graph in the store.
     pub first_graph: u64,
+    /// Number of graphs.
     pub graphs: u64,
+    /// Number of graphs with an attack.
     pub attack_graphs: u64,
-    /// Stretches of the file's graphs (counted from 0); empty for a test file.
+    /// Training and validation stretches of the log's graphs (counted from 0); empty for a test log.
     pub split: FileSplit,
 }
 
-/// What a source file was when it was read.
+/// State of a log when it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceState {
+    /// Size in bytes.
     pub bytes: u64,
-    /// Nanoseconds since 1970 of the last change.
+    /// Time of the last change in nanoseconds since 1970.
     pub modified_nanoseconds: u64,
+    /// BLAKE3 digest of its bytes.
     pub blake3: String,
-    /// Of the file beside it with its labels (ROAD's metadata), if there was one.
+    /// BLAKE3 digest of the label file beside it (ROAD's metadata), if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels_blake3: Option<String>,
 }
 
-/// Sums over all files.
+/// Sums over all logs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
+    /// Number of logs.
     pub files: u64,
+    /// Number of rows.
     pub rows: u64,
+    /// Number of rejected rows.
     pub rejected_rows: u64,
+    /// Number of frames.
     pub frames: u64,
+    /// Number of attack frames.
     pub attack_frames: u64,
+    /// Number of graphs.
     pub graphs: u64,
+    /// Number of graphs with an attack.
     pub attack_graphs: u64,
+    /// Number of nodes of all graphs.
     pub nodes: u64,
+    /// Number of edges of all graphs.
     pub edges: u64,
-    /// Distinct CAN IDs of the dataset.
+    /// Number of distinct CAN IDs.
     pub ids: u64,
 }
 
 /// A shard and its checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardEntry {
+    /// File name.
     pub name: String,
-    /// Position in the store of the shard's first graph.
+    /// Position of the shard's first graph in the store.
     pub first_graph: u64,
+    /// Number of graphs.
     pub graphs: u64,
+    /// Number of nodes.
     pub nodes: u64,
+    /// Number of edges.
     pub edges: u64,
+    /// Size in bytes.
     pub bytes: u64,
+    /// BLAKE3 digest of the file.
     pub blake3: String,
 }
 
@@ -144,16 +173,16 @@ impl Manifest {
         let manifest: Self = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
         let digest = manifest.computed_digest();
         if digest != manifest.digest {
-            return Err(damaged(format!("its digest is {digest}, it says {}", manifest.digest)));
+            return Err(damaged(format!("its digest is {digest}, but it records {}", manifest.digest)));
         }
         manifest.check_positions().map_err(damaged)?;
         manifest.check_scaling().map_err(damaged)?;
         Ok(manifest)
     }
 
-    /// blake3 over what decides what a training run sees: options, files, splits, vocabulary, and the shards' checksums.
+    /// BLAKE3 digest of everything that a training run depends on: options, files, splits, vocabulary, and the shards' checksums.
     ///
-    /// Where the files lie, what the dataset is called and when it was written do not count: a copy is the same data.
+    /// Location, dataset name and time of writing do not count: a copy is the same data.
     pub fn computed_digest(&self) -> String {
         let files = self.files.iter().map(|file| {
             json!([file.folder, file.name, file.role, file.source.blake3, file.graphs, file.attack_graphs, file.split])
@@ -177,7 +206,7 @@ impl Manifest {
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 
-    /// Writes the manifest under a temporary name beside, syncs it, and renames it.
+    /// Writes the manifest to a temporary file beside it, syncs it, and renames it.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -215,7 +244,7 @@ impl Manifest {
         }
         match next == self.totals.graphs && end == next {
             true => Ok(()),
-            false => Err(format!("shards hold {next} graphs, files {end}, the totals say {}", self.totals.graphs)),
+            false => Err(format!("shards hold {next} graphs, files {end}, but the totals have {}", self.totals.graphs)),
         }
     }
 }

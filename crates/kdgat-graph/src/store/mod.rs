@@ -1,6 +1,6 @@
-//! A dataset's graphs on disk: a folder of mapped shards and a manifest. `docs/store.md` describes the files.
+//! A dataset's graphs on disk: a folder of memory-mapped shards and a manifest. `docs/store.md` describes the files.
 //!
-//! Opening maps the shards and reads only where in them the graphs lie; graphs are read in place, whatever the size of
+//! Opening maps the shards and reads only the pointers to each graph; graphs are read in place, regardless of the size of
 //! the store.
 
 pub mod build;
@@ -36,7 +36,7 @@ use shard::Shard;
 
 use super::{FeatureSet, GraphView, Split, StoreError, Vocabulary};
 
-/// A mapped store.
+/// A memory-mapped store.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -45,13 +45,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Maps the store in `folder` and checks its manifest, and the size, header and pointers of each shard: no graph of an
-    /// open store leaves its shard.
+    /// Maps the store in `folder` and checks its manifest, and the size, header and pointers of each shard, so that no graph of an
+    /// open store reaches beyond its shard.
     ///
-    /// The contents of the shards are compared with their checksums by [`Store::verify`], not here.
+    /// Does not compare the shards' contents with their checksums; [`Store::verify`] does.
     ///
     /// # Errors
-    /// No store, one of another version, or a damaged one; each error says what to do.
+    /// When there is no store, it has another version or is damaged; each error says what to do.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         let manifest = Manifest::read(folder)?;
         let shards = manifest
@@ -62,7 +62,7 @@ impl Store {
         Ok(Self { path: folder.to_path_buf(), manifest, shards })
     }
 
-    /// Reads every byte and compares it with the checksums.
+    /// Reads every byte of the shards and compares their checksums.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] names the first shard that differs.
@@ -75,8 +75,8 @@ impl Store {
         &self.path
     }
 
-    /// Takes all of the store that has been read out of this process's memory, where mapped files count like any other
-    /// memory; what is read next comes back. For whoever reads once through a store of any size.
+    /// Releases the pages of the store that have been read from this process's memory, where mapped files count like any other
+    /// memory; they are mapped again when they are read. For a single pass over a store of any size.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -84,27 +84,27 @@ impl Store {
         self.shards.iter().try_for_each(Shard::release_pages)
     }
 
-    /// Graphs of all files.
+    /// Number of graphs of all files.
     pub fn num_graphs(&self) -> u64 {
         self.manifest.totals.graphs
     }
 
-    /// Equal for stores with the same graphs, splits and vocabulary, and for no others.
+    /// Digest of the store: equal for stores with the same graphs, splits and vocabulary, and only for them.
     pub fn digest(&self) -> &str {
         &self.manifest.digest
     }
 
-    /// Sources, parameters, counts and checksums.
+    /// The manifest: sources, parameters, counts and checksums.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Which features its nodes and edges have.
+    /// The set of node and edge features.
     pub fn features(&self) -> FeatureSet {
         self.manifest.features
     }
 
-    /// The IDs of the attack-free frames that are trained on.
+    /// The vocabulary: IDs of the attack-free frames in the training set.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.manifest.vocabulary
     }
@@ -112,7 +112,7 @@ impl Store {
     /// Graph `graph` of the store, read in place.
     ///
     /// # Errors
-    /// No such graph, or a damaged shard.
+    /// When there is no such graph, or its shard is damaged.
     pub fn try_graph(&self, graph: u64) -> Result<GraphView<'_>, StoreError> {
         if graph >= self.num_graphs() {
             let (store, num_graphs) = (self.path.clone(), self.num_graphs());
@@ -123,27 +123,27 @@ impl Store {
         self.shards[shard].graph((graph - entries[shard].first_graph) as usize)
     }
 
-    /// The log that a graph of the store is from, by the manifest.
+    /// The manifest's entry of the log that a graph comes from.
     ///
     /// # Panics
-    /// Where there is no such graph.
+    /// When there is no such graph.
     pub fn log_of(&self, graph: u64) -> &FileEntry {
-        // The first log begins at graph 0 and a log without graphs where the next one does: the manifest was checked.
+        // Opening has checked the manifest: the first log begins at graph 0, and a log without graphs where the next one does.
         &self.manifest.files[self.manifest.files.partition_point(|file| file.first_graph <= graph) - 1]
     }
 
-    /// What is wrong with a graph, as damage of the shard that holds it.
+    /// The error that a graph's shard is damaged, with this detail.
     pub(crate) fn damaged(&self, graph: u64, detail: &str) -> StoreError {
         let shard = self.manifest.shards.partition_point(|entry| entry.first_graph <= graph).saturating_sub(1);
         let path = self.shards.get(shard).map_or(self.path.as_path(), Shard::path).to_path_buf();
         StoreError::Damaged { shard: path, detail: format!("graph {graph}: {detail}") }
     }
 
-    /// Features of the nodes of `graphs`, `[num_nodes, node_features]`, as a tensor over the mapped file, where they lie
-    /// side by side in one shard; it is for reading only.
+    /// Node features of `graphs`, `[num_nodes, node_features]`, as a read-only tensor over the mapped file; `None` unless the
+    /// graphs are adjacent in one shard.
     ///
     /// # Errors
-    /// As [`Store::try_graph`].
+    /// Those of [`Store::try_graph`].
     pub fn node_features_in_place(&self, graphs: &[u64]) -> Result<Option<Tensor>, StoreError> {
         let (Some(&first), Some(&last)) = (graphs.first(), graphs.last()) else { return Ok(None) };
         let entries = &self.manifest.shards;
@@ -157,25 +157,26 @@ impl Store {
         self.shards[shard].node_features(places).map(Some)
     }
 
-    /// As [`Store::try_graph`].
+    /// Graph `graph` of the store, like [`Store::try_graph`].
     ///
     /// # Panics
-    /// Where there is no such graph. What makes a shard's graphs unreadable was found when the store was opened.
+    /// When there is no such graph; [`Store::open`] has ruled out damaged pointers.
     pub fn graph(&self, graph: u64) -> GraphView<'_> {
         self.try_graph(graph).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Positions of the graphs of a split, ascending, without those that were dropped from training as duplicates; `attack` keeps those with that label only.
+    /// Positions of the graphs of a split, ascending, without those dropped from training as duplicates; only those with this
+    /// label if `attack` is given.
     pub fn select(&self, split: Split, attack: Option<bool>) -> Vec<u64> {
         self.select_where(attack, |_| true, split)
     }
 
-    /// As [`Store::select`], of one folder of the dataset (such as `test_01_known_vehicle_known_attack`).
+    /// The same as [`Store::select`] for one folder of the dataset (such as `test_01_known_vehicle_known_attack`).
     pub fn select_folder(&self, folder: &str, split: Split, attack: Option<bool>) -> Vec<u64> {
         self.select_where(attack, |file| file.folder == folder, split)
     }
 
-    /// Positions of the validation graphs, ascending, in two parts that share no frame: the first and the second half of each
+    /// Positions of the validation graphs, ascending, in two sets that share no frame: the first and the second half of each
     /// validation stretch.
     pub fn validation_halves(&self) -> [Vec<u64>; 2] {
         let BuildOptions { window, stride, .. } = self.manifest.options;
@@ -213,7 +214,7 @@ impl Store {
     }
 }
 
-/// Labels of ascending graphs.
+/// Reads labels of graphs in ascending order.
 struct LabelCursor<'a> {
     store: &'a Store,
     shard: usize,

@@ -1,4 +1,4 @@
-//! How a dataset becomes a store.
+//! Options of building a store from a dataset.
 
 use kdgat_can::Format;
 use serde::{Deserialize, Serialize};
@@ -7,38 +7,38 @@ use serde_json::json;
 use crate::features::LONGEST_WINDOW;
 use crate::{FeatureSet, StoreError};
 
-/// What decides the content of a store, and how fast it is built.
+/// Options that determine the content of a store, and how fast it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BuildOptions {
-    /// Frames in a window.
+    /// Window size in frames.
     pub window: usize,
-    /// Frames between the starts of two windows.
+    /// Distance between the starts of two windows, in frames.
     pub stride: usize,
-    /// Share of each training file's windows that is for validation.
+    /// Share of each training file's windows used for validation, from 0 to below 1.
     pub validation_fraction: f64,
-    /// Share of a file's rows that may be unreadable.
+    /// Largest allowed share of a file's rows that cannot be read, from 0 to 1.
     pub max_reject_share: f64,
-    /// Read every log in this format, instead of recognising it.
+    /// Format of all logs; detected for each log if `None`.
     pub format: Option<Format>,
-    /// Size at which a shard is complete. Each thread holds one in memory while building.
+    /// Size in bytes at which a shard is complete. Each thread holds one in memory while building.
     pub shard_bytes: u64,
-    /// Logs of twice this size are read in pieces of about this size, if their format allows it.
+    /// Target size of pieces in bytes: logs of at least twice this size are read in pieces, if their format allows it.
     pub piece_bytes: u64,
-    /// Train on graphs that are also in validation or a test.
+    /// True to train on graphs that are also in validation or a test.
     pub keep_duplicates: bool,
-    /// Features of nodes and edges. Part of a store's key, beside the options.
+    /// Features of nodes and edges; part of the key in a store's name, beside the other options.
     #[serde(skip_serializing_if = "FeatureSet::is_window")]
     pub features: FeatureSet,
-    /// Threads to build with, 0 for one a core. The store is the same for any number.
+    /// Threads for the build; 0 for one per core. The store is the same for any number.
     #[serde(skip)]
     pub threads: usize,
-    /// Memory that the build may take: fewer threads work when it is little. The store is the same for any.
+    /// Memory limit of the build in bytes: a low limit reduces the number of threads. The store is the same for any limit.
     #[serde(skip)]
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Memory that a thread of the build takes at most: the frames of a piece, and the graphs of a shard.
+/// Estimated maximum memory of a build thread: the frames of a piece, and the graphs of a shard.
 const THREAD_BYTES: u64 = 64 << 20;
 const DEFAULT_PIECE_BYTES: u64 = 8 << 20;
 
@@ -61,7 +61,7 @@ impl Default for BuildOptions {
 }
 
 impl BuildOptions {
-    /// Checks each value.
+    /// Checks all values.
     ///
     /// # Errors
     /// [`StoreError::Parameter`].
@@ -88,7 +88,7 @@ impl BuildOptions {
         Ok(())
     }
 
-    /// The values that decide the content, in whole numbers: what is read back compares equal to what was written.
+    /// The values that determine the content, with shares as integers, so that they compare equal after a JSON round trip.
     pub(super) fn canonical(&self) -> serde_json::Value {
         let billionths = |share: f64| (share * 1e9).round() as u64;
         let mut canonical = json!({
@@ -99,7 +99,7 @@ impl BuildOptions {
             "format": self.format,
             "shard_bytes": self.shard_bytes,
         });
-        // Came later: stores of its default keep their digests.
+        // Added later: stores with the default keep their digests.
         if self.piece_bytes != DEFAULT_PIECE_BYTES {
             canonical["piece_bytes"] = json!(self.piece_bytes);
         }

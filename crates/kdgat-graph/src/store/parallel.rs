@@ -1,4 +1,4 @@
-//! Work on several threads, with results in order.
+//! Parallel work with results in order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::StoreError;
 
-/// Calls `work` for 0 to `count - 1` on up to `threads` threads; each thread keeps a state of its own.
+/// Calls `work` for 0 to `count - 1` on up to `threads` threads, each with its own state.
 ///
-/// The results are in order. After an error no further work begins; of several errors the first in order is returned.
+/// The results are in order. After an error no further work starts; of several errors the first in order is returned.
 pub fn in_parallel<T: Send, S: Default>(
     count: usize,
     threads: usize,
@@ -36,6 +36,6 @@ pub fn in_parallel<T: Send, S: Default>(
         }
         run();
     });
-    // Work that never began lies behind the error that stopped it.
+    // Work that never started comes after the error that stopped it.
     results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).into_iter().flatten().collect()
 }

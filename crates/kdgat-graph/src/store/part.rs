@@ -1,7 +1,7 @@
-//! Parts of a store, built by several machines, and how they become the store that one machine would have built.
+//! Parts of a store, built by several machines and merged into the store that one machine would have built.
 //!
-//! A part is a folder of shards and a file `part.json`, which says what the whole is, which part of it this is, and what
-//! was found. Each part holds whole logs; a part may be empty. All machines must see all logs, at least by name, size
+//! A part is a folder of shards and a file `part.json`, which describes the whole store, the number of this part, and the
+//! results. Each part holds whole logs; a part may be empty. All machines must see all logs, at least by name, size
 //! and time.
 
 use std::collections::BTreeMap;
@@ -23,17 +23,18 @@ use super::plan::{Plan, Unit};
 use super::progress::{Event, Progress};
 use crate::StoreError;
 
-/// The name of a part's description.
+/// Name of the file that describes a part.
 pub const PART: &str = "part.json";
 
-/// Parts that a store may be built in.
+/// Largest number of parts of a store.
 pub const MOST_PARTS: usize = 10_000;
 
-/// Which part of how many.
+/// Number of a part and of all parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// From 1.
+    /// Number of the part, from 1.
     pub part: usize,
+    /// Number of all parts.
     pub parts: usize,
 }
 
@@ -44,7 +45,9 @@ impl std::str::FromStr for Share {
         let numbers = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
         match numbers {
             Some((part, parts)) if parts <= MOST_PARTS && (1..=parts).contains(&part) => Ok(Self { part, parts }),
-            _ => Err(format!("{text:?} is not a part such as 2/8 (from 1/8 to 8/8); there may be {MOST_PARTS} parts")),
+            _ => Err(format!(
+                "{text:?} is not a part such as 2/8 (from 1/8 to 8/8); there can be up to {MOST_PARTS} parts"
+            )),
         }
     }
 }
@@ -58,7 +61,7 @@ impl std::fmt::Display for Share {
 #[derive(Debug, Serialize, Deserialize)]
 struct Part {
     plan: Plan,
-    /// Of the options, whose numbers do not survive JSON to the last digit.
+    /// Bits of two of the options, whose last digits JSON does not preserve.
     validation_fraction_bits: u64,
     max_reject_share_bits: u64,
     share: Share,
@@ -66,18 +69,18 @@ struct Part {
     records: Vec<UnitRecord>,
 }
 
-/// What lies in `part.json`: the part as text, and its checksum.
+/// Content of `part.json`: the part as text, and its checksum.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     blake3: String,
     part: String,
 }
 
-/// Builds one part of the store of `dataset` under `stores_dir`, unless it is there; returns its folder. A build that was
-/// killed goes on where it was.
+/// Builds one part of the store of `dataset` under `stores_dir`, unless it exists; returns its folder. Resumes a build that
+/// was killed.
 ///
 /// # Errors
-/// As [`open_or_build`](super::open_or_build).
+/// Those of [`open_or_build`](super::open_or_build).
 pub fn build_part(
     dataset: &Dataset,
     options: &BuildOptions,
@@ -113,11 +116,11 @@ pub fn build_part(
     Ok(place.folder)
 }
 
-/// Joins all parts of a store into the store, under `stores_dir`: byte for byte what one machine would have built. The parts
-/// stay as they are.
+/// Merges all parts of a store into the store under `stores_dir`, byte for byte the one that one machine would have built. The
+/// parts are not changed.
 ///
 /// # Errors
-/// A part that is missing, given twice, damaged, or of another store; a full disk.
+/// When a part is missing, given twice, damaged, or of another store; when the disk is full.
 pub fn merge(parts: &[PathBuf], stores_dir: &Path, progress: &dyn Progress) -> Result<Store, StoreError> {
     let read = parts.iter().map(|folder| Ok((folder.as_path(), Part::read(folder)?)));
     let read = read.collect::<Result<Vec<_>, StoreError>>()?;
@@ -127,7 +130,7 @@ pub fn merge(parts: &[PathBuf], stores_dir: &Path, progress: &dyn Progress) -> R
     join(&read, &plan, &place, progress)
 }
 
-/// As [`merge`], for whoever holds the lock of the place and knows what is to lie there.
+/// The same as [`merge`] for a caller that holds the place's lock and knows the plan.
 pub(super) fn merge_into(
     parts: &[PathBuf],
     plan: &Plan,
@@ -149,7 +152,7 @@ pub(super) fn part_place(plan: &Plan, share: Share, stores_dir: &Path) -> Place 
     Place::new(stores_dir, format!("{}.part-{}-of-{}", plan.store_name(), share.part, share.parts))
 }
 
-/// Whether a folder holds this part of this store, with all its shards. Their contents are compared when parts are merged.
+/// True if a folder holds this part of this store with all its shards. Their checksums are compared when parts are merged.
 pub(super) fn is_complete(folder: &Path, plan: &Plan, share: Share) -> bool {
     let whole =
         |shard: &ShardEntry| fs::metadata(folder.join(&shard.name)).is_ok_and(|metadata| metadata.len() == shard.bytes);
@@ -185,7 +188,7 @@ fn join(parts: &[(&Path, Part)], plan: &Plan, place: &Place, progress: &dyn Prog
     Ok(store)
 }
 
-/// A damaged shard as the part's that it came from: the folder in which parts are joined is gone by then.
+/// Attributes a damaged shard to the part it came from: the folder in which parts are merged has been removed by then.
 fn of_part(error: StoreError, origins: &BTreeMap<PathBuf, (&Path, Share)>) -> StoreError {
     match error {
         StoreError::Damaged { shard, detail } => match origins.get(&shard) {
@@ -203,7 +206,7 @@ fn of_part(error: StoreError, origins: &BTreeMap<PathBuf, (&Path, Share)>) -> St
     }
 }
 
-/// The plan of all parts, if they are the parts of one store, each of them once.
+/// Checks that the parts belong to one store and that each is given once; returns their plan.
 fn check_together(parts: &[(&Path, Part)]) -> Result<Plan, StoreError> {
     let mismatch = |detail: String| Err(StoreError::Parts { detail });
     let Some((first_folder, first)) = parts.first() else {
@@ -224,7 +227,7 @@ fn check_together(parts: &[(&Path, Part)]) -> Result<Plan, StoreError> {
     if !missing.is_empty() {
         return mismatch(format!("{} is missing: build it with `kdgat data build --part`", missing.join(", ")));
     }
-    // Cannot differ for parts that this program wrote of one plan; checked, since a store with a log twice would mislead.
+    // Parts that this program wrote from one plan cannot differ; checked because a store with a log twice would be misleading.
     let mut found = vec![0; first.units.len()];
     let records = parts.iter().flat_map(|(_, part)| &part.records);
     records.for_each(|record| found.get_mut(record.unit).into_iter().for_each(|count| *count += 1));
@@ -236,7 +239,7 @@ fn check_together(parts: &[(&Path, Part)]) -> Result<Plan, StoreError> {
     Ok(first.plan.clone())
 }
 
-/// Why two parts are not of one store.
+/// Describes why two parts do not belong to one store.
 fn difference(one: &Part, other: &Part) -> Option<String> {
     let (a, b) = (&one.plan, &other.plan);
     if a.identity() == b.identity() && one.units == other.units {
@@ -255,14 +258,14 @@ fn difference(one: &Part, other: &Part) -> Option<String> {
     let differs = differs.or(a.logs.get(b.logs.len())).or(b.logs.get(a.logs.len()));
     Some(match differs {
         Some(log) => format!(
-            "saw different logs: {}/{} has not the same size and time for both, or not the same labels beside it",
+            "saw different logs: {}/{} differs in size, in time or in the label file beside it",
             log.folder, log.name
         ),
         None => "were built by different versions of the program".to_string(),
     })
 }
 
-/// The same file under another name where that is possible; a copy elsewhere.
+/// Hard-links the file if possible, otherwise copies it.
 fn place_shard(from: &Path, to: &Path) -> Result<(), StoreError> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());

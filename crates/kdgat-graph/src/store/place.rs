@@ -1,7 +1,7 @@
-//! Where a store lies, and the folder beside it in which it is built.
+//! Location of a store, and the folder beside it in which it is built.
 //!
-//! A store is renamed into its place when it is whole and on the disk: what a killed build leaves is never taken for a
-//! store. A lock keeps two processes from building the same one; the second finds the work done.
+//! A store is renamed into its place once it is complete and synced, so the remains of a killed build are never taken for a
+//! store. A lock prevents two processes from building the same store; the second finds the finished one.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -17,26 +17,31 @@ use super::progress::{Event, Progress};
 use super::sources::digest_of;
 use crate::StoreError;
 
-/// A folder with a name, and those that belong to it.
+/// A store's or part's folder, and the files and folders that belong to it.
 pub struct Place {
     stores_dir: PathBuf,
     name: String,
+    /// The folder itself.
     pub folder: PathBuf,
 }
 
-/// What lies in a place.
+/// State of the store in a place.
 pub enum State {
+    /// The store matches the logs and options.
     Fits(Box<Store>),
+    /// There is no store.
     Missing,
+    /// The store cannot be used, for this reason.
     Unfit(String),
 }
 
 impl Place {
+    /// The place called `name` under `stores_dir`.
     pub fn new(stores_dir: &Path, name: String) -> Self {
         Self { stores_dir: stores_dir.to_path_buf(), folder: stores_dir.join(&name), name }
     }
 
-    /// The folder in which a build works. The next build goes on there if this one is killed.
+    /// The folder in which a build works. If the build is killed, the next one resumes there.
     pub fn building(&self) -> PathBuf {
         self.stores_dir.join(format!(".{}.building", self.name))
     }
@@ -45,7 +50,7 @@ impl Place {
         self.stores_dir.join(format!(".{}.replaced-{}", self.name, random_number()))
     }
 
-    /// Whether there is a store, and whether it was made from these logs as they are now.
+    /// Opens the store if there is one, and compares it with the current logs.
     pub fn state(&self, dataset: &Dataset, plan: &Plan) -> Result<State, StoreError> {
         let mut store = match Store::open(&self.folder) {
             Ok(store) => store,
@@ -81,13 +86,13 @@ impl Place {
             }
         }
         if touched && let Err(error) = manifest.write(&self.folder) {
-            // A store on a read-only disk is as good; its logs are compared by content again next time.
-            tracing::debug!("cannot note the new times of unchanged logs: {error}");
+            // The store itself is fine on a read-only disk; its logs are compared by content again next time.
+            tracing::debug!("cannot update the modification times of unchanged logs: {error}");
         }
         Ok(State::Fits(Box::new(store)))
     }
 
-    /// Waits until no other process builds here; the lock ends with the returned file, or with the process.
+    /// Waits until no other process builds here; dropping the returned file or ending the process releases the lock.
     pub fn lock(&self, progress: &dyn Progress) -> Result<File, StoreError> {
         loop {
             let (file, path) = self.lock_file()?;
@@ -99,7 +104,7 @@ impl Place {
                 }
                 Err(TryLockError::Error(error)) => return Err(StoreError::io("lock", &path)(error)),
             }
-            // Whoever held it may have removed it: then another process locks a new file of that name.
+            // The previous holder may have removed the file; then another process may lock a new file of that name.
             if is_at(&file, &path) {
                 return Ok(file);
             }
@@ -113,12 +118,12 @@ impl Place {
         Ok((file.map_err(StoreError::io("create", &path))?, path))
     }
 
-    /// A folder beside the store for the notes of whoever has it built.
+    /// A folder beside the store for notes on the parts being built.
     pub fn notes(&self, name: &str) -> PathBuf {
         self.stores_dir.join(format!(".{}.{name}", self.name))
     }
 
-    /// Removes the folder and all that belongs to it, unless another process is building here.
+    /// Removes the folder and everything that belongs to it, unless another process is building here.
     pub fn remove(&self) -> Result<(), StoreError> {
         let (file, path) = self.lock_file()?;
         match file.try_lock() {
@@ -135,7 +140,7 @@ impl Place {
         fs::remove_file(&path).map_err(StoreError::io("remove", &path))
     }
 
-    /// Removes what nobody can go on with: whoever holds the lock is the only one to build here.
+    /// Removes leftovers that cannot be resumed; the caller must hold the lock.
     pub fn remove_leftovers(&self) -> Result<(), StoreError> {
         let prefixes = [format!(".{}.building-", self.name), format!(".{}.replaced-", self.name)];
         let failed = || StoreError::io("list", &self.stores_dir);
@@ -150,7 +155,7 @@ impl Place {
         Ok(())
     }
 
-    /// Puts the finished folder in its place. Processes that have the old store mapped keep it until they end.
+    /// Moves the finished folder to its place. Processes that have the old store mapped keep it until they end.
     pub fn replace_with(&self, mut building: UnfinishedFolder) -> Result<(), StoreError> {
         let replaced = self.replaced();
         let had_one = self.folder.exists();
@@ -167,19 +172,21 @@ impl Place {
     }
 }
 
-/// Whether the name still leads to the open file.
+/// True if the path still refers to the open file.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(named)) if identity(&open) == identity(&named))
 }
 
-/// A folder that is removed when the build ends with an error. A build that is killed leaves it.
+/// A folder that is removed when the build ends with an error; a build that is killed leaves it.
 pub struct UnfinishedFolder {
+    /// The folder.
     pub path: PathBuf,
     finished: bool,
 }
 
 impl UnfinishedFolder {
+    /// Guards `path`, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, finished: false }
     }
@@ -188,13 +195,13 @@ impl UnfinishedFolder {
 impl Drop for UnfinishedFolder {
     fn drop(&mut self) {
         if !self.finished {
-            // The error that ended the build is reported; what stays is looked at by the next build.
+            // The error that ended the build is reported; the next build handles what is left.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Waits until the names of a folder's files are on the disk.
+/// Syncs a folder, so that the names of its files are on the disk.
 pub fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(StoreError::io("sync", folder))
 }

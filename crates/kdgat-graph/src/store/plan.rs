@@ -1,8 +1,8 @@
-//! What a store is made of, and into which units of work its build is cut.
+//! Plan of a store: its inputs, and the units of work into which its build is cut.
 //!
-//! A unit is a few small logs, one large log, or a stretch of a very large one. Units depend on the logs alone, not on
-//! threads or machines; each has shards of its own. So the shards are the same however many threads and machines
-//! work, and what a killed build has finished stays finished.
+//! A unit is a few small logs, one large log, or a piece of a very large one. Units depend only on the logs, not on
+//! threads or machines, and each has its own shards. The shards are therefore the same for any number of threads and
+//! machines, and finished units of a killed build remain valid.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,54 +17,76 @@ use super::options::BuildOptions;
 use super::sources::file_state;
 use crate::{FeatureSet, StoreError};
 
-/// Logs that are smaller than this together share shards.
+/// Logs share a unit, and thus shards, until they reach this size in bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
-/// What a store is made of.
+/// Inputs of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Version of the store format.
     pub format_version: u64,
+    /// Features of nodes and edges.
     pub features: FeatureSet,
+    /// Name of the dataset.
     pub dataset: String,
+    /// Options of the build.
     pub options: BuildOptions,
+    /// Logs in the dataset's order.
     pub logs: Vec<PlannedLog>,
 }
 
-/// A log as it was when the build began.
+/// A log as it was when the build started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedLog {
+    /// Folder of the log within the dataset.
     pub folder: String,
+    /// File name of the log.
     pub name: String,
+    /// Role of its folder.
     pub role: Role,
+    /// Size in bytes.
     pub bytes: u64,
+    /// Time of the last change in nanoseconds since 1970.
     pub modified_nanoseconds: u64,
-    /// blake3 of the file beside it that says which of its frames are attack frames, if there is one.
+    /// BLAKE3 digest of the label file beside it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels_blake3: Option<String>,
 }
 
 impl PlannedLog {
-    /// What it was, with the checksum of its bytes.
+    /// State of the log, with the checksum of its bytes.
     pub fn source(&self, blake3: String) -> SourceState {
         let Self { bytes, modified_nanoseconds, .. } = *self;
         SourceState { bytes, modified_nanoseconds, blake3, labels_blake3: self.labels_blake3.clone() }
     }
 }
 
-/// One piece of work.
+/// One unit of work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Whole logs, by position in the plan.
     Logs(Range<usize>),
-    /// The checksum of a log that is read in pieces.
-    Checksum { log: usize },
-    /// The lines of a log that begin within a range of bytes.
-    Piece { log: usize, number: usize, format: Format, bytes: Range<u64> },
+    /// Computes the checksum of a log that is read in pieces.
+    Checksum {
+        /// Position of the log in the plan.
+        log: usize,
+    },
+    /// Reads the lines of a log that begin within a range of bytes.
+    Piece {
+        /// Position of the log in the plan.
+        log: usize,
+        /// Number of the piece in the log, from 0.
+        number: usize,
+        /// Format of the log.
+        format: Format,
+        /// The range of bytes.
+        bytes: Range<u64>,
+    },
 }
 
 impl Unit {
-    /// Positions of the logs that this is about.
+    /// Positions of the logs that this unit reads.
     pub fn logs(&self) -> Range<usize> {
         match self {
             Self::Logs(logs) => logs.clone(),
@@ -74,7 +96,7 @@ impl Unit {
 }
 
 impl Plan {
-    /// Looks at the sizes and times of the logs, and at labels beside them.
+    /// Makes the plan from sizes and times of the logs, and from label files beside them.
     pub fn new(dataset: &Dataset, options: &BuildOptions) -> Result<Self, StoreError> {
         let mut logs = Vec::with_capacity(dataset.files.len());
         for file in &dataset.files {
@@ -87,7 +109,7 @@ impl Plan {
         Ok(Self { format_version, features, dataset: dataset.name.clone(), options: options.clone(), logs })
     }
 
-    /// Name of the store's folder. It holds a key of options, and of names, roles and sizes of the logs.
+    /// Name of the store's folder, with a key of the options and of names, roles and sizes of the logs.
     pub fn store_name(&self) -> String {
         let logs = self.logs.iter().map(|log| json!([log.folder, log.name, log.role, log.bytes]));
         let parts = json!([self.features, self.options.canonical(), logs.collect::<Vec<_>>()]);
@@ -95,10 +117,10 @@ impl Plan {
         format!("{}-{}", self.dataset, &key[..12])
     }
 
-    /// Equal for plans that give the same store, byte for byte.
+    /// Digest that is equal for plans that give the same store, byte for byte.
     pub fn identity(&self) -> String {
         let log = |log: &PlannedLog| match &log.labels_blake3 {
-            // Came later: plans without such labels keep their identity.
+            // Added later: plans without label files keep their identity.
             None => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
             Some(labels) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels]),
         };
@@ -107,7 +129,7 @@ impl Plan {
         blake3::hash(parts.to_string().as_bytes()).to_hex().to_string()
     }
 
-    /// The units, in order of the logs. Looks into large logs, whether they can be read in pieces.
+    /// The units, in order of the logs. Opens large logs to check if they can be read in pieces.
     pub fn units(&self, dataset: &Dataset) -> Result<Vec<Unit>, StoreError> {
         let mut units = Vec::new();
         let (mut begin, mut bytes) = (0, 0);
@@ -141,8 +163,8 @@ impl Plan {
         Ok(units)
     }
 
-    /// Which of `parts` parts a unit belongs to, from 0: by where the middle of its logs lies among all bytes. All of a log
-    /// is in one part.
+    /// The part, from 0 to `parts - 1`, that builds a unit: determined by the middle of the unit's logs within all bytes. All units
+    /// of a log are in one part.
     pub fn part_of(&self, unit: &Unit, parts: usize) -> usize {
         let bytes = |logs: &[PlannedLog]| logs.iter().map(|log| u128::from(log.bytes)).sum::<u128>();
         let logs = unit.logs();
@@ -152,7 +174,7 @@ impl Plan {
     }
 }
 
-/// A path's last part.
+/// Last component of a path.
 pub fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

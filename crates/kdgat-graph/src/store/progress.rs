@@ -1,4 +1,4 @@
-//! What a build tells while it runs.
+//! Events of a build, for progress reports.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,47 +7,93 @@ use kdgat_can::ReadReport;
 
 use super::duplicates::Duplicates;
 
-/// Something happened in a build.
+/// An event of a build.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// There is no store that tells the checksums of the logs: all are read for them.
-    Hashing { files: usize, bytes: u64 },
-    /// Another process builds the same store; this one waits for it.
-    Waiting { lock: &'a Path },
-    /// There is a store, but it cannot be used.
-    Rebuilding { reason: &'a str },
-    /// Reading begins.
-    Started { files: usize, bytes: u64 },
-    /// A build that was killed goes on: so many graphs are there already.
-    Resuming { units: usize, graphs: u64 },
-    /// So many more frames were read; comes often, from several threads.
-    Frames { count: u64 },
-    /// A file was read to its end.
-    FileDone { folder: &'a str, name: &'a str, bytes: u64, report: &'a ReadReport },
-    /// All logs are read.
+    /// No store has the checksums of the logs, so all logs are read for them.
+    Hashing {
+        /// Number of logs.
+        files: usize,
+        /// Size of all logs in bytes.
+        bytes: u64,
+    },
+    /// Another process is building the same store; this one waits for it.
+    Waiting {
+        /// The lock file.
+        lock: &'a Path,
+    },
+    /// The existing store cannot be used.
+    Rebuilding {
+        /// The reason.
+        reason: &'a str,
+    },
+    /// Reading starts.
+    Started {
+        /// Number of logs.
+        files: usize,
+        /// Size of these logs in bytes.
+        bytes: u64,
+    },
+    /// A build that was killed is resumed.
+    Resuming {
+        /// Number of finished units.
+        units: usize,
+        /// Number of graphs already written.
+        graphs: u64,
+    },
+    /// More frames were read; reported often, from several threads.
+    Frames {
+        /// Number of these frames.
+        count: u64,
+    },
+    /// A log was read to its end.
+    FileDone {
+        /// The log's folder in the dataset.
+        folder: &'a str,
+        /// The log's file name.
+        name: &'a str,
+        /// Size of the log in bytes.
+        bytes: u64,
+        /// Counts of the log.
+        report: &'a ReadReport,
+    },
+    /// All logs have been read.
     Stages(StageTimes),
-    /// All graphs are written; their checksums are compared and the vocabulary is collected.
-    Checking { graphs: u64 },
-    /// The checksums are right, and this is in two splits.
-    Checked { duplicates: &'a Duplicates },
-    /// The store has its name.
-    Finished { folder: &'a Path, graphs: u64, bytes: u64 },
+    /// All graphs have been written; now checksums are compared and the vocabulary is collected.
+    Checking {
+        /// Number of graphs.
+        graphs: u64,
+    },
+    /// The checksums are correct.
+    Checked {
+        /// Graphs that are in two splits.
+        duplicates: &'a Duplicates,
+    },
+    /// The store is complete and in its place.
+    Finished {
+        /// The store's folder.
+        folder: &'a Path,
+        /// Number of graphs.
+        graphs: u64,
+        /// Size of all shards in bytes.
+        bytes: u64,
+    },
 }
 
-/// Time that the threads of a build spent on each of its stages, all together.
+/// Time spent on each stage of a build, summed over its threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageTimes {
-    /// Reading logs from the disk, and decompressing.
+    /// Reading logs from the disk and decompressing them.
     pub read: Duration,
-    /// Rows to frames.
+    /// Parsing rows into frames.
     pub parse: Duration,
-    /// Frames to windows.
+    /// Cutting frames into windows.
     pub window: Duration,
-    /// Windows to nodes, edges and their features.
+    /// Computing nodes, edges and features of windows.
     pub features: Duration,
-    /// Graphs to shards, with their checksums.
+    /// Writing shards with their checksums.
     pub write: Duration,
-    /// Checksums of the logs.
+    /// Computing checksums of the logs.
     pub checksum: Duration,
 }
 
@@ -62,9 +108,9 @@ impl std::ops::AddAssign for StageTimes {
     }
 }
 
-/// Listens to a build. `&()` does not listen.
+/// Receiver of a build's events. `&()` ignores them.
 pub trait Progress: Sync {
-    /// Called from the threads of the build: should return soon.
+    /// Handles an event; called from the threads of the build, so it should return quickly.
     fn report(&self, event: &Event<'_>);
 }
 

@@ -1,4 +1,4 @@
-//! One file of graphs: a safetensors file whose tensors are the columns, mapped and read in place.
+//! A shard: a safetensors file whose tensors are the columns of graphs, memory-mapped and read in place.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,13 +21,13 @@ use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");
 
-/// The smallest page that a system maps.
+/// Smallest page size of any supported system.
 const PAGE_BYTES: usize = 4096;
 
-/// Every column: its tensor's name, type, and values a row. Wide types come first, so that each is aligned.
+/// Name, type and values per row of each column's tensor. Wide types come first, so that each column is aligned.
 type Layout = [(&'static str, Dtype, usize); COLUMNS];
 const COLUMNS: usize = 13;
-/// Which of them say where a graph's nodes and edges lie.
+/// Index of the column with the pointers to each graph's nodes; `EDGE_POINTERS` is that for its edges.
 const NODE_POINTERS: usize = 0;
 const EDGE_POINTERS: usize = 1;
 
@@ -49,8 +49,8 @@ const fn layout(features: FeatureSet) -> Layout {
     ]
 }
 
-/// Writes the graphs as a new file. Its position in the store is not known yet, and its bytes may not be on the disk yet:
-/// that is for `sync_all` of the returned file.
+/// Writes the graphs to a new file. The entry's `first_graph` is not set yet, and the bytes may not be on the disk yet:
+/// call `sync_all` on the returned file.
 ///
 /// # Errors
 /// [`StoreError::Io`].
@@ -131,7 +131,7 @@ impl<W: Write> Write for HashingWriter<W> {
     }
 }
 
-/// A mapped shard.
+/// A memory-mapped shard.
 #[derive(Debug)]
 pub struct Shard {
     path: PathBuf,
@@ -139,17 +139,17 @@ pub struct Shard {
     graphs: usize,
     nodes: usize,
     edges: usize,
-    /// Where each column of [`layout`] begins in the file.
+    /// Start of each column of [`layout`] in the file, in bytes.
     offsets: [usize; COLUMNS],
-    /// Features of a node.
+    /// Number of features of a node.
     node_features: usize,
 }
 
 impl Shard {
-    /// Maps the file and checks its size, header, shapes, and where each graph's nodes and edges lie; not its contents.
+    /// Maps the file and checks its size, header, shapes and pointers to each graph, but not its contents.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when anything is not as in the manifest.
+    /// [`StoreError::Damaged`] when something differs from the manifest.
     pub fn open(folder: &Path, entry: &ShardEntry, features: FeatureSet) -> Result<Self, StoreError> {
         let path = folder.join(&entry.name);
         let damaged = |detail: String| StoreError::Damaged { shard: folder.join(&entry.name), detail };
@@ -171,7 +171,7 @@ impl Shard {
             let checked = checked.map_err(StoreError::io("read", &path))?;
             checked.map_err(|detail| damaged(format!("{} {detail}", layout[column].0)))?;
         }
-        // A store is never changed once it has its name: it is built beside, and replaced as a whole folder.
+        // A store is never modified in place: it is built beside, and replaced as a whole folder.
         let map = mapped::map(&file).map_err(StoreError::io("map", &path))?;
         Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, node_features: features.node_features() })
     }
@@ -181,7 +181,7 @@ impl Shard {
         &self.path
     }
 
-    /// Compares every byte with the manifest's checksum.
+    /// Compares the checksum of the whole file with the manifest's.
     ///
     /// # Errors
     /// [`StoreError::Damaged`].
@@ -193,10 +193,10 @@ impl Shard {
         }
     }
 
-    /// Graph `index` of the shard.
+    /// The graph at `index` in the shard.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when its pointers leave the shard.
+    /// [`StoreError::Damaged`] when its pointers reach beyond the shard.
     pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
         let nodes = self.span(NODE_POINTERS, index, self.nodes)?;
         let edges = self.span(EDGE_POINTERS, index, self.edges)?;
@@ -216,10 +216,10 @@ impl Shard {
         })
     }
 
-    /// Features of the nodes of these graphs, `[num_nodes, node_features]`, as a tensor over the file: for reading only.
+    /// Node features of these graphs, `[num_nodes, node_features]`, as a read-only tensor over the file.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when pointers leave the shard, [`StoreError::Tensor`].
+    /// [`StoreError::Damaged`] when pointers reach beyond the shard; [`StoreError::Tensor`].
     pub fn node_features(&self, graphs: Range<usize>) -> Result<Tensor, StoreError> {
         let span = |graph| self.span(NODE_POINTERS, graph, self.nodes);
         let (first, last) = (span(graphs.start)?, span(graphs.end - 1)?);
@@ -229,18 +229,18 @@ impl Shard {
         let size = [(last.end - first.start) as i64, self.node_features as i64];
         let row_bytes = self.node_features * size_of::<f32>();
         let bytes = self.offsets[6] + first.start * row_bytes..self.offsets[6] + last.end * row_bytes;
-        // Whoever reads the tensor shall not wait for the disk: that is for the thread that puts batches together.
+        // Touch all pages here: the thread that assembles batches should wait for the disk, not the reader of the tensor.
         self.map[bytes.clone()].iter().step_by(PAGE_BYTES).for_each(|byte| _ = std::hint::black_box(*byte));
         mapped::tensor_over::<f32>(&self.map, bytes, &size)
             .map_err(|source| StoreError::Tensor { tensor: "continuous", source })
     }
 
-    /// `[graphs]`: 1 where any frame of the window is an attack frame.
+    /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub fn labels(&self) -> &[u8] {
         self.column(11, 0..self.graphs)
     }
 
-    /// Takes the file's pages out of this process's memory; they are mapped again where they are read next.
+    /// Releases the file's pages from this process's memory; they are mapped again when read.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -260,7 +260,7 @@ impl Shard {
         }
     }
 
-    /// Values of a column; the caller stays within its length, which `open` has checked.
+    /// Values of a column; the caller must stay within its length, which `open` has checked.
     fn column<T: Pod>(&self, column: usize, values: Range<usize>) -> &[T] {
         let size = size_of::<T>();
         let begin = self.offsets[column];
@@ -272,15 +272,15 @@ impl Shard {
     }
 }
 
-/// Headers are a few hundred bytes; a longer one is no header.
+/// Largest accepted header: real ones have a few hundred bytes.
 const LONGEST_HEADER_BYTES: u64 = 1 << 20;
 
-/// The header's text, or what is wrong with its length. Read, not mapped: touching a mapped page brings its neighbours
-/// into memory, and a store has many shards.
+/// Returns the header's text, or what is wrong with its length. Reads the file instead of the map: touching a mapped page loads
+/// its neighbours, too, and a store has many shards.
 fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, String>> {
     let mut length = [0; 8];
     if file_bytes < 8 {
-        return Ok(Err(format!("its {file_bytes} bytes are no header")));
+        return Ok(Err(format!("its {file_bytes} bytes are too few for a header")));
     }
     file.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
@@ -292,12 +292,12 @@ fn read_header(mut file: &File, file_bytes: u64) -> io::Result<Result<Vec<u8>, S
     Ok(Ok(header))
 }
 
-/// Bytes of pointers that are read at a time.
+/// Bytes of pointers read at a time.
 const POINTER_BLOCK_BYTES: usize = 1 << 16;
 
-/// What is wrong with `count` pointers that should ascend from 0 to `last`: then every graph lies within the shard, and who
-/// reads one needs no other check. It costs 16 bytes of reading a graph, where a graph has some thousands. Read, not mapped,
-/// as the header is.
+/// Checks that `count` pointers ascend from 0 to `last`; returns what is wrong otherwise. Every graph is then within the shard, and
+/// reading one needs no other check. Costs reading 16 bytes per graph, where a graph has some thousands. Reads the file instead
+/// of the map, like [`read_header`].
 fn check_pointers(mut file: &File, offset: usize, count: usize, last: u64) -> io::Result<Result<(), String>> {
     file.seek(SeekFrom::Start(offset as u64))?;
     let mut block = vec![0; POINTER_BLOCK_BYTES.min(count * size_of::<u64>())];
@@ -352,7 +352,7 @@ fn column_offsets(
         let (begin, end) = info.data_offsets;
         let size = rows * width * (dtype.bitsize() / 8);
         if begin.checked_add(size) != Some(end) || end as u64 > file_bytes - data as u64 {
-            return Err(format!("{name} lies at {begin}..{end}, expected {size} bytes within the file"));
+            return Err(format!("{name} is at bytes {begin}..{end}, expected {size} bytes within the file"));
         }
         if !(data + begin).is_multiple_of(dtype.bitsize() / 8) {
             return Err(format!("{name} begins at byte {}, which is not aligned", data + begin));

@@ -1,4 +1,4 @@
-//! Logs as sources of a store: their state, their checksum, how many of their rows may be bad.
+//! Logs as sources of a store: their state, their checksum, and the limit on rejected rows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use kdgat_can::ReadReport;
 
 use crate::StoreError;
 
-/// Places named for each reason when too many rows of a file are rejected.
+/// Places named per reason when too many rows of a file are rejected.
 const PLACES_NAMED: usize = 2;
 
-/// Size in bytes and time of the last change, in nanoseconds since 1970.
+/// Size in bytes, and time of the last change in nanoseconds since 1970.
 pub fn file_state(path: &Path) -> Result<(u64, u64), StoreError> {
     let metadata = fs::metadata(path).map_err(StoreError::io("read the size of", path))?;
     let modified = metadata.modified().map_err(StoreError::io("read the time of", path))?;
-    // A file from before 1970 has time 0; its content decides then.
+    // A file from before 1970 gets time 0; then its content decides.
     let since_epoch = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((metadata.len(), since_epoch.as_nanos() as u64))
 }
 
-/// blake3 of a file's bytes.
+/// BLAKE3 digest of a file's bytes, in hexadecimal.
 pub fn digest_of(path: &Path) -> Result<String, StoreError> {
     let mut hash = blake3::Hasher::new();
     let file = File::open(path).map_err(StoreError::io("open", path))?;
@@ -28,7 +28,7 @@ pub fn digest_of(path: &Path) -> Result<String, StoreError> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
-/// Refuses a log of which more than the allowed share of rows cannot be read.
+/// Rejects a log with more than the allowed share of unreadable rows.
 pub fn check_rejects(path: &Path, report: &ReadReport, allowed: f64) -> Result<(), StoreError> {
     if report.reject_share() <= allowed {
         return Ok(());
@@ -51,7 +51,7 @@ pub fn check_rejects(path: &Path, report: &ReadReport, allowed: f64) -> Result<(
     })
 }
 
-/// Where a dataset lies is no part of its store: places name the file only.
+/// Shortens the paths in a report to file names: a store does not depend on the dataset's location.
 pub fn with_short_names(mut report: ReadReport, name: &str) -> ReadReport {
     let rejected = report.rejected.values_mut().flat_map(|rejections| &mut rejections.first);
     rejected.chain(&mut report.first_backward).for_each(|place| place.file = PathBuf::from(name));

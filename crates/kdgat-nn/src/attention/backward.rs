@@ -1,5 +1,4 @@
-//! The backward kernels of one layer in their order, over all blocks and threads, as [`super::passes`] does the
-//! forward ones.
+//! The backward kernels of one layer in order, over all blocks and threads; see [`super::passes`] for the forward.
 
 use kdgat_torch::parallel::{Parts, parallel_for};
 use kdgat_torch::simd::dispatch;
@@ -11,17 +10,17 @@ use super::kernels::{ColumnGradients, Projection, RowGradients};
 use super::passes::{Layer, buffer};
 use super::softmax::SavedWeights;
 
-/// What a backward reads.
+/// Operands of a backward.
 pub(super) struct Backward<'a, T: Element> {
     pub(super) layer: Layer<'a, T>,
-    /// Of the output, `[nodes, heads * channels]`.
+    /// Gradient of the output, `[nodes, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
-    /// The source and target vectors that scores were projected with; `None` where scores were given.
+    /// Source and target attention vectors that projected the scores; `None` if the scores were given.
     pub(super) attention: Option<[&'a [T::Real]; 2]>,
 }
 
-/// What a backward fills.
+/// Gradients that a backward computes.
 pub(super) struct Gradients<'a, T: Element> {
     /// `[nodes, heads * channels]`.
     pub(super) values: &'a mut [T],
@@ -29,7 +28,7 @@ pub(super) struct Gradients<'a, T: Element> {
     pub(super) source_scores: &'a mut [T::Real],
     /// `[nodes, heads]`.
     pub(super) target_scores: &'a mut [T::Real],
-    /// `[2, heads * channels]`, of the source and the target attention vectors: zero where scores were given.
+    /// Gradients of the source and target attention vectors, `[2, heads * channels]`; zero if the scores were given.
     pub(super) attention: &'a mut [T::Real],
     /// `[heads * channels]`.
     pub(super) bias: &'a mut [T::Real],
@@ -160,7 +159,7 @@ impl<T: Element> Backward<'_, T> {
     }
 }
 
-/// Adds up the blocks' rows in their order, whatever the number of threads.
+/// Adds the blocks' rows in order, whatever the number of threads.
 pub(super) fn sum_blocks<R: Real>(by_block: &[R], sums: &mut [R]) {
     sums.fill(R::ZERO);
     for row in by_block.chunks_exact(sums.len().max(1)) {

@@ -1,6 +1,6 @@
-//! Graph attention from torch's own operations, in the order of PyTorch Geometric's `GATConv`.
+//! Graph attention composed of torch's operations, in the order of PyTorch Geometric's `GATConv`.
 //!
-//! The reference that the fused kernels are tested against, and what runs where they do not.
+//! The reference for tests of the fused kernels, and the fallback where they do not run.
 
 use kdgat_graph::Adjacency;
 use tch::{Kind, TchError, Tensor};
@@ -8,7 +8,7 @@ use tch::{Kind, TchError, Tensor};
 use super::{Attended, AttentionOptions};
 use crate::segments;
 
-/// Attention with given scores: values `[nodes, heads, channels]`, scores `[nodes, heads]`.
+/// Attention with given scores, for values `[nodes, heads, channels]` and scores `[nodes, heads]`.
 pub(super) fn attend(
     values: &Tensor,
     source_scores: &Tensor,
@@ -22,8 +22,8 @@ pub(super) fn attend(
     weighted_sums(values, &logits, [&sources, &targets], adjacency, options)
 }
 
-/// GATv2's attention: values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, the attention vector
-/// `[1, heads, channels]`.
+/// GATv2's attention, for values `[nodes, heads, channels]`, edge terms `[edges, heads, channels]`, and the attention
+/// vector `[1, heads, channels]`.
 pub(super) fn attend_pairs(
     source: &Tensor,
     target: &Tensor,
@@ -44,7 +44,7 @@ pub(super) fn attend_pairs(
     weighted_sums(source, &logits, [&sources, &targets], adjacency, options)
 }
 
-/// Softmax over each target's edges, dropout, and sums of source values. Logits are `[edges, heads]`.
+/// Softmax over each target's edges, dropout, and sums of source values; logits are `[edges, heads]`.
 fn weighted_sums(
     values: &Tensor,
     logits: &Tensor,
@@ -64,12 +64,13 @@ fn weighted_sums(
     Ok(Attended { output, weights })
 }
 
-/// torch's own `leaky_relu` takes no slope in `tch`.
+/// Leaky ReLU with a slope, which `tch` does not expose.
 pub(super) fn leaky_relu(input: &Tensor, negative_slope: f64) -> Result<Tensor, TchError> {
     input.f_where_self(&input.f_gt(0.0)?, &input.f_mul_scalar(negative_slope)?)
 }
 
-/// As PyTorch Geometric: the largest logit subtracted without a gradient, 1e-16 added to the divisor.
+/// Softmax over each target's edges, as in PyTorch Geometric: subtracts the largest logit without a gradient and adds
+/// 1e-16 to the divisor.
 fn softmax(logits: &Tensor, targets: &Tensor, adjacency: &Adjacency) -> Result<Tensor, TchError> {
     let (nodes, heads) = (adjacency.row_pointers.numel() as i64 - 1, logits.size()[1]);
     let index = targets.f_unsqueeze(-1)?.f_expand_as(logits)?;

@@ -8,24 +8,24 @@ use super::element::Real;
 /// Sets each weight to zero with `probability` and divides the others by `1 - probability`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionDropout {
-    /// In `[0, 1)`.
+    /// Probability of dropping a weight, in `[0, 1)`.
     pub probability: f64,
-    /// Selects the mask: the same seed always drops the same positions, on any number of threads.
+    /// Seed of the mask: the same seed always drops the same positions, on any number of threads.
     pub seed: u64,
 }
 
 impl AttentionDropout {
-    /// What kept weights are multiplied by.
+    /// Factor of weights that are not dropped.
     pub(super) fn kept_scale(self) -> f64 {
         1.0 / (1.0 - self.probability)
     }
 
-    /// Random words below it drop their weight.
+    /// A weight is dropped if its random word is below this.
     pub(super) fn threshold(self) -> u32 {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// Applies the mask to `weights`, the first of which has position `first` (edge × heads + head).
+    /// Applies the mask to `weights`; `first` is the position (edge × heads + head) of the first one.
     #[inline(always)]
     pub(super) fn apply<R: Real>(self, first: usize, weights: &mut [R]) {
         let scale = R::from_f64(self.kept_scale());
@@ -40,7 +40,7 @@ impl AttentionDropout {
         }
     }
 
-    /// The factors of all `edges × heads` positions, `[edges, heads]`, f32.
+    /// Factors of all positions, `[edges, heads]`, f32.
     pub(super) fn factors(self, edges: i64, heads: i64) -> Result<Tensor, TchError> {
         let mut factors = vec![1.0_f32; usize::try_from(edges * heads).unwrap_or(0)];
         self.apply(0, &mut factors);

@@ -1,4 +1,4 @@
-//! Number types of the fused kernels: what is stored, and what is computed with.
+//! Number types of the fused kernels: a stored type and a computing type.
 
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
@@ -9,25 +9,25 @@ use kdgat_torch::view::Storable;
 
 use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 
-/// A type that values are stored in.
+/// A stored type of values.
 pub(super) trait Element: Storable + Send + Sync + 'static {
-    /// The type it is computed with.
+    /// The computing type of the values.
     type Real: Real;
-    /// To the computing type, exactly.
+    /// Converts to the computing type, exactly.
     fn widen(self) -> Self::Real;
-    /// From the computing type, rounded to nearest.
+    /// Converts from the computing type, rounded to nearest.
     fn narrow(value: Self::Real) -> Self;
-    /// Scalar product with as many elements of the same type.
+    /// Scalar product with a slice of the same type and length.
     #[inline(always)]
     fn dot<I: Instructions>(left: &[Self], right: &[Self]) -> Self::Real {
         dot_by_lanes::<I, Self, Self>(left, right)
     }
-    /// Scalar product with as many elements of the computing type.
+    /// Scalar product with a slice of the computing type and the same length.
     #[inline(always)]
     fn dot_real<I: Instructions>(left: &[Self], right: &[Self::Real]) -> Self::Real {
         dot_by_lanes::<I, Self, Self::Real>(left, right)
     }
-    /// `output = initial + Σ factor · row` over the picked rows, with factors `[rows, heads]`.
+    /// Computes `output = initial + Σ factor · row` over the picked rows, with factors `[rows, heads]`.
     #[inline(always)]
     fn sum_rows<I: Instructions>(
         output: &mut [Self],
@@ -43,7 +43,7 @@ pub(super) trait Element: Storable + Send + Sync + 'static {
             ));
         }
     }
-    /// `sums += Σ factor · row`, likewise.
+    /// Computes `sums += Σ factor · row` over the picked rows, with factors `[rows, heads]`.
     #[inline(always)]
     fn add_rows<I: Instructions>(
         sums: &mut [Self::Real],
@@ -60,7 +60,7 @@ pub(super) trait Element: Storable + Send + Sync + 'static {
             }
         }
     }
-    /// The scalar products `[rows, heads]` of the row `left` with each picked row.
+    /// Computes the scalar products `[rows, heads]` of the row `left` with each picked row.
     #[inline(always)]
     fn row_products<I: Instructions>(
         left: &[Self],
@@ -128,7 +128,7 @@ fn dot_by_lanes<I: Instructions, A: Element, B: Element<Real = A::Real>>(left: &
     sum
 }
 
-/// A type that is computed with.
+/// A computing type.
 pub(super) trait Real:
     Element<Real = Self>
     + Add<Output = Self>
@@ -144,7 +144,7 @@ pub(super) trait Real:
     fn from_f64(value: f64) -> Self;
     fn absolute(self) -> Self;
     fn is_sign_negative(self) -> bool;
-    /// `self * factor + addend`, in one instruction where there is one.
+    /// Computes `self * factor + addend`, in one instruction if the machine has one.
     fn mul_add<I: Instructions>(self, factor: Self, addend: Self) -> Self;
     /// Replaces each value by its exponential. Values must not be positive.
     fn exp_in_place<I: Instructions>(values: &mut [Self]);
@@ -203,7 +203,7 @@ element!(
 element!(f64, f64, |value| value, |value| value);
 element!(bf16, f32, |value| f32::from_bits(u32::from(value.to_bits()) << 16), |value| round_to_bf16(value));
 
-/// Round to nearest even without a branch on the value, so that loops over it become vectors.
+/// Rounds to nearest even without a branch on the value, so that loops over it are vectorised.
 #[inline(always)]
 fn round_to_bf16(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -254,13 +254,13 @@ real!(f64, |values| {
     }
 });
 
-/// Exponential of a value that is not positive, within 2 units in the last place; 1.6e-38 below -87.
+/// Exponential of a non-positive value, accurate to 2 units in the last place; 1.6e-38 below -87.
 ///
-/// Cephes' polynomial (Moshier), with the power of two taken from the bits that adding 1.5·2²³ leaves.
+/// Cephes' polynomial (Moshier); the power of two comes from the bits left by adding 1.5·2²³.
 #[inline(always)]
 fn exp_f32<I: Instructions>(value: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
-    // Written so that a NaN stays one.
+    // Written so that NaN is preserved.
     let value = if value < -87.0 { -87.0 } else { value };
     let shifted = Real::mul_add::<I>(value, std::f32::consts::LOG2_E, ROUND);
     let exponent = shifted - ROUND;

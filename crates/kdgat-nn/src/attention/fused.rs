@@ -16,13 +16,14 @@ use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores};
 use super::softmax::SavedWeights;
 
-/// Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a bias. All are contiguous on
-/// the CPU; all but the values have the computing type.
+/// The fused layer of GAT. Inputs: values `[nodes, heads * channels]`, two score or attention tensors, and optionally a
+/// bias. All are contiguous on the CPU; all but the values have the computing type.
 pub(super) struct FusedGat {
     pub(super) adjacency: Adjacency,
     pub(super) shape: Shape,
     pub(super) options: AttentionOptions,
-    /// Whether the second and third input are attention vectors (`[heads * channels]`) or scores (`[nodes, heads]`).
+    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores (`[nodes,
+    /// heads]`).
     pub(super) projected: bool,
 }
 
@@ -99,7 +100,7 @@ impl FusedGat {
             if self.projected {
                 saved.extend([inputs[1].shallow_clone(), inputs[2].shallow_clone()]);
             }
-            // Last, so that the others' places do not depend on it.
+            // Last, so that the positions of the others do not depend on it.
             saved.extend(weights.as_ref().filter(|_| self.options.dropout.is_some()).map(Tensor::shallow_clone));
         }
         let weights = weights.filter(|_| self.options.return_weights);

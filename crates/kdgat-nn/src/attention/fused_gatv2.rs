@@ -19,9 +19,9 @@ use super::layout::{Edges, Partition};
 use super::passes::{ForwardOutputs, Layer, Scores, buffer};
 use super::softmax::SavedWeights;
 
-/// Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias `[heads * channels]`, and
-/// optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU, attention vector and bias in the
-/// computing type.
+/// The fused layer of GATv2. Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias
+/// `[heads * channels]`, and optionally edge terms `[edges, heads * channels]`. All are contiguous on the CPU;
+/// attention vector and bias have the computing type.
 pub(super) struct FusedGatV2 {
     pub(super) adjacency: Adjacency,
     pub(super) shape: Shape,
@@ -116,7 +116,7 @@ impl FusedGatV2 {
             saved.extend([SOURCE, TARGET, ATTENTION].map(|index| inputs[index].shallow_clone()));
             saved.push(kept);
             saved.extend(edge_term.map(Tensor::shallow_clone));
-            // Last, so that the others' places do not depend on it.
+            // Last, so that the positions of the others do not depend on it.
             saved.extend(applied.as_ref().filter(|_| self.options.dropout.is_some()).map(Tensor::shallow_clone));
         }
         let applied = applied.filter(|_| self.options.return_weights);
@@ -162,7 +162,7 @@ impl FusedGatV2 {
 struct Backward<'a, T: Element> {
     layer: Layer<'a, T>,
     pairs: Pairs<'a, T>,
-    /// Of the output, `[nodes, heads * channels]`.
+    /// Gradient of the output, `[nodes, heads * channels]`.
     gradient: &'a [T],
     weights: SavedWeights<'a, T::Real>,
 }
@@ -209,8 +209,8 @@ impl<T: Element> Backward<'_, T> {
                 }
             });
         }
-        // The sources' part reads what other blocks have written, unless blocks are closed; with a term for each
-        // edge to go through, a second pass over all costs little more.
+        // The gradients of the sources read what other blocks have written, unless blocks are closed. With a term per
+        // edge to read, a second pass over all blocks costs little more.
         let source_parts = Parts::new(gradients.source, self.layer.node_bounds(row));
         parallel_for(blocks, partition.grain, |range| {
             for block in range {
@@ -231,7 +231,7 @@ impl<T: Element> Backward<'_, T> {
         Ok(())
     }
 
-    /// Gradients of a block's logits, and its part of the bias's.
+    /// Gradients of a block's logits, and its share of the bias's gradient.
     fn logits(&self, block: usize, logits: &mut [T::Real], unused: &mut Vec<T::Real>, bias: &mut [T::Real]) {
         let nodes = self.layer.partition.nodes(block);
         unused.resize(nodes.len() * self.layer.shape.heads, T::Real::ZERO);
@@ -239,7 +239,7 @@ impl<T: Element> Backward<'_, T> {
             nodes,
             shape: self.layer.shape,
             edges: self.layer.edges,
-            // All saved weights are positive: the leaky ReLU comes before the logits.
+            // All saved weights are positive: the leaky ReLU is applied before the logits.
             negative_slope: T::Real::ONE,
             values: self.layer.values,
             gradient: self.gradient,

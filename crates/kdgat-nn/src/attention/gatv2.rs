@@ -1,8 +1,8 @@
-//! What GATv2 (Brody et al. 2022) computes otherwise: for source j, target i and head h,
-//! `logit = a_h · leaky_relu(source_j + target_i + edge_ij)`, with values `source_j`.
+//! Attention logits of GATv2 (Brody et al. 2022): for source j, target i and head h, `logit = a_h · leaky_relu(source_j
+//! + target_i + edge_ij)`, with values `source_j`.
 //!
-//! The inner sums are computed again in both directions of the backward instead of being kept: they would be an
-//! array of edges × channels.
+//! Both directions of the backward recompute the inner sums, because storing them would take an array of edges ×
+//! channels.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::layout::Edges;
 use super::softmax::largest_subtracted;
 use super::tiles::{add_scaled, for_each_tile, store, tile, tile_mut};
 
-/// What the logits are made of.
+/// Operands of the logits.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'a, T: Element> {
     pub(super) shape: Shape,
@@ -29,7 +29,7 @@ pub(super) struct Pairs<'a, T: Element> {
     pub(super) attention: &'a [T::Real],
 }
 
-/// Where one pair's rows begin.
+/// Starts of the rows of one pair.
 #[derive(Clone, Copy)]
 struct Place {
     source: usize,
@@ -62,13 +62,13 @@ impl<T: Element> Pairs<'_, T> {
         sums
     }
 
-    /// The leaky ReLU's factor.
+    /// Slope of the leaky ReLU at `sum`.
     #[inline(always)]
     fn slope(&self, sum: T::Real) -> T::Real {
         if sum > T::Real::ZERO { T::Real::ONE } else { self.negative_slope }
     }
 
-    /// Logits of all edges into `nodes`, the largest of each target and head subtracted.
+    /// Logits of all edges into `nodes`, minus the largest of each target and head.
     #[inline(always)]
     pub(super) fn shifted_logits<I: Instructions>(
         &self,
@@ -111,7 +111,7 @@ fn activate<I: Instructions, T: Element, const WIDTH: usize>(
     *tile_mut(activated, column) = sums;
 }
 
-/// [`largest_subtracted`] as tiles are called.
+/// [`largest_subtracted`] with the signature of a function on tiles.
 #[inline(always)]
 fn subtract_largest<I: Instructions, R: Real, const WIDTH: usize>(
     head: usize,
@@ -122,7 +122,7 @@ fn subtract_largest<I: Instructions, R: Real, const WIDTH: usize>(
     largest_subtracted::<R, WIDTH>(head, heads, edges, logits);
 }
 
-/// From gradients of the logits to those of the targets' values, the edge terms and the attention vector.
+/// Gradients of the targets' values, the edge terms and the attention vector, from those of the logits.
 pub(super) struct TargetGradients<'a, T: Element> {
     pub(super) nodes: Range<usize>,
     pub(super) edges: Edges<'a>,
@@ -133,7 +133,7 @@ pub(super) struct TargetGradients<'a, T: Element> {
     pub(super) target_gradients: &'a mut [T],
     /// `[edges of the nodes, heads * channels]`.
     pub(super) edge_gradients: Option<&'a mut [T]>,
-    /// `[heads * channels]`, added to.
+    /// Accumulates `[heads * channels]`.
     pub(super) attention_gradient: &'a mut [T::Real],
 }
 
@@ -186,16 +186,16 @@ fn target_gradient<I: Instructions, T: Element, const WIDTH: usize>(
     store::<T, WIDTH>(tile_mut(work.target_gradients, (node - work.nodes.start) * row + column), &of_target);
 }
 
-/// Gradients of the sources' values: as values of the weighted sum and as part of the logits.
+/// Gradients of the sources' values, through the weighted sum and through the logits.
 pub(super) struct SourceGradients<'a, T: Element> {
     pub(super) nodes: Range<usize>,
     pub(super) edges: Edges<'a>,
     pub(super) pairs: Pairs<'a, T>,
-    /// Of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all nodes, heads * channels]`.
     pub(super) gradient: &'a [T],
-    /// `[all edges, heads]`, as applied.
+    /// Weights as applied, `[all edges, heads]`.
     pub(super) weights: &'a [T::Real],
-    /// The edge that `logit_gradients` begins at.
+    /// The first edge of `logit_gradients`.
     pub(super) first_edge: usize,
     pub(super) logit_gradients: &'a [T::Real],
     /// `[nodes, heads * channels]`.

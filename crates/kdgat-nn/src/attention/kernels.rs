@@ -1,8 +1,8 @@
 //! Graph attention on one block of nodes, forward and backward, without an array of edges × channels.
 //!
-//! For target i, source j and head h: `raw = s_j + t_i`, `attention = softmax over j of leaky_relu(raw)`,
-//! `out_i = Σ_j attention_ij · values_j + bias`. Where `raw` was negative is kept as the sign of the
-//! (never negative) attention weight: that is all the backward needs of the scores.
+//! For target i, source j and head h: `raw = s_j + t_i`, `attention = softmax over j of leaky_relu(raw)`, `out_i = Σ_j
+//! attention_ij · values_j + bias`. The sign of a saved attention weight (which is never negative itself) records
+//! whether `raw` was positive: the backward needs nothing else of the scores.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::layout::Edges;
 use super::softmax::{SavedWeights, largest_subtracted, normalize, softmax_backward};
 use super::tiles::{add_scaled, for_each_tile, tile, tile_mut};
 
-/// How a row of values is divided.
+/// Division of a row of values into heads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) heads: usize,
@@ -24,7 +24,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Elements of a node's row.
+    /// Number of elements in a node's row.
     pub(super) fn row(self) -> usize {
         self.heads * self.channels
     }
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// Per-node scores by scalar products of each head's values with its attention vectors.
+/// Computes scores per node: scalar products of each head's values with its attention vectors.
 pub(super) struct ProjectScores<'a, T: Element> {
     pub(super) nodes: Range<usize>,
     pub(super) shape: Shape,
@@ -72,16 +72,16 @@ impl<T: Element> Kernel for ProjectScores<'_, T> {
     }
 }
 
-/// What attention weights are made of.
+/// Source of the attention logits.
 #[derive(Clone, Copy)]
 pub(super) enum Logits<'a, T: Element> {
-    /// Of scores by node, `[.., heads]` each, that begin at `first_node`.
+    /// Scores per node, `[.., heads]` each, beginning at `first_node`.
     Scores { first_node: usize, source: &'a [T::Real], target: &'a [T::Real] },
-    /// Of the values of source and target together: GATv2.
+    /// The values of source and target together (GATv2).
     Pairs(Pairs<'a, T>),
 }
 
-/// Scores to attention weights to weighted sums.
+/// Computes attention weights from scores, and the weighted sums.
 pub(super) struct Attend<'a, T: Element> {
     pub(super) nodes: Range<usize>,
     pub(super) shape: Shape,
@@ -91,11 +91,11 @@ pub(super) struct Attend<'a, T: Element> {
     pub(super) values: &'a [T],
     pub(super) bias: Option<&'a [T::Real]>,
     pub(super) logits: Logits<'a, T>,
-    /// `[edges of the nodes, heads]`, overwritten.
+    /// Raw scores, `[edges of the nodes, heads]`, overwritten.
     pub(super) raw: &'a mut [T::Real],
-    /// `[edges of the nodes, heads]`: the weights that were applied, after dropout.
+    /// Weights as applied, after dropout, `[edges of the nodes, heads]`.
     pub(super) weights: &'a mut [T::Real],
-    /// `[edges of the nodes, heads]`: for the backward, see the file's head.
+    /// Signed weights for the backward (see above), `[edges of the nodes, heads]`.
     pub(super) signed: Option<&'a mut [T::Real]>,
     /// `[nodes, heads * channels]`.
     pub(super) output: &'a mut [T],
@@ -110,7 +110,7 @@ impl<T: Element> Kernel for Attend<'_, T> {
             Logits::Scores { first_node, source, target } => self.shifted_logits::<I>(first_node, source, target),
             Logits::Pairs(pairs) => {
                 pairs.shifted_logits::<I>(&self.edges, &self.nodes, self.weights);
-                // These keep no sign.
+                // Logits of pairs need no sign: their leaky ReLU is applied before.
                 self.raw.fill(T::Real::ONE);
             }
         }
@@ -130,7 +130,7 @@ impl<T: Element> Kernel for Attend<'_, T> {
 }
 
 impl<T: Element> Attend<'_, T> {
-    /// Fills `raw`, and `weights` with logits from which the largest of each target and head is subtracted.
+    /// Fills `raw`, and fills `weights` with logits minus the largest of each target and head.
     #[inline(always)]
     fn shifted_logits<I: Instructions>(
         &mut self,
@@ -179,7 +179,7 @@ impl<T: Element> Attend<'_, T> {
     }
 }
 
-/// The logits of one target, for `WIDTH` heads from `head`.
+/// Logits of one target, for `WIDTH` heads from `head`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn shifted_logits_of<I: Instructions, R: Real, const WIDTH: usize>(
@@ -206,7 +206,7 @@ fn shifted_logits_of<I: Instructions, R: Real, const WIDTH: usize>(
     largest_subtracted::<R, WIDTH>(head, heads, sources.len(), logits);
 }
 
-/// As [`shifted_logits_of`] for the only head, whose numbers lie side by side.
+/// [`shifted_logits_of`] for a single head, whose values are contiguous.
 #[inline(always)]
 fn one_head_logits<R: Real>(
     sources: &[i32],
@@ -235,14 +235,14 @@ pub(super) struct RowGradients<'a, T: Element> {
     pub(super) edges: Edges<'a>,
     pub(super) negative_slope: T::Real,
     pub(super) values: &'a [T],
-    /// Of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all nodes, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
     /// `[edges of the nodes, heads]`.
     pub(super) raw_gradients: &'a mut [T::Real],
     /// `[nodes, heads]`.
     pub(super) target_gradients: &'a mut [T::Real],
-    /// `[heads * channels]`, added to.
+    /// Accumulates `[heads * channels]`.
     pub(super) bias_gradient: &'a mut [T::Real],
 }
 
@@ -282,16 +282,16 @@ fn add_all_rows<I: Instructions, T: Element>(nodes: &Range<usize>, rows: &[T], s
     T::add_rows::<I>(sums, (Matrix::new(rows, heads.channels), &indices), &ones, &heads);
 }
 
-/// Nodes as indices of rows: an adjacency has no more of them than these can count.
+/// Nodes as i32 row indices; an adjacency has no more nodes than i32 can count.
 fn indices_of(nodes: &Range<usize>) -> Vec<i32> {
     nodes.clone().map(|node| node as i32).collect()
 }
 
-/// The attention vectors, where the scores were projected from the values, and their gradients' sums.
+/// Attention vectors of projected scores, and the sums of their gradients.
 pub(super) struct Projection<'a, R> {
     pub(super) attention_source: &'a [R],
     pub(super) attention_target: &'a [R],
-    /// `[heads * channels]` each, added to.
+    /// Accumulates `[heads * channels]` each.
     pub(super) source_gradient: &'a mut [R],
     pub(super) target_gradient: &'a mut [R],
 }
@@ -302,10 +302,10 @@ pub(super) struct ColumnGradients<'a, T: Element> {
     pub(super) shape: Shape,
     pub(super) edges: Edges<'a>,
     pub(super) values: &'a [T],
-    /// Of the output, `[all nodes, heads * channels]`.
+    /// Gradient of the output, `[all nodes, heads * channels]`.
     pub(super) gradient: &'a [T],
     pub(super) weights: SavedWeights<'a, T::Real>,
-    /// The edge that `raw_gradients` begins at.
+    /// The first edge of `raw_gradients`.
     pub(super) first_edge: usize,
     pub(super) raw_gradients: &'a [T::Real],
     /// `[nodes, heads]`.
@@ -323,7 +323,7 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let (heads, row) = (self.shape.heads, self.shape.row());
-        // Of all edges out of these nodes, by source: their targets and weights.
+        // Targets and weights of all edges out of these nodes, by source.
         let outgoing = self.edges.outgoing_of(&self.nodes);
         let targets: Vec<i32> = outgoing.iter().map(|&edge| self.edges.targets()[edge as usize]).collect();
         let mut weights = vec![T::Real::ZERO; outgoing.len() * heads];
@@ -360,7 +360,7 @@ impl<T: Element> Kernel for ColumnGradients<'_, T> {
     }
 }
 
-/// Sums the gradients of raw scores over the edges of one source, for `WIDTH` heads from `head`.
+/// Sums the gradients of the raw scores over the edges of one source, for `WIDTH` heads from `head`.
 #[inline(always)]
 fn sum_by_source<I: Instructions, R: Real, const WIDTH: usize>(
     head: usize,

@@ -1,4 +1,4 @@
-//! Edges as slices, and how nodes are divided among threads.
+//! Edges as slices, and the partition of nodes among threads.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -51,19 +51,19 @@ impl<'a> Edges<'a> {
         self.row_pointers[nodes.start] as usize..self.row_pointers[nodes.end] as usize
     }
 
-    /// Sources of the edges `edges`.
+    /// Sources of the given edges.
     #[inline(always)]
     pub(super) fn sources(&self, edges: Range<usize>) -> &'a [i32] {
         &self.sources[edges]
     }
 
-    /// The edges out of `node`.
+    /// Edges out of `node`.
     #[inline(always)]
     pub(super) fn outgoing(&self, node: usize) -> &'a [i32] {
         &self.transposed[self.column_pointers[node] as usize..self.column_pointers[node + 1] as usize]
     }
 
-    /// The edges out of any of `nodes`, by source.
+    /// Edges out of any of `nodes`, by source.
     #[inline(always)]
     pub(super) fn outgoing_of(&self, nodes: &Range<usize>) -> &'a [i32] {
         &self.transposed[self.column_pointers[nodes.start] as usize..self.column_pointers[nodes.end] as usize]
@@ -76,30 +76,30 @@ impl<'a> Edges<'a> {
     }
 }
 
-/// Consecutive nodes that are worked on together.
+/// A partition of the nodes into blocks of consecutive nodes.
 pub(super) struct Partition {
-    /// Block `i` holds the nodes `bounds[i]..bounds[i + 1]`.
+    /// Block `i` has the nodes `bounds[i]..bounds[i + 1]`.
     pub(super) bounds: Vec<usize>,
-    /// Whether no edge leaves its block: then a block goes through all passes while it lies in a core's cache.
-    /// Otherwise each pass has to be done everywhere before the next begins.
+    /// True if no edge leaves its block: a block then goes through all passes while it is in a core's cache. Otherwise
+    /// each pass must finish on all blocks before the next begins.
     pub(super) closed: bool,
-    /// Blocks that are worth a thread of their own.
+    /// Number of blocks worth a thread of their own.
     pub(super) grain: usize,
 }
 
-/// Bytes of one array's rows in a block: three or four such arrays and the edges fit a core's cache.
+/// Bytes of one array's rows in a block: three or four such arrays and the edges fit into a core's cache.
 const BLOCK_BYTES: usize = 192 * 1024;
 const BLOCK_NODES: usize = 512;
-/// Multiplications below which a second thread costs more than it brings.
+/// Number of multiplications below which a second thread costs more than it gains.
 const WORTHWHILE: usize = 65_536;
 
 impl Partition {
-    /// Divides the nodes by edges and the length of a row alone, so that sums by block do not depend on threads.
+    /// Divides the nodes by edges and row length alone, so that sums by block do not depend on the number of threads.
     pub(super) fn new(edges: &Edges<'_>, row_elements: usize) -> Self {
         let nodes = edges.num_nodes();
         let target = (BLOCK_BYTES / (4 * row_elements.max(1))).clamp(16, BLOCK_NODES);
         let blocks = closed_blocks(edges, target);
-        // One component that is most of the graph would leave the other threads idle.
+        // A component that is most of the graph would leave the other threads idle.
         let largest = blocks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
         let closed = largest <= (nodes / 16).max(2 * target);
         let bounds = if closed { blocks } else { (0..nodes).step_by(target).chain([nodes]).collect() };
@@ -117,10 +117,10 @@ impl Partition {
     }
 }
 
-/// Bounds of blocks of at least `target` nodes (but the last) that no edge crosses.
+/// Bounds of blocks of at least `target` nodes (except the last) that no edge crosses.
 fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
     let mut bounds = vec![0];
-    // All layers of a step ask the same of a batch.
+    // Computed once per batch: all layers of a step need the same components.
     for &start in edges.components.get_or_init(|| components(edges)) {
         if start as usize >= bounds[bounds.len() - 1] + target {
             bounds.push(start as usize);
@@ -132,18 +132,18 @@ fn closed_blocks(edges: &Edges<'_>, target: usize) -> Vec<usize> {
     bounds
 }
 
-/// First nodes of runs of nodes that no edge leaves.
+/// First nodes of the runs of consecutive nodes that no edge leaves.
 fn components(edges: &Edges<'_>) -> Vec<u32> {
-    // Starts so far; an edge back to an earlier one merges all that lie between.
+    // Starts found so far; an edge from an earlier node merges all runs in between.
     let mut starts: Vec<u32> = Vec::new();
     let mut reach = 0;
     for node in 0..edges.num_nodes() {
         let sources = edges.sources(edges.incoming(node));
-        // Sources ascend.
+        // Sources are in ascending order.
         let first = sources.first().map_or(node, |&source| node.min(source as usize));
         let last = sources.last().map_or(node, |&source| node.max(source as usize));
         if node >= reach {
-            // Indices of nodes are 32 bits wide.
+            // Node indices are 32 bits wide.
             starts.push(node as u32);
         }
         while starts.last().is_some_and(|&start| start as usize > first) {
@@ -181,9 +181,9 @@ mod tests {
         assert_eq!(bounds(&[], 1), [0]);
         assert_eq!(bounds(&[&[0], &[1], &[2]], 1), [0, 1, 2, 3]);
         assert_eq!(bounds(&[&[0], &[1], &[2]], 2), [0, 2, 3]);
-        // 0 <- 2 holds the first three together, 4 <- 3 the last two.
+        // The edge 0 <- 2 connects the first three, 4 <- 3 the last two.
         assert_eq!(bounds(&[&[0, 2], &[1], &[2], &[3], &[3, 4]], 1), [0, 3, 5]);
-        // 3 <- 0 merges what was apart before.
+        // The edge 3 <- 0 merges runs that were separate before.
         assert_eq!(bounds(&[&[0], &[1], &[2], &[0, 3], &[4]], 1), [0, 4, 5]);
     }
 }

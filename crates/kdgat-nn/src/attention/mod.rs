@@ -1,12 +1,12 @@
-//! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with
-//! `a_ij = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
+//! Graph attention: for target i and head h, `out_i = Σ_j a_ij · values_j` over the sources j of its edges, with `a_ij
+//! = softmax over j of leaky_relu(s_j + t_i)` (Veličković et al. 2018).
 //!
-//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores,
-//! [`gatv2_attention`] the layer of GATv2. Each comes
-//! [fused](Backend::Fused) (never an array of edges × channels, forward and backward; on the CPU, and on a GPU) and
-//! [composed](Backend::Composed) of torch's operations; both give the same numbers to rounding.
+//! [`gat_conv`] is the layer after its linear map, [`gat_attention`] the same with given scores, and
+//! [`gatv2_attention`] the layer of GATv2. Each has two implementations: [fused](Backend::Fused), on the CPU and on a
+//! GPU, which never creates an array of edges × channels in forward or backward; and [composed](Backend::Composed) of
+//! torch's operations. Both give the same numbers up to rounding.
 
-// Functions on tiles are all called alike, whether they need to know the instructions or not.
+// All functions on tiles have the same signature, even if they do not use the instruction set.
 #![allow(clippy::extra_unused_type_parameters)]
 
 mod backward;
@@ -31,28 +31,28 @@ use kdgat_torch::autograd::{self, Function};
 use kdgat_torch::cuda_program::ProgramError;
 use kernels::Shape;
 
-/// Which implementation computes attention, and with it what lies between attention and matrix products
-/// ([`fused`](super::fused), f32 alone).
+/// Implementation of attention, and of the operations between attention and matrix products ([`fused`](super::fused),
+/// f32 only).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Fused on the CPU (f32, f64 or bf16), else composed.
+    /// Fused on the CPU (f32, f64 or bf16), otherwise composed.
     #[default]
     Auto,
-    /// Fused, or an error where it cannot. On a GPU, kernels are compiled when they are first used (which needs NVRTC).
+    /// Fused, or an error if unsupported. On a GPU, kernels are compiled at their first use, which needs NVRTC.
     Fused,
-    /// Of torch's own operations.
+    /// Composed of torch's own operations.
     Composed,
 }
 
-/// What both implementations take besides tensors.
+/// Options of attention, common to all implementations.
 #[derive(Clone, Debug)]
 pub struct AttentionOptions {
     /// Slope of the leaky ReLU for negative scores.
     pub negative_slope: f64,
     /// Dropout of attention weights, in training.
     pub dropout: Option<AttentionDropout>,
-    /// Whether to return the attention weights too.
+    /// Set to return the attention weights as well.
     pub return_weights: bool,
 }
 
@@ -62,32 +62,45 @@ impl Default for AttentionOptions {
     }
 }
 
-/// What attention gives.
+/// Result of attention.
 #[derive(Debug)]
 pub struct Attended {
-    /// In the shape of the values.
+    /// The output, in the shape of the values.
     pub output: Tensor,
-    /// `[num_edges, heads]` in the order of the adjacency, as applied (after dropout), without gradient.
+    /// Attention weights as applied (after dropout), `[num_edges, heads]` in the order of the adjacency, without
+    /// gradient.
     pub weights: Option<Tensor>,
 }
 
-/// Why attention cannot be computed.
+/// Errors of attention.
 #[derive(Debug, thiserror::Error)]
 pub enum AttentionError {
-    /// A tensor does not fit the others.
-    #[error("attention: {tensor} has shape {found:?}, {expected:?} is expected; check the model's heads and widths")]
-    Shape { tensor: &'static str, found: Vec<i64>, expected: Vec<i64> },
-    /// The fused kernels were asked for where they do not run.
+    /// A tensor's shape does not match the others'.
+    #[error("attention: {tensor} has shape {found:?}, expected {expected:?}; check the model's heads and widths")]
+    Shape {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Its shape.
+        found: Vec<i64>,
+        /// The required shape; -1 for any size.
+        expected: Vec<i64>,
+    },
+    /// The fused kernels do not support this device or type.
     #[error(
-        "fused attention was asked for on {device:?} for {kind:?}; it runs on the CPU and on CUDA devices, for f32, f64 and \
+        "fused attention does not support {kind:?} on {device:?}; it runs on the CPU and on CUDA devices, for f32, f64 and \
          bf16; use attention = \"auto\" or \"composed\""
     )]
-    Unsupported { device: Device, kind: Kind },
-    /// The kernel for a GPU cannot be compiled or loaded.
+    Unsupported {
+        /// Device of the values.
+        device: Device,
+        /// Type of the values.
+        kind: Kind,
+    },
+    /// The GPU kernels cannot be compiled or loaded.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// An option outside its range.
-    #[error("attention dropout must lie in [0, 1), got {0}")]
+    /// The dropout probability, given here, is out of range.
+    #[error("attention dropout must be in [0, 1), got {0}")]
     Dropout(f64),
     /// libtorch reported an error.
     #[error(transparent)]
@@ -140,7 +153,7 @@ pub fn gat_conv(
     Ok(attended)
 }
 
-/// Attention with given scores: values `[num_nodes, heads, channels]`, scores `[num_nodes, heads]`.
+/// Attention with given scores, for values `[num_nodes, heads, channels]` and scores `[num_nodes, heads]`.
 ///
 /// Returns `[num_nodes, heads, channels]` in the type of the values.
 pub fn gat_attention(
@@ -169,11 +182,12 @@ pub fn gat_attention(
     Ok(composed::attend(values, &score_source, &score_target, adjacency, options)?)
 }
 
-/// The attention layer of `GATv2Conv` (Brody et al. 2022) after its linear maps, heads concatenated:
-/// `a_ij = softmax over j of att · leaky_relu(source_j + target_i + edge_ij)`, `out_i = Σ_j a_ij · source_j + bias`.
+/// The attention layer of `GATv2Conv` (Brody et al. 2022) after its linear maps, heads concatenated: `a_ij = softmax
+/// over j of att · leaky_relu(source_j + target_i + edge_ij)`, `out_i = Σ_j a_ij · source_j + bias`.
 ///
-/// `source` and `target` are `[num_nodes, heads * channels]`, `edge_term` `[num_edges, heads * channels]` in the order of
-/// the adjacency (the edge features' linear map), `attention` `[1, heads, channels]`, the bias `[heads * channels]`.
+/// `source` and `target` are `[num_nodes, heads * channels]`, `edge_term` (the linear map of the edge features)
+/// `[num_edges, heads * channels]` in the order of the adjacency, `attention` `[1, heads, channels]`, the bias `[heads
+/// * channels]`. Returns `[num_nodes, heads * channels]` in the type of `source`.
 #[allow(clippy::too_many_arguments)]
 pub fn gatv2_attention(
     kernel: Backend,
@@ -234,7 +248,7 @@ pub fn gatv2_attention(
     Ok(attended)
 }
 
-/// What computes one call.
+/// Implementation of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Implementation {
     /// Fused, on the CPU.
@@ -261,7 +275,7 @@ impl Implementation {
     }
 }
 
-/// Inputs: values, two attention vectors (`projected`) or scores, and a bias where there is one.
+/// Runs a fused layer of GAT. Inputs: values, two attention vectors (if `projected`) or scores, and an optional bias.
 fn run_fused(
     implementation: Implementation,
     inputs: &[&Tensor],
@@ -281,7 +295,7 @@ fn run_fused(
     Ok(run(function, return_weights, inputs)?)
 }
 
-/// Runs a layer, which gives its weights beside the output if it was asked to.
+/// Runs a layer. It returns its weights as the second output if requested.
 fn run<F: Function>(function: F, return_weights: bool, inputs: &[&Tensor]) -> Result<Attended, TchError> {
     let mut outputs = autograd::apply(function, inputs)?.into_iter();
     let output = outputs.next().unwrap_or_default();
@@ -289,7 +303,7 @@ fn run<F: Function>(function: F, return_weights: bool, inputs: &[&Tensor]) -> Re
     Ok(Attended { output, weights })
 }
 
-/// Scores, softmax and sums are computed in this type.
+/// The type in which scores, softmax and sums are computed.
 fn computing_kind(values: &Tensor) -> Result<Kind, TchError> {
     Ok(if values.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float })
 }

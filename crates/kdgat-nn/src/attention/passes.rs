@@ -1,7 +1,7 @@
-//! The forward kernels of one layer in their order, over all blocks and threads.
+//! The forward kernels of one layer in order, over all blocks and threads.
 //!
-//! Where no edge leaves its block (batches of small graphs), a block goes through all kernels while it is in a
-//! core's cache; otherwise each kernel finishes everywhere before the next begins. The numbers are the same.
+//! If no edge leaves its block (batches of small graphs), a block goes through all kernels while it is in a core's
+//! cache; otherwise each kernel finishes on all blocks before the next begins. The results are the same.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::gatv2::Pairs;
 use super::kernels::{Attend, Logits, ProjectScores, Shape};
 use super::layout::{Edges, Partition};
 
-/// What a layer's passes share.
+/// Data shared by a layer's passes.
 pub(super) struct Layer<'a, T: Element> {
     pub(super) edges: Edges<'a>,
     pub(super) partition: Partition,
@@ -26,23 +26,23 @@ pub(super) struct Layer<'a, T: Element> {
     pub(super) values: &'a [T],
 }
 
-/// Where scores come from.
+/// Source of the scores.
 #[derive(Clone, Copy)]
 pub(super) enum Scores<'a, T: Element> {
-    /// `[nodes, heads]` each.
+    /// Given scores, `[nodes, heads]` each.
     Given { source: &'a [T::Real], target: &'a [T::Real] },
-    /// By scalar products of the values with these, `[heads * channels]` each.
+    /// Scalar products of the values with these vectors, `[heads * channels]` each.
     Projected { attention_source: &'a [T::Real], attention_target: &'a [T::Real] },
-    /// Of source and target together, for each edge: GATv2.
+    /// Computed from source and target together, for each edge (GATv2).
     Pairs(Pairs<'a, T>),
 }
 
-/// What a forward fills.
+/// Buffers that a forward fills.
 pub(super) struct ForwardOutputs<'a, T: Element> {
     pub(super) output: &'a mut [T],
-    /// For the backward, `[edges, heads]`.
+    /// Weights with the sign of their score, for the backward, `[edges, heads]`.
     pub(super) signed: Option<&'a mut [T::Real]>,
-    /// As applied, `[edges, heads]`.
+    /// Weights as applied, `[edges, heads]`.
     pub(super) weights: Option<&'a mut [T::Real]>,
 }
 
@@ -51,7 +51,7 @@ impl<T: Element> Layer<'_, T> {
         self.edges.incoming_of(nodes)
     }
 
-    /// Bounds of the blocks in an array with `width` elements for each node.
+    /// Bounds of the blocks in an array of `width` elements per node.
     pub(super) fn node_bounds(&self, width: usize) -> impl Iterator<Item = usize> + '_ {
         self.partition.bounds.iter().map(move |&bound| bound * width)
     }
@@ -114,7 +114,7 @@ impl<T: Element> Layer<'_, T> {
         });
     }
 
-    /// The whole forward of each block; scores are given, or projected where blocks are closed.
+    /// The forward of each block; projects the scores here only if blocks are closed.
     fn attend(&self, scores: Scores<'_, T>, bias: Option<&[T::Real]>, outputs: ForwardOutputs<'_, T>) {
         let heads = self.shape.heads;
         let output = Parts::new(outputs.output, self.node_bounds(self.shape.row()));
@@ -162,7 +162,7 @@ impl<T: Element> Layer<'_, T> {
     }
 }
 
-/// An uninitialised buffer out of torch's allocator, so that it is counted and its memory reused.
+/// An uninitialised buffer from torch's allocator, so that it is counted and its memory reused.
 pub(super) fn buffer<T: Element>(length: usize) -> Result<Tensor, TchError> {
     Tensor::f_empty([length as i64], (T::KIND, Device::Cpu))
 }

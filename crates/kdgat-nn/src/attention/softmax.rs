@@ -1,4 +1,4 @@
-//! Softmax over the edges of one target, forward and backward, for some heads at a time.
+//! Softmax over the edges of one target, forward and backward, for several heads at a time.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::element::Real;
 use super::layout::Edges;
 use super::tiles::{for_each_tile, tile, tile_mut};
 
-/// Subtracts the largest of `edges` logits of each of `WIDTH` heads from `head`.
+/// Subtracts the largest logit of `edges` edges, for each of `WIDTH` heads from `head`.
 #[inline(always)]
 pub(super) fn largest_subtracted<R: Real, const WIDTH: usize>(
     head: usize,
@@ -31,7 +31,7 @@ pub(super) fn largest_subtracted<R: Real, const WIDTH: usize>(
     }
 }
 
-/// Makes the weights of each target and head sum to one (with PyTorch Geometric's 1e-16 in the divisor).
+/// Normalises the weights of each target and head to sum to one (with PyTorch Geometric's 1e-16 in the divisor).
 #[inline(always)]
 pub(super) fn normalize<I: Instructions, R: Real>(
     edges: &Edges<'_>,
@@ -76,7 +76,7 @@ fn divided_by_sum<I: Instructions, R: Real, const WIDTH: usize>(
     }
 }
 
-/// As [`divided_by_sum`] for the only head, whose weights lie side by side.
+/// [`divided_by_sum`] for a single head, whose weights are contiguous.
 #[inline(always)]
 fn one_divided_by_sum<R: Real>(weights: &mut [R]) {
     let mut sum = R::from_f64(1e-16);
@@ -89,19 +89,19 @@ fn one_divided_by_sum<R: Real>(weights: &mut [R]) {
     }
 }
 
-/// The attention weights of a forward, as its backward reads them.
+/// The attention weights of a forward that its backward reads.
 #[derive(Clone, Copy)]
 pub(super) struct SavedWeights<'a, R> {
-    /// `[all edges, heads]`, before dropout, signed as the file's head says.
+    /// Weights before dropout, with signs as described in [`super::kernels`]; `[all edges, heads]`.
     pub(super) signed: &'a [R],
-    /// `[all edges, heads]`, after dropout; absent where there was none.
+    /// Weights after dropout, `[all edges, heads]`; `None` without dropout.
     pub(super) dropped: Option<&'a [R]>,
-    /// What dropout multiplied the kept ones by.
+    /// Dropout's factor of weights that are not dropped.
     pub(super) kept_scale: R,
 }
 
 impl<R: Real> SavedWeights<'_, R> {
-    /// The weights that values were multiplied by, of the edges `edges` and all their heads.
+    /// Writes the applied weights of the given edges, for all their heads.
     #[inline(always)]
     pub(super) fn applied(&self, edges: &[i32], heads: usize, weights: &mut [R]) {
         if heads == 1 {
@@ -124,7 +124,7 @@ impl<R: Real> SavedWeights<'_, R> {
         }
     }
 
-    /// Derivative of the applied weight by the weight before dropout (where that is zero it does not matter).
+    /// Derivative of the applied weight with respect to the weight before dropout (irrelevant if that is zero).
     #[inline(always)]
     fn dropout_factor(&self, position: usize) -> R {
         match self.dropped {
@@ -135,9 +135,9 @@ impl<R: Real> SavedWeights<'_, R> {
     }
 }
 
-/// From gradients of one target's applied weights to those of its raw scores, in place, and their sums by head.
+/// Converts gradients of one target's applied weights to those of its raw scores, in place, and sums them by head.
 ///
-/// `first` is the position of the target's first weight among all.
+/// `first` is the position of the target's first weight in the whole array.
 #[inline(always)]
 pub(super) fn softmax_backward<I: Instructions, R: Real>(
     saved: &SavedWeights<'_, R>,
@@ -159,7 +159,7 @@ pub(super) fn softmax_backward<I: Instructions, R: Real>(
     for_each_tile!(0, sums.len(), |head| backward_of_heads::<I, R>(head, negative_slope, signed, gradients, sums));
 }
 
-/// With a the weights and g their gradients, `a · (g − Σ a·g) · slope`.
+/// Computes `a · (g − Σ a·g) · slope` with the weights a and their gradients g.
 #[inline(always)]
 fn backward_of_heads<I: Instructions, R: Real, const WIDTH: usize>(
     head: usize,
@@ -192,7 +192,7 @@ fn backward_of_heads<I: Instructions, R: Real, const WIDTH: usize>(
     *tile_mut(sums, head) = sum;
 }
 
-/// As [`backward_of_heads`] for the only head; its sum is returned.
+/// [`backward_of_heads`] for a single head; returns the sum.
 #[inline(always)]
 fn backward_of_one_head<I: Instructions, R: Real>(negative_slope: R, signed: &[R], gradients: &mut [R]) -> R {
     let mut mean = R::ZERO;

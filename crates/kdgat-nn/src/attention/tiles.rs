@@ -1,4 +1,4 @@
-//! The innermost loops: rows of channels (or of heads), taken in tiles whose width the compiler knows.
+//! The innermost loops over rows of channels (or of heads), in tiles of constant width.
 
 use kdgat_torch::simd::Instructions;
 
@@ -36,7 +36,7 @@ macro_rules! for_each_tile {
 }
 pub(super) use for_each_tile;
 
-/// `WIDTH` elements of `values` from `offset`.
+/// The `WIDTH` elements of `values` from `offset`.
 #[inline(always)]
 pub(super) fn tile<T, const WIDTH: usize>(values: &[T], offset: usize) -> &[T; WIDTH] {
     match values[offset..offset + WIDTH].first_chunk() {
@@ -46,7 +46,7 @@ pub(super) fn tile<T, const WIDTH: usize>(values: &[T], offset: usize) -> &[T; W
     }
 }
 
-/// As [`tile`], to be written.
+/// The `WIDTH` elements of `values` from `offset`, for writing.
 #[inline(always)]
 pub(super) fn tile_mut<T, const WIDTH: usize>(values: &mut [T], offset: usize) -> &mut [T; WIDTH] {
     match values[offset..offset + WIDTH].first_chunk_mut() {
@@ -56,7 +56,7 @@ pub(super) fn tile_mut<T, const WIDTH: usize>(values: &mut [T], offset: usize) -
     }
 }
 
-/// `sums += factor * row`.
+/// Computes `sums += factor * row`.
 #[inline(always)]
 pub(super) fn add_scaled<I: Instructions, T: Element, const WIDTH: usize>(
     sums: &mut [T::Real; WIDTH],
@@ -68,7 +68,7 @@ pub(super) fn add_scaled<I: Instructions, T: Element, const WIDTH: usize>(
     }
 }
 
-/// Stores `sums`, rounded.
+/// Stores `sums`, rounded to the stored type.
 #[inline(always)]
 pub(super) fn store<T: Element, const WIDTH: usize>(target: &mut [T; WIDTH], sums: &[T::Real; WIDTH]) {
     for lane in 0..WIDTH {

@@ -10,7 +10,7 @@ use tch::{TchError, Tensor};
 use super::dropout::{Dropout, GROUP};
 use super::{Blocks, Gate, Pass, by_blocks, bytes_like, like, note_gates, without_values};
 
-/// `dropout(relu(x))` for `x` of any shape.
+/// Computes `dropout(relu(x))` for `x` of any shape.
 pub fn relu_dropout(x: &Tensor, dropout: Option<Dropout>, pass: Pass) -> Result<Tensor, TchError> {
     let mut outputs = autograd::apply(ReluDropout { dropout, pass }, &[&x.f_contiguous()?])?;
     Ok(outputs.pop().unwrap_or_default())
@@ -41,7 +41,7 @@ impl Function for ReluDropout {
             return Ok(Forward { outputs: vec![without_values(&inputs[0].size())?], saved: vec![gates] });
         }
         let output = by_blocks("activations", like(inputs[0])?, blocks, 1, activate)?;
-        // Where the output is positive the input was, and was kept: all that the backward has to know.
+        // The output is positive if the input was positive and not dropped; the backward needs no more.
         let saved = if recorded { vec![output.shallow_clone()] } else { Vec::new() };
         Ok(Forward { outputs: vec![output], saved })
     }
@@ -77,7 +77,7 @@ impl ReluDropout {
 struct Activate<'a> {
     x: &'a [f32],
     dropout: Option<Dropout>,
-    /// Position of the first element among all.
+    /// Position of the first element in the whole tensor.
     first: usize,
     output: &'a mut [f32],
 }
@@ -105,7 +105,7 @@ impl Kernel for Activate<'_> {
     }
 }
 
-/// Keeps a NaN one, as torch does.
+/// ReLU of one number; preserves NaN, as torch does.
 #[inline(always)]
 pub(super) fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }

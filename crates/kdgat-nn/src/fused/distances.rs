@@ -1,5 +1,5 @@
-//! How far rows of a student are from its teacher's, and in which directions, in one pass over the nodes. The order of a sum
-//! depends on the shape alone, not on where the teacher's rows lie.
+//! Distances of a student's rows from its teacher's, and their gradients, in one pass over the nodes. The order of a
+//! sum depends on the shape alone, not on where the teacher's rows are stored.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use super::linear;
 use super::projection::{Projection, SumOfSquares};
 use super::{Blocks, empty, expect_elements, shape};
 
-/// A student's latent beside its teacher's.
+/// A student's latent and its teacher's.
 pub(super) struct Latents<'a> {
     compared: Compared<'a>,
-    /// Without one the columns are compared as they are.
+    /// The projection; without one, the columns are compared directly.
     projection: Option<Projection<'a>>,
     blocks: Blocks,
-    /// What half the gradients are multiplied by.
+    /// Factor of half the gradients.
     factor: f32,
 }
 
@@ -27,16 +27,16 @@ pub(super) struct Latents<'a> {
 pub(super) struct Compared<'a> {
     found: &'a [f32],
     wanted: Values<'a>,
-    /// Of a row of the student, and of the teacher.
+    /// Number of columns of the student's rows and of the teacher's.
     columns: [usize; 2],
 }
 
 impl<'a> Latents<'a> {
-    /// Of the student's latent, and weight and bias of the projection if there is one; `factor` is that of the distance's
-    /// gradients.
+    /// Wraps the student's latent, followed by weight and bias of the projection if there is one; `factor` is that of
+    /// the distance's gradients.
     pub(super) fn new(inputs: &'a [Tensor], target: &'a Rows, factor: f64) -> Result<Self, TchError> {
         let [latent, projection @ ..] = inputs else {
-            return Err(TchError::Shape("there is no latent to compare".to_owned()));
+            return Err(TchError::Shape("no latent to compare".to_owned()));
         };
         let [nodes, inputs] = shape("latent", latent)?;
         let (projection, outputs, rows) = match projection {
@@ -55,7 +55,8 @@ impl<'a> Latents<'a> {
         Ok(Self { compared, projection, blocks, factor: factor as f32 })
     }
 
-    /// Uninitialised, for half the gradients, times the factor: by latent, and each block's own by the projection, if there is one.
+    /// Uninitialised buffers for half the gradients, times the factor: with respect to the latent, and to each block's
+    /// projection if there is one.
     pub(super) fn room(&self) -> Result<[Tensor; 2], TchError> {
         let (blocks, share) = (self.blocks, self.share_elements());
         Ok([
@@ -64,8 +65,8 @@ impl<'a> Latents<'a> {
         ])
     }
 
-    /// The squared distance; `room` gets the gradients, where they are wanted. `rest` runs on this thread, and others compute
-    /// meanwhile (see [`beside`]).
+    /// The squared distance. Writes the gradients into `room` if given. `rest` runs on this thread while others compute
+    /// (see [`beside`]).
     pub(super) fn distance<R>(
         &self,
         room: Option<&mut [Tensor; 2]>,
@@ -91,17 +92,17 @@ impl<'a> Latents<'a> {
         Ok((rest, sums.iter().sum()))
     }
 
-    /// Columns of a row before and after the projection, if there is one.
+    /// Number of columns before and after the projection, if there is one.
     pub(super) fn sizes(&self) -> Option<[usize; 2]> {
         self.projection.as_ref().map(|_| self.compared.columns)
     }
 
-    /// Numbers of a block's own gradient of the projection.
+    /// Number of elements in a block's gradient with respect to the projection.
     fn share_elements(&self) -> usize {
         self.sizes().map_or(0, linear::share_elements)
     }
 
-    /// Of some rows, with room for the gradients by latent and projection.
+    /// The squared distance of some rows; writes the gradients with respect to latent and projection into `room`.
     fn of_rows(&self, rows: Range<usize>, room: Option<(&mut [f32], &mut [f32])>) -> f64 {
         match &self.projection {
             Some(projection) => self.compared.projected(projection, rows, room),
@@ -135,8 +136,8 @@ impl<'a> Compared<'a> {
         projection.distance(&self.found[rows.start * inputs..rows.end * inputs], &targets, gradients)
     }
 
-    /// The squared distance of rows that have as many columns as the teacher's; `differences` gets half its gradient, times
-    /// `factor`.
+    /// The squared distance of rows with as many columns as the teacher's. Writes half its gradient, times `factor`, to
+    /// `differences`.
     pub(super) fn direct(&self, rows: Range<usize>, differences: &mut [f32], factor: f32) -> f64 {
         let values = rows.start * self.columns[0]..rows.end * self.columns[0];
         let (mut found, mut places) = (&self.found[values.clone()], &mut *differences);
@@ -152,14 +153,12 @@ impl<'a> Compared<'a> {
     }
 }
 
-/// [`expect_elements`] of rows that need not lie in a tensor.
+/// [`expect_elements`] for rows that may be stored in pieces.
 fn expect_values(name: &str, rows: &Rows, expected: usize) -> Result<(), TchError> {
     match rows {
         Rows::Whole(tensor) => expect_elements(name, tensor, expected),
         Rows::Apart(_) if rows.numel() == expected => Ok(()),
-        Rows::Apart(_) => {
-            Err(TchError::Shape(format!("{name} has {} values, {expected} elements are expected", rows.numel())))
-        }
+        Rows::Apart(_) => Err(TchError::Shape(format!("{name} has {} values, expected {expected}", rows.numel()))),
     }
 }
 
@@ -208,7 +207,7 @@ mod tests {
     use kdgat_torch::parallel::{OwnThreads, parallel_for};
     use kdgat_torch::rows::{Blocks as Bytes, Pieces as RowPieces};
 
-    /// The rows of `matrix` in a block of bytes, three rows a piece, the last piece first.
+    /// The rows of `matrix` in one block of bytes, in pieces of three rows, the last piece first.
     fn apart(matrix: &Tensor) -> Rows {
         let [rows, columns] = shape("matrix", matrix).unwrap();
         let values = view::read::<f32>("matrix", matrix).unwrap();
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_beside_what_changes_no_bit() {
+    fn results_do_not_depend_on_the_threads() {
         let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
         let (nodes, inputs, outputs) = (5000, 16, 48);
         let student = [normal(nodes, inputs), normal(outputs, inputs), normal(1, outputs).reshape([outputs])];
@@ -240,23 +239,23 @@ mod tests {
         let expected = with_gradients(&latents, |_| ());
         for round in 0..30 {
             let _own = OwnThreads::new();
-            // Loops meanwhile, more of them each time.
+            // Loops run meanwhile, more of them in each round.
             let decoded = AtomicUsize::new(0);
             let decode = |_: &Pieces| {
                 for _ in 0..round {
                     parallel_for(64, 1, |range| _ = decoded.fetch_add(range.len(), Ordering::Relaxed));
                 }
             };
-            assert!(with_gradients(&latents, decode) == expected, "the result depends on who computes it");
+            assert!(with_gradients(&latents, decode) == expected, "the result depends on the threads");
             assert_eq!(decoded.into_inner(), 64 * round);
-            // Unwinding takes the work back from whoever is at it.
+            // Unwinding withdraws the work from other threads.
             let panics = || latents.distance(None, |_| panic!("out of memory")).map(|((), ..)| ());
             assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
         }
     }
 
     #[test]
-    fn where_the_targets_lie_changes_no_bit() {
+    fn results_do_not_depend_on_where_targets_are_stored() {
         let normal = |rows: i64, columns: i64| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
         for outputs in [48, 16] {
             let (nodes, inputs) = (1000, 16);
@@ -272,7 +271,7 @@ mod tests {
                 assert_eq!(alone, sum, "gradients change the distance");
                 (sum, gradients)
             });
-            assert!(whole == apart, "the result depends on where the targets lie, {outputs} columns");
+            assert!(whole == apart, "the result depends on where the targets are stored, {outputs} columns");
         }
     }
 }

@@ -1,11 +1,13 @@
-//! How far a VGAE's latent is from its teacher's: `mean|P·z + b − μ|²`, three matrix products forward and next to nothing backward.
+//! The distance of a VGAE's latent from its teacher's, `mean|P·z + b − μ|²`: three matrix products forward and almost
+//! nothing backward.
 //!
-//! They need nothing but z, and nobody asks for their results before the gradients of z are added up: the threads of a step's
-//! loops do them where they would wait for the next one, beside the decoders, forward and backward, and the loss.
+//! The products need nothing but z, and nobody needs their results before the gradients of z are added up. So the
+//! threads of a step's loops compute them where they would otherwise wait for the next loop: beside the decoders,
+//! forward and backward, and the loss.
 //!
-//! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they lie
-//! in the core's cache, multiplied back into the gradients of z, P and b (see [`super::distances`]). The backward hands
-//! those on, scaled where the loss was.
+//! The projected latent is never stored: a block's rows are projected, compared with the teacher's and, while they are
+//! in the core's cache, multiplied back into the gradients with respect to z, P and b (see [`super::distances`]). The
+//! backward passes those on, scaled if the loss was.
 
 use std::ffi::CStr;
 
@@ -18,51 +20,51 @@ use tch::{TchError, Tensor};
 use super::distances::Latents;
 use super::linear;
 
-/// What the teacher gave, rows are nodes; f32 on the CPU, tensors contiguous. Kept rows are read where they lie.
+/// Outputs of the teacher, one row per node; f32 on the CPU, tensors contiguous. Cached rows are read in place.
 pub struct Targets {
     /// μ, `[num_nodes, teacher_latent]`
     pub latent: Rows,
-    /// `[num_nodes, features]`
+    /// x̂', `[num_nodes, features]`
     pub reconstruction: Rows,
 }
 
-/// Weights of `α·(w_z·mean|P·z + b − μ|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`.
+/// Derivatives of the training loss with respect to its terms, of which it is a linear function.
 #[derive(Clone, Copy, Debug)]
-pub struct Weights {
-    /// α
-    pub alpha: f64,
-    /// w_z
+pub struct Derivatives {
+    /// With respect to the task loss.
+    pub task: f64,
+    /// With respect to the distance of the latents, `mean|P·z + b − μ|²`.
     pub latent: f64,
-    /// w_x
+    /// With respect to the distance of the reconstructions, `mean|x̂ − x̂'|²`.
     pub reconstruction: f64,
 }
 
-/// What a loss with distillation is made of, besides the outputs of the student.
+/// Terms and weights of a loss with distillation, besides the outputs of the student.
 pub struct Taught {
-    /// The distance of the latents, a scalar with its graph. Its value is 0 until the comparison is over.
+    /// The distance of the latents, a scalar with its graph. Its value is 0 until the comparison is done.
     pub latent: Tensor,
     /// x̂', `[num_nodes, features]`
     pub reconstruction: Rows,
-    /// Of the parts.
-    pub weights: Weights,
+    /// Derivatives of the training loss with respect to its terms.
+    pub derivatives: Derivatives,
 }
 
 impl Taught {
-    /// Another handle to the same.
+    /// Another handle to the same data.
     pub fn shallow_clone(&self) -> Result<Self, TchError> {
         let (latent, reconstruction) = (self.latent.shallow_clone(), self.reconstruction.contiguous()?);
-        Ok(Self { latent, reconstruction, weights: self.weights })
+        Ok(Self { latent, reconstruction, derivatives: self.derivatives })
     }
 }
 
-/// Compares z, `[num_nodes, latent]`, with its target, by weight `[teacher_latent, latent]` and bias `[teacher_latent]` of a
-/// projection; without one the latents have the same columns. `rest` runs on this thread and may take gradients. When this
-/// returns the comparison is over.
+/// Compares z, `[num_nodes, latent]`, with its target, through a projection of weight `[teacher_latent, latent]` and
+/// bias `[teacher_latent]`; without a projection, the latents must have the same number of columns. `rest` runs on this
+/// thread and may compute gradients. The comparison is done when this returns.
 pub fn beside<R>(
     latent: &Tensor,
     projection: Option<[&Tensor; 2]>,
     targets: Targets,
-    weights: Weights,
+    derivatives: Derivatives,
     rest: impl FnOnce(&Taught) -> R,
 ) -> Result<(R, Taught), TchError> {
     let inputs = [latent].into_iter().chain(projection.into_iter().flatten());
@@ -70,8 +72,8 @@ pub fn beside<R>(
     let of_inputs: Vec<&Tensor> = inputs.iter().collect();
     let Targets { latent: target, reconstruction } = targets;
     let values = target.numel().max(1) as f64;
-    // What the gradients are multiplied by when the total alone is trained on, and not scaled. Never zero.
-    let weight = f64::from((weights.alpha * weights.latent) as f32);
+    // The factor of the gradients if the total alone is trained on, without scaling. Never zero.
+    let weight = f64::from(derivatives.latent as f32);
     let factor = of_squares(if weight == 0.0 { 1.0 } else { weight }, values);
     let latents = Latents::new(&inputs, &target, factor)?;
     let mut room = if autograd::is_recorded(&of_inputs)? { Some(latents.room()?) } else { None };
@@ -79,7 +81,7 @@ pub fn beside<R>(
     let (compared, sum) = latents.distance(room.as_mut(), |pieces| {
         let comparison = Comparison { pieces: pieces.clone(), gradients, factor, values, projection: latents.sizes() };
         let latent = autograd::apply(comparison, &of_inputs)?.pop().unwrap_or_default();
-        let taught = Taught { latent, reconstruction, weights };
+        let taught = Taught { latent, reconstruction, derivatives };
         Ok::<_, TchError>((rest(&taught), taught))
     })?;
     let (rest, taught) = compared?;
@@ -87,20 +89,21 @@ pub fn beside<R>(
     Ok((rest, taught))
 }
 
-/// What the differences are multiplied by, for a gradient by the mean of so many squares.
+/// Factor of the differences, for the gradient of a mean of `values` squares.
 fn of_squares(of_mean: f64, values: f64) -> f64 {
     2.0 * of_mean / values
 }
 
-/// The place of the comparison in the graph: before the decoders, so that its backward comes after theirs.
+/// The comparison's node in the graph. It is recorded before the decoders, so that its backward comes after theirs.
 struct Comparison {
     pieces: Pieces,
-    /// Half the gradients by z and, by blocks, by the projection, times `factor`; there when the pieces are finished.
+    /// Half the gradients with respect to z and, by block, the projection, times `factor`; complete when the pieces are
+    /// finished.
     gradients: Option<[Tensor; 2]>,
     factor: f64,
-    /// That are compared.
+    /// Number of compared values.
     values: f64,
-    /// Columns of z, and of the target, where there is a projection.
+    /// Columns of z and of the target, if there is a projection.
     projection: Option<[usize; 2]>,
 }
 
@@ -119,7 +122,7 @@ impl Function for Comparison {
     ) -> Result<Vec<Option<Tensor>>, TchError> {
         let [Some(of_mean)] = &gradients[..] else { return Ok(needed.iter().map(|_| None).collect()) };
         let Some([of_latent, shares]) = &self.gradients else {
-            return Err(TchError::Shape("no gradients were taken of a comparison".to_owned()));
+            return Err(TchError::Shape("a comparison of latents has no gradients".to_owned()));
         };
         let factor = of_squares(of_mean.f_double_value(&[])?, self.values);
         self.pieces.finish();

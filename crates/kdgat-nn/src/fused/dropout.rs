@@ -1,34 +1,35 @@
-//! Dropout masks as pure functions of a seed and an element's position, drawn by any thread at any time.
+//! Dropout masks as pure functions of a seed and an element's position; any thread can draw any part at any time.
 
 use kdgat_torch::simd::Instructions;
 
-/// Elements whose mask is drawn together; a range of elements begins at a multiple of this.
+/// Number of elements whose mask is drawn together; a range of elements must begin at a multiple of it.
 pub(super) const GROUP: usize = 8 * LANES;
 const LANES: usize = kdgat_torch::philox::LANES;
 
-/// Sets elements to zero with a probability and scales the others, so that the mean stays.
+/// Sets elements to zero with a probability and scales the others, so that the mean is preserved.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout {
-    /// An element is dropped when its 16 random bits are below this.
+    /// An element is dropped if its 16 random bits are below this.
     threshold: u32,
     scale: f32,
     seed: u64,
 }
 
 impl Dropout {
-    /// `probability` is taken to the nearest multiple of 2⁻¹⁶ (0.1 is 0.10001), and the scale from that; `None` for zero.
+    /// Rounds `probability` to the nearest multiple of 2⁻¹⁶ (0.1 becomes 0.10001) and derives the scale from the
+    /// result; `None` for zero.
     pub fn new(probability: f64, seed: u64) -> Option<Self> {
         let threshold = (probability * 65_536.0).round().clamp(0.0, 65_535.0);
         let scale = (1.0 / (1.0 - threshold / 65_536.0)) as f32;
         (threshold > 0.0).then_some(Self { threshold: threshold as u32, scale, seed })
     }
 
-    /// What kept elements are multiplied by.
+    /// Factor of elements that are not dropped.
     pub(super) fn scale(self) -> f32 {
         self.scale
     }
 
-    /// Writes the factors (zero, or the scale) of the elements from `first`, a multiple of [`GROUP`].
+    /// Writes the factors (zero or the scale) of the elements from `first` on, a multiple of [`GROUP`].
     #[inline(always)]
     pub(super) fn factors<I: Instructions>(self, first: usize, factors: &mut [f32]) {
         let (groups, rest) = factors.as_chunks_mut::<GROUP>();

@@ -1,7 +1,7 @@
 //! A tensor that several parts of a model read.
 //!
-//! libtorch adds up the gradients of such a tensor two at a time, as they arrive: a pass over memory and a loop of its threads
-//! for each. Here all are added up at once.
+//! libtorch adds the gradients of such a tensor two at a time as they arrive: each addition costs a pass over memory
+//! and a loop of its threads. Here all of them are added at once.
 
 use std::ffi::CStr;
 
@@ -14,10 +14,10 @@ use tch::{TchError, Tensor};
 use super::{Blocks, applies, expect_elements};
 use crate::attention::Backend;
 
-/// Handles to `tensor`, one for each part that reads it, in the order in which they do.
+/// Handles to `tensor`, one for each reader, in the order in which they read.
 ///
-/// Its gradient is the sum of theirs from the last to the first: libtorch's order where each handle is read once, since the backward
-/// begins with what was computed last.
+/// The gradient of `tensor` is the sum of the handles' gradients from the last to the first. This is libtorch's order
+/// if each handle is read once, since the backward starts with the latest operation.
 pub fn fan_out<const READERS: usize>(tensor: &Tensor, kernel: Backend) -> Result<[Tensor; READERS], TchError> {
     let shared = || Ok(std::array::from_fn(|_| tensor.shallow_clone()));
     if !tensor.requires_grad() || !applies(kernel, &[tensor]) || !tensor.is_contiguous() {
@@ -48,7 +48,7 @@ impl Function for FanOut {
         let mut parts = gradients.into_iter().rev().flatten();
         let Some(first) = parts.next() else { return Ok(vec![None]) };
         let Some(second) = parts.next() else { return Ok(vec![Some(first)]) };
-        // Added to one of them where nobody else reads it: no more memory is needed.
+        // Adds in place if nobody else reads one of the gradients: no further memory is needed.
         let (mut sum, other) = match [&first, &second].map(is_ours) {
             [true, _] => (first, second),
             [false, true] => (second, first),
@@ -106,7 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// The gradient of a sum over readers, each of which weighs the values by a tensor of its own; `None`: it does nothing.
+    /// The gradient of a sum over readers, each of which weights the values by its own tensor; a reader with `None`
+    /// does nothing.
     fn gradient(x: &Tensor, weights: &[Option<Tensor>; 4], kernel: Backend) -> Tensor {
         let x = x.copy().set_requires_grad(true);
         let handles: [Tensor; 4] = fan_out(&(&x * 1.0), kernel).unwrap();
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_share_the_values_and_nobody_is_recorded_in_vain() {
+    fn handles_share_values_and_are_recorded_only_if_needed() {
         let x = Tensor::randn([8, 4], (Kind::Float, Device::Cpu));
         let handles: [Tensor; 2] = fan_out(&x, Backend::Auto).unwrap();
         assert!(handles.iter().all(|handle| handle.data_ptr() == x.data_ptr() && !handle.requires_grad()));

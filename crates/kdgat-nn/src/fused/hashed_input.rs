@@ -1,4 +1,4 @@
-//! The hash embedding of each node's ID beside its continuous features.
+//! Input of a model that hashes IDs: the hash embedding of each node's ID, concatenated with its continuous features.
 
 use std::ffi::CStr;
 
@@ -9,7 +9,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::{Blocks, by_blocks, empty, expect_elements, shape};
 use crate::id_hash::{Hash, HashEmbedding, IdHash};
 
-/// CAN IDs `[num_nodes]` and features `[num_nodes, features]` → embedding and features side by side.
+/// CAN IDs `[num_nodes]` and features `[num_nodes, features]` → `[num_nodes, columns + features]`.
 pub fn hashed_and_features(hash: &HashEmbedding, ids: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {
     let (functions, of_weights) = hash.shape.functions();
     let (ids, features) = (ids.f_contiguous()?, features.f_contiguous()?);
@@ -25,7 +25,7 @@ struct Input {
     features: Tensor,
 }
 
-/// Where an ID finds its rows.
+/// Hash functions that map an ID to its rows.
 struct Hashes {
     shape: IdHash,
     functions: Vec<Hash>,
@@ -49,7 +49,7 @@ impl Hashes {
         Ok(Tables { buckets, columns, weights })
     }
 
-    /// For each hash function: where the bucket begins in the table, and the weight's place in its table.
+    /// For each hash function, the start of the bucket in its table and the position of the weight in its table.
     fn places(&self, id: i64, columns: usize) -> impl Iterator<Item = (usize, usize)> {
         let first_weight = self.of_weights.of(id, self.shape.weight_rows()) * self.functions.len();
         let bucket = move |hash: &Hash| hash.of(id, self.shape.buckets) * columns;
@@ -101,7 +101,7 @@ impl Function for Input {
         let of_weights = view::write::<f32>("gradient of weights", of_weights)?;
         let ids = view::read::<i64>("IDs", &self.ids)?;
         let rows = view::read::<f32>("gradient", &gradient)?.chunks_exact(width.max(1));
-        // On one thread: a few columns of each row are read, which is little beside what surrounds it.
+        // On one thread: only a few columns of each row are read, which is little compared to the surrounding work.
         for (&id, row) in ids.iter().zip(rows) {
             for (bucket, weight) in self.hashes.places(id, columns) {
                 let (mut dot, row) = (0.0, &row[..columns]);

@@ -1,4 +1,4 @@
-//! The embedding of each node's ID beside its continuous features.
+//! Input of a model: the embedding of each node's ID, concatenated with its continuous features.
 
 use std::ffi::CStr;
 
@@ -8,7 +8,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Blocks, by_blocks, empty, expect_elements, expect_ids, shape};
 
-/// Embedding `[ids, columns]`, indices `[num_nodes]` and features `[num_nodes, features]` → both side by side.
+/// Embedding `[ids, columns]`, indices `[num_nodes]` and features `[num_nodes, features]` → `[num_nodes, columns +
+/// features]`.
 pub fn embedding_and_features(embedding: &Tensor, index: &Tensor, features: &Tensor) -> Result<Tensor, TchError> {
     let function = Input { index: index.f_contiguous()?, features: features.f_contiguous()? };
     let mut outputs = autograd::apply(function, &[&embedding.f_contiguous()?])?;
@@ -56,7 +57,7 @@ impl Function for Input {
         let sums = view::write::<f32>("gradient of the embedding", &mut result)?;
         let index = view::read::<i64>("index", &self.index)?;
         let rows = view::read::<f32>("gradient", &gradient)?.chunks_exact(width.max(1));
-        // On one thread: a few columns of each row are read, which is little beside what surrounds it.
+        // On one thread: only a few columns of each row are read, which is little compared to the surrounding work.
         for (&id, row) in index.iter().zip(rows) {
             let id = id as usize;
             for (sum, &value) in sums[id * columns..(id + 1) * columns].iter_mut().zip(row) {

@@ -1,5 +1,5 @@
-//! The latent that a VGAE draws in training, z = μ + σ·ε (Kingma & Welling 2014), in one pass. ε is a pure function of a
-//! seed and an element's position: the same on any number of threads, and in a recomputation.
+//! The latent sampled by a VGAE in training, z = μ + σ·ε (Kingma & Welling 2014), in one pass. ε is a pure function of
+//! a seed and an element's position: the same on any number of threads, and in a recomputation.
 
 use std::ffi::CStr;
 
@@ -12,17 +12,17 @@ use tch::{TchError, Tensor};
 
 use super::{Blocks, by_blocks, empty, expect_elements, like, math};
 
-/// Elements whose noise is drawn together.
+/// Number of elements whose noise is drawn together.
 const GROUP: usize = 4 * LANES;
 
-/// z for μ and log σ² of the same shape.
+/// Samples z, given μ and log σ² of the same shape.
 pub fn draw(mean: &Tensor, log_variance: &Tensor, seed: u64) -> Result<Tensor, TchError> {
     let inputs = [mean.f_contiguous()?, log_variance.f_contiguous()?];
     let mut outputs = autograd::apply(Draw { seed }, &[&inputs[0], &inputs[1]])?;
     Ok(outputs.pop().unwrap_or_default())
 }
 
-/// The ε of [`draw`] under this seed.
+/// The ε of [`draw`] for this seed.
 pub fn noise(size: &[i64], seed: u64) -> Result<Tensor, TchError> {
     let output = empty(size)?;
     let blocks = Blocks::new(output.numel(), 1, GROUP);
@@ -41,7 +41,7 @@ impl Function for Draw {
     fn forward(&mut self, inputs: &[&Tensor], recorded: bool) -> Result<Forward, TchError> {
         let (mean, log_variance) = (inputs[0], inputs[1]);
         expect_elements("log σ² of the latent", log_variance, mean.numel())?;
-        // z − μ, half of which is the derivative by log σ².
+        // z − μ; half of it is the derivative with respect to log σ².
         let mut deviation = if recorded { Some(like(mean)?) } else { None };
         let (mu, log_variance) = (view::read::<f32>("μ", mean)?, view::read::<f32>("log σ²", log_variance)?);
         let blocks = Blocks::new(mu.len(), 1, GROUP);
@@ -78,7 +78,7 @@ impl Function for Draw {
     }
 }
 
-/// Fills `values`, which begin at element `first`, a multiple of [`GROUP`], with standard normal numbers.
+/// Fills `values` with standard normal numbers. They begin at element `first`, a multiple of [`GROUP`].
 struct Normals<'a> {
     seed: u64,
     first: usize,
@@ -104,16 +104,16 @@ impl Kernel for Normals<'_> {
     }
 }
 
-/// Pairs of uniform numbers to pairs of normal ones (Box & Muller 1958).
+/// Converts pairs of uniform numbers to pairs of normal ones (Box & Muller 1958).
 #[inline(always)]
 fn normals<I: Instructions>(seed: u64, group: u64, values: &mut [f32; GROUP]) {
-    /// Of the upper 24 bits: every such number is exact.
+    /// Resolution of the upper 24 bits: every such number is exact in f32.
     const STEP: f32 = 1.0 / 16_777_216.0;
     let words = I::philox(seed, group * LANES as u64);
     for (pair, words) in values.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().zip(words.as_chunks::<2>().0) {
         let (mut cosines, mut sines) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
-            // Above zero, of which there is no logarithm.
+            // Above zero, whose logarithm is infinite.
             let uniform = ((words[0][lane] >> 8) + 1) as f32 * STEP;
             let squared = -2.0 * math::ln::<I>(uniform);
             let radius = if squared > 0.0 { squared.sqrt() } else { 0.0 };
@@ -126,7 +126,7 @@ fn normals<I: Instructions>(seed: u64, group: u64, values: &mut [f32; GROUP]) {
     }
 }
 
-/// Turns ε in `latent` into μ + σ·ε, and notes σ·ε.
+/// Converts ε in `latent` to μ + σ·ε, and stores σ·ε.
 struct Scale<'a> {
     mu: &'a [f32],
     log_variance: &'a [f32],
@@ -207,7 +207,7 @@ mod tests {
         values.sort_unstable_by(f32::total_cmp);
         let apart = |(index, &value): (usize, &f32)| (below(f64::from(value)) - index as f64 / 1e6).abs();
         let apart = values.iter().enumerate().map(apart).fold(0.0, f64::max);
-        // Kolmogorov's distance, once in ten thousand beyond.
+        // Kolmogorov's distance; exceeded once in ten thousand draws.
         assert!(apart < 2.2e-3, "the distributions are {apart} apart");
         assert!(values[0] < -4.4 && values[999_999] > 4.4, "{} to {}", values[0], values[999_999]);
     }
@@ -225,7 +225,11 @@ mod tests {
         }
         let found = correlation(&values, &normal(6, 0, 400_000));
         assert!(found.abs() < 0.008, "two seeds: correlation {found}");
-        assert_eq!(values[2 * GROUP..5 * GROUP + 9], normal(5, 2 * GROUP, 3 * GROUP + 9), "a part is not as the whole");
+        assert_eq!(
+            values[2 * GROUP..5 * GROUP + 9],
+            normal(5, 2 * GROUP, 3 * GROUP + 9),
+            "a part differs from the whole"
+        );
     }
 
     #[test]

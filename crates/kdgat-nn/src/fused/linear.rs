@@ -1,8 +1,8 @@
-//! A linear layer of few columns, `x Wᵀ + b`.
+//! A linear layer with few columns, `x Wᵀ + b`.
 //!
-//! A block's rows are multiplied while they lie in a core's cache; backward, they are read once for the gradients of x, W
-//! and b together. A row of the result depends on that row alone, and every sum is taken in an order that depends on the
-//! shape alone.
+//! A block's rows are multiplied while they are in a core's cache; the backward reads them once for the gradients with
+//! respect to x, W and b together. A row of the result depends on that row alone, and the order of every sum depends on
+//! the shape alone.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -20,32 +20,34 @@ use tch::{Device, TchError, Tensor};
 use super::{Blocks, by_blocks, empty, expect_elements, like, shape};
 use crate::attention::Backend;
 
-/// Elements of a weight up to which this is the faster way: beyond, it does not stay in a core's cache, and is better cut up
-/// as a library for large matrices does (measured: faster up to 147,456 elements, slower from a million on).
+/// Maximum number of elements of a weight for which this is faster: a larger one does not stay in a core's cache and is
+/// better partitioned as libraries for large matrices do (measured: faster up to 147,456 elements, slower from a
+/// million on).
 const ELEMENTS: usize = 262_144;
 
-/// Rows that are multiplied at once: with theirs, a block's gradients stay in the core's fastest cache.
+/// Rows multiplied at once: a block's gradients and these rows stay in the core's fastest cache.
 pub(super) const ROWS: usize = 64;
 
-/// The fewest rows whose gradients of W and b are summed up as one share.
+/// Minimum number of rows whose gradients with respect to W and b are summed in one share.
 const ROWS_OF_A_SHARE: usize = 256;
 
-/// A share's rows of x and of the result's gradient have at least this many times its numbers: all shares together take little
-/// memory beside those.
+/// Minimum ratio of a share's rows of x and of the result's gradient to the elements of the share: all shares together
+/// take little memory compared to those.
 const ROWS_TIMES_SHARE: usize = 4;
 
-/// Whether a product by this weight is one for [`linear`], by its size.
+/// True if a weight is small enough for [`linear`].
 pub fn is_small(weight: &Tensor) -> bool {
     weight.numel() <= ELEMENTS
 }
 
-/// Whether this is a product for [`linear`]: in f32 on the CPU, of a small weight, and not asked for in less precision.
+/// True if [`linear`] supports this product: f32 on the CPU, a small weight, and no mixed precision.
 pub fn applies(kernel: Backend, x: &Tensor, weight: &Tensor) -> Result<bool, TchError> {
     let suits = x.dim() == 2 && is_small(weight) && super::applies(kernel, &[x, weight]);
     Ok(suits && !autocast::is_in_force(Device::Cpu)?)
 }
 
-/// `[rows, input]` → `[rows, output]`, for a weight `[output, input]` and, where there is one, a bias `[output]`.
+/// Applies the layer: `[rows, input]` → `[rows, output]`, for a weight `[output, input]` and an optional bias
+/// `[output]`.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, TchError> {
     let ([_, inputs], [outputs, of_weight]) = (shape("x", x)?, shape("weight", weight)?);
     if inputs != of_weight {
@@ -127,20 +129,20 @@ impl Function for LinearLayer {
     }
 }
 
-/// What the gradients of a linear layer are computed from.
+/// Operands of the gradients of a linear layer.
 struct Sides<'a> {
     /// `[rows, columns]`
     x: &'a [f32],
     /// `[outputs, columns]`
     weight: &'a [f32],
-    /// Of the result, `[rows, outputs]`
+    /// Gradient of the result, `[rows, outputs]`.
     gradient: &'a [f32],
     columns: usize,
     outputs: usize,
 }
 
 impl Sides<'_> {
-    /// Gradients by the rows `block`, and a share of those by weight and bias, one after the other.
+    /// Gradients with respect to the rows `block`, and a share of those with respect to weight and bias, concatenated.
     fn block(&self, block: Range<usize>, mut of_x: Option<&mut [f32]>, mut share: Option<&mut [f32]>) {
         let Self { columns, outputs, .. } = *self;
         if let Some(share) = &mut share {
@@ -162,29 +164,30 @@ impl Sides<'_> {
     }
 }
 
-/// Rows whose gradients by weight and bias are summed up as one share, by the shape of the layer alone.
+/// Number of rows whose gradients with respect to weight and bias are summed in one share; depends on the layer's shape
+/// alone.
 pub(super) fn rows_of_a_share([columns, outputs]: [usize; 2]) -> usize {
     let rows = (ROWS_TIMES_SHARE * share_elements([columns, outputs])).div_ceil((columns + outputs).max(1));
     rows.max(ROWS_OF_A_SHARE).next_multiple_of(ROWS)
 }
 
-/// Numbers of a share of the gradients by weight and bias.
+/// Number of elements in a share of the gradients with respect to weight and bias.
 pub(super) fn share_elements([columns, outputs]: [usize; 2]) -> usize {
     (columns + 1) * outputs
 }
 
-/// Adds to a share the gradients by weight `[outputs, columns]` and bias `[outputs]`, one after the other, of up to [`ROWS`]
-/// rows of x `[rows, columns]` and of the gradient of the result `[rows, outputs]`.
+/// Adds the gradients with respect to weight `[outputs, columns]` and bias `[outputs]`, concatenated, to a share: those
+/// of up to [`ROWS`] rows of x `[rows, columns]` and of the gradient of the result `[rows, outputs]`.
 pub(super) fn add_share(x: &[f32], gradient: &[f32], [rows, columns, outputs]: [usize; 3], share: &mut [f32]) {
     let (of_weight, of_bias) = share.split_at_mut(columns * outputs);
     let left = Left::transposed(gradient, [rows, outputs]);
     Product { left, right: Matrix::new(x, columns), start: Start::Kept }.write(of_weight);
-    // Columns are summed by a product with ones.
+    // A product with ones sums the columns.
     let left = Left::rows(&[1.0; ROWS], [1, rows]);
     Product { left, right: Matrix::new(gradient, outputs), start: Start::Kept }.write(of_bias);
 }
 
-/// The gradients by weight and bias: the sums of all shares, times `factor`.
+/// The gradients with respect to weight and bias: the sums of all shares, times `factor`.
 pub(super) fn sums(shares: &[f32], [columns, outputs]: [usize; 2], factor: f32) -> Result<[Tensor; 2], TchError> {
     let (mut of_weight, mut of_bias) = (empty(&[outputs as i64, columns as i64])?, empty(&[outputs as i64])?);
     let mut sums = vec![0.0_f64; share_elements([columns, outputs])];
@@ -196,7 +199,7 @@ pub(super) fn sums(shares: &[f32], [columns, outputs]: [usize; 2], factor: f32) 
     Ok([of_weight, of_bias])
 }
 
-/// Adds shares up, as many numbers each as there are sums.
+/// Sums all shares, each of as many elements as `sums`.
 struct AddUp<'a> {
     shares: &'a [f32],
     sums: &'a mut [f64],

@@ -1,23 +1,23 @@
-//! Arithmetic that all passes share, in forms that the compiler turns into vectors.
+//! Arithmetic shared by all passes, in forms that the compiler vectorises.
 
 use kdgat_torch::simd::Instructions;
 
-/// Numbers that are summed side by side: the order of a sum depends on its length alone.
+/// Number of partial sums computed side by side: the order of a sum depends on its length alone.
 pub(super) const LANES: usize = 16;
 
-/// `left * right + addend`, in one instruction where there is one.
+/// Computes `left * right + addend`, in one instruction if the machine has one.
 #[inline(always)]
 pub fn fused<I: Instructions>(left: f32, right: f32, addend: f32) -> f32 {
     if I::FUSED { left.mul_add(right, addend) } else { left * right + addend }
 }
 
-/// Exponential within 2 units in the last place; infinite above 88, and 1.6e-38 below -87.
+/// Exponential, accurate to 2 units in the last place; infinite above 88, and 1.6e-38 below -87.
 ///
-/// Cephes' polynomial (Moshier), with the power of two taken from the bits that adding 1.5·2²³ leaves.
+/// Cephes' polynomial (Moshier); the power of two comes from the bits left by adding 1.5·2²³.
 #[inline(always)]
 pub fn exp<I: Instructions>(value: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
-    // Written so that a NaN stays one.
+    // Written so that NaN is preserved.
     let bounded = if value < -87.0 { -87.0 } else { value };
     let bounded = if bounded > 88.0 { 88.0 } else { bounded };
     let shifted = fused::<I>(bounded, std::f32::consts::LOG2_E, ROUND);
@@ -41,9 +41,9 @@ pub fn sigmoid<I: Instructions>(value: f32) -> f32 {
     numerator / (1.0 + small)
 }
 
-/// Natural logarithm of a normal positive number, within 2 units in the last place.
+/// Natural logarithm of a positive normal number, accurate to 2 units in the last place.
 ///
-/// Cephes' polynomial (Moshier), around the power of two that is nearest by factors.
+/// Cephes' polynomial (Moshier), around the nearest power of two by ratio.
 #[inline(always)]
 pub fn ln<I: Instructions>(value: f32) -> f32 {
     let bits = value.to_bits();
@@ -68,9 +68,9 @@ pub fn ln<I: Instructions>(value: f32) -> f32 {
     fused::<I>(exponent, 0.693_359_4, rest + fused::<I>(squared, -0.5, sum))
 }
 
-/// Cosine and sine of an angle in turns, from 0 to 1, within 1e-7.
+/// Cosine and sine of an angle in turns, from 0 to 1, accurate to 1e-7.
 ///
-/// Cephes' polynomials (Moshier) of the distance from the nearest quarter.
+/// Cephes' polynomials (Moshier) of the distance from the nearest quarter turn.
 #[inline(always)]
 pub fn cos_sin_of_turns<I: Instructions>(turns: f32) -> [f32; 2] {
     const ROUND: f32 = 12_582_912.0;
@@ -89,7 +89,7 @@ pub fn cos_sin_of_turns<I: Instructions>(turns: f32) -> [f32; 2] {
     [sign(for_cosine, quarter.wrapping_add(1)), sign(for_sine, quarter)]
 }
 
-/// Sum of `term` over all positions below `length`, side by side in [`LANES`] numbers.
+/// Sum of `term` over all positions below `length`, in [`LANES`] partial sums.
 #[inline(always)]
 pub(super) fn sum(length: usize, term: impl Fn(usize) -> f32) -> f64 {
     let mut lanes = [0.0_f32; LANES];
@@ -107,7 +107,7 @@ pub(super) fn sum(length: usize, term: impl Fn(usize) -> f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).sum()
 }
 
-/// The largest value, side by side as [`sum`].
+/// The largest value, in [`LANES`] partial maxima.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -120,7 +120,7 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     for (largest, &value) in lanes.iter_mut().zip(rest) {
         *largest = if value > *largest { value } else { *largest };
     }
-    // Halves side by side: a chain of sixteen would be waited for.
+    // Reduce by halves: a chain of sixteen comparisons would wait for each result.
     let mut width = LANES;
     while width > 1 {
         width /= 2;

@@ -1,10 +1,10 @@
-//! What lies between the matrix products and the attention of a step, each as one pass over memory forward and one
+//! Fused operations of a step besides matrix products and attention, each one pass over memory forward and one
 //! backward: normalisation with ReLU and dropout, pooling, the input, and the losses.
 //!
-//! These run on the CPU in f32, in Rust, on several threads. Everywhere else, and on request
-//! ([`Backend::Composed`]), the same is composed of torch's operations; both give the same numbers to rounding.
-//! Every sum is taken over blocks whose size depends on the shape alone, so no result depends on the number of threads;
-//! and in evaluation no element's value depends on its place in the batch.
+//! They run on the CPU in f32, in Rust, on several threads. Otherwise, and on request ([`Backend::Composed`]), the same
+//! operations are composed of torch's; both give the same numbers up to rounding. Every sum is over blocks whose size
+//! depends on the shape alone, so no result depends on the number of threads; in evaluation, no element's value depends
+//! on its position in the batch.
 
 pub mod activation;
 mod distances;
@@ -33,29 +33,29 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::attention::Backend;
 
-/// Whether `kernel` asks for the fused passes and they can work on these tensors.
+/// True if `kernel` allows the fused passes and they support these tensors (f32 on the CPU).
 pub fn applies(kernel: Backend, tensors: &[&Tensor]) -> bool {
     let suits =
         |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.f_kind().is_ok_and(|kind| kind == Kind::Float);
     kernel != Backend::Composed && tensors.iter().all(suits)
 }
 
-/// What an activation is computed for.
+/// Purpose of computing an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Its values, of which the backward keeps a handle: the next layer reads them too.
+    /// In the forward: computes the values. The backward saves a handle to them, since the next layer reads them too.
     Forward,
-    /// Its backward alone, when it is computed again: the result only has the values' shape, and a byte tells for each
-    /// element whether a gradient passes.
+    /// In a recomputation, for the backward alone: the result has the values' shape but no values. One byte per element
+    /// records whether a gradient passes.
     Again,
 }
 
-/// What the backward of an activation asks of each element: whether its gradient passes.
+/// Saved element of an activation, from which the backward tells whether a gradient passes.
 trait Gate: Storable {
     fn is_open(self) -> bool;
 }
 
-/// The output of a ReLU and dropout: where it is positive the input was, and was kept.
+/// The output of ReLU and dropout: if it is positive, the input was positive and not dropped.
 impl Gate for f32 {
     #[inline(always)]
     fn is_open(self) -> bool {
@@ -71,14 +71,14 @@ impl Gate for u8 {
     }
 }
 
-/// Writes for each output whether it is positive.
+/// Writes for each output whether it is positive (1) or not (0).
 fn note_gates(outputs: &[f32], gates: &mut [u8]) {
     for (gate, &output) in gates.iter_mut().zip(outputs) {
         *gate = u8::from(output.is_open());
     }
 }
 
-/// The fewest rows that are a whole number of groups of `group` elements together.
+/// The smallest number of rows that together are a whole number of groups of `group` elements.
 fn rows_of_whole_groups(columns: usize, group: usize) -> usize {
     let (mut divisor, mut rest) = (group, columns.max(1));
     while rest != 0 {
@@ -87,26 +87,26 @@ fn rows_of_whole_groups(columns: usize, group: usize) -> usize {
     group / divisor
 }
 
-/// A number for each column, over and over for so many rows that these are whole vectors together: worked on that many
-/// rows at a time, a matrix of any width leaves no vector half empty but at its end.
+/// Repeats one number per column for as many rows as fill whole vectors. Processing that many rows at a time, a matrix
+/// of any width has a partially filled vector only at its end.
 fn over_rows(by_column: &[f32]) -> Vec<f32> {
     by_column.repeat(rows_of_whole_groups(by_column.len(), math::LANES))
 }
 
-/// A tensor of this shape without memory for its elements, which nothing reads.
+/// A tensor of this shape without memory for its elements, which must not be read.
 fn without_values(size: &[i64]) -> Result<Tensor, TchError> {
     Tensor::f_empty_strided(size, vec![0; size.len()], (Kind::Float, Device::Cpu))
 }
 
-/// An uninitialised byte for each element of `tensor`.
+/// A tensor of one uninitialised byte per element of `tensor`.
 fn bytes_like(tensor: &Tensor) -> Result<Tensor, TchError> {
     Tensor::f_empty(tensor.size(), (Kind::Uint8, Device::Cpu))
 }
 
-/// Elements below which a second thread costs more than it brings.
+/// Number of elements below which a second thread costs more than it gains.
 const WORTHWHILE: usize = 32_768;
 
-/// A number of rows cut into blocks that fit a core's cache.
+/// Rows divided into blocks that fit into a core's cache.
 #[derive(Clone, Copy)]
 struct Blocks {
     rows: usize,
@@ -115,7 +115,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Cuts by the shape alone; all blocks but the last have a multiple of `multiple` rows.
+    /// Divides by the shape alone; all blocks but the last have a multiple of `multiple` rows.
     fn new(rows: usize, columns: usize, multiple: usize) -> Self {
         const ELEMENTS: usize = 16_384;
         let wanted = (ELEMENTS / columns.max(1)).max(1);
@@ -131,25 +131,25 @@ impl Blocks {
         start..(start + self.rows_in_block).min(self.rows)
     }
 
-    /// The elements of a block in an array of `width` elements a row.
+    /// The elements of a block in an array of `width` elements per row.
     fn elements(&self, block: usize, width: usize) -> Range<usize> {
         let rows = self.rows(block);
         rows.start * width..rows.end * width
     }
 
-    /// Where the blocks begin and end in an array of `width` elements a row.
+    /// Bounds of the blocks in an array of `width` elements per row.
     fn bounds(self, width: usize) -> impl Iterator<Item = usize> {
         (0..=self.count()).map(move |block| (block * self.rows_in_block).min(self.rows) * width)
     }
 
-    /// Calls `body` with every block.
+    /// Calls `body` with every block, on several threads.
     fn for_each(&self, body: impl Fn(usize) + Sync) {
         let grain = WORTHWHILE.div_ceil((self.rows_in_block * self.columns).max(1));
         parallel_for(self.count(), grain, |blocks| blocks.for_each(&body));
     }
 }
 
-/// `output`, of `width` elements a row, after `write` has filled each block of it.
+/// Fills `output`, of `width` elements per row, by calling `write` with each block, and returns it.
 fn by_blocks<T: Storable + Send>(
     name: &str,
     mut output: Tensor,
@@ -168,27 +168,25 @@ fn shape(name: &str, tensor: &Tensor) -> Result<[usize; 2], TchError> {
     match tensor.size()[..] {
         // Sizes of tensors are never negative.
         [rows, columns] => Ok([rows as usize, columns as usize]),
-        ref found => Err(TchError::Shape(format!("{name} has shape {found:?}, a matrix is expected"))),
+        ref found => Err(TchError::Shape(format!("{name} has shape {found:?}, expected a matrix"))),
     }
 }
 
-/// An uninitialised tensor like `tensor`, contiguous.
+/// An uninitialised contiguous f32 tensor of the shape of `tensor`.
 fn like(tensor: &Tensor) -> Result<Tensor, TchError> {
     empty(&tensor.size())
 }
 
-/// An uninitialised tensor out of torch's allocator, so that it is counted and its memory reused.
+/// An uninitialised f32 tensor from torch's allocator, so that it is counted and its memory reused.
 fn empty(size: &[i64]) -> Result<Tensor, TchError> {
     Tensor::f_empty(size, (Kind::Float, Device::Cpu))
 }
 
-/// Fails unless every index of an ID is one of `ids`.
+/// Fails unless every ID index is below `ids`.
 fn expect_ids(indices: &[i64], ids: usize) -> Result<(), TchError> {
     match indices.iter().find(|index| !(0..ids as i64).contains(*index)) {
         None => Ok(()),
-        Some(index) => {
-            Err(TchError::Shape(format!("index {index} of an ID is outside the {ids} that the model knows")))
-        }
+        Some(index) => Err(TchError::Shape(format!("ID index {index} is outside of the model's vocabulary of {ids}"))),
     }
 }
 
@@ -197,5 +195,5 @@ fn expect_elements(name: &str, tensor: &Tensor, expected: usize) -> Result<(), T
     if tensor.numel() == expected {
         return Ok(());
     }
-    Err(TchError::Shape(format!("{name} has shape {:?}, {expected} elements are expected", tensor.size())))
+    Err(TchError::Shape(format!("{name} has shape {:?}, expected {expected} elements", tensor.size())))
 }

@@ -1,8 +1,9 @@
 //! Batch normalisation (Ioffe & Szegedy 2015), ReLU and dropout.
 //!
 //! With x̂ = (x − mean) / √(variance + ε) by column, `y = dropout(relu(weight · x̂ + bias))`. The forward reads x twice
-//! (statistics, then y) and writes y; the backward reads x, y and the gradient twice (two sums by column, then the
-//! gradient of x). Neither x̂ nor a mask is kept; computed again for the backward alone, a byte an element stands for y.
+//! (statistics, then y) and writes y; the backward reads x, y and the gradient twice (two sums per column, then the
+//! gradient with respect to x). Neither x̂ nor a mask is stored. A recomputation for the backward stores one byte per
+//! element instead of y.
 
 use std::ffi::CStr;
 
@@ -20,20 +21,23 @@ use super::{
     rows_of_whole_groups, shape, without_values,
 };
 
-/// PyTorch's default, added to the variance.
+/// Added to the variance; PyTorch's default.
 pub const EPSILON: f64 = 1e-5;
-/// PyTorch's default: the share of a batch's statistics in the new running ones.
+/// Share of a batch's statistics in the new running statistics; PyTorch's default.
 pub const MOMENTUM: f64 = 0.1;
 
-/// Where mean and variance come from.
+/// Source of mean and variance.
 pub enum Moments<'a> {
-    /// The batch, which also moves the running mean and variance where these are given.
-    OfBatch { running: Option<[&'a Tensor; 2]> },
-    /// The running mean and variance.
+    /// The batch, which also updates the running mean and variance if given.
+    OfBatch {
+        /// Running mean and variance to update, `[columns]` each.
+        running: Option<[&'a Tensor; 2]>,
+    },
+    /// The running mean and variance, `[columns]` each.
     Running([&'a Tensor; 2]),
 }
 
-/// `[rows, columns]` → the same shape.
+/// Applies normalisation, ReLU and dropout: `[rows, columns]` → the same shape.
 pub fn norm_relu_dropout(
     x: &Tensor,
     weight: &Tensor,
@@ -59,7 +63,7 @@ pub fn norm_relu_dropout(
 }
 
 struct NormReluDropout {
-    /// Mean and variance.
+    /// Running mean and variance.
     running: Option<[Tensor; 2]>,
     of_batch: bool,
     dropout: Option<Dropout>,
@@ -138,7 +142,7 @@ impl Function for NormReluDropout {
 }
 
 impl NormReluDropout {
-    /// Of x, weight and bias.
+    /// Gradients with respect to x, weight and bias.
     fn gradients<G: Gate + Sync>(
         &self,
         saved: &[Tensor],
@@ -170,7 +174,7 @@ impl NormReluDropout {
         Ok(vec![x.transpose()?, Some(of_weight), Some(Tensor::f_from_slice(&of_bias)?)])
     }
 
-    /// Mean and (biased) variance of each column; moves the running ones.
+    /// Mean and biased variance of each column; updates the running statistics.
     fn batch_statistics(&mut self, x: &[f32], blocks: &Blocks) -> Result<[Vec<f64>; 2], TchError> {
         let (columns, count) = (blocks.columns, blocks.rows as f64);
         let by_block = pairs_by_block(blocks, |block, mean, squares| {
@@ -184,7 +188,7 @@ impl NormReluDropout {
                 *mean += f64::from(of_block) * (rows_of(block) / count);
             }
         }
-        // Chan, Golub & LeVeque 1983: squares about each block's own mean, and the distance of that from the whole one.
+        // Chan, Golub & LeVeque 1983: squares about each block's mean, and that mean's distance from the overall mean.
         for (block, statistics) in by_block.chunks_exact((2 * columns).max(1)).enumerate() {
             let (means, squares) = statistics.split_at(columns);
             for column in 0..columns {
@@ -192,7 +196,7 @@ impl NormReluDropout {
                 variance[column] += f64::from(squares[column]) + rows_of(block) * distance * distance;
             }
         }
-        // Of one row there is no variance; the running statistics stay as they are.
+        // A single row has no variance; the running statistics then do not change.
         if let Some([running_mean, running_variance]) = self.running.as_mut().filter(|_| blocks.rows > 1) {
             let unbiased = 1.0 / (count - 1.0);
             move_towards(running_mean, mean.iter().copied())?;
@@ -203,7 +207,7 @@ impl NormReluDropout {
     }
 }
 
-/// `[blocks, 2, columns]`: two numbers for each column of a block, which `write` computes.
+/// A tensor `[blocks, 2, columns]`: two numbers per column of each block, computed by `write`.
 pub(super) fn pairs_by_block(
     blocks: &Blocks,
     write: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
@@ -231,7 +235,7 @@ fn move_towards(running: &mut Tensor, batch: impl Iterator<Item = f64>) -> Resul
     Ok(())
 }
 
-/// Mean of each column, and squares of the distances from it.
+/// Mean of each column, and sum of the squared distances from it.
 struct ColumnStatistics<'a> {
     x: &'a [f32],
     mean: &'a mut [f32],
@@ -264,7 +268,7 @@ impl Kernel for ColumnStatistics<'_> {
     }
 }
 
-/// Adds `term` of up to four rows to the sums by column: four at a time, so that the sums are stored less often.
+/// Adds `term` of up to four rows to the sums per column: four at a time, so that the sums are stored less often.
 #[inline(always)]
 fn add_rows(rows: &[f32], sums: &mut [f32], term: impl Fn(usize, f32) -> f32) {
     let columns = sums.len();
@@ -289,13 +293,13 @@ fn add_rows(rows: &[f32], sums: &mut [f32], term: impl Fn(usize, f32) -> f32) {
 
 struct Apply<'a> {
     x: &'a [f32],
-    /// By column, as [`over_rows`] gives them.
+    /// One number per column, repeated by [`over_rows`].
     scale: &'a [f32],
     shift: &'a [f32],
     dropout: Option<Dropout>,
-    /// Position of the first element among all.
+    /// Position of the first element in the whole tensor.
     first: usize,
-    /// Elements of the rows that are a whole number of mask groups.
+    /// Number of elements in the rows that make up a whole number of mask groups.
     mask_group: usize,
     output: &'a mut [f32],
 }
@@ -309,7 +313,7 @@ impl Kernel for Apply<'_> {
         if rows == 0 {
             return;
         }
-        // A few rows at a time: their mask is drawn into the output, and multiplied while it is in the nearest cache.
+        // A few rows at a time: their mask is drawn into the output and multiplied while it is in the nearest cache.
         let step = self.mask_group * (2048 / self.mask_group).max(1);
         let mut first = self.first;
         for (output, x) in self.output.chunks_mut(step).zip(self.x.chunks(step)) {

@@ -1,4 +1,4 @@
-//! The gradients of batch normalisation with ReLU and dropout: two sums by column, then the gradient of x.
+//! Backward of batch normalisation with ReLU and dropout: two sums per column, then the gradient with respect to x.
 
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 use kdgat_torch::view;
@@ -7,19 +7,19 @@ use tch::{TchError, Tensor};
 use super::norm::pairs_by_block;
 use super::{Blocks, Gate, by_blocks, empty, math, over_rows};
 
-/// What the backward reads, `[rows, columns]` each.
+/// Operands of the backward, `[rows, columns]` each.
 pub(super) struct Backward<'a, G> {
     pub(super) x: &'a [f32],
     pub(super) gates: &'a [G],
     pub(super) gradient: &'a [f32],
     pub(super) mean: &'a [f32],
-    /// What dropout multiplied the kept elements by.
+    /// Dropout's factor of elements that are not dropped.
     pub(super) scale: f32,
     pub(super) blocks: Blocks,
 }
 
 impl<G: Gate + Sync> Backward<'_, G> {
-    /// By column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
+    /// Per column, with g the gradient before ReLU and dropout: Σ g, and Σ g·(x − mean).
     pub(super) fn sums(&self) -> Result<[Vec<f64>; 2], TchError> {
         let (blocks, columns) = (&self.blocks, self.blocks.columns);
         let by_block = pairs_by_block(blocks, |block, sums, products| {
@@ -44,8 +44,8 @@ impl<G: Gate + Sync> Backward<'_, G> {
         Ok([sums, products])
     }
 
-    /// `weight · inverse · (g − mean of g − (x − mean) · inverse² · mean of g·(x − mean))`, the two means only where the
-    /// statistics were the batch's.
+    /// The gradient with respect to x: `weight · inverse · (g − mean of g − (x − mean) · inverse² · mean of g·(x −
+    /// mean))`. The two means apply only if the statistics were the batch's.
     pub(super) fn of_x(
         &self,
         weight: &[f32],
@@ -121,7 +121,7 @@ struct GradientOfX<'a, G> {
     x: &'a [f32],
     gates: &'a [G],
     gradient: &'a [f32],
-    /// By column, as [`over_rows`] gives them; and so the three that follow.
+    /// One number per column, repeated by [`over_rows`]; also the next three fields.
     mean: &'a [f32],
     factor: &'a [f32],
     constant: &'a [f32],

@@ -1,4 +1,4 @@
-//! Mean over the nodes of each graph, by pointers: the nodes of a graph lie together.
+//! Mean over each graph's nodes, by pointers: the nodes of a graph are consecutive.
 
 use std::ffi::CStr;
 
@@ -10,8 +10,8 @@ use tch::{TchError, Tensor};
 
 use super::{Blocks, empty, shape};
 
-/// Layers of `[num_nodes, columns]` each → `[num_graphs, all columns]`, side by side. Graph `g` has the nodes
-/// `node_pointers[g]..node_pointers[g + 1]`.
+/// Means over each graph's nodes: layers of `[num_nodes, columns]` → `[num_graphs, all columns]`, concatenated. Graph
+/// `g` has the nodes `node_pointers[g]..node_pointers[g + 1]`.
 pub fn mean_per_graph(layers: &[&Tensor], node_pointers: &Tensor) -> Result<Tensor, TchError> {
     let layers = layers.iter().map(|layer| layer.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
     let columns = layers.iter().map(|layer| Ok(shape("x", layer)?[1])).collect::<Result<Vec<_>, TchError>>()?;
@@ -22,7 +22,7 @@ pub fn mean_per_graph(layers: &[&Tensor], node_pointers: &Tensor) -> Result<Tens
 
 struct Pool {
     node_pointers: Tensor,
-    /// Of each layer.
+    /// Number of columns of each layer.
     columns: Vec<usize>,
 }
 
@@ -35,7 +35,7 @@ impl Function for Pool {
         let nodes = pointers.last().map_or(0, |&end| end as usize);
         for layer in inputs {
             if shape("x", layer)?[0] < nodes {
-                return Err(TchError::Shape(format!("x has shape {:?}, {nodes} rows are expected", layer.size())));
+                return Err(TchError::Shape(format!("x has shape {:?}, expected {nodes} rows", layer.size())));
             }
         }
         let (graphs, width) = (pointers.len().saturating_sub(1), self.columns.iter().sum::<usize>());
@@ -92,7 +92,7 @@ impl Function for Pool {
 }
 
 impl Pool {
-    /// Graphs in blocks, by how many elements their nodes have.
+    /// Divides the graphs into blocks by the average number of elements per graph.
     fn blocks(&self, graphs: usize, nodes: usize, columns: usize) -> Blocks {
         Blocks::new(graphs, columns * nodes.div_ceil(graphs.max(1)), 1)
     }
@@ -134,7 +134,7 @@ struct Spread<'a> {
     pointers: &'a [i64],
     /// `[graphs, width]`
     gradient: &'a [f32],
-    /// The layer's first column and number of columns.
+    /// First column of the layer in the gradient. `columns` is the layer's number of columns.
     from: usize,
     columns: usize,
     width: usize,

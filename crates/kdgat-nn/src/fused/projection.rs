@@ -1,5 +1,5 @@
-//! A small linear layer applied to a block of rows, compared with given rows, and multiplied back, all while the block
-//! lies in the core's cache.
+//! A small linear layer that is applied to a block of rows, compared with given rows, and multiplied back, all while
+//! the block is in the core's cache.
 
 use kdgat_torch::parallel::join_loop;
 use kdgat_torch::simd::product::{Left, Product, Start};
@@ -9,7 +9,7 @@ use kdgat_torch::simd::{Instructions, Kernel, dispatch};
 
 use super::linear::{self, ROWS};
 
-/// The layer, and what its gradients by the rows are to be multiplied by.
+/// The layer, and the factor of its gradients with respect to the rows.
 pub(super) struct Projection<'a> {
     inputs: usize,
     outputs: usize,
@@ -22,15 +22,15 @@ pub(super) struct Projection<'a> {
 }
 
 impl<'a> Projection<'a> {
-    /// A weight `[outputs, inputs]` and a bias `[outputs]`.
+    /// Wraps a weight `[outputs, inputs]` and a bias `[outputs]`.
     pub(super) fn new(weight: &[f32], bias: &'a [f32], inputs: usize, factor: f32) -> Self {
         let back = weight.iter().map(|value| value * factor).collect();
         Self { inputs, outputs: bias.len(), transposed: transposed(weight, inputs), bias, back }
     }
 
-    /// The squared distance of a block's projected rows, `[targets, inputs]`, from their targets, a row of `outputs` each
-    /// wherever it lies. Where there is room for them, half its gradients: by the rows, times the factor, and by weight
-    /// and bias, as [`linear::add_share`] leaves them.
+    /// The squared distance of a block's projected rows, `[targets, inputs]`, from their targets, slices of `outputs`
+    /// values each. Writes half its gradients if `gradients` is given: with respect to the rows, times the factor, and
+    /// with respect to weight and bias in the layout of [`linear::add_share`].
     pub(super) fn distance(
         &self,
         rows: &[f32],
@@ -49,7 +49,8 @@ impl<'a> Projection<'a> {
             let (right, start) = (Matrix::new(&self.transposed, outputs), Start::Less(self.bias, targets));
             Product { left, right, start }.write(differences);
             sum += dispatch(SumOfSquares(differences));
-            // A thread that does this between loops does not keep the next one waiting for a whole block.
+            // Joins pending loops, so that a thread that runs this between loops does not delay the next loop by a
+            // whole block.
             join_loop();
             if let Some((of_rows, share)) = &mut gradients {
                 let left = Left::rows(differences, [count, outputs]);
@@ -64,7 +65,7 @@ impl<'a> Projection<'a> {
     }
 }
 
-/// The sum of the squares of these values.
+/// Sums the squares of the values.
 pub(super) struct SumOfSquares<'a>(pub(super) &'a [f32]);
 
 impl Kernel for SumOfSquares<'_> {
@@ -72,7 +73,7 @@ impl Kernel for SumOfSquares<'_> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) -> f64 {
-        // In pieces, so that no sum of f32 becomes long.
+        // In chunks, so that no f32 sum has many terms.
         self.0.chunks(512).map(|values| f64::from(I::dot(values, values))).sum()
     }
 }

@@ -1,4 +1,4 @@
-//! The errors of each node that make a graph's difficulty, in one pass over a VGAE's outputs. Without gradients.
+//! Errors of each node that make up its graph's difficulty, in one pass over a VGAE's outputs. Without gradients.
 
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
@@ -8,8 +8,8 @@ use tch::{TchError, Tensor};
 use super::vgae_loss::softmax_rows;
 use super::{Blocks, empty, expect_elements, expect_ids, math, shape};
 
-/// Mean squared error of the features and cross entropy of the ID of each node, `[num_nodes]` each. A node's numbers do
-/// not depend on what else is in the batch.
+/// Mean squared error of each node's features and cross entropy of its ID, `[num_nodes]` each. A node's errors do not
+/// depend on the rest of the batch.
 pub fn node_errors(
     reconstruction: &Tensor,
     continuous: &Tensor,

@@ -9,7 +9,7 @@ use tch::{TchError, Tensor};
 
 use super::{Blocks, by_blocks, like, math};
 
-/// `1 / (1 + exp(−x))` of each element; its value does not depend on its place.
+/// Computes `1 / (1 + exp(−x))` of each element, for `x` of any shape; a value does not depend on its position.
 pub fn sigmoid(x: &Tensor) -> Result<Tensor, TchError> {
     let mut outputs = autograd::apply(Sigmoid, &[&x.f_contiguous()?])?;
     Ok(outputs.pop().unwrap_or_default())

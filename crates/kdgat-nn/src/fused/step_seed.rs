@@ -1,5 +1,5 @@
-//! The seed of the current training step: with the name of a layer it fixes that layer's dropout mask, on any number of
-//! threads and in a recomputation too.
+//! Seed of the current training step. Together with a layer's name it determines that layer's dropout mask, on any
+//! number of threads and in a recomputation.
 
 use std::cell::Cell;
 
@@ -11,12 +11,12 @@ thread_local! {
     static STEP: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Begins a step on this thread: the epoch loop does so before each.
+/// Begins a step on this thread. The epoch loop calls it before each step.
 pub fn set(seed: u64) {
     STEP.with(|step| step.set(Some(seed)));
 }
 
-/// The seed of one layer's mask in the current step. Where no step was begun it comes from torch's generator.
+/// Seed of a layer's mask in the current step. If no step was begun, it comes from torch's generator.
 pub fn of_layer(layer: LayerId) -> Result<u64, TchError> {
     let step = match STEP.with(Cell::get) {
         Some(seed) => seed,
@@ -28,12 +28,12 @@ pub fn of_layer(layer: LayerId) -> Result<u64, TchError> {
     Ok(random::mix(step ^ layer.0))
 }
 
-/// Which layer draws: made of its name, so that a mask belongs to a layer whatever else is computed before it.
+/// Identifies a layer by its name, so that its mask does not depend on what is computed before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerId(u64);
 
 impl LayerId {
-    /// The layer of that name.
+    /// Identifies the layer with this name.
     pub fn new(name: &str) -> Self {
         Self(random::seed_of_name(0, name))
     }

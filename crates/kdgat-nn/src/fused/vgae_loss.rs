@@ -1,14 +1,17 @@
-//! The loss of a VGAE, all parts and their gradients in one pass over its outputs, without an array of logits besides them.
+//! The loss of a VGAE: all terms and their gradients in one pass over its outputs, without further arrays of the
+//! logits' size.
 //!
 //! - reconstruction: mean of (x̂ − x)²;
 //! - ID: mean over nodes of `log Σ exp(logits) − logits[id]`;
-//! - successors: binary cross entropy against the multi-hot set, mean of `softplus(logit)` less the ones' logits;
+//! - successors: binary cross entropy against the multi-hot set, mean of `softplus(logit)` minus the logits at the ones;
 //! - KL: −½ · mean of `1 + log σ² − μ² − σ²`;
-//! - with a teacher, `α·(w_z·mean|P·z + b − μ'|² + w_x·mean|x̂ − x̂'|²) + (1 − α)·task`, where the latents are compared elsewhere
-//!   (see [`super::distillation`]).
+//! - with a teacher, the distance of the reconstructions, `mean|x̂ − x̂'|²`, and the training loss: a weighted sum of
+//!   the task loss, that distance, and the distance of the latents, which [`super::distillation`] computes. The caller
+//!   chooses the weights.
 //!
-//! The gradients are taken while the outputs lie in the core's cache, out of the loss's own exponentials. They are those of the
-//! loss that is trained on, not scaled: a backward that asks for these hands them on, any other repeats the pass.
+//! The gradients are computed while the outputs are in the core's cache, from the same exponentials as the loss. They
+//! are those of the training loss without scaling: a backward that asks for exactly these passes them on, any other
+//! repeats the pass.
 
 use std::ffi::CStr;
 
@@ -16,7 +19,7 @@ use kdgat_torch::autograd::{self, Forward, Function};
 use kdgat_torch::rows::Rows;
 use tch::{TchError, Tensor};
 
-use super::distillation::{Taught, Weights};
+use super::distillation::{Derivatives, Taught};
 use super::{Blocks, empty, expect_elements, expect_ids, shape};
 use pass::ByMeans;
 use rows::Slices;
@@ -26,22 +29,27 @@ mod rows;
 
 pub(super) use pass::softmax_rows;
 
-/// What the loss compares the outputs with.
+/// Targets of the loss.
 pub struct Target {
-    /// `[num_nodes, features]`
+    /// Continuous features, `[num_nodes, features]`.
     pub continuous: Tensor,
-    /// `[num_nodes]`, i64.
+    /// ID index of each node, `[num_nodes]`, i64.
     pub id_index: Tensor,
-    /// i64, ascending: positions of the ones of the multi-hot successor target.
+    /// Positions of the ones in the flattened multi-hot successor target, i64, ascending.
     pub successors: Tensor,
 }
 
-/// The outputs of a VGAE that the loss reads; rows are nodes.
+/// Outputs of a VGAE that the loss reads; rows are nodes.
 pub struct Outputs<'a> {
+    /// Reconstructed continuous features, `[num_nodes, features]`.
     pub reconstruction: &'a Tensor,
+    /// Logits of each node's ID, `[num_nodes, ids]`.
     pub id_logits: &'a Tensor,
+    /// Logits of the successors' IDs, `[num_nodes, successors]`.
     pub successor_logits: &'a Tensor,
+    /// μ, `[num_nodes, latent]`.
     pub mean: &'a Tensor,
+    /// log σ², `[num_nodes, latent]`.
     pub log_variance: &'a Tensor,
 }
 
@@ -58,30 +66,31 @@ impl Outputs<'_> {
     }
 }
 
-/// Tensors of [`Outputs`].
+/// Number of tensors in [`Outputs`].
 const OUTPUTS: usize = 5;
 
-/// Scalars: reconstruction, ID, successors, KL, and their sum by weights.
+/// Number of scalars: reconstruction, ID, successors, KL, and their weighted sum.
 const TASK_SCALARS: usize = 5;
 
-/// Scalars: the total, KD, and its parts for latent and reconstruction.
-const KD_SCALARS: usize = 4;
+/// Number of scalars: the training loss, and the distance of the reconstructions.
+const KD_SCALARS: usize = 2;
 
-/// Reconstruction, ID, successors, KL, and their sum by `weights`: scalars.
+/// Computes reconstruction, ID, successors, KL, and their sum weighted by `weights`, all scalars.
 pub fn task_loss(outputs: &Outputs, target: Target, weights: [f64; 4]) -> Result<[Tensor; TASK_SCALARS], TchError> {
     let loss = Loss { target, weights, distillation: None };
     exactly(autograd::apply(loss, &outputs.contiguous()?.each_ref())?)
 }
 
-/// As [`task_loss`], and the total with distillation, the weighted sum of the two distances, and the distances of latent and
-/// reconstruction.
+/// Computes [`task_loss`], the training loss and the distance of the reconstructions. The value of the training loss
+/// lacks the distance of the latents while that is being computed; its gradients are correct at any time.
 pub fn distilled_loss(
     outputs: &Outputs,
     target: Target,
     weights: [f64; 4],
     taught: &Taught,
 ) -> Result<([Tensor; TASK_SCALARS], [Tensor; KD_SCALARS]), TchError> {
-    let distillation = Distillation { reconstruction: taught.reconstruction.contiguous()?, weights: taught.weights };
+    let distillation =
+        Distillation { reconstruction: taught.reconstruction.contiguous()?, derivatives: taught.derivatives };
     let outputs = outputs.contiguous()?;
     let inputs: Vec<&Tensor> = outputs.iter().chain([&taught.latent]).collect();
     let mut of_task = autograd::apply(Loss { target, weights, distillation: Some(distillation) }, &inputs)?;
@@ -91,7 +100,7 @@ pub fn distilled_loss(
 
 fn exactly<const COUNT: usize>(scalars: Vec<Tensor>) -> Result<[Tensor; COUNT], TchError> {
     let found = scalars.len();
-    scalars.try_into().map_err(|_| TchError::Shape(format!("{found} parts of a loss instead of {COUNT}")))
+    scalars.try_into().map_err(|_| TchError::Shape(format!("a loss has {found} terms instead of {COUNT}")))
 }
 
 struct Loss {
@@ -102,26 +111,26 @@ struct Loss {
 
 struct Distillation {
     reconstruction: Rows,
-    weights: Weights,
+    derivatives: Derivatives,
 }
 
 impl Distillation {
-    /// The total, the weighted sum of the distances, and those of latent and reconstruction.
-    fn scalars(&self, task: f64, latent: f64, of_reconstruction: f64) -> [f64; KD_SCALARS] {
-        let Weights { alpha, latent: of_latent, reconstruction: of_mean } = self.weights;
-        let reconstruction = of_reconstruction / self.values();
-        let kd = of_latent * latent + of_mean * reconstruction;
-        [alpha * kd + (1.0 - alpha) * task, kd, latent, reconstruction]
+    /// The training loss and the distance of the reconstructions, from the task loss, the distance of the latents, and
+    /// the sum of the squared differences of the reconstructions.
+    fn scalars(&self, task: f64, latent: f64, squares: f64) -> [f64; KD_SCALARS] {
+        let by = self.derivatives;
+        let reconstruction = squares / self.values();
+        [by.task * task + by.latent * latent + by.reconstruction * reconstruction, reconstruction]
     }
 
-    /// For gradients by these scalars, those by the task's loss, and by the distances of latent and reconstruction.
-    fn gradients(&self, [of_total, of_kd, of_latent, of_reconstruction]: [f64; KD_SCALARS]) -> [f64; 3] {
-        let Weights { alpha, latent, reconstruction } = self.weights;
-        let of_kd = of_kd + alpha * of_total;
-        [(1.0 - alpha) * of_total, of_latent + of_kd * latent, of_reconstruction + of_kd * reconstruction]
+    /// Converts gradients with respect to these scalars to gradients with respect to the task loss and the distances of
+    /// latents and reconstructions.
+    fn gradients(&self, [of_total, of_reconstruction]: [f64; KD_SCALARS]) -> [f64; 3] {
+        let by = self.derivatives;
+        [by.task * of_total, by.latent * of_total, of_reconstruction + by.reconstruction * of_total]
     }
 
-    /// Values of the reconstruction.
+    /// Number of values in the reconstruction.
     fn values(&self) -> f64 {
         self.reconstruction.numel().max(1) as f64
     }
@@ -132,25 +141,25 @@ impl Loss {
         Slices::new(inputs, &self.target, self.distillation.as_ref().map(|taught| &taught.reconstruction))
     }
 
-    /// The gradients by the scalars where one loss alone is trained on, and not scaled.
+    /// The gradients with respect to the scalars if one loss alone is trained on, without scaling.
     fn trained_on(&self) -> Vec<f64> {
         let mut gradients = vec![0.0; TASK_SCALARS];
         if self.distillation.is_some() {
-            gradients.extend([1.0, 0.0, 0.0, 0.0]);
+            gradients.extend([1.0, 0.0]);
         } else {
             gradients[TASK_SCALARS - 1] = 1.0;
         }
         gradients
     }
 
-    /// For gradients by the scalars, those by the means they are made of.
+    /// Converts gradients with respect to the scalars to gradients with respect to the means that they consist of.
     fn by_means(&self, gradients: &[f64]) -> ByMeans {
         let (of_task, of_kd) = gradients.split_at(TASK_SCALARS);
         let (mut task, mut latent, mut taught) = (of_task[TASK_SCALARS - 1], 0.0, 0.0);
-        if let (Some(distillation), &[total, kd, of_latent, of_reconstruction]) = (&self.distillation, of_kd) {
-            let of_total;
-            [of_total, latent, taught] = distillation.gradients([total, kd, of_latent, of_reconstruction]);
-            task += of_total;
+        if let (Some(distillation), &[total, reconstruction]) = (&self.distillation, of_kd) {
+            let of_task;
+            [of_task, latent, taught] = distillation.gradients([total, reconstruction]);
+            task += of_task;
         }
         ByMeans { task: std::array::from_fn(|part| of_task[part] + task * self.weights[part]), latent, taught }
     }

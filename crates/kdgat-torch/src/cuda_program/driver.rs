@@ -1,4 +1,4 @@
-//! Loading machine code and launching its kernels, by CUDA's driver.
+//! Loading machine code and launching kernels with CUDA's driver.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -10,34 +10,34 @@ use tch::Device;
 use super::{ProgramError, Source, nvrtc};
 use crate::device::{Stream, synchronize};
 
-/// A program on one GPU.
+/// A program loaded on one GPU.
 #[derive(Debug)]
 pub(super) struct Module {
     device: Device,
-    /// The one that torch uses, too.
+    /// The context, shared with torch.
     context: CUcontext,
     functions: HashMap<&'static str, CUfunction>,
 }
 
-// SAFETY: handles that the driver lets any thread use; which context is current is a thread's own, and set for each call.
+// SAFETY: any thread may use the driver's handles; the current context is per thread and set for each call.
 unsafe impl Send for Module {}
-// SAFETY: as above; a launch changes nothing in here.
+// SAFETY: see above; a launch modifies nothing in here.
 unsafe impl Sync for Module {}
 
 impl Module {
     pub(super) fn compile(source: &Source, index: usize) -> Result<Self, ProgramError> {
         let device = Device::Cuda(index);
-        // torch makes its context before ours is asked for, and says if there is no such device.
+        // torch creates its context first, and reports an error if the device does not exist.
         synchronize(device)?;
-        // SAFETY: looks for the driver's library, which torch has loaded if there is a GPU.
+        // SAFETY: looks up the driver's library, which torch has loaded if there is a GPU.
         if !unsafe { sys::is_culib_present() } {
             let reason = "libcuda.so cannot be loaded".to_owned();
             return Err(ProgramError::Refused { what: "loading CUDA's driver".to_owned(), reason });
         }
-        let what = "looking at the GPU";
+        let what = "querying the GPU";
         let (mut handle, mut context, mut capability) = (0, ptr::null_mut(), [0; 2]);
-        // SAFETY: each value is written before its call returns; the context is kept until the process ends, as torch
-        // keeps it.
+        // SAFETY: each call writes its value before it returns; the context is retained until the process exits, like
+        // torch's.
         unsafe {
             check(what, sys::cuInit(0))?;
             check(what, sys::cuDeviceGet(&mut handle, i32::try_from(index).unwrap_or(i32::MAX)))?;
@@ -53,7 +53,7 @@ impl Module {
         let code = nvrtc::compile(source, 10 * capability[0] + capability[1])?;
         let _current = Current::enter(context)?;
         let mut module = ptr::null_mut();
-        // SAFETY: `code` is what NVRTC made (assembly ends with a zero byte), and is copied.
+        // SAFETY: `code` comes from NVRTC (assembly ends with a zero byte), and the call copies it.
         check("loading a program on the GPU", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
         let mut functions = HashMap::new();
         for &(kernel, _) in source.kernels {
@@ -67,8 +67,10 @@ impl Module {
         Ok(Self { device, context, functions })
     }
 
+    /// Queues a kernel on the current stream.
+    ///
     /// # Safety
-    /// `arguments` has a place for each of the kernel's parameters, of at least its size.
+    /// `arguments` must have a pointer for each of the kernel's parameters, to at least its size.
     pub(super) unsafe fn launch(
         &self,
         kernel: &str,
@@ -81,7 +83,8 @@ impl Module {
         let function = *self.functions.get(kernel).ok_or_else(missing)?;
         let stream = Stream::current(self.device)?.native_handle()? as CUstream;
         let _current = Current::enter(self.context)?;
-        // SAFETY: a function of a loaded module, a stream of the same context; the arguments by this function's contract.
+        // SAFETY: a function of a loaded module, and a stream of the same context; the arguments by this function's
+        // contract.
         let launched = unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -101,12 +104,12 @@ impl Module {
     }
 }
 
-/// Keeps a context current on this thread.
+/// Guard that makes a context current on this thread.
 struct Current;
 
 impl Current {
     fn enter(context: CUcontext) -> Result<Self, ProgramError> {
-        // SAFETY: a context that is kept until the process ends.
+        // SAFETY: the context is retained until the process exits.
         check("entering torch's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
         Ok(Self)
     }
@@ -115,7 +118,7 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
-        // SAFETY: takes off what `enter` put on, on the same thread.
+        // SAFETY: pops the context that `enter` pushed on the same thread.
         if let Err(error) = check("leaving torch's context", unsafe { sys::cuCtxPopCurrent_v2(&mut context) }) {
             tracing::error!("{error}");
         }
@@ -127,7 +130,7 @@ fn check(what: &str, result: CUresult) -> Result<(), ProgramError> {
         return Ok(());
     }
     let mut text = ptr::null();
-    // SAFETY: `text` is written before the call returns: null, or a text that is never freed.
+    // SAFETY: the call writes `text` before it returns: null, or a text that is never freed.
     let reason = unsafe {
         let known = sys::cuGetErrorString(result, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
         known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())

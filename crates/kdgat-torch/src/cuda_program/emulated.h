@@ -1,6 +1,6 @@
-// What CUDA C++ of this program needs to run on a CPU, for tests: one warp after the other, its lanes as fibres that
-// wait for each other where they exchange values. Stops with a reason when a lane leaves while others wait, and when an
-// array is read or written outside its bounds.
+// Runs this program's CUDA C++ on a CPU, for tests: one warp after the other, its lanes as fibres that wait for each
+// other where they exchange values. Fails with a reason if a lane leaves while others wait, or if an array is accessed
+// out of bounds.
 #pragma once
 
 #include <math.h>
@@ -19,7 +19,7 @@
 
 namespace emulated {
 
-// How the launching side passes an array; without an address it is absent.
+// An array as passed by the launching side; absent if `data` is null.
 struct RawArray {
   void* data;
   unsigned long long bytes;
@@ -66,17 +66,17 @@ struct State {
   Lane lanes[WARP];
   int running = 0;
   unsigned long long exchanges[WARP];
-  // Two places, so that a lane may write its next value before all have read its last.
+  // Two slots per lane, so that a lane may write its next value before all have read its last.
   unsigned long long slots[2][WARP];
   std::function<void()> body;
   std::string failure;
 };
 
-// Of one library alone, though tests load several.
+// Static: each of several libraries loaded by a test has its own.
 static State state;
 static Dimensions block_index, thread_index, block_size;
 
-// Gives the turn back for good: the scheduler does not resume a lane after a failure.
+// Yields permanently: the scheduler does not resume a lane after a failure.
 [[noreturn]] inline void fail(const std::string& reason) {
   if (state.failure.empty()) {
     state.failure = reason;
@@ -91,7 +91,7 @@ inline void run_lane() {
   state.lanes[state.running].finished = true;
 }
 
-// Every lane's value, once all have brought theirs.
+// The value of lane `from`, once all lanes have provided theirs.
 template <typename T>
 T exchange(unsigned mask, T value, int from) {
   static_assert(sizeof(T) <= sizeof(unsigned long long), "one slot");

@@ -1,4 +1,4 @@
-//! A program compiled by the C++ compiler for this processor, with `emulated.h`: for tests without a GPU.
+//! A program compiled by the C++ compiler for this CPU, with `emulated.h`: for tests without a GPU.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -13,7 +13,7 @@ type Launch = unsafe extern "C" fn(u32, u32, *mut *mut c_void) -> *const c_char;
 
 #[derive(Debug)]
 pub(super) struct Library {
-    /// The emulation has one state.
+    /// Under a lock, because the emulation has global state.
     launchers: Mutex<HashMap<&'static str, Launch>>,
 }
 
@@ -37,24 +37,30 @@ impl Library {
             return Err(ProgramError::Compile { name: source.name, architecture: format!("a CPU by {compiler}"), log });
         }
         let path = CString::new(library.as_os_str().as_bytes()).unwrap_or_default();
-        // SAFETY: loads the library just made, whose initialisers only set variables; it stays loaded.
+        // SAFETY: loads the library just created; its initialisers only set variables, and it stays loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let mut launchers = HashMap::new();
         for &(kernel, _) in source.kernels {
             let name = CString::new(format!("launch_{kernel}")).unwrap_or_default();
-            // SAFETY: a handle or null, for which the name is not found, and a null-terminated name.
+            // SAFETY: a handle, or null, for which the lookup fails, and a null-terminated name.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             if handle.is_null() || symbol.is_null() {
-                return Err(refused("emulating a GPU", format!("kernel {kernel} is not in what was compiled")));
+                return Err(refused(
+                    "emulating a GPU",
+                    format!("kernel {kernel} is missing from the compiled library"),
+                ));
             }
-            // SAFETY: `program` gives each launcher this type.
+            // SAFETY: `program` generates each launcher with this type.
             launchers.insert(kernel, unsafe { std::mem::transmute::<*mut c_void, Launch>(symbol) });
         }
         Ok(Self { launchers: Mutex::new(launchers) })
     }
 
+    /// Runs a kernel on the emulated GPU.
+    ///
     /// # Safety
-    /// `arguments` has a place for each of the kernel's parameters; an array's is its address and its bytes.
+    /// `arguments` must have a pointer for each of the kernel's parameters; an array's points to its address and length
+    /// in bytes.
     pub(super) unsafe fn launch(
         &self,
         kernel: &str,
@@ -70,7 +76,7 @@ impl Library {
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: a null-terminated text that lives until the next launch, which the lock keeps off.
+        // SAFETY: a null-terminated text, valid until the next launch, which the lock prevents.
         Err(problem(&unsafe { CStr::from_ptr(failure) }.to_string_lossy()))
     }
 }
@@ -92,7 +98,7 @@ mod tests {
 
     use crate::cuda_program::{Argument, Program, Source};
 
-    /// Each lane writes the sum of its warp's values; `wrong` lets lanes leave early, or write behind the end.
+    /// Each lane writes the sum of its warp's values. `wrong` makes a lane leave early (1) or write past the end (2).
     const SUM: &str = r#"
         extern "C" __global__ void sum(int wrong, float factor, ARRAY(const float) values, ARRAY(float) sums) {
           const int lane = threadIdx.x % 32;

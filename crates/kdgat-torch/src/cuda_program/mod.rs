@@ -1,11 +1,11 @@
-//! CUDA C++ compiled when it is first needed, for the GPU at hand, and launched on torch's streams.
+//! CUDA C++ programs, compiled at first use for the installed GPU and launched on torch's streams.
 //!
-//! The compiler (NVRTC) and the driver are loaded at run time, so nothing of CUDA is needed to build kdgat, and one binary
-//! serves machines with and without a GPU. Kernels run in the same context as torch's own, on the stream that is current:
-//! memory and order need no further care.
+//! The compiler (NVRTC) and the driver are loaded at run time, so building kdgat requires nothing of CUDA, and one
+//! binary serves machines with and without a GPU. Kernels run in torch's context on the current stream: memory and
+//! ordering need no special care.
 //!
-//! In the crate's own tests a program for the CPU is compiled too, by the C++ compiler, with warps emulated: arguments
-//! pass through the same code as on a GPU, and every index of an array is checked.
+//! For the crate's own tests, the C++ compiler compiles a program for the CPU, with emulated warps: arguments pass
+//! through the same code as on a GPU, and every array index is checked.
 
 mod driver;
 mod emulated;
@@ -20,23 +20,23 @@ pub use nvrtc::{compile as compile_for, supported_architectures as architectures
 
 use super::device::DeviceError;
 
-/// Threads of a block: four warps.
+/// Threads per block: four warps.
 const BLOCK_THREADS: u32 = 128;
 
-/// What a program is made of.
+/// Source of a program.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What errors call it.
+    /// The name shown in errors.
     pub name: &'static str,
-    /// CUDA C++.
+    /// The program text in CUDA C++.
     pub text: &'static str,
-    /// Its `extern "C" __global__` functions, each with its number of parameters.
+    /// Its `extern "C" __global__` functions, each with the number of its parameters.
     pub kernels: &'static [(&'static str, usize)],
-    /// Macros, defined before the text.
+    /// Macros defined before the text, as (name, value).
     pub definitions: Vec<(&'static str, String)>,
 }
 
-/// A compiled program, loaded on one device. It stays loaded until the process ends.
+/// A compiled program, loaded on one device. It stays loaded until the process exits.
 #[derive(Debug)]
 pub struct Program {
     device: Device,
@@ -47,51 +47,68 @@ pub struct Program {
 #[derive(Debug)]
 enum Loaded {
     Driver(driver::Module),
-    /// Tests of the kernels run on the CPU.
+    /// For tests: kernels run on the CPU.
     Emulated(emulated::Library),
 }
 
-/// What a kernel is given, in the order and of the types of its parameters.
+/// An argument of a kernel, matching its parameter's position and type.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<'a> {
-    /// A pointer to the elements of a contiguous tensor on the program's device, to be read or written.
+    /// A pointer to the elements of a contiguous tensor on the program's device, for reading or writing.
     Array(&'a Tensor),
     /// A null pointer.
     Absent,
-    /// `int`
+    /// An `int`.
     Int(i32),
-    /// `unsigned`
+    /// An `unsigned`.
     Unsigned(u32),
-    /// `unsigned long long`
+    /// An `unsigned long long`.
     UnsignedLong(u64),
-    /// `float`
+    /// A `float`.
     Float(f32),
-    /// `double`
+    /// A `double`.
     Double(f64),
 }
 
-/// Why a program cannot be made or run.
+/// Errors in compiling or running a program.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// NVRTC is not installed.
     #[error(
-        "CUDA's run-time compiler was not found (libnvrtc.so, in nvidia/*/lib beside torch or on the library path); install it (it \
+        "CUDA's run-time compiler not found (libnvrtc.so, searched in nvidia/*/lib beside torch and on the library path); install it (it \
          comes with CUDA, and as the Python package nvidia-cuda-nvrtc), or use attention = \"composed\""
     )]
     CompilerMissing,
-    /// NVRTC did not accept the program.
-    #[error("compiling {name} for {architecture} failed; use attention = \"composed\". The compiler said:\n{log}")]
-    Compile { name: &'static str, architecture: String, log: String },
-    /// The compiler or the driver refused something.
+    /// NVRTC rejected the program.
+    #[error("compiling {name} for {architecture} failed; use attention = \"composed\". Compiler output:\n{log}")]
+    Compile {
+        /// Name of the program.
+        name: &'static str,
+        /// The target architecture.
+        architecture: String,
+        /// Output of the compiler.
+        log: String,
+    },
+    /// The compiler or the driver returned an error.
     #[error("{what}: {reason}")]
-    Refused { what: String, reason: String },
-    /// A kernel was called with what it cannot take.
+    Refused {
+        /// The failed operation.
+        what: String,
+        /// The error.
+        reason: String,
+    },
+    /// A kernel was called with invalid arguments.
     #[error("kernel {kernel}: {problem}")]
-    Argument { kernel: String, problem: String },
+    Argument {
+        /// Name of the kernel.
+        kernel: String,
+        /// Description of the invalid argument or access.
+        problem: String,
+    },
     /// torch reported an error.
     #[error(transparent)]
     Torch(#[from] TchError),
-    /// There is no such device, or its stream cannot be used.
+    /// The device does not exist, or its stream cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -106,7 +123,7 @@ impl From<ProgramError> for TchError {
 }
 
 impl Program {
-    /// Compiles `source` for `device` and loads it there: about a second.
+    /// Compiles `source` for `device` and loads it there; takes about a second.
     pub fn compile(source: &Source, device: Device) -> Result<Self, ProgramError> {
         let loaded = match device {
             Device::Cuda(index) => Loaded::Driver(driver::Module::compile(source, index)?),
@@ -116,11 +133,11 @@ impl Program {
         Ok(Self { device, kernels: source.kernels, loaded })
     }
 
-    /// Puts a kernel on the stream that is current for the program's device, with at least `threads` threads (whole
-    /// blocks; the kernel sees to the surplus).
+    /// Queues a kernel on the current stream of the program's device, with at least `threads` threads, rounded up to
+    /// whole blocks; the kernel must handle the surplus threads.
     ///
-    /// The caller sees to it that the arguments have the types of the kernel's parameters, and that it stays inside their
-    /// bounds.
+    /// The caller ensures that the arguments have the types of the kernel's parameters, and that the kernel stays
+    /// within their bounds.
     pub fn launch(&self, kernel: &str, threads: u64, arguments: &[Argument<'_>]) -> Result<(), ProgramError> {
         if threads == 0 {
             return Ok(());
@@ -134,25 +151,25 @@ impl Program {
         let blocks = u32::try_from(threads.div_ceil(u64::from(BLOCK_THREADS)))
             .ok()
             .filter(|&blocks| i32::try_from(blocks).is_ok())
-            .ok_or_else(|| problem(format!("{threads} threads are more than a GPU takes at once")))?;
+            .ok_or_else(|| problem(format!("{threads} threads exceed the limit of one launch")))?;
         let mut values = Vec::with_capacity(arguments.len());
         for (place, argument) in arguments.iter().enumerate() {
             values.push(self.stored(argument).map_err(|reason| problem(format!("argument {place} {reason}")))?);
         }
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         match &self.loaded {
-            // SAFETY: as many places as arguments, each of at least the parameter's size, and alive during the call, which
-            // copies them; what the kernel does with them is the caller's concern.
+            // SAFETY: one pointer per argument, to at least the parameter's size, alive during the call, which copies
+            // the arguments; the caller is responsible for what the kernel does with them.
             Loaded::Driver(module) => unsafe { module.launch(kernel, blocks, BLOCK_THREADS, &mut places) },
-            // SAFETY: as above.
+            // SAFETY: see above.
             Loaded::Emulated(library) => unsafe { library.launch(kernel, blocks, BLOCK_THREADS, &mut places) },
         }
     }
 
-    /// An argument as a kernel's parameter, at the beginning of sixteen bytes. An array's length follows its address:
-    /// a GPU reads the address alone, the emulation both.
+    /// An argument as a kernel's parameter, at the start of sixteen bytes. An array's length in bytes follows its
+    /// address: a GPU reads the address only, the emulation reads both.
     fn stored(&self, argument: &Argument<'_>) -> Result<[u64; 2], String> {
-        // The driver copies the first bytes of each.
+        // The driver copies the first bytes of each argument.
         const { assert!(cfg!(target_endian = "little")) };
         Ok(match *argument {
             Argument::Absent => [0, 0],
@@ -164,7 +181,7 @@ impl Program {
             Argument::Array(tensor) => {
                 if tensor.device() != self.device || !tensor.is_contiguous() {
                     return Err(format!(
-                        "must be contiguous on {:?}, it has strides {:?} on {:?}",
+                        "must be contiguous on {:?}, got strides {:?} on {:?}",
                         self.device,
                         tensor.stride(),
                         tensor.device()

@@ -1,4 +1,4 @@
-//! Marks in a stream that other streams, or the host, wait for.
+//! Events: markers in a stream that other streams, or the host, wait for.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
@@ -10,7 +10,7 @@ use super::stream::RawStream;
 use super::{DeviceError, Stream, cuda_index};
 use crate::ffi;
 
-/// A point in a stream's work.
+/// A marker in a stream's work.
 #[derive(Debug)]
 pub struct Event {
     device: Device,
@@ -19,75 +19,75 @@ pub struct Event {
 
 #[derive(Debug)]
 enum Inner {
-    /// Work on the CPU is done when its call returns: only the time is kept.
+    /// Work on the CPU is done when its call returns: only the time of recording matters.
     Host(Option<Instant>),
     Cuda(NonNull<c_void>),
 }
 
-// SAFETY: CUDA's events may be used from any thread; recording takes `&mut self`.
+// SAFETY: any thread may use CUDA's events; recording takes `&mut self`.
 unsafe impl Send for Event {}
-// SAFETY: as above; what takes `&self` only reads.
+// SAFETY: see above; methods that take `&self` only read.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event of `device`. Only `timed` ones can tell [`Event::elapsed`]; they cost a little more.
+    /// Creates an event of `device`. [`Event::elapsed`] needs `timed` events, which cost a little more.
     pub fn new(device: Device, timed: bool) -> Result<Self, DeviceError> {
         if device == Device::Cpu {
             return Ok(Self { device, inner: Inner::Host(None) });
         }
         cuda_index("Event::new", device)?;
         let mut event = ptr::null_mut();
-        // SAFETY: `event` is written before the call returns, and is ours.
+        // SAFETY: the call writes `event` before it returns, and we own it.
         unsafe { ffi::check(kdgat_event_new(timed, &mut event))? };
         match NonNull::new(event) {
             Some(event) => Ok(Self { device, inner: Inner::Cuda(event) }),
-            None => Err(tch::TchError::Torch("libtorch made no event".to_owned()).into()),
+            None => Err(tch::TchError::Torch("libtorch returned no event".to_owned()).into()),
         }
     }
 
-    /// Marks the end of what is queued on `stream` now. Recording again moves the mark.
+    /// Marks the end of the work queued on `stream` so far. Recording again moves the marker.
     pub fn record(&mut self, stream: &Stream) -> Result<(), DeviceError> {
         self.check("Event::record", stream)?;
         match (&mut self.inner, stream.raw()) {
             (Inner::Host(time), _) => *time = Some(Instant::now()),
-            // SAFETY: the event lives, exclusively borrowed.
+            // SAFETY: the event is alive and exclusively borrowed.
             (Inner::Cuda(event), Some(raw)) => unsafe { ffi::check(kdgat_event_record(event.as_ptr(), raw))? },
             (Inner::Cuda(_), None) => {}
         }
         Ok(())
     }
 
-    /// Lets what is queued on `stream` from now on wait for the mark; the host does not wait. Without effect if
-    /// nothing was recorded.
+    /// Makes work queued on `stream` from now on wait for the marker; the host does not wait. Does nothing if the event
+    /// was never recorded.
     pub fn wait(&self, stream: &Stream) -> Result<(), DeviceError> {
         self.check("Event::wait", stream)?;
         if let (Inner::Cuda(event), Some(raw)) = (&self.inner, stream.raw()) {
-            // SAFETY: the event lives.
+            // SAFETY: the event is alive.
             unsafe { ffi::check(kdgat_event_block(event.as_ptr(), raw))? };
         }
         Ok(())
     }
 
-    /// Whether the mark has been reached (or nothing was recorded).
+    /// True if the marker has been reached, or the event was never recorded.
     pub fn is_done(&self) -> Result<bool, DeviceError> {
         let mut done = true;
         if let Inner::Cuda(event) = &self.inner {
-            // SAFETY: the event lives, `done` is written before the call returns.
+            // SAFETY: the event is alive; the call writes `done` before it returns.
             unsafe { ffi::check(kdgat_event_query(event.as_ptr(), &mut done))? };
         }
         Ok(done)
     }
 
-    /// Lets the host wait for the mark.
+    /// Makes the host wait for the marker.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         match &self.inner {
             Inner::Host(_) => Ok(()),
-            // SAFETY: the event lives.
+            // SAFETY: the event is alive.
             Inner::Cuda(event) => unsafe { Ok(ffi::check(kdgat_event_synchronize(event.as_ptr()))?) },
         }
     }
 
-    /// Time from `earlier`'s mark to this one. Both must be timed and done.
+    /// Time from `earlier`'s marker to this one. Both must be timed and done.
     pub fn elapsed(&self, earlier: &Self) -> Result<Duration, DeviceError> {
         let not_recorded = || tch::TchError::Torch("elapsed: an event was never recorded".to_owned());
         match (&earlier.inner, &self.inner) {
@@ -97,7 +97,7 @@ impl Event {
             }
             (Inner::Cuda(start), Inner::Cuda(end)) => {
                 let mut milliseconds = 0.0;
-                // SAFETY: both events live, `milliseconds` is written before the call returns.
+                // SAFETY: both events are alive; the call writes `milliseconds` before it returns.
                 unsafe { ffi::check(kdgat_event_elapsed(start.as_ptr(), end.as_ptr(), &mut milliseconds))? };
                 Ok(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3))
             }
@@ -116,7 +116,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Inner::Cuda(event) = self.inner {
-            // SAFETY: made by `kdgat_event_new`, freed once.
+            // SAFETY: created by `kdgat_event_new`, freed once.
             unsafe { kdgat_event_free(event.as_ptr()) }
         }
     }

@@ -1,4 +1,4 @@
-//! How much memory a GPU has, and how much torch's allocator holds of it.
+//! Memory of a GPU, and of torch's allocator on it.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
@@ -8,35 +8,35 @@ use tch::{Device, TchError};
 use super::{DeviceError, cuda_index};
 use crate::ffi;
 
-/// Bytes of one GPU.
+/// Memory statistics of one GPU. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DeviceMemory {
-    /// In tensors now, rounded as the allocator rounds.
+    /// Bytes in live tensors, as rounded by the allocator.
     pub allocated: i64,
-    /// The most that `allocated` was since [`reset_device_peak`].
+    /// Maximum of `allocated` since [`reset_device_peak`].
     pub peak_allocated: i64,
-    /// Taken from the driver, in use or kept.
+    /// Bytes taken from the driver, in use or cached.
     pub reserved: i64,
-    /// The most that `reserved` was since [`reset_device_peak`].
+    /// Maximum of `reserved` since [`reset_device_peak`].
     pub peak_reserved: i64,
-    /// In tensors now, as requested.
+    /// Bytes in live tensors, as requested.
     pub requested: i64,
-    /// The most that `requested` was since [`reset_device_peak`].
+    /// Maximum of `requested` since [`reset_device_peak`].
     pub peak_requested: i64,
-    /// How often the allocator had to empty its cache and try again.
+    /// Number of times the allocator had to empty its cache and retry.
     pub retries: i64,
-    /// How often it failed.
+    /// Number of failed allocations.
     pub failures: i64,
-    /// Free on the card, whoever uses the rest.
+    /// Free bytes on the card, considering all processes.
     pub free_bytes: u64,
-    /// Of the card.
+    /// Total bytes of the card.
     pub total_bytes: u64,
 }
 
 impl DeviceMemory {
-    /// Bytes that tensors could have if none of the present ones were there: free on the card, or reserved by torch's allocator,
-    /// less what recorded CUDA graphs use when they are replayed.
+    /// Bytes that tensors could use if none were allocated now: free on the card or reserved by torch's allocator,
+    /// minus the memory that CUDA graphs use in a replay.
     pub fn usable_bytes(&self) -> u64 {
         self.usable_beside(super::captured_bytes())
     }
@@ -46,30 +46,30 @@ impl DeviceMemory {
     }
 }
 
-/// The memory of a CUDA device. Host memory is counted by [`crate::allocator`].
+/// Memory statistics of a CUDA device. See [`crate::allocator`] for host memory.
 pub fn device_memory(device: Device) -> Result<DeviceMemory, DeviceError> {
     let mut memory = DeviceMemory::default();
-    // SAFETY: writes one `KdgatDeviceStats`, of which `DeviceMemory` is the mirror.
+    // SAFETY: writes one `KdgatDeviceStats`, which `DeviceMemory` mirrors.
     unsafe { ffi::check(kdgat_device_stats(cuda_index("device_memory", device)?, &mut memory))? };
     Ok(memory)
 }
 
-/// Lets the peaks of a CUDA device begin anew from what is in use now.
+/// Resets the peaks of a CUDA device to the current values.
 pub fn reset_device_peak(device: Device) -> Result<(), DeviceError> {
     // SAFETY: one number.
     unsafe { Ok(ffi::check(kdgat_device_reset_peak(cuda_index("reset_device_peak", device)?))?) }
 }
 
-/// Returns the unused memory that torch's CUDA allocator caches to the driver. Waits for `device`.
+/// Returns the cached memory of torch's CUDA allocator to the driver. Waits for `device`.
 pub fn empty_cache(device: Device) -> Result<(), DeviceError> {
     // SAFETY: one number.
     unsafe { Ok(ffi::check(kdgat_device_empty_cache(cuda_index("empty_cache", device)?))?) }
 }
 
-/// Sets the device allocator's settings, in the syntax of `PYTORCH_ALLOC_CONF`.
+/// Sets the settings of the device allocator, in the syntax of `PYTORCH_ALLOC_CONF`.
 ///
-/// Before the first allocation on a device, and before threads start. A value that is not allowed is an error, and
-/// with CUDA loaded an unknown key too.
+/// Call it before the first allocation on a device and before starting threads. An invalid value is an error, and so is
+/// an unknown key if CUDA is loaded.
 pub fn set_allocator_settings(settings: &str) -> Result<(), TchError> {
     let text = CString::new(settings)?;
     // SAFETY: a null-terminated string that outlives the call.
@@ -77,12 +77,12 @@ pub fn set_allocator_settings(settings: &str) -> Result<(), TchError> {
     outcome.map_err(|error| TchError::Torch(format!("allocator settings '{settings}': {}", ffi::message_of(&error))))
 }
 
-/// The settings in force, as they were given.
+/// The current settings, as they were given.
 pub fn allocator_settings() -> Result<String, TchError> {
     let mut settings = ptr::null_mut();
-    // SAFETY: `settings` is written before the call returns: null or a string of malloc.
+    // SAFETY: the call writes `settings` before it returns: null or a string from malloc.
     unsafe { ffi::check(kdgat_device_settings(&mut settings))? };
-    // SAFETY: as just said; reading it as an error's text takes and frees it.
+    // SAFETY: see above. Reading the string as an error's text takes and frees it.
     match unsafe { ffi::check(settings) } {
         Err(TchError::Torch(settings)) => Ok(settings),
         _ => Ok(String::new()),

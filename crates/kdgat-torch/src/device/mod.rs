@@ -1,7 +1,7 @@
-//! Devices beyond what `tch` shows: streams, events, page-locked memory, copies that do not wait, and how much
-//! memory an allocator holds. Everything compiles and is callable without a GPU; asking for one then is an error.
+//! Device features that `tch` does not expose: streams, events, page-locked memory, asynchronous copies, and memory
+//! statistics of the allocators. Everything compiles and can be called without a GPU; requesting one is then an error.
 //!
-//! On [`Device::Cpu`] streams and events exist too: work is done when its call returns, so they order nothing.
+//! Streams and events also exist on [`Device::Cpu`]. Work there is done when its call returns, so they order nothing.
 
 mod event;
 mod memory;
@@ -27,27 +27,56 @@ pub use upload::Uploader;
 
 use super::ffi;
 
-/// What the functions of this module can report.
+/// Errors of this module.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// libtorch reported an error; without a GPU, that there is none.
+    /// libtorch reported an error, such as a missing GPU.
     #[error(transparent)]
     Torch(#[from] TchError),
-    /// Streams and the like exist for the CPU and CUDA only.
+    /// Only the CPU and CUDA have streams and the like.
     #[error("{what} on {device:?}: only the CPU and CUDA devices are supported")]
-    Unsupported { what: &'static str, device: Device },
-    /// Two things of different devices were put together.
+    Unsupported {
+        /// The operation.
+        what: &'static str,
+        /// The given device.
+        device: Device,
+    },
+    /// The operation combines objects of different devices.
     #[error("{what}: {found:?} where {expected:?} is expected")]
-    Mixed { what: &'static str, found: Device, expected: Device },
-    /// The driver would not lock pages in memory.
-    #[error("page-locking {bytes} bytes was refused ({reason}); copies from ordinary memory work, but wait")]
-    PinningRefused { bytes: usize, reason: String },
-    /// The system has no memory to map.
+    Mixed {
+        /// The operation.
+        what: &'static str,
+        /// The given device.
+        found: Device,
+        /// The required device.
+        expected: Device,
+    },
+    /// The driver refused to lock the pages in memory.
+    #[error("cannot page-lock {bytes} bytes ({reason}); copies from ordinary memory still work, but block the host")]
+    PinningRefused {
+        /// Size of the block.
+        bytes: usize,
+        /// The driver's reason.
+        reason: String,
+    },
+    /// The system has no memory left to map.
     #[error("mapping {bytes} bytes of host memory failed: {source}; free memory or lower the batch size")]
-    Mapping { bytes: usize, source: std::io::Error },
-    /// A view that leaves its block, or does not begin at a multiple of its elements' size.
+    Mapping {
+        /// Size of the mapping.
+        bytes: usize,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A view that exceeds its block or is misaligned for its elements.
     #[error("a view of {bytes} bytes at {offset} does not fit a block of {length} bytes")]
-    View { offset: usize, bytes: usize, length: usize },
+    View {
+        /// Offset of the view in bytes.
+        offset: usize,
+        /// Size of the view in bytes.
+        bytes: usize,
+        /// Size of the block in bytes.
+        length: usize,
+    },
 }
 
 impl From<DeviceError> for TchError {
@@ -59,7 +88,7 @@ impl From<DeviceError> for TchError {
     }
 }
 
-/// Number of CUDA devices. An error says why there is none.
+/// Number of CUDA devices; the error says why there is none.
 pub fn cuda_device_count() -> Result<usize, DeviceError> {
     let mut count = 0;
     // SAFETY: `count` is written before the call returns.
@@ -67,10 +96,10 @@ pub fn cuda_device_count() -> Result<usize, DeviceError> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Makes a GPU the calling thread's current one from now on. Nothing to do on the CPU.
+/// Makes a GPU the current device of the calling thread. Does nothing on the CPU.
 ///
-/// CUDA opens a context, of some hundred MB, on whatever GPU is current when something is asked of it: a thread that computes on
-/// another one has to say so first.
+/// CUDA opens a context, of some hundred MB, on the current GPU at its first use: a thread that computes on another GPU
+/// must call this first.
 pub fn make_current(device: Device) -> Result<(), DeviceError> {
     match device {
         Device::Cpu => Ok(()),
@@ -79,7 +108,7 @@ pub fn make_current(device: Device) -> Result<(), DeviceError> {
     }
 }
 
-/// Waits until the device has done everything given to it so far.
+/// Waits until the device has finished all work queued so far.
 pub fn synchronize(device: Device) -> Result<(), DeviceError> {
     match device {
         Device::Cpu => Ok(()),
@@ -88,17 +117,17 @@ pub fn synchronize(device: Device) -> Result<(), DeviceError> {
     }
 }
 
-/// Copies the elements of `source` into `target`, whatever their devices and types, without recording it.
+/// Copies the elements of `source` into `target`, whatever their devices and types, without recording the operation.
 ///
-/// `non_blocking`: a copy between page-locked memory and a GPU is only queued on the current stream; the caller
-/// orders what follows by an [`Event`], and keeps both alive until then.
+/// With `non_blocking`, a copy between page-locked memory and a GPU is only queued on the current stream; the caller
+/// orders later work by an [`Event`] and keeps both tensors alive until then.
 pub fn copy(target: &mut Tensor, source: &Tensor, non_blocking: bool) -> Result<(), TchError> {
     // SAFETY: both tensors outlive the call.
     unsafe { ffi::check(kdgat_copy(target.as_mut_ptr(), source.as_ptr(), non_blocking)) }
 }
 
-/// Tells the allocator that `tensor` is used on `stream` too: its memory is not handed out again before that
-/// stream has done what is queued on it when the tensor is freed. Nothing to do on the CPU.
+/// Tells the allocator that `stream` uses `tensor` as well: it reuses the memory only after that stream has finished
+/// all work queued when the tensor is freed. Does nothing on the CPU.
 pub fn record_stream(tensor: &Tensor, stream: &Stream) -> Result<(), DeviceError> {
     if tensor.device() != stream.device() {
         return Err(DeviceError::Mixed { what: "record_stream", found: tensor.device(), expected: stream.device() });
@@ -110,18 +139,18 @@ pub fn record_stream(tensor: &Tensor, stream: &Stream) -> Result<(), DeviceError
     }
 }
 
-/// Keeps the current stream of a GPU busy for about `cycles` of its clock: a delay for tests of order.
+/// Keeps a GPU's current stream busy for about `cycles` clock cycles: a delay for tests of ordering.
 pub fn cuda_sleep(cycles: i64) -> Result<(), DeviceError> {
     type Sleep = unsafe extern "C" fn(i64);
     cuda_device_count()?;
-    // `at::cuda::sleep(long)` of libtorch_cuda, loaded as the count has just shown.
+    // `at::cuda::sleep(long)` of libtorch_cuda, which is loaded, as the count has just shown.
     // SAFETY: the name is null-terminated.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZN2at4cuda5sleepEl".as_ptr()) };
     if symbol.is_null() {
         return Err(TchError::Torch("libtorch_cuda has no at::cuda::sleep".to_owned()).into());
     }
-    // SAFETY: this mangled name is that signature. It throws only if the launch fails, which the count excludes
-    // but for a GPU already in an error state, where the process is lost anyway.
+    // SAFETY: the mangled name implies this signature. It throws only if the launch fails; after a successful count,
+    // that means a GPU already in an error state, where the process is lost anyway.
     unsafe { std::mem::transmute::<*mut libc::c_void, Sleep>(symbol)(cycles) };
     Ok(())
 }

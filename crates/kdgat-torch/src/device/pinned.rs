@@ -1,4 +1,4 @@
-//! One block of host memory that a GPU copies from without waiting.
+//! Page-locked host memory, from which a GPU copies asynchronously.
 
 use std::ffi::{c_char, c_void};
 use std::io;
@@ -12,18 +12,18 @@ use super::DeviceError;
 use crate::cuda::cuda_symbol;
 use crate::ffi;
 
-/// A block of exactly the bytes asked for, page-locked where that was asked for.
+/// A block of exactly the requested size, page-locked if requested.
 ///
-/// (torch's own page-locked allocator rounds up to a power of two.) Tensors made of it keep it alive.
+/// (torch's own page-locked allocator rounds up to a power of two.) Tensors over the block keep it alive.
 #[derive(Clone, Debug)]
 pub struct PinnedBlock {
     mapping: Arc<Mapping>,
 }
 
 impl PinnedBlock {
-    /// A block of zeros: page-locked if `device` is a GPU, ordinary memory for the CPU.
+    /// Allocates a block of zeros: page-locked if `device` is a GPU, ordinary memory for the CPU.
     ///
-    /// [`DeviceError::PinningRefused`] where the driver will not: [`PinnedBlock::ordinary`] still works.
+    /// Returns [`DeviceError::PinningRefused`] if the driver refuses; [`PinnedBlock::ordinary`] still works.
     pub fn new(bytes: usize, device: Device) -> Result<Self, DeviceError> {
         match device {
             Device::Cpu => Self::ordinary(bytes),
@@ -32,34 +32,35 @@ impl PinnedBlock {
         }
     }
 
-    /// A block of zeros in ordinary memory. Copies from it to a GPU wait.
+    /// Allocates a block of zeros in ordinary memory. Copies from it to a GPU block the host.
     pub fn ordinary(bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self { mapping: Arc::new(Mapping::new(bytes)?) })
     }
 
-    /// Bytes in the block.
+    /// Size of the block in bytes.
     pub fn len(&self) -> usize {
         self.mapping.length
     }
 
-    /// Whether it has none.
+    /// True if the block has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether its pages are locked.
+    /// True if the block's pages are locked.
     pub fn is_page_locked(&self) -> bool {
         self.mapping.locked_by.is_some()
     }
 
-    /// The bytes, to be filled: `None` once there are tensors of it or another handle.
+    /// The bytes, for writing. `None` if tensors over the block or other handles to it exist.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let mapping = Arc::get_mut(&mut self.mapping)?;
-        // SAFETY: the mapping has `length` bytes, initialised by the system, and nobody else a handle.
+        // SAFETY: the mapping has `length` bytes, initialised by the system, and nobody else has a handle.
         Some(unsafe { std::slice::from_raw_parts_mut(mapping.start.as_ptr(), mapping.length) })
     }
 
-    /// A tensor over the block's memory from `offset` (bytes) on. It shares that memory with all other views.
+    /// A tensor of shape `size` over the block's memory, starting at byte `offset`. It shares the memory with all other
+    /// views.
     pub fn tensor(&self, offset: usize, size: &[i64], kind: Kind) -> Result<Tensor, DeviceError> {
         let elements: Option<usize> =
             size.iter().try_fold(1, |product: usize, &extent| product.checked_mul(usize::try_from(extent).ok()?));
@@ -72,7 +73,7 @@ impl PinnedBlock {
         let kind = scalar_type(kind)?;
         let context = Arc::into_raw(Arc::clone(&self.mapping)).cast_mut().cast();
         let mut tensor = ptr::null_mut();
-        // SAFETY: the view lies inside the mapping, which `context` keeps alive until `release` is called, once.
+        // SAFETY: the view is inside the mapping, which `context` keeps alive until `release` is called, once.
         unsafe {
             let data = self.mapping.start.as_ptr().add(offset).cast();
             ffi::check(kdgat_from_blob(data, size.as_ptr(), size.len(), kind, context, release, &mut tensor))?;
@@ -81,7 +82,7 @@ impl PinnedBlock {
     }
 }
 
-/// torch's number of a type (tch keeps it to itself): that of `c10::ScalarType`.
+/// The value of a type in `c10::ScalarType` (tch does not expose it).
 pub(crate) fn scalar_type(kind: Kind) -> Result<i8, tch::TchError> {
     Ok(match kind {
         Kind::Uint8 => 0,
@@ -107,21 +108,21 @@ unsafe extern "C" fn release(context: *mut c_void) {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// The runtime that locked the pages.
+    /// The CUDA runtime that locked the pages; `None` if they are not locked.
     locked_by: Option<Runtime>,
 }
 
-// SAFETY: plain memory; who writes it is the business of `bytes_mut` and of the tensors made of it.
+// SAFETY: plain memory; `bytes_mut` and the tensors over it control who writes to it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(length: usize) -> Result<Self, DeviceError> {
-        // A mapping of nothing is an error to the system.
+        // The system refuses an empty mapping.
         let mapped = length.max(1);
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping wherever the system likes.
+        // SAFETY: a new mapping at any address.
         let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
         match NonNull::new(start.cast::<u8>()) {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length, locked_by: None }),
@@ -129,11 +130,11 @@ impl Mapping {
         }
     }
 
-    /// Locks the pages, by the CUDA runtime that libtorch_cuda uses, with `device` current: the runtime would otherwise open a
-    /// context on the first GPU.
+    /// Locks the pages with the CUDA runtime of libtorch_cuda, with `device` current: otherwise the runtime would open
+    /// a context on the first GPU.
     fn register(self, device: Device) -> Result<Self, DeviceError> {
         let refused = |reason: String| DeviceError::PinningRefused { bytes: self.length, reason };
-        // Without a GPU the runtime library may be there all the same; this says better what is missing.
+        // The runtime library may exist without a GPU; this gives a better error then.
         super::cuda_device_count().map_err(|error| refused(error.to_string()))?;
         let _current = super::StreamGuard::enter(&super::Stream::current(device)?)?;
         let runtime = Runtime::loaded().map_err(refused)?;
@@ -162,7 +163,7 @@ impl Drop for Mapping {
                 let code = (runtime.unregister)(self.start.as_ptr().cast());
                 if code != 0 {
                     let reason = runtime.take_error(code);
-                    tracing::error!("unlocking {} bytes of host memory: {reason}", self.length);
+                    tracing::error!("cannot unlock {} bytes of host memory: {reason}", self.length);
                 }
             }
             libc::munmap(self.start.as_ptr().cast(), self.length.max(1));
@@ -175,7 +176,7 @@ impl Drop for Mapping {
 struct Runtime {
     register: Register,
     unregister: Unregister,
-    /// Returns the thread's last error and forgets it.
+    /// Returns and clears the thread's last error.
     last_error: LastError,
     error_text: ErrorText,
 }
@@ -186,7 +187,7 @@ type LastError = unsafe extern "C" fn() -> i32;
 type ErrorText = unsafe extern "C" fn(i32) -> *const c_char;
 
 impl Runtime {
-    /// Those of the runtime that is loaded.
+    /// The functions of the loaded runtime.
     fn loaded() -> Result<Self, String> {
         let find = |name: &std::ffi::CStr| {
             NonNull::new(cuda_symbol(name))
@@ -203,8 +204,8 @@ impl Runtime {
         }
     }
 
-    /// The text of an error that a call returned. The runtime forgets it: otherwise the next check after a kernel's launch
-    /// would report it as that kernel's.
+    /// The text of an error that a call returned. Also clears the runtime's last error: otherwise the check after the
+    /// next kernel launch would report it for that kernel.
     fn take_error(&self, code: i32) -> String {
         // SAFETY: no arguments; the text is a static string for any number.
         let text = unsafe {
@@ -237,7 +238,7 @@ mod tests {
     const NOT_REGISTERED: i32 = 62;
 
     thread_local! {
-        /// As in the runtime, an error stays until somebody takes it.
+        /// Like the runtime: an error persists until somebody takes it.
         static LAST_ERROR: Cell<i32> = const { Cell::new(0) };
     }
 
@@ -260,7 +261,7 @@ mod tests {
     }
 
     unsafe extern "C" fn error_text(_: i32) -> *const c_char {
-        c"told by the fake runtime".as_ptr()
+        c"reported by the fake runtime".as_ptr()
     }
 
     const FAKE: Runtime = Runtime { register, unregister: fail_to_unregister, last_error, error_text };
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn a_refused_registration_leaves_no_error_for_the_next_kernel() {
         let refused = Mapping::new(100).unwrap().register_with(Runtime { register: refuse, ..FAKE }).unwrap_err();
-        assert!(refused.to_string().contains("CUDA error 2: told by the fake runtime"), "{refused}");
+        assert!(refused.to_string().contains("CUDA error 2: reported by the fake runtime"), "{refused}");
         assert_eq!(LAST_ERROR.get(), 0);
     }
 

@@ -1,7 +1,8 @@
-//! Work of a GPU that is recorded once and replayed: CUDA graphs, by which a step of many small kernels is one launch.
+//! CUDA graphs: GPU work recorded once and replayed, so that a step of many small kernels is a single launch.
 //!
-//! A replay reads and writes the same memory as the recording: what changes is copied into the same tensors before. Torch's
-//! generator goes on from one replay to the next, so that each draws other numbers, by the seed set before it.
+//! A replay reads and writes the same memory as the recording: new inputs must be copied into the same tensors before.
+//! Torch's generator advances from one replay to the next, so each draws different numbers, determined by the seed set
+//! before it.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
@@ -12,8 +13,8 @@ use tch::{Device, TchError};
 use super::{DeviceError, Stream, StreamGuard, cuda_index, synchronize};
 use crate::{ffi, recover};
 
-/// Memory that recordings share which are replayed one after the other, and the stream on which they are made: a block
-/// of the pool serves again on the stream that it was made on, and on no other.
+/// Memory shared by CUDA graphs that are replayed one after the other, and the stream that records them: a block of the
+/// pool is reused only on the stream that allocated it.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordingPool {
     id: [u64; 2],
@@ -21,27 +22,27 @@ pub struct RecordingPool {
 }
 
 impl RecordingPool {
-    /// A pool of `device`.
+    /// Creates a pool on `device`.
     ///
     /// # Errors
-    /// Without that GPU.
+    /// If the GPU does not exist.
     pub fn new(device: Device) -> Result<Self, DeviceError> {
         cuda_index("RecordingPool::new", device)?;
         super::cuda_device_count()?;
         let mut id = [0; 2];
-        // SAFETY: both numbers are written before the call returns.
+        // SAFETY: the call writes both numbers before it returns.
         unsafe { ffi::check(kdgat_graph_pool(id.as_mut_ptr()))? };
-        // The default stream cannot be recorded.
+        // CUDA cannot record the default stream.
         Ok(Self { id, stream: Stream::from_pool(device, false)? })
     }
 }
 
-/// Why nothing was recorded.
+/// Errors in recording a CUDA graph.
 #[derive(Debug)]
 pub enum RecordingError<E> {
-    /// The work failed, and the recording of it was ended: all is as before.
+    /// The work failed and its recording was ended; the state is as before.
     Work(E),
-    /// Something cannot be recorded. Torch's generator is of no use after that: the process should end.
+    /// An operation cannot be recorded. Torch's generator is unusable after that: the process should exit.
     Recording(DeviceError),
 }
 
@@ -51,33 +52,33 @@ impl<E> From<DeviceError> for RecordingError<E> {
     }
 }
 
-/// A stretch of a GPU's work.
+/// A recorded CUDA graph.
 #[derive(Debug)]
 pub struct Recording {
     graph: NonNull<c_void>,
     device: Device,
-    /// What the pool had to take from the driver for it and no tensor holds.
+    /// Bytes that the pool took from the driver for this recording and that no tensor holds.
     captured_bytes: u64,
 }
 
-// SAFETY: the object is used by one thread at a time, by `&mut self`, and its destructor selects its own device.
+// SAFETY: one thread at a time uses the object, by `&mut self`, and its destructor selects its own device.
 unsafe impl Send for Recording {}
 
-/// Bytes of all recordings that are reserved and not allocated: no tensor of another pool can have them.
+/// Bytes of all recordings that are reserved but not allocated: tensors of other pools cannot use them.
 static CAPTURED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that [`super::device_memory`] counts as reserved and not as allocated, and that are not free all the same: memory which
-/// recordings use when they are replayed.
+/// Bytes that CUDA graphs use in a replay. [`super::device_memory`] counts them as reserved and not allocated, but they
+/// are not free.
 pub fn captured_bytes() -> u64 {
     CAPTURED_BYTES.load(Ordering::Relaxed)
 }
 
 impl Recording {
-    /// Records what `work` gives the pool's device to do; nothing of it is done. All that `work` reads and writes on the
-    /// device has to stay where it is as long as the recording, and `work` must not wait for the device.
+    /// Records the work that `work` queues on the pool's device, without running it. All device memory that `work`
+    /// reads or writes must stay in place as long as the recording exists, and `work` must not wait for the device.
     ///
     /// # Errors
-    /// Of `work`, or of libtorch where something cannot be recorded.
+    /// An error of `work`, or of libtorch if something cannot be recorded.
     pub fn of<R, E: From<TchError>>(
         pool: RecordingPool,
         work: impl FnOnce() -> Result<R, E>,
@@ -89,7 +90,7 @@ impl Recording {
         let _current = StreamGuard::enter(&pool.stream)?;
         recording.begin(pool)?;
         let result = recover(work);
-        // Ended even after an error: until then the device takes nothing else from this thread.
+        // Ended even after an error: until then, the device accepts no other work from this thread.
         recording.end()?;
         recording.captured_bytes = unused_bytes(device)?.saturating_sub(unused_before);
         CAPTURED_BYTES.fetch_add(recording.captured_bytes, Ordering::Relaxed);
@@ -98,49 +99,49 @@ impl Recording {
 
     fn new(device: Device) -> Result<Self, DeviceError> {
         let mut graph = ptr::null_mut();
-        // SAFETY: `graph` is written before the call returns, and is ours.
+        // SAFETY: the call writes `graph` before it returns, and we own it.
         unsafe { ffi::check(kdgat_graph_new(&mut graph))? };
         match NonNull::new(graph) {
             Some(graph) => Ok(Self { graph, device, captured_bytes: 0 }),
-            None => Err(TchError::Torch("libtorch made no recording".to_owned()).into()),
+            None => Err(TchError::Torch("libtorch returned no CUDA graph".to_owned()).into()),
         }
     }
 
     fn begin(&mut self, pool: RecordingPool) -> Result<(), DeviceError> {
-        // SAFETY: the object lives, exclusively borrowed.
+        // SAFETY: the object is alive and exclusively borrowed.
         unsafe { Ok(ffi::check(kdgat_graph_begin(self.graph.as_ptr(), pool.id.as_ptr()))?) }
     }
 
     fn end(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: as above.
+        // SAFETY: see above.
         unsafe { Ok(ffi::check(kdgat_graph_end(self.graph.as_ptr()))?) }
     }
 
-    /// Queues the work on the current stream. The host does not wait.
+    /// Queues the recorded work on the current stream. The host does not wait.
     ///
     /// # Errors
-    /// Of the driver.
+    /// An error of the driver.
     pub fn replay(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: as above; what it reads and writes is there, by the contract of `of`.
+        // SAFETY: see above; the memory it reads and writes exists, by the contract of `of`.
         unsafe { Ok(ffi::check(kdgat_graph_replay(self.graph.as_ptr()))?) }
     }
 }
 
 impl Drop for Recording {
-    /// Waits for the last replay, which may still be under way.
+    /// Waits for the last replay, which may still be running.
     fn drop(&mut self) {
         if let Err(error) = synchronize(self.device) {
-            tracing::error!("waiting for a recorded step before it is freed: {error}");
+            tracing::error!("cannot wait for a CUDA graph before freeing it: {error}");
         }
         CAPTURED_BYTES.fetch_sub(self.captured_bytes, Ordering::Relaxed);
-        // SAFETY: the object was made by `kdgat_graph_new` and is used by nobody else.
+        // SAFETY: the object was created by `kdgat_graph_new`, and nobody else uses it.
         if let Err(error) = unsafe { ffi::check(kdgat_graph_free(self.graph.as_ptr())) } {
-            tracing::error!("a recorded step could not be freed: {error}");
+            tracing::error!("cannot free a CUDA graph: {error}");
         }
     }
 }
 
-/// Reserved and not allocated.
+/// Bytes that are reserved but not allocated.
 fn unused_bytes(device: Device) -> Result<u64, DeviceError> {
     let memory = super::device_memory(device)?;
     Ok(u64::try_from(memory.reserved - memory.allocated).unwrap_or(0))

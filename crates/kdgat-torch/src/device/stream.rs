@@ -1,4 +1,4 @@
-//! Queues of work on a device.
+//! Streams: queues of work on a device.
 
 use std::ffi::{c_char, c_void};
 use std::marker::PhantomData;
@@ -9,16 +9,16 @@ use tch::Device;
 use super::{DeviceError, cuda_index};
 use crate::ffi;
 
-/// A queue of work: what is put on one stream runs in order, different streams may overlap.
+/// A queue of work: one stream runs its work in order, different streams may overlap.
 ///
-/// Streams are torch's own, never destroyed; copies of this handle are the same stream.
+/// Streams belong to torch and are never destroyed; copies of this handle refer to the same stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     device: Device,
     raw: Option<RawStream>,
 }
 
-/// `KdgatStream` of `shim/device.cpp`.
+/// Mirrors `KdgatStream` of `shim/device.cpp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct RawStream {
@@ -27,23 +27,23 @@ pub(crate) struct RawStream {
 }
 
 impl Stream {
-    /// One of torch's pool of side streams (they are handed out in turn).
+    /// A side stream of torch's pool, which hands them out in turn.
     pub fn from_pool(device: Device, high_priority: bool) -> Result<Self, DeviceError> {
-        // SAFETY: `raw` is written before the call returns.
+        // SAFETY: the call writes `raw` before it returns.
         Self::get("Stream::from_pool", device, |index, raw| unsafe {
             kdgat_stream_from_pool(index, high_priority, raw)
         })
     }
 
-    /// The stream that this thread's operations on `device` go to now.
+    /// The current stream of this thread for operations on `device`.
     pub fn current(device: Device) -> Result<Self, DeviceError> {
-        // SAFETY: as above.
+        // SAFETY: see above.
         Self::get("Stream::current", device, |index, raw| unsafe { kdgat_stream_current(index, raw) })
     }
 
-    /// The stream that is current where nothing else was chosen.
+    /// The default stream of `device`.
     pub fn default_of(device: Device) -> Result<Self, DeviceError> {
-        // SAFETY: as above.
+        // SAFETY: see above.
         Self::get("Stream::default_of", device, |index, raw| unsafe { kdgat_stream_default(index, raw) })
     }
 
@@ -61,32 +61,32 @@ impl Stream {
         Ok(Self { device, raw: Some(raw) })
     }
 
-    /// The device whose work is queued.
+    /// The device of the stream.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Waits until everything queued so far is done.
+    /// Waits until all work queued so far is done.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         // SAFETY: a plain value.
         self.raw.map_or(Ok(()), |raw| unsafe { Ok(ffi::check(kdgat_stream_synchronize(raw))?) })
     }
 
-    /// Whether everything queued so far is done.
+    /// True if all work queued so far is done.
     pub fn is_idle(&self) -> Result<bool, DeviceError> {
         let mut done = true;
         if let Some(raw) = self.raw {
-            // SAFETY: `done` is written before the call returns.
+            // SAFETY: the call writes `done` before it returns.
             unsafe { ffi::check(kdgat_stream_query(raw, &mut done))? };
         }
         Ok(done)
     }
 
-    /// The driver's own handle (a `cudaStream_t`), to launch kernels that torch does not know; null on the CPU.
+    /// The driver's own handle (a `cudaStream_t`), for launching kernels outside of torch; null on the CPU.
     pub fn native_handle(&self) -> Result<*mut c_void, DeviceError> {
         let mut handle = ptr::null_mut();
         if let Some(raw) = self.raw {
-            // SAFETY: `handle` is written before the call returns.
+            // SAFETY: the call writes `handle` before it returns.
             unsafe { ffi::check(kdgat_stream_native(raw, &mut handle))? };
         }
         Ok(handle)
@@ -97,12 +97,12 @@ impl Stream {
     }
 }
 
-/// Lets this thread's operations go to a stream (and its device) until dropped.
+/// Makes a stream (and its device) current for this thread's operations until dropped.
 #[derive(Debug)]
 #[must_use = "the stream is current until this is dropped"]
 pub struct StreamGuard {
     previous: Option<(RawStream, i8)>,
-    /// The current stream is a thread's.
+    /// The current stream belongs to one thread.
     thread_bound: PhantomData<*const ()>,
 }
 
@@ -113,7 +113,7 @@ impl StreamGuard {
             None => None,
             Some(raw) => {
                 let (mut previous, mut device) = (RawStream::default(), 0);
-                // SAFETY: both are written before the call returns.
+                // SAFETY: the call writes both before it returns.
                 unsafe { ffi::check(kdgat_stream_enter(raw, &mut previous, &mut device))? };
                 Some((previous, device))
             }
@@ -127,7 +127,7 @@ impl Drop for StreamGuard {
         if let Some((previous, device)) = self.previous {
             // SAFETY: plain values.
             if let Err(error) = unsafe { ffi::check(kdgat_stream_leave(previous, device)) } {
-                tracing::error!("the previous stream could not be made current again: {error}");
+                tracing::error!("cannot restore the previous stream: {error}");
             }
         }
     }

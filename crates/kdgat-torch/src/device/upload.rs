@@ -1,28 +1,29 @@
-//! Copies of many small host tensors to a GPU as one: gathered in page-locked memory, copied asynchronously on a side stream.
+//! Batched host-to-device copies: many small tensors are gathered in page-locked memory and copied asynchronously on a
+//! side stream.
 //!
 //! ```text
-//! host:         gather into block 0 | gather into block 1 | ...        (waits only for the copy out of a block that comes round again)
+//! host:         gather into block 0 | gather into block 1 | ...        (waits only before a block is reused)
 //! copy stream:                        copy 0              | copy 1
-//! compute:      ... steps that were queued before ...       | wait for copy 0, use it
+//! compute:      ... previously queued steps ...       | wait for copy 0, use it
 //! ```
 //!
-//! The device memory comes from the copy stream's pool and is recorded as used by the computing stream, so that a copy never
-//! waits for steps that are still queued.
+//! The device memory comes from the copy stream's pool and is recorded as used by the compute stream, so that a copy
+//! never waits for queued steps.
 
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{DeviceError, Event, PinnedBlock, Stream, StreamGuard, copy, record_stream};
 
-/// Copies that may be under way at once.
+/// Maximum number of concurrent copies.
 const BLOCKS: usize = 4;
-/// Every tensor begins at a multiple of this: what the allocator gives a tensor of its own.
+/// Alignment of each tensor in a block, the same as the CUDA allocator's.
 const ALIGNMENT_BYTES: usize = 256;
 
 /// Copies groups of host tensors to one device.
 #[derive(Debug)]
 pub struct Uploader {
     device: Device,
-    /// `None` where the device is the CPU.
+    /// `None` if the device is the CPU.
     copies: Option<CopyStream>,
 }
 
@@ -31,28 +32,28 @@ struct CopyStream {
     stream: Stream,
     blocks: Vec<Block>,
     next: usize,
-    /// The reason why page-locking was refused: copies then wait.
+    /// The reason if page-locking was refused; copies then block the host.
     not_page_locked: Option<String>,
 }
 
 #[derive(Debug)]
 struct Block {
     memory: PinnedBlock,
-    /// The end of the last copy out of it.
+    /// The end of the last copy from this block.
     copied: Event,
 }
 
-/// The place of one tensor in a block.
+/// Location of a tensor in a block, in bytes.
 struct Place {
     offset: usize,
     bytes: usize,
 }
 
 impl Uploader {
-    /// For tensors that the calling thread's current stream of `device` will read.
+    /// An uploader of tensors for the calling thread's current stream of `device`.
     ///
     /// # Errors
-    /// Where `device` is a GPU that is not there.
+    /// If `device` is a GPU that does not exist.
     pub fn new(device: Device) -> Result<Self, DeviceError> {
         let copies = match device {
             Device::Cpu => None,
@@ -66,22 +67,23 @@ impl Uploader {
         Ok(Self { device, copies })
     }
 
-    /// The device that tensors are copied to.
+    /// The target device of the copies.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The driver's reason for refusing page-locked memory: copies work all the same, but the host waits for them.
+    /// The driver's reason for refusing page-locked memory, if it did: copies still work, but block the host.
     pub fn not_page_locked(&self) -> Option<&str> {
         self.copies.as_ref()?.not_page_locked.as_deref()
     }
 
-    /// Copies of `tensors` (in host memory) on the device, in their order; on a CPU, other handles to the same tensors.
+    /// Copies `tensors` (in host memory) to the device, in order; on the CPU, returns other handles to the same
+    /// tensors.
     ///
-    /// The calling thread's current stream waits for the copy, the host does not.
+    /// The calling thread's current stream waits for the copy; the host does not.
     ///
     /// # Errors
-    /// When memory runs out on the device or the host; nothing is left behind then, and the same call may be repeated.
+    /// If device or host memory runs out. Nothing is leaked, and the call may be repeated.
     pub fn upload(&mut self, tensors: &[&Tensor]) -> Result<Vec<Tensor>, DeviceError> {
         let device = self.device;
         match &mut self.copies {
@@ -121,7 +123,7 @@ impl CopyStream {
         Ok(views.collect::<Result<_, TchError>>()?)
     }
 
-    /// A block of at least `length` bytes that no copy reads any more.
+    /// A block of at least `length` bytes that no copy is reading.
     fn block(&mut self, device: Device, length: usize) -> Result<&mut Block, DeviceError> {
         let index = self.next % BLOCKS;
         self.next += 1;
@@ -131,7 +133,7 @@ impl CopyStream {
         } else {
             self.blocks[index].copied.synchronize()?;
             if self.blocks[index].memory.len() < length {
-                // Larger than needed now, so that growing ends soon: registering memory takes milliseconds.
+                // A quarter larger than needed, so that growing ends soon: page-locking takes milliseconds.
                 self.blocks[index].memory = self.memory(device, length + length / 4)?;
             }
         }
@@ -150,10 +152,10 @@ impl CopyStream {
 }
 
 impl Drop for CopyStream {
-    /// Copies out of the blocks may still be under way.
+    /// Waits for running copies from the blocks.
     fn drop(&mut self) {
         if let Err(error) = self.stream.synchronize() {
-            tracing::error!("waiting for the last copies of batches to the device: {error}");
+            tracing::error!("cannot wait for the last copies of batches to the device: {error}");
         }
     }
 }

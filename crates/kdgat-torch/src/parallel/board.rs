@@ -1,8 +1,8 @@
-//! Where a thread announces loops and other work, and its helpers find them.
+//! Announcement of loops and other work from one thread to its helpers.
 //!
-//! The one that announces never waits for a helper to come; a helper never touches work that may be gone. Both follow from an
-//! order: a helper counts itself before it looks whether the work is still there, and the owner takes the work away before it
-//! looks whether somebody is counted. One of the two sees the other.
+//! The owner never waits for a helper to join, and a helper never touches work that may be gone. Both follow from one
+//! order: a helper increments a counter before it checks that the work still exists, and the owner withdraws the work
+//! before it checks the counter. One of the two sees the other.
 
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::Apart;
 
-/// Turns of a waiting thread before it offers its core to others at each turn: some tens of microseconds.
+/// Iterations that a waiting thread spins before it yields its core in each iteration: some tens of microseconds.
 pub(super) const TURNS_ALONE: u32 = 1000;
 
-/// Waits for a moment, in which another thread may have the core after many turns.
+/// Spins once or, after many iterations, yields the core to other threads.
 pub(super) fn wait_a_turn(turns: &mut u32) {
     if *turns < TURNS_ALONE {
         *turns += 1;
@@ -25,28 +25,29 @@ pub(super) fn wait_a_turn(turns: &mut u32) {
     }
 }
 
-/// What several threads call: the threads of a loop with their numbers, helpers without a loop with the numbers of pieces.
+/// A function that several threads call: the threads of a loop with their numbers, or helpers between loops with the
+/// numbers of pieces.
 pub(super) type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// The helpers' side.
 pub(super) struct Board {
-    /// Goes up by one when a loop begins and when it ends: odd while helpers may join.
+    /// Incremented when a loop begins and when it ends: odd while helpers may join.
     loops: Apart<AtomicUsize>,
-    /// The threads of the loop at hand: helpers with higher numbers have no part in it.
+    /// Threads of the current loop; helpers with higher numbers do not take part in it.
     threads: AtomicUsize,
-    /// The loop at hand. Written while `loops` is even and nobody is inside.
+    /// The current loop. Written only while `loops` is even and no helper is inside.
     job: UnsafeCell<Option<Job>>,
-    /// Helpers that may be in it.
+    /// Number of helpers that may be in the loop.
     inside: Apart<AtomicUsize>,
-    /// Work for helpers without a loop, or null.
+    /// Work for helpers between loops, or null.
     pieces: Apart<AtomicPtr<Pieces>>,
-    /// Helpers that may be at that.
+    /// Number of helpers that may be working on pieces.
     at_pieces: Apart<AtomicUsize>,
 }
 
-// SAFETY: `job`, the only part that is not `Sync`, is written by the owner alone, while nobody can read it: see above.
+// SAFETY: `job` is the only field that is not `Sync`. Only the owner writes it, while nobody can read it (see above).
 unsafe impl Sync for Board {}
-// SAFETY: what it points to is `Sync`, and is there as long as anybody may call it.
+// SAFETY: the work it points to is `Sync` and exists as long as anybody may call it.
 unsafe impl Send for Board {}
 
 #[derive(Clone, Copy)]
@@ -61,10 +62,10 @@ struct Pieces {
     work: &'static Work<'static>,
 }
 
-/// The side of the one thread that announces.
+/// The owner's side: the one thread that announces work.
 pub(super) struct Owner {
     board: Arc<Board>,
-    /// Not for two threads at once.
+    /// Must not be shared between threads.
     one_thread: PhantomData<*const ()>,
 }
 
@@ -81,24 +82,25 @@ impl Owner {
         Self { board: Arc::new(board), one_thread: PhantomData }
     }
 
-    /// What helpers look at.
+    /// The board for a helper.
     pub(super) fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
 
-    /// Announces a loop of so many threads, calls `wake`, and works as thread 0 of it. Returns when all who joined are done.
+    /// Announces a loop of `threads` threads, calls `wake`, and works as thread 0 of the loop. Returns when all threads
+    /// that joined are done.
     pub(super) fn run(&self, threads: usize, work: &Work, wake: impl FnOnce()) {
         let board = &*self.board;
         let loops = board.loops.0.load(Ordering::Relaxed);
         if loops % 2 == 1 {
-            // From within a loop of this thread.
+            // Nested in a loop of this thread.
             return work(0);
         }
         let end = End { board, even: loops.wrapping_add(2) };
-        // SAFETY: nobody is inside, and nobody can enter: the last loop's end saw to that. The job is called until `end` goes,
-        // when `work` is still there.
+        // SAFETY: nobody is inside and nobody can enter, as ensured by the end of the last loop. The job is only called
+        // until `end` is dropped, while `work` still exists.
         unsafe { *board.job.get() = Some(Job { threads, work: outliving(work) }) };
-        // A helper that sees this number too early or too late looks again, or leaves again.
+        // A helper that sees this number too early or too late checks again or leaves.
         board.threads.store(threads, Ordering::Relaxed);
         board.loops.0.store(loops + 1, Ordering::SeqCst);
         wake();
@@ -106,7 +108,7 @@ impl Owner {
         drop(end);
     }
 
-    /// Offers helpers without a loop `count` pieces of work, instead of those offered before, and calls `wake`.
+    /// Offers `count` pieces of work to helpers between loops, replacing the previous offer, and calls `wake`.
     pub(super) fn offer(&self, count: usize, work: &'static Work<'static>, wake: impl FnOnce()) -> Offer {
         let pieces = Box::new(Pieces { count, next: AtomicUsize::new(0), work });
         self.board.pieces.0.store((&raw const *pieces).cast_mut(), Ordering::SeqCst);
@@ -115,17 +117,17 @@ impl Owner {
     }
 }
 
-/// Pieces of work that helpers may begin until this goes.
+/// Pieces of work that helpers may begin until this is dropped.
 pub(super) struct Offer {
     board: Arc<Board>,
     pieces: Box<Pieces>,
 }
 
 impl Offer {
-    /// Lets nobody begin another piece. Returns how many were begun; they are done when the offer goes.
+    /// Stops helpers from beginning more pieces. Returns the number begun; they are done when the offer is dropped.
     pub(super) fn close(&self) -> usize {
         let offered = (&raw const *self.pieces).cast_mut();
-        // Where others are offered meanwhile, they stay.
+        // Leaves a newer offer in place.
         let pieces = &self.board.pieces.0;
         let _ = pieces.compare_exchange(offered, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
         self.pieces.next.swap(self.pieces.count, Ordering::Relaxed).min(self.pieces.count)
@@ -139,14 +141,16 @@ impl Drop for Offer {
     }
 }
 
+/// Extends the lifetime of `work`.
+///
 /// # Safety
-/// Nobody has the result any more when `work` goes.
+/// Nobody may use the result after `work` is dropped.
 pub(super) unsafe fn outliving<'a>(work: &'a Work<'a>) -> &'static Work<'static> {
-    // SAFETY: as the caller promises; nothing but the lifetimes differs.
+    // SAFETY: by this function's contract; only the lifetimes differ.
     unsafe { std::mem::transmute::<&'a Work<'a>, &'static Work<'static>>(work) }
 }
 
-/// Ends a loop, also where its owner unwinds.
+/// Ends a loop, even if its owner unwinds.
 struct End<'a> {
     board: &'a Board,
     even: usize,
@@ -166,7 +170,7 @@ fn wait_until_none(counted: &Apart<AtomicUsize>) {
     }
 }
 
-/// A helper that is counted.
+/// Guard of a helper counted on the board.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -182,26 +186,26 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// A helper's place at a board.
+/// A helper's access to a board.
 pub(super) struct Place {
     board: Arc<Board>,
     number: usize,
-    /// The loop that it knows already.
+    /// Value of `loops` for the last loop that it has joined.
     seen: Cell<usize>,
 }
 
 impl Place {
-    /// Of the helper of that number, counted from one.
+    /// Access of the helper `number`, counted from one.
     pub(super) fn new(board: Arc<Board>, number: usize) -> Self {
         Self { board, number, seen: Cell::new(0) }
     }
 
-    /// Does what there is to do; false where there is nothing.
+    /// Works on a loop or a piece; false if there is nothing to do.
     pub(super) fn help(&self) -> bool {
         self.join_loop() || (self.board.has_pieces() && self.board.take_a_piece())
     }
 
-    /// Works in the loop at hand, if that is a new one with a part for this helper.
+    /// Joins the current loop if it is new and includes this helper.
     pub(super) fn join_loop(&self) -> bool {
         let Some(found) = self.new_loop() else { return false };
         self.seen.set(found);
@@ -209,7 +213,7 @@ impl Place {
         true
     }
 
-    /// Whether there may be something to do.
+    /// True if there may be something to do.
     pub(super) fn has_news(&self) -> bool {
         self.new_loop().is_some() || self.board.has_pieces()
     }
@@ -231,7 +235,7 @@ impl Board {
         if self.loops.0.load(Ordering::SeqCst) != found {
             return;
         }
-        // SAFETY: that loop is open and this thread is counted: its owner neither ends it nor writes here.
+        // SAFETY: the loop is open and this thread is counted: the owner neither ends the loop nor writes the job.
         match unsafe { *self.job.get() } {
             Some(job) if number < job.threads => (job.work)(number),
             _ => {}
@@ -241,14 +245,14 @@ impl Board {
     fn take_a_piece(&self) -> bool {
         let _counted = Counted::at(&self.at_pieces);
         let found = self.pieces.0.load(Ordering::SeqCst);
-        // SAFETY: they are there and this thread is counted: their owner waits before they go.
+        // SAFETY: the pieces exist and this thread is counted: their owner waits before it drops them.
         let Some(pieces) = (unsafe { found.as_ref() }) else { return false };
         let piece = pieces.next.fetch_add(1, Ordering::Relaxed);
         if piece < pieces.count {
             (pieces.work)(piece);
             return true;
         }
-        // Nobody needs to look again. Where the owner has offered others meanwhile, they stay.
+        // Other helpers need not look again. A newer offer stays in place.
         let _ = self.pieces.0.compare_exchange(found, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
         false
     }

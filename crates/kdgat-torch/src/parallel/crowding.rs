@@ -1,10 +1,11 @@
-//! Loops on cores that other programs want, too.
+//! Loops on cores that other programs use as well.
 //!
-//! A thread of libgomp that waits for a loop, or for the others at its end, spins for milliseconds before it sleeps. On idle
-//! cores that is what makes a step's hundred short loops fast. On a core that another program uses, it spins while the one that it
-//! waits for cannot run: two trainings side by side took ten times as long as one after the other. libgomp lets its threads sleep
-//! almost at once where it counts more of them than cores. So when loops are seen to wait, sleeping threads are added to that
-//! count, and taken back after a while to see whether the cores are free again.
+//! A libgomp thread that waits for a loop, or for the others at its end, spins for milliseconds before it sleeps. On
+//! idle cores this makes the hundred short loops of a step fast. On a core shared with another program, it spins while
+//! the thread it waits for cannot run: two trainings side by side took ten times as long as one after the other.
+//! libgomp lets its threads sleep almost at once if it counts more threads than cores. So when loops are seen to wait,
+//! we start sleeping threads that raise this count, and end them after a while to check whether the cores are free
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,28 +14,29 @@ use parking_lot::Mutex;
 
 use super::{libtorch, openmp};
 
-/// A loop's end that is waited for longer than this was not late by its own work: pieces take microseconds.
+/// Minimum wait at a loop's end that counts. A loop's own work does not cause it: pieces take microseconds.
 const LATE: Duration = Duration::from_micros(500);
-/// Waits further apart than this are not looked at together,
+/// Waits further apart than this belong to separate windows.
 const APART: Duration = Duration::from_millis(200);
-/// nor those of a longer time than this;
+/// Maximum length of a window.
 const LONGEST: Duration = Duration::from_secs(2);
-/// of those that are, so much of the time has to be waiting,
+/// Minimum share of a window spent waiting before threads rest.
 const SHARE: f64 = 0.25;
-/// this long at least,
+/// Minimum total waiting time in a window before threads rest.
 const LONG: Duration = Duration::from_millis(40);
-/// and for so many loops,
+/// Minimum number of waits in a window before threads rest.
 const LOOPS: u32 = 8;
-/// none of which counts for more than this: a program that was stopped for a moment is not in a crowd.
+/// Maximum that one wait contributes: a program that was paused for a moment is not crowded.
 const MOST: Duration = Duration::from_millis(40);
-/// How long threads sleep at once, before the cores are tried again: twice as long each time that they are still not free.
+/// First period during which threads sleep at once. It doubles each time the cores are still not free, up to
+/// [`LONGEST_REST`].
 const FIRST_REST: Duration = Duration::from_secs(4);
 const LONGEST_REST: Duration = Duration::from_secs(64);
 
 static WATCH: Mutex<Watch> = Mutex::new(Watch::new());
 static RESTS: AtomicBool = AtomicBool::new(false);
 
-/// Takes in how long a loop's caller waited for the other threads, having no work left itself.
+/// Records how long a loop's caller waited for the other threads after its own work was done.
 pub(super) fn waited(late: Duration) {
     if late < LATE || RESTS.load(Ordering::Relaxed) {
         return;
@@ -44,7 +46,7 @@ pub(super) fn waited(late: Duration) {
     }
 }
 
-/// Lets libgomp's threads sleep almost at once, for so long.
+/// Makes libgomp's threads sleep almost at once, for the duration of `rest`.
 fn sleep_between_loops(rest: Duration) {
     let Some(cores) = openmp::cores() else { return };
     if RESTS.swap(true, Ordering::Relaxed) {
@@ -52,24 +54,24 @@ fn sleep_between_loops(rest: Duration) {
     }
     tracing::debug!("other programs use these cores: threads sleep between loops for {} s", rest.as_secs());
     let sleeper = std::thread::Builder::new().name("kdgat-crowd".to_owned()).spawn(move || {
-        // Its threads count for as long as this one, which starts them, lives.
+        // The additional threads count as long as this one, which starts them, lives.
         libtorch::start_threads(cores + 1);
         std::thread::sleep(rest);
         RESTS.store(false, Ordering::Relaxed);
     });
     if let Err(error) = sleeper {
         RESTS.store(false, Ordering::Relaxed);
-        tracing::debug!("no thread to make others sleep between loops: {error}");
+        tracing::debug!("cannot start the thread that makes others sleep between loops: {error}");
     }
 }
 
-/// The waits of late.
+/// Statistics of recent waits.
 struct Watch {
-    /// From the begin of the first of them to the end of the last.
+    /// Begin of the first wait and end of the last one.
     window: Option<(Instant, Instant)>,
     late: Duration,
     loops: u32,
-    /// The last rest, and when it ended or will end.
+    /// The last rest and its end.
     rest: Option<(Duration, Instant)>,
 }
 
@@ -78,7 +80,7 @@ impl Watch {
         Self { window: None, late: Duration::ZERO, loops: 0, rest: None }
     }
 
-    /// How long to rest, if this wait makes too many of them.
+    /// The duration of a rest, if this wait reaches the thresholds.
     fn waited(&mut self, now: Instant, late: Duration) -> Option<Duration> {
         let begin = now - late;
         let start = match self.window {
@@ -95,7 +97,7 @@ impl Watch {
             return None;
         }
         self.window = None;
-        // As long again as the last rest without another one: the cores were free meanwhile.
+        // Back to the first duration if as much time as the last rest has passed without another: the cores were free.
         let again = self.rest.filter(|(rest, end)| now.saturating_duration_since(*end) < *rest);
         let rest = again.map_or(FIRST_REST, |(rest, _)| (2 * rest).min(LONGEST_REST));
         self.rest = Some((rest, now + rest));
@@ -109,7 +111,7 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// Waits of `late`, one every `apart`, until a rest is due or `count` have gone by.
+    /// Records waits of `late`, one every `apart`, until a rest is due or `count` have passed.
     fn waits(watch: &mut Watch, now: &mut Instant, late: Duration, apart: Duration, count: usize) -> Option<Duration> {
         (0..count).find_map(|_| {
             *now += apart;
@@ -152,14 +154,14 @@ mod tests {
         assert_eq!(waits(&mut watch, &mut now, 4 * MILLISECOND, 5 * MILLISECOND, 100), Some(FIRST_REST));
     }
 
-    /// What a rest is made of. (Other tests in this process may rest at any time.)
+    /// Checks the mechanism of a rest. Other tests in this process may rest at any time.
     #[test]
     #[cfg(target_os = "linux")]
     fn threads_are_added_for_as_long_as_the_one_that_starts_them_lives() {
         const NAME: &str = "kdgat-added";
         let added = || {
             let threads = std::fs::read_dir("/proc/self/task").unwrap();
-            // Some thread may have ended meanwhile.
+            // A thread may have ended in the meantime.
             let name = |thread: std::io::Result<std::fs::DirEntry>| {
                 std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
             };

@@ -1,63 +1,64 @@
-//! What libtorch's libraries of threads, OpenMP and MKL, can be told; each call does nothing where they do not have it.
+//! Settings of libtorch's threading libraries, OpenMP and MKL. A call does nothing if the library lacks the function.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// Ends the threads that are kept for the calling thread; its next loop starts new ones.
+/// Ends the idle threads of the calling thread's OpenMP pool; its next loop starts new ones.
 ///
-/// They would spin on the student's cores for milliseconds. And libgomp counts the threads of all callers: where they are more
-/// than the cores it lets idle ones sleep at once, and waking them for each loop of a step costs a student whose loops run on
-/// libtorch's threads more than its teacher's targets do. Does nothing where the library is another or older one (the call is
-/// of OpenMP 5.0).
+/// Otherwise they would spin on the student's cores for milliseconds. Also, libgomp counts the threads of all callers:
+/// if there are more than cores, idle threads sleep at once. Waking them for each loop of a step costs a student whose
+/// loops run on libtorch's threads more time than computing the teacher's targets. Does nothing if the library is not
+/// OpenMP or older than OpenMP 5.0.
 pub fn end_idle_threads() {
     const SOFT: c_int = 1;
     let Some(pause) = function(c"omp_pause_resource_all") else {
         tracing::debug!("the OpenMP library cannot end its idle threads");
         return;
     };
-    // SAFETY: a function of that name is OpenMP's, of this signature. It ends idle threads only: outside a loop.
+    // SAFETY: OpenMP's function of that name has this signature. Outside of a loop, it ends idle threads only.
     let refused = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(pause)(SOFT) };
     if refused != 0 {
-        tracing::debug!("the OpenMP library keeps its idle threads");
+        tracing::debug!("the OpenMP library did not end its idle threads");
     }
 }
 
-/// Lets loops of the calling thread, libtorch's and ours unless it has [`super::OwnThreads`], run on it alone from now on.
+/// Makes loops of the calling thread run on it alone from now on: libtorch's, and ours unless it has
+/// [`super::OwnThreads`].
 ///
-/// For threads that work beside the training loop: threads of their own would only take its cores, and be counted as
-/// [`end_idle_threads`] tells.
+/// For threads that work beside the training loop: additional threads would take cores from training and count against
+/// libgomp's limit (see [`end_idle_threads`]).
 pub fn compute_alone() {
     set_threads(1);
 }
 
-/// Sets the threads of the calling thread's loops on libtorch's threads.
+/// Sets the number of libtorch threads for loops of the calling thread.
 pub(super) fn set_threads(threads: usize) {
-    // libtorch sets the number for each thread that first asks for it; later it would undo what is set here.
+    // libtorch sets the number on a thread's first query; a later first query would undo this setting.
     tch::get_num_threads();
     let Some(set) = function(c"omp_set_num_threads") else {
-        tracing::debug!("the OpenMP library does not let a thread have a number of threads of its own");
+        tracing::debug!("the OpenMP library cannot set the number of threads");
         return;
     };
     let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-    // MKL, which computes exponentials and large products, has a number of its own for each thread.
+    // MKL computes exponentials and large products; it has a separate number for each thread.
     if let Some(set) = function(c"MKL_Set_Num_Threads_Local") {
-        // SAFETY: a function of that name is MKL's, of this signature; it sets the number for the calling thread.
+        // SAFETY: MKL's function of that name has this signature; it sets the number for the calling thread.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(set)(threads) };
     }
-    // SAFETY: a function of that name is OpenMP's, of this signature; it sets the number for the calling thread.
+    // SAFETY: OpenMP's function of that name has this signature; it sets the number for the calling thread.
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(set)(threads) };
 }
 
-/// The cores that the library knows of.
+/// Number of cores according to OpenMP.
 pub(super) fn cores() -> Option<usize> {
     let count = function(c"omp_get_num_procs")?;
-    // SAFETY: a function of that name is OpenMP's, of this signature.
+    // SAFETY: OpenMP's function of that name has this signature.
     let cores = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(count)() };
     usize::try_from(cores).ok()
 }
 
-/// The address of a function of the library that libtorch brought, if it has it.
+/// The address of a function in the libraries loaded with libtorch, if it exists.
 fn function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a null-terminated name.
+    // SAFETY: the name is null-terminated.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }

@@ -1,10 +1,10 @@
-//! What the threads of a loop write.
+//! Output buffers of multithreaded loops.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A slice cut into parts that the threads of a loop take for writing, each part once.
+/// A slice divided into parts; the threads of a loop take each part once, for writing.
 pub struct Parts<'a, T> {
     data: *const UnsafeCell<T>,
     bounds: Vec<usize>,
@@ -12,18 +12,18 @@ pub struct Parts<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: threads get parts that do not overlap, each at most once, as `&mut [T]`: what `T: Send` allows.
+// SAFETY: threads get disjoint parts, each at most once, as `&mut [T]`, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
 impl<'a, T> Parts<'a, T> {
-    /// Cuts `data` at `bounds`: part `i` is `bounds[i]..bounds[i + 1]`.
+    /// Divides `data` at `bounds`: part `i` is `bounds[i]..bounds[i + 1]`.
     ///
     /// # Panics
-    /// When the bounds do not ascend or leave the slice.
+    /// If the bounds do not ascend or exceed the slice.
     pub fn new(data: &'a mut [T], bounds: impl IntoIterator<Item = usize>) -> Self {
         let bounds: Vec<usize> = bounds.into_iter().collect();
         assert!(bounds.is_sorted(), "bounds of parts must ascend");
-        assert!(bounds.last().is_none_or(|&end| end <= data.len()), "bounds of parts leave the slice");
+        assert!(bounds.last().is_none_or(|&end| end <= data.len()), "bounds of parts exceed the slice");
         let taken = (1..bounds.len()).map(|_| AtomicBool::new(false)).collect();
         Self { data: data.as_mut_ptr().cast::<UnsafeCell<T>>(), bounds, taken, slice: PhantomData }
     }
@@ -31,13 +31,13 @@ impl<'a, T> Parts<'a, T> {
     /// Takes part `index`.
     ///
     /// # Panics
-    /// When it was taken before, or does not exist.
+    /// If the part was taken before or does not exist.
     #[allow(clippy::mut_from_ref)]
     pub fn take(&self, index: usize) -> &'a mut [T] {
         assert!(!self.taken[index].swap(true, Ordering::Relaxed), "part {index} is already being written");
         let range = self.bounds[index]..self.bounds[index + 1];
-        // SAFETY: the range lies in the slice that is borrowed for 'a, overlaps no other part, and this part is
-        // handed out once.
+        // SAFETY: the range is inside the slice borrowed for 'a, overlaps no other part, and this part is returned only
+        // once.
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(self.data.add(range.start)), range.len()) }
     }
 }

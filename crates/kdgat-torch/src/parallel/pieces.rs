@@ -1,19 +1,21 @@
-//! Work that a thread's helpers do where they would wait for a loop.
+//! Background work for a thread's helpers while they would wait for a loop.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::board::{Offer, Work, outliving};
 use super::{IN_LOOP, OWN_THREADS, Panic, parallel_for, team};
 
-/// Runs `main`, and has `body` called with each of `0..count`: by this thread's [`OwnThreads`](super::OwnThreads) where they would
-/// wait for a loop; what nobody has begun by a loop of its own, when [`Pieces::finish`] is called or when `main` is done.
+/// Runs `main` and calls `body` once with each of `0..count`. Helper threads of this thread's
+/// [`OwnThreads`](super::OwnThreads) run pieces while they would wait for a loop. A loop runs the remaining pieces when
+/// [`Pieces::finish`] is called, or after `main`.
 ///
-/// `body` is bound as that of [`parallel_for`]. A loop of `main` begins without the thread that is in it: where it takes longer
-/// than ten microseconds or so, it calls [`join_loop`](super::join_loop) as often. A panic in either is raised again here.
+/// `body` has the same restrictions as in [`parallel_for`]. A loop of `main` starts without a helper that is busy with
+/// a piece: if a piece takes longer than about ten microseconds, it should call [`join_loop`](super::join_loop) at that
+/// interval. A panic in `main` or `body` is raised again here.
 pub fn beside<R>(count: usize, body: impl Fn(usize) + Sync, main: impl FnOnce(&Pieces) -> R) -> R {
     let panic = Panic::default();
     let piece = |index| panic.catch(|| body(index));
-    // SAFETY: called until `scope` goes, when `piece` is still there.
+    // SAFETY: only called until `scope` is dropped, while `piece` still exists.
     let work = unsafe { outliving(&piece) };
     let offer = match OWN_THREADS.get() {
         Some(threads) if threads > 1 && !IN_LOOP.get() => team::offer(threads, count, work),
@@ -27,36 +29,36 @@ pub fn beside<R>(count: usize, body: impl Fn(usize) + Sync, main: impl FnOnce(&P
     result
 }
 
-/// The pieces of a call of [`beside`]. Nothing is left to be done when that is over.
+/// Handle to the pieces of a call of [`beside`]. After that call has returned, no pieces remain.
 #[derive(Clone)]
 pub struct Pieces(Arc<Mutex<Option<Unfinished>>>);
 
 struct Unfinished {
     count: usize,
     work: &'static Work<'static>,
-    /// Where helpers were asked for.
+    /// The offer to helpers, if there are any.
     offer: Option<Offer>,
 }
 
 impl Pieces {
-    /// Sees to what is left; all pieces are done when this returns. A panic in one is raised where they came from.
+    /// Runs the remaining pieces; all are done when this returns. `beside` raises a panic in a piece.
     pub fn finish(&self) {
         let mut unfinished = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Unfinished { count, work, offer }) = unfinished.take() {
             let begun = offer.as_ref().map_or(0, Offer::close);
-            // Meanwhile helpers finish what they have begun.
+            // Meanwhile helpers finish the pieces they have begun.
             parallel_for(count - begun, 1, |rest| rest.for_each(|index| work(begun + index)));
             drop(offer);
         }
     }
 }
 
-/// Takes pieces back where their owner unwinds.
+/// Withdraws the pieces if their owner unwinds.
 struct Scope(Pieces);
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // Whoever finishes them holds the lock until he is done.
+        // A thread that finishes them holds the lock until it is done.
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
@@ -88,7 +90,7 @@ mod tests {
                 },
             );
             assert!(all_done(), "round {round}: {pieces:?}");
-            // Long after.
+            // After `beside` has returned.
             kept.finish();
             assert!(all_done(), "round {round}: {pieces:?}");
         }

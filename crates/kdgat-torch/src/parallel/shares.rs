@@ -1,26 +1,26 @@
-//! Who works on which indices of a loop.
+//! Distribution of a loop's indices among threads.
 //!
-//! Every thread begins with a share of its own, from the front, so that what it wrote in one loop lies in its core's cache
-//! in the next. One that is done takes pieces from the backs of the others' shares: where a core is slower, because another
-//! program has it or the machine's other guests do, the rest do not wait for it.
+//! Every thread starts at the front of its own share, so that data it wrote in one loop is in its core's cache in the
+//! next. A thread that is done takes pieces from the back of the others' shares: the rest do not wait for a core that
+//! is slower because of another program or other guests of the machine.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pieces that a share is worked through in: what the slowest thread may be late by is one of them.
+/// Pieces per share: the slowest thread delays the loop by at most one piece.
 const PIECES: usize = 8;
 
-/// The indices of a loop, cut into a share a thread.
+/// The indices of a loop, divided into one share per thread.
 pub(super) struct Shares {
     shares: Vec<Share>,
     piece: usize,
 }
 
-/// What is left of a thread's share. On a cache line of its own: its thread looks at it for every piece.
+/// The rest of a thread's share. On its own cache line, since its thread reads it for every piece.
 #[repr(align(128))]
 struct Share {
     start: usize,
-    /// Front in the low half, back in the high half, both counted from `start`.
+    /// Front in the low half, back in the high half, both relative to `start`.
     rest: AtomicU64,
 }
 
@@ -31,10 +31,10 @@ fn ends(rest: u64) -> (u64, u64) {
 }
 
 impl Shares {
-    /// Cuts `0..count` for `threads` threads.
+    /// Divides `0..count` among `threads` threads.
     ///
     /// # Panics
-    /// Where a share has more than 2³² indices.
+    /// If a share has 2³² indices or more.
     pub(super) fn new(count: usize, threads: usize) -> Self {
         let bound = |thread: usize| count / threads * thread + (count % threads).min(thread);
         let share = |thread: usize| {
@@ -46,7 +46,7 @@ impl Shares {
         Self { shares: (0..threads).map(share).collect(), piece }
     }
 
-    /// What `thread` works on, one piece after the other: its own share, then what others have left.
+    /// The pieces for `thread`, one after the other: first its own share, then the rest of the others'.
     pub(super) fn pieces_for(&self, thread: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let own = std::iter::from_fn(move || self.shares[thread].take(self.piece, ends_first));
         let others = (1..self.shares.len()).map(move |distance| &self.shares[(thread + distance) % self.shares.len()]);
@@ -54,7 +54,7 @@ impl Shares {
     }
 }
 
-/// Cuts a piece off: what is left, and the piece.
+/// A function that cuts off a piece: returns the new ends and the piece.
 type Cut = fn((u64, u64), u64) -> ((u64, u64), Range<u64>);
 
 fn ends_first((front, back): (u64, u64), piece: u64) -> ((u64, u64), Range<u64>) {
@@ -69,7 +69,7 @@ fn ends_last((front, back): (u64, u64), piece: u64) -> ((u64, u64), Range<u64>) 
 
 impl Share {
     fn take(&self, piece: usize, cut: Cut) -> Option<Range<usize>> {
-        // The numbers alone are exchanged here; what the loop wrote is handed over at its end.
+        // Relaxed: only the two numbers are exchanged here. The end of the loop synchronises the data it wrote.
         let mut rest = self.rest.load(Ordering::Relaxed);
         loop {
             let (front, back) = ends(rest);

@@ -1,8 +1,8 @@
-//! Threads that help one thread with its loops.
+//! Helper threads for the loops of one thread.
 //!
-//! A helper waits for the next loop without sleeping as long as loops follow each other closely, lets other threads have its
-//! core where one wants it, and sleeps after a while. Where another program has the cores, helpers come late or not at all, and
-//! the thread does the work itself.
+//! A helper waits for the next loop without sleeping as long as loops follow each other closely, yields its core to
+//! other threads, and sleeps after a while. If another program uses the cores, helpers join late or not at all, and the
+//! thread does the work itself.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use super::board::{Offer, Owner, Place, TURNS_ALONE, Work, wait_a_turn};
 use super::{Apart, IN_LOOP};
 
-/// Without a loop for so long, a helper sleeps.
+/// Idle time after which a helper sleeps.
 const AWAKE: Duration = Duration::from_millis(4);
 
 thread_local! {
     static TEAM: Rc<Team> = Rc::new(Team::new());
-    /// Of a helper.
+    /// The board access of a helper thread; empty on other threads.
     static PLACE: OnceCell<Place> = const { OnceCell::new() };
 }
 
-/// Calls `work`, which must not panic, with 0 on this thread, and with numbers below `threads` on helpers, as far as they come
-/// while it works. Nobody is in it any more when this returns.
+/// Calls `work`, which must not panic, with 0 on this thread, and with numbers below `threads` on helpers that join in
+/// time. No thread is in `work` when this returns.
 pub(super) fn run(threads: usize, work: &Work) {
     IN_LOOP.set(true);
     match team(threads) {
@@ -34,12 +34,13 @@ pub(super) fn run(threads: usize, work: &Work) {
     IN_LOOP.set(false);
 }
 
-/// Lets helpers without a loop call `work`, which must not panic, with 0, 1, 2 and so on below `count`, until the result goes.
+/// Offers helpers between loops to call `work`, which must not panic, with each number below `count`, until the result
+/// is dropped.
 pub(super) fn offer(threads: usize, count: usize, work: &'static Work<'static>) -> Option<Offer> {
     team(threads).map(|team| team.owner.offer(count, work, || team.wake(threads)))
 }
 
-/// This thread's, with helpers for loops of so many threads. `None` while the thread ends.
+/// This thread's team, grown for loops of `threads` threads. `None` while the thread exits.
 fn team(threads: usize) -> Option<Rc<Team>> {
     let team = TEAM.try_with(Rc::clone).ok()?;
     team.grow(threads);
@@ -49,7 +50,7 @@ fn team(threads: usize) -> Option<Rc<Team>> {
 struct Team {
     owner: Owner,
     helpers: RefCell<Vec<Helper>>,
-    /// The system has no more threads.
+    /// Set when the system refused to start another thread.
     was_refused: Cell<bool>,
 }
 
@@ -69,7 +70,7 @@ impl Team {
         Self { owner: Owner::new(), helpers: RefCell::default(), was_refused: Cell::new(false) }
     }
 
-    /// Starts the helpers that are missing. Where the system has no more threads, loops run on fewer.
+    /// Starts missing helpers. If the system refuses more threads, loops run on fewer.
     fn grow(&self, threads: usize) {
         let mut helpers = self.helpers.borrow_mut();
         while helpers.len() + 1 < threads && !self.was_refused.get() {
@@ -83,14 +84,14 @@ impl Team {
             match started {
                 Ok(handle) => helpers.push(Helper { state, handle }),
                 Err(error) => {
-                    tracing::debug!("no more threads to help with loops than {}: {error}", helpers.len());
+                    tracing::debug!("cannot start more than {} helper threads for loops: {error}", helpers.len());
                     self.was_refused.set(true);
                 }
             }
         }
     }
 
-    /// Wakes the helpers of a loop of so many threads that sleep. To be called when the loop is announced.
+    /// Wakes the sleeping helpers of a loop of `threads` threads. Call it after announcing the loop.
     fn wake(&self, threads: usize) {
         for helper in self.helpers.borrow().iter().take(threads - 1) {
             let is_asleep = &helper.state.0.is_asleep;
@@ -110,18 +111,18 @@ impl Drop for Team {
         }
         for helper in helpers {
             if helper.handle.join().is_err() {
-                tracing::error!("a thread that helps with loops panicked");
+                tracing::error!("a helper thread for loops panicked");
             }
         }
     }
 }
 
-/// Works in the loop that was announced while this thread, a helper, is at something else. Nothing on other threads.
+/// Joins a loop that was announced while this helper thread was busy with a piece. Does nothing on other threads.
 pub fn join_loop() {
     PLACE.with(|place| place.get().map(Place::join_loop));
 }
 
-/// What a helper does as long as there is a team.
+/// The main loop of a helper, until the team ends.
 fn help(place: &Place, state: &State) {
     let (mut turns, mut idle_since) = (0, None);
     while !state.has_to_end.load(Ordering::SeqCst) {
@@ -137,10 +138,10 @@ fn help(place: &Place, state: &State) {
     }
 }
 
-/// Sleeps until the team's thread wakes this one, or it sees something to do.
+/// Sleeps until the team's owner wakes this thread or `has_news` is true.
 fn sleep(state: &State, has_news: impl Fn() -> bool) {
     state.is_asleep.store(true, Ordering::SeqCst);
-    // What was announced before the flag was set is seen here; what is announced after it wakes this thread.
+    // Work announced before the flag was set is seen here; work announced later wakes this thread.
     while state.is_asleep.load(Ordering::SeqCst) && !state.has_to_end.load(Ordering::SeqCst) && !has_news() {
         std::thread::park();
     }
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_helper_that_comes_late_finds_no_loop() {
-        // Loops so short that most are over when a helper comes, with a context that is gone at once.
+        // Very short loops: most are over when a helper arrives, and their context is dropped at once.
         let team = Team::new();
         team.grow(4);
         for turn in 0..20_000_usize {
@@ -189,16 +190,16 @@ mod tests {
         until("pieces are left", || DONE.load(Ordering::SeqCst) == 50);
         assert_eq!(offer.close(), 50);
         drop(offer);
-        // Of two offers the last one is taken, and the first one's end leaves it.
+        // With two offers, helpers take the last one, and the end of the first leaves it in place.
         let [first, second] = [20, 30].map(|count| {
             let offer = team.owner.offer(count, &|_| _ = DONE.fetch_add(1, Ordering::SeqCst), || ());
             (offer, count)
         });
         let begun = first.0.close();
         team.wake(2);
-        until("the last offer is not taken", || DONE.load(Ordering::SeqCst) == 80 + begun);
+        until("no helper takes the last offer", || DONE.load(Ordering::SeqCst) == 80 + begun);
         assert_eq!(second.0.close(), second.1);
-        assert_eq!(first.0.close(), first.1, "nobody begins a piece of an offer that is closed");
+        assert_eq!(first.0.close(), first.1, "a closed offer has no new pieces");
     }
 
     #[test]
@@ -218,10 +219,10 @@ mod tests {
         until("no piece is begun", || HAS_BEGUN.load(Ordering::SeqCst));
         for _ in 0..100 {
             let threads = AtomicUsize::new(0);
-            // Until the one at the piece has come.
+            // Wait until the helper that is busy with the piece has joined.
             let work = |_: usize| {
                 threads.fetch_add(1, Ordering::SeqCst);
-                until("a piece goes on while there is a loop", || threads.load(Ordering::SeqCst) == 2);
+                until("the piece is not interrupted for a loop", || threads.load(Ordering::SeqCst) == 2);
             };
             team.owner.run(2, &work, || team.wake(2));
         }
@@ -258,10 +259,10 @@ mod tests {
         for _ in 0..3 {
             until("helpers without loops stay awake", || team.helpers.borrow().iter().all(is_asleep));
             let threads = AtomicUsize::new(0);
-            // Until all three have come.
+            // Wait until all three have joined.
             let work = |_: usize| {
                 threads.fetch_add(1, Ordering::SeqCst);
-                until("a helper sleeps on", || threads.load(Ordering::SeqCst) == 3);
+                until("a helper stays asleep", || threads.load(Ordering::SeqCst) == 3);
             };
             team.owner.run(3, &work, || team.wake(3));
         }

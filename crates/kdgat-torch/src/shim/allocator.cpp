@@ -1,7 +1,8 @@
-// The allocator of host tensors: counts exactly, refuses beyond a limit, and keeps freed blocks for the next step.
+// The allocator of host tensors: counts bytes exactly, refuses allocations beyond a limit, and caches freed blocks for
+// the next step.
 //
-// One lock guards all counts, so that what belongs together is read together (bytes by phase at the moment of the
-// peak). It is held for a lookup; memory is mapped and unmapped outside of it.
+// One lock guards all counts, so that they are consistent (such as bytes by phase at the moment of the peak). It is
+// held only for bookkeeping; memory is mapped and unmapped outside of it.
 #include "shim.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -21,12 +22,12 @@ namespace {
 
 constexpr size_t kPhases = 16;
 constexpr size_t kAlignment = 64;
-constexpr size_t kCached = 4096;             // smaller blocks are left to the C library
-constexpr size_t kMapped = size_t(1) << 20;  // larger ones are mapped by ourselves, and really returned
+constexpr size_t kCached = 4096;             // smaller blocks are not cached, but left to the C library
+constexpr size_t kMapped = size_t(1) << 20;  // larger blocks are mapped directly, so that freeing returns them to the system
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kAlwaysKept = size_t(128) << 20;
 
-// Stands before the bytes of each block.
+// Header in front of each block's data.
 struct alignas(kAlignment) Block {
   size_t requested;
   size_t capacity;   // usable bytes after this header
@@ -50,8 +51,8 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Capacity of a new block for `bytes`: whole pages where mapped; else eight sizes for each power of two, so that
-// blocks of similar sizes can take each other's place.
+// Capacity of a new block for `bytes`: whole pages if mapped; otherwise one of eight sizes per power of two, so that
+// blocks of similar sizes are interchangeable.
 size_t capacity_for(size_t bytes) {
   if (bytes < kCached) {
     return round_up(bytes, kAlignment);
@@ -84,7 +85,7 @@ Block* obtain(size_t capacity) {
     return nullptr;
   }
   if (huge) {
-    // Aligned to huge pages: a page fault for every 2 MiB instead of every 4 KiB, where the kernel grants them.
+    // Aligned to huge pages: one page fault per 2 MiB instead of 4 KiB, if the kernel grants them.
     auto* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(memory), kHugePage));
     if (aligned != memory) {
       ::munmap(memory, aligned - memory);
@@ -156,9 +157,9 @@ class HostAllocator final : public c10::Allocator {
         kept_by_size_.emplace(std::make_pair(block->capacity, ~block->age), block);
         kept_by_age_.emplace(block->age, block);
         stats_.kept += block->footprint();
-        // Never more than the largest step needed and a quarter: batches differ in size, and memory that is given back
-        // has to be cleared page by page when the next step asks for it. Small steps may keep more: their short last batch
-        // has blocks of other sizes.
+        // At most a quarter more than the largest step needed: batches differ in size, and the kernel must clear
+        // returned memory page by page when the next step asks for it. Small steps may cache up to `kAlwaysKept`: a
+        // short last batch has blocks of other sizes.
         size_t ceiling = std::max(high_water_ + high_water_ / 4, kAlwaysKept);
         size_t allowed = std::min(keep_limit_, ceiling - std::min<size_t>(ceiling, stats_.in_use));
         release_oldest(allowed, released);
@@ -242,7 +243,7 @@ class HostAllocator final : public c10::Allocator {
         refuse(bytes, "it would be exceeded");
       }
       release_oldest(stats_.limit - stats_.in_use - footprint, released);
-      // Reserved before the lock is let go, so that threads cannot exceed the limit together.
+      // Reserved before unlocking, so that threads cannot exceed the limit together.
       stats_.in_use += footprint;
       stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.in_use + stats_.kept);
       high_water_ = std::max<size_t>(high_water_, stats_.in_use);
@@ -264,7 +265,7 @@ class HostAllocator final : public c10::Allocator {
     return block->data();
   }
 
-  // The smallest kept block that is large enough and not much larger; of several the one freed last.
+  // The smallest cached block that is large enough but at most a quarter larger; among equals, the one freed last.
   Block* reuse(size_t capacity) {
     if (capacity < kCached) {
       return nullptr;
@@ -321,7 +322,7 @@ class HostAllocator final : public c10::Allocator {
     if (fail_threshold_ == 0) {
       return false;
     }
-    // splitmix64 of seed and counter.
+    // SplitMix64 of seed and counter.
     uint64_t word = fail_seed_ + 0x9E3779B97F4A7C15ull * ++fail_counter_;
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;
     word = (word ^ (word >> 27)) * 0x94D049BB133111EBull;
@@ -353,7 +354,7 @@ class HostAllocator final : public c10::Allocator {
   uint64_t fail_after_ = 0, fail_seed_ = 0, fail_threshold_ = 0, fail_counter_ = 0;
 };
 
-// Never destroyed: tensors may be freed while the process ends.
+// Never destroyed: tensors may be freed while the process exits.
 HostAllocator& allocator() {
   static auto* instance = new HostAllocator;
   return *instance;
@@ -372,7 +373,7 @@ extern "C" {
 char* kdgat_allocator_install() {
   return kdgat::guarded([] {
     c10::SetCPUAllocator(&allocator());
-    TORCH_CHECK(c10::GetCPUAllocator() == &allocator(), "another host allocator of higher priority is installed already");
+    TORCH_CHECK(c10::GetCPUAllocator() == &allocator(), "another host allocator with higher priority is already installed");
   });
 }
 
@@ -404,7 +405,7 @@ uint8_t kdgat_allocator_set_phase(uint8_t phase) {
   return std::exchange(current_phase, std::min<uint8_t>(phase, kPhases - 1));
 }
 
-// Whether `pointer` with this deleter came from here; then its bytes belong to `phase` from now on.
+// True if `pointer` with this deleter was allocated here; its bytes are then counted under `phase` from now on.
 bool kdgat_allocator_attribute(void* pointer, void (*deleter)(void*), uint8_t phase) {
   if (deleter != &deallocate || pointer == nullptr) {
     return false;

@@ -1,5 +1,5 @@
-// A node of libtorch's graph whose backward is a Rust function, gradients with given output gradients, and
-// assignment of `.grad`. Tensors cross as `at::Tensor*` on the heap, which is what tch's `Tensor` owns.
+// An autograd node whose backward is a Rust function, gradients with given output gradients, and assignment of `.grad`.
+// Tensors are passed as `at::Tensor*` on the heap, which is what tch's `Tensor` owns.
 #include "shim.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -21,8 +21,8 @@ using torch::autograd::variable_list;
 
 extern "C" {
 
-// What a backward is given and where it leaves its results. Saved tensors and gradients become the callee's;
-// a null gradient is one that nothing needed; `results` becomes the caller's.
+// Arguments and results of a backward. The callee takes ownership of saved tensors and gradients, the caller of
+// `results`. A null gradient means that nothing depends on that output.
 struct KdgatBackward {
   at::Tensor* const* saved;
   size_t num_saved;
@@ -33,7 +33,7 @@ struct KdgatBackward {
   size_t num_results;
 };
 
-// `backward` returns null or an error's text (malloc). Neither function lets a panic out.
+// `backward` returns null or an error text (malloc). Neither function lets a panic escape.
 struct KdgatFunction {
   char* (*backward)(const void* state, const KdgatBackward* call);
   void (*drop)(void* state);
@@ -78,7 +78,7 @@ struct RustNode final : public Node {
         name(), " cannot be differentiated twice: run backward with create_graph = false");
     TORCH_CHECK(
         state_ != nullptr,
-        "backward through ", name(), " a second time: its saved tensors are freed; keep the graph in the first call");
+        "backward through ", name(), " a second time: its saved tensors are freed; keep the graph in the first backward");
     std::vector<at::Tensor> saved;
     saved.reserve(saved_.size());
     for (const auto& variable : saved_) {
@@ -92,7 +92,7 @@ struct RustNode final : public Node {
   }
 
  private:
-  // Saved tensors and gradients are handed over: what the callee drops is freed while it still runs.
+  // Passes ownership of saved tensors and gradients: what the callee drops is freed while it still runs.
   variable_list call(
       std::vector<at::Tensor>&& saved,
       variable_list&& gradients,
@@ -136,8 +136,8 @@ struct RustNode final : public Node {
   std::vector<SavedVariable> saved_;
 };
 
-// Stands before the outputs of a graph and brings their gradients, which it then holds no longer: as arguments of the
-// engine they would live until its end.
+// Root node in front of a graph's outputs that passes their gradients on and no longer holds them: as arguments of the
+// engine, they would live until its end.
 struct HandOver final : public Node {
   HandOver(variable_list&& gradients, edge_list&& outputs) : gradients_(std::move(gradients)) {
     set_next_edges(std::move(outputs));
@@ -169,7 +169,7 @@ variable_list gather(at::Tensor* const* tensors, size_t count) {
 
 extern "C" {
 
-// Whether operations on these inputs are recorded now.
+// True if operations on these inputs are currently recorded.
 char* kdgat_autograd_recorded(at::Tensor* const* inputs, size_t num_inputs, uint8_t* recorded) {
   return kdgat::guarded([&] {
     *recorded = 0;
@@ -179,7 +179,7 @@ char* kdgat_autograd_recorded(at::Tensor* const* inputs, size_t num_inputs, uint
   });
 }
 
-// Makes `outputs` the results of a node over `inputs`. Takes `state` in every case.
+// Makes `outputs` the results of a new node over `inputs`. Takes `state` even on an error.
 char* kdgat_autograd_attach(
     const KdgatFunction* function, void* state,
     at::Tensor* const* inputs, size_t num_inputs,
@@ -188,8 +188,8 @@ char* kdgat_autograd_attach(
   return kdgat::guarded([&] {
     std::shared_ptr<RustNode> node;
     try {
-      // As libtorch's own functions do: the last reference may go deep inside a graph, whose nodes it deletes
-      // one by one instead of by recursion.
+      // Same deleter as libtorch's own nodes: the last reference may be deep inside a graph, whose nodes it then
+      // deletes iteratively instead of recursively.
       node = std::shared_ptr<RustNode>(new RustNode(*function, state), torch::autograd::deleteNode);
     } catch (...) {
       function->drop(state);
@@ -223,8 +223,8 @@ char* kdgat_autograd_attach(
   });
 }
 
-// Gradients of `outputs` with respect to `inputs`, weighted by `output_gradients` (null: ones, for scalars).
-// Without inputs the gradients are added to the leaves' `.grad`.
+// Gradients of `outputs` with respect to `inputs`, weighted by `output_gradients` (null: ones, for scalars). Without
+// inputs, adds the gradients to the leaves' `.grad`.
 char* kdgat_autograd_gradients(
     at::Tensor* const* outputs, at::Tensor* const* output_gradients, size_t num_outputs,
     at::Tensor* const* inputs, size_t num_inputs, bool keep_graph,
@@ -244,7 +244,8 @@ char* kdgat_autograd_gradients(
   });
 }
 
-// As above, but takes outputs and their gradients, which are freed as the backward passes them. All are defined.
+// Same, but takes ownership of the outputs and their gradients and frees them as the backward passes them. All must be
+// defined.
 char* kdgat_autograd_consume(
     at::Tensor* const* outputs, at::Tensor* const* output_gradients, size_t num_outputs,
     at::Tensor* const* inputs, size_t num_inputs,
@@ -283,20 +284,20 @@ char* kdgat_autograd_consume(
   });
 }
 
-// Lets `tensor.grad` be `gradient` itself, not a copy; null removes it.
+// Makes `tensor.grad` refer to `gradient` itself, not a copy; null removes it.
 char* kdgat_set_grad(at::Tensor* tensor, const at::Tensor* gradient) {
   return kdgat::guarded([&] {
     if (gradient == nullptr) {
       tensor->mutable_grad().reset();
       return;
     }
-    TORCH_CHECK(tensor->is_leaf() && tensor->requires_grad(), "set_grad: the tensor is no leaf that requires a gradient");
+    TORCH_CHECK(tensor->is_leaf() && tensor->requires_grad(), "set_grad: the tensor must be a leaf that requires a gradient");
     TORCH_CHECK(
         gradient->sizes() == tensor->sizes() && gradient->scalar_type() == tensor->scalar_type() &&
             gradient->device() == tensor->device(),
         "set_grad: a gradient of shape ", gradient->sizes(), ", ", gradient->scalar_type(), ", ", gradient->device(),
-        " does not fit a tensor of shape ", tensor->sizes(), ", ", tensor->scalar_type(), ", ", tensor->device());
-    TORCH_CHECK(!gradient->requires_grad(), "set_grad: the gradient requires a gradient itself; detach it");
+        " does not match a tensor of shape ", tensor->sizes(), ", ", tensor->scalar_type(), ", ", tensor->device());
+    TORCH_CHECK(!gradient->requires_grad(), "set_grad: the gradient itself requires a gradient; detach it");
     tensor->mutable_grad() = *gradient;
   });
 }

@@ -1,5 +1,5 @@
-// Streams, events, copies and the memory of devices, by libtorch's device-generic interface: compiled without
-// CUDA's headers, it drives CUDA once libtorch_cuda is loaded.
+// Streams, events, copies and device memory through libtorch's device-generic interface: compiled without CUDA's
+// headers, it drives CUDA once libtorch_cuda is loaded.
 #include "shim.h"
 
 #include <ATen/Context.h>
@@ -35,16 +35,16 @@ constexpr auto kCUDA = c10::DeviceType::CUDA;
 c10::impl::VirtualGuardImpl cuda() {
   TORCH_CHECK(
       c10::impl::hasDeviceGuardImpl(kCUDA),
-      "no CUDA: libtorch_cuda is not loaded (this libtorch is for the CPU, or it was not loaded at start)");
+      "no CUDA: libtorch_cuda is not loaded (a CPU-only libtorch, or not loaded at start)");
   c10::impl::VirtualGuardImpl guard(kCUDA);
   TORCH_CHECK(guard.deviceCount() > 0, "no CUDA: libtorch_cuda is loaded, but found no usable GPU (see nvidia-smi)");
-  // libtorch looks once, when it is first used.
-  TORCH_CHECK(at::globalContext().hasCUDA(), "no CUDA: libtorch_cuda was loaded after libtorch had looked for it");
+  // libtorch looks for CUDA once, at its first use.
+  TORCH_CHECK(at::globalContext().hasCUDA(), "no CUDA: libtorch_cuda was loaded after libtorch had already looked for it");
   at::globalContext().lazyInitDevice(kCUDA);
   return guard;
 }
 
-// Makes a device current while it lives.
+// Guard that makes a device current.
 struct CurrentDevice {
   c10::impl::VirtualGuardImpl guard = cuda();
   c10::Device previous;
@@ -104,7 +104,7 @@ char* kdgat_stream_default(int8_t device, KdgatStream* stream) {
   return kdgat::guarded([&] { *stream = pack(cuda().getDefaultStream(c10::Device(kCUDA, device))); });
 }
 
-// Makes `stream` current, and its device; tells what was current on that device, and which device.
+// Makes `stream` and its device current; writes the stream previously current on that device, and the previous device.
 char* kdgat_stream_enter(KdgatStream stream, KdgatStream* previous, int8_t* previous_device) {
   return kdgat::guarded([&] {
     auto guard = cuda();
@@ -117,7 +117,7 @@ char* kdgat_stream_leave(KdgatStream previous, int8_t previous_device) {
   return kdgat::guarded([&] {
     auto guard = cuda();
     guard.exchangeStream(unpack(previous));
-    // As at the end of libtorch's own guards: a GPU that has no context yet is not given one.
+    // Like the end of libtorch's own guards: does not create a context on a GPU that has none.
     guard.uncheckedSetDevice(c10::Device(kCUDA, previous_device));
   });
 }
@@ -183,13 +183,13 @@ char* kdgat_copy(at::Tensor* target, const at::Tensor* source, bool non_blocking
   });
 }
 
-// A tensor over memory that `release(context)` lets go of. Takes `context` in every case.
+// A tensor over memory that `release(context)` frees. Takes `context` even on an error.
 char* kdgat_from_blob(
     void* data, const int64_t* sizes, size_t dimensions, int8_t kind,
     void* context, void (*release)(void*), at::Tensor** tensor) {
   return kdgat::guarded([&] {
     auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(kind)).device(at::kCPU);
-    // From here on the context is released with the maker or the tensor.
+    // From here on, the maker or the tensor releases the context.
     auto made = at::for_blob(data, at::IntArrayRef(sizes, dimensions))
                     .context(context, release)
                     .options(options)
@@ -198,7 +198,7 @@ char* kdgat_from_blob(
   });
 }
 
-// Counts the tensor's storage to `phase` from now on, if it came from our host allocator.
+// Counts the tensor's storage under `phase` from now on, if our host allocator owns it.
 char* kdgat_attribute(const at::Tensor* tensor, uint8_t phase, bool* attributed) {
   return kdgat::guarded([&] {
     *attributed = false;
@@ -228,7 +228,7 @@ char* kdgat_device_reset_peak(int8_t device) {
   return kdgat::guarded([&] { device_allocator().resetPeakStats(device); });
 }
 
-// libtorch's allocator empties the caches of all devices that have one, and waits for the current device.
+// libtorch's allocator empties the caches of all devices, and waits for the current device.
 char* kdgat_device_empty_cache(int8_t device) {
   return kdgat::guarded([&] {
     auto& allocator = device_allocator();

@@ -1,5 +1,5 @@
-// Recording a device's work and replaying it: at::cuda::CUDAGraph, found by name in libtorch_cuda when it is first
-// asked for. Its header needs CUDA's, which a build of kdgat does not have.
+// CUDA graphs: at::cuda::CUDAGraph, looked up by name in libtorch_cuda at first use. Its header needs CUDA's headers,
+// which are not required to build kdgat.
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -11,21 +11,22 @@
 
 namespace {
 
-// at::cuda::MempoolId_t, and cudaStreamCaptureModeThreadLocal: other threads, as the teacher's, may do what they like.
+// at::cuda::MempoolId_t, and cudaStreamCaptureModeThreadLocal: other threads, such as the teacher's, are not
+// restricted.
 using Pool = std::pair<unsigned long long, unsigned long long>;
 constexpr int kThreadLocal = 1;
 
-// The object of libtorch 2.11 has 104 bytes, which is as far as its constructor writes; room for more does no harm.
+// The object of libtorch 2.11 has 104 bytes, and its constructor writes no further; a larger buffer does no harm.
 constexpr size_t kBytes = 1024;
 
 template <typename Signature>
 Signature* find(const char* name) {
   void* symbol = dlsym(RTLD_DEFAULT, name);
-  TORCH_CHECK(symbol != nullptr, "libtorch_cuda has no ", name, ": recorded steps need libtorch 2.11 with CUDA");
+  TORCH_CHECK(symbol != nullptr, "libtorch_cuda has no ", name, ": CUDA graphs need libtorch 2.11 with CUDA");
   return reinterpret_cast<Signature*>(symbol);
 }
 
-// The member functions, as the Itanium ABI calls them: the object comes first.
+// Member functions with the Itanium ABI's signatures: the object is the first argument.
 struct Functions {
   void (*construct)(void*, bool) = find<void(void*, bool)>("_ZN2at4cuda9CUDAGraphC1Eb");
   void (*destroy)(void*) = find<void(void*)>("_ZN2at4cuda9CUDAGraphD1Ev");
@@ -36,7 +37,7 @@ struct Functions {
   Pool (*new_pool)() = find<Pool()>("_ZN2at4cuda17graph_pool_handleEv");
 };
 
-// An initialisation that throws is tried again at the next call: libtorch_cuda may be loaded later.
+// If the initialisation throws, the next call retries it: libtorch_cuda may be loaded later.
 const Functions& functions() {
   static const Functions found;
   return found;
@@ -50,7 +51,7 @@ struct Recording {
 
 extern "C" {
 
-// A pool of memory that several recordings share: they are replayed one after the other.
+// Creates a memory pool that several recordings share; they are replayed one after the other.
 char* kdgat_graph_pool(uint64_t pool[2]) {
   return kdgat::guarded([&] {
     const Pool made = functions().new_pool();

@@ -1,5 +1,5 @@
-// What the C++ files of this folder share. Every exported function returns null, or the text of what
-// went wrong, allocated by malloc: no exception leaves C++, and no panic enters it.
+// Shared by the C++ files of this folder. Every exported function returns null, or an error text allocated by malloc:
+// no exception leaves C++, and no panic enters it.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,7 +12,7 @@ namespace kdgat {
 
 inline char* error_text(const char* text) noexcept {
   char* copy = ::strdup(text);
-  // Null would mean success; with no memory left for a text there is nothing better to do than to stop.
+  // Null would mean success; without memory for the text, all we can do is stop.
   if (copy == nullptr) {
     std::abort();
   }

@@ -1,13 +1,13 @@
-//! Products of small matrices: what a layer of some dozens of columns does to a block of rows.
+//! Products of small matrices: a layer of a few dozen columns applied to a block of rows.
 //!
-//! Libraries cut, copy and scale their operands for matrices of thousands of rows and columns; these fit a core's cache as
-//! they lie. A sum's terms are added in the order of the inner index, whatever the vectors, and a row of the result depends
-//! on that row of the left side alone.
+//! Libraries partition, copy and scale their operands for matrices of thousands of rows and columns; these fit into a
+//! core's cache as they are. The terms of a sum are added in the order of the inner index, whatever the vector width,
+//! and a row of the result depends on that row of the left side alone.
 
 use super::rows::Matrix;
 use super::{Instructions, Kernel, dispatch};
 
-/// The left side: its element (row, inner) lies at `row * row_step + inner * inner_step`, of which one step is 1.
+/// The left side. Its element (row, inner) is at index `row * row_step + inner * inner_step`; one of the steps is 1.
 #[derive(Clone, Copy)]
 pub struct Left<'a> {
     pub(super) values: &'a [f32],
@@ -18,17 +18,17 @@ pub struct Left<'a> {
 }
 
 impl<'a> Left<'a> {
-    /// `values` as they lie, `[rows, inner]`.
+    /// The matrix `values`, `[rows, inner]`.
     pub fn rows(values: &'a [f32], [rows, inner]: [usize; 2]) -> Self {
         Self { values, rows, inner, row_step: inner, inner_step: 1 }
     }
 
-    /// The transpose of `values`, which lie as `[inner, rows]`.
+    /// The transpose of `values`, which is stored as `[inner, rows]`.
     pub fn transposed(values: &'a [f32], [inner, rows]: [usize; 2]) -> Self {
         Self { values, rows, inner, row_step: 1, inner_step: rows }
     }
 
-    /// Elements up to the last that is read.
+    /// Number of elements up to the last one read.
     fn extent(&self) -> usize {
         match (self.rows, self.inner) {
             (0, _) | (_, 0) => 0,
@@ -37,51 +37,53 @@ impl<'a> Left<'a> {
     }
 }
 
-/// What the sums begin with.
+/// Initial value of the sums.
 #[derive(Clone, Copy)]
 pub enum Start<'a> {
     /// Nothing.
     Zero,
-    /// What is there.
+    /// The current contents of the result.
     Kept,
-    /// The same row for every row.
+    /// The same row for every row of the result.
     Row(&'a [f32]),
-    /// The same row for every row, less one of its own.
+    /// The same row for every row of the result, minus one row of its own.
     Less(&'a [f32], &'a [&'a [f32]]),
 }
 
-/// `start + left · right`.
+/// The matrix product `start + left · right`.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
+    /// The left side, `[rows, inner]`.
     pub left: Left<'a>,
-    /// A row for each inner index.
+    /// The right side, `[inner, columns]`.
     pub right: Matrix<'a, f32>,
+    /// The initial value of the sums.
     pub start: Start<'a>,
 }
 
 impl Product<'_> {
-    /// Writes the product, `[left's rows, right's columns]`.
+    /// Writes the product, `[rows, columns]`.
     ///
     /// # Panics
-    /// When the sizes do not fit one another.
+    /// If the sizes do not match.
     pub fn write(self, result: &mut [f32]) {
         dispatch(Write { product: self, result });
     }
 
-    /// Every access of a product of these sizes stays inside its slices.
+    /// Checks that a product of these sizes accesses its slices within bounds.
     fn check(&self, result: &[f32]) {
         let Self { left, right, start } = self;
-        assert!(left.row_step == 1 || left.inner_step == 1, "rows or columns of the left side lie side by side");
-        assert!(left.values.len() >= left.extent(), "the left side ends too early");
-        assert!(right.rows >= left.inner || right.width == 0, "a row of the right side for each inner index");
-        assert!(right.values.len() >= left.inner * right.width, "the right side ends too early");
-        assert!(result.len() == left.rows * right.width, "a result of the rows and columns of the product");
+        assert!(left.row_step == 1 || left.inner_step == 1, "the left side must be contiguous by row or by column");
+        assert!(left.values.len() >= left.extent(), "the left side is too short");
+        assert!(right.rows >= left.inner || right.width == 0, "the right side needs a row for each inner index");
+        assert!(right.values.len() >= left.inner * right.width, "the right side is too short");
+        assert!(result.len() == left.rows * right.width, "the result must have the rows and columns of the product");
         if let Start::Row(row) | Start::Less(row, _) = start {
-            assert!(row.len() == right.width, "a start of as many columns as the product");
+            assert!(row.len() == right.width, "the start row must have as many columns as the product");
         }
         if let Start::Less(_, rows) = start {
-            assert!(rows.len() == left.rows, "a row to take off for each row of the product");
-            assert!(rows.iter().all(|row| row.len() == right.width), "of as many columns as the product");
+            assert!(rows.len() == left.rows, "each row of the product needs a row to subtract");
+            assert!(rows.iter().all(|row| row.len() == right.width), "rows to subtract must match in columns");
         }
     }
 }
@@ -103,7 +105,7 @@ impl Kernel for Write<'_, '_> {
     }
 }
 
-/// The product, for machines without wider vectors.
+/// The product for machines without wider vectors.
 #[inline(always)]
 pub(super) fn portable<I: Instructions>(Product { left, right, start }: Product, result: &mut [f32]) {
     for (row, sums) in result.chunks_exact_mut(right.width).enumerate() {
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
     use crate::simd::{Level, dispatch_at};
 
-    /// Whole numbers, so that every order of additions gives the same.
+    /// Small integers, so that every order of additions gives the same sum.
     fn number(position: usize) -> f32 {
         (position * 7 % 13) as f32 - 6.0
     }
@@ -204,7 +206,7 @@ mod tests {
         let (whole, short) = (&values[..10], &values[..9]);
         assert!(!refused_from(left, right, Start::Less(whole, &[whole, whole]), 20));
         assert!(refused_from(left, right, Start::Row(short), 20), "a start that is too short");
-        assert!(refused_from(left, right, Start::Less(whole, &[whole]), 20), "a row to take off is missing");
-        assert!(refused_from(left, right, Start::Less(whole, &[whole, short]), 20), "a row to take off is too short");
+        assert!(refused_from(left, right, Start::Less(whole, &[whole]), 20), "a row to subtract is missing");
+        assert!(refused_from(left, right, Start::Less(whole, &[whole, short]), 20), "a row to subtract is too short");
     }
 }

@@ -1,29 +1,29 @@
-//! Rows of a matrix `[rows, heads * channels]`, picked by index: their weighted sum, with a factor for each row and head,
-//! and their scalar products with one row, head by head.
+//! Operations on rows of a matrix `[rows, heads * channels]`, picked by index: their weighted sum, with one factor per
+//! row and head, and their scalar products with another row, head by head.
 //!
-//! Rows here are few and short, so what counts is to walk the indices once: sums stay in registers for up to eight vectors
-//! of columns, across heads where these are narrow, and the last vector may be a part of one. The order of additions is
-//! that of the indices, whatever the vectors.
+//! The rows are few and short, so the aim is to walk the indices once. Sums stay in registers for up to eight vectors
+//! of columns, across heads where these are narrow, and the last vector may be partial. The order of additions follows
+//! the indices, whatever the vector width.
 
-/// A matrix whose rows are picked.
+/// A matrix whose rows are picked by index.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, T> {
     pub(super) values: &'a [T],
-    /// Elements of a row.
+    /// Elements per row.
     pub(super) width: usize,
     pub(super) rows: usize,
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// `values` as rows of `width`; what is left over is never read.
+    /// Views `values` as rows of `width` elements; leftover elements are never read.
     pub fn new(values: &'a [T], width: usize) -> Self {
         Self { values, width, rows: values.len() / width.max(1) }
     }
 
-    /// The rows `indices`.
+    /// Iterates over the rows with these indices.
     ///
     /// # Panics
-    /// While it is read, at a row that is not there.
+    /// The iterator panics at an index out of range.
     #[inline(always)]
     pub fn pick(self, indices: &'a [i32]) -> impl Iterator<Item = &'a [T]> {
         let Self { values, width, .. } = self;
@@ -31,18 +31,18 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// How a row is divided.
+/// Division of a row into heads.
 pub struct Heads {
-    /// At least one.
+    /// Number of heads, at least one.
     pub count: usize,
-    /// Columns of each.
+    /// Columns per head.
     pub channels: usize,
-    /// For each column, its head.
+    /// The head of each column.
     pub(super) of_column: Vec<i32>,
 }
 
 impl Heads {
-    /// `count` heads (at least one) of `channels` columns each.
+    /// A division into `count` heads (at least one) of `channels` columns each.
     pub fn new(count: usize, channels: usize) -> Self {
         let count = count.max(1);
         let of_column = (0..count * channels).map(|column| (column / channels) as i32).collect();
@@ -50,20 +50,20 @@ impl Heads {
     }
 }
 
-/// What a weighted sum begins with.
+/// Initial value of a weighted sum.
 #[derive(Clone, Copy)]
 pub enum Initial<'a, T> {
     /// Nothing.
     Zero,
-    /// What is there, which must be numbers of the computing type.
+    /// The current contents of the output, which must be of the computing type.
     Kept,
-    /// A row.
+    /// One row.
     Row(&'a [T]),
-    /// Two rows, each with a factor for each head.
+    /// Two rows, each with one factor per head.
     Pair([&'a [T]; 2], [&'a [T]; 2]),
 }
 
-/// The sum, for machines without wider vectors.
+/// The weighted sum for machines without wider vectors.
 #[inline(always)]
 pub(super) fn portable_sum(
     output: &mut [f32],
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Whole numbers, so that every order of additions gives the same.
+    /// Small integers, so that every order of additions gives the same sum.
     fn number(position: usize) -> f32 {
         (position * 7 % 13) as f32 - 6.0
     }

@@ -1,11 +1,11 @@
-//! Transposing a matrix.
+//! Matrix transposition.
 
 use super::{Instructions, Kernel, dispatch};
 
-/// Rows and columns of the squares that are transposed at once.
+/// Side length of the squares that are transposed at once.
 pub const SIDE: usize = 8;
 
-/// `[columns, rows]` of a matrix `[rows, columns]`.
+/// Transposes a matrix `[rows, columns]` to `[columns, rows]`.
 pub fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let mut result = vec![0.0; values.len()];
     if let Some(rows) = values.len().checked_div(columns) {
@@ -44,7 +44,7 @@ impl Kernel for Transpose<'_, '_> {
     }
 }
 
-/// A square, for machines without wider vectors.
+/// Transposes a square on machines without wider vectors.
 #[inline(always)]
 pub(super) fn portable_square((from, from_step): (&[f32], usize), (to, to_step): (&mut [f32], usize)) {
     for row in 0..SIDE {

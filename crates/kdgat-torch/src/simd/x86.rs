@@ -1,4 +1,4 @@
-//! The vectors of x86: 256 and 512 bits, behind one trait, and what kernels do with either.
+//! Vectors of x86, 256 and 512 bits, behind one trait, and the operations of kernels on them.
 
 mod philox;
 mod product;
@@ -15,39 +15,40 @@ use super::transpose::SIDE;
 use super::{Instructions, Kernel, wide_row_products};
 use crate::philox::{LANES, Words};
 
-/// A register of numbers.
+/// A register of f32 numbers.
 ///
 /// # Safety
-/// The machine has the instructions of the type; a pointer is good for `LANES` elements, or for `count` of them.
+/// The machine must have the instructions of the type; a pointer must be valid for `LANES` elements, or for `count`.
 trait Vector: Copy {
     const LANES: usize;
-    /// Of this size the machine has.
+    /// Number of such registers in the machine.
     const REGISTERS: usize;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
-    /// The first `count < LANES`, and zeros.
+    /// Loads the first `count < LANES` lanes; the others are zero.
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn store_part(self, to: *mut f32, count: usize);
-    /// For each of the first `count <= LANES` lanes the element of `self` that `lanes` names; for the others any.
+    /// For each of the first `count <= LANES` lanes, the element of `self` with the index in `lanes`; the others are
+    /// unspecified.
     unsafe fn permuted(self, lanes: *const i32, count: usize) -> Self;
     /// `self * factor + addend`
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn sum(self) -> f32;
-    /// The words of [`philox`] of the counters from `first` on.
+    /// The words of [`philox`] for [`LANES`](crate::philox::LANES) counters from `first` on.
     unsafe fn philox(key: u64, first: u64) -> Words;
     /// [`Instructions::choose`] for the first [`Vector::LANES`] of `words`.
     unsafe fn choose(words: *const u32, upper: bool, threshold: u32, chosen: f32) -> Self;
 }
 
-/// The instructions of a vector.
+/// The instructions of one vector type.
 #[derive(Clone, Copy)]
 struct Vectors<V>(PhantomData<V>);
 
-// SAFETY (of what is unsafe here): the type is private, and reaches only kernels that run below functions with its
-// vector's instructions enabled; loads stay inside the shorter slice.
+// SAFETY (of all unsafe code here): the type is private, and only kernels called from functions with its vector's
+// instructions enabled use it; loads stay inside the shorter slice.
 impl<V: Vector> Instructions for Vectors<V> {
     const FUSED: bool = true;
 
@@ -56,7 +57,7 @@ impl<V: Vector> Instructions for Vectors<V> {
         let length = left.len().min(right.len());
         let (left, right) = (left.as_ptr(), right.as_ptr());
         unsafe {
-            // Two chains, so that a sum does not wait for the one before.
+            // Two chains, so that an addition does not wait for the previous one.
             let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
             let mut at = 0;
             while at + 2 * V::LANES <= length {
@@ -114,12 +115,12 @@ impl<V: Vector> Instructions for Vectors<V> {
     #[inline(always)]
     fn transpose_square(from: (&[f32], usize), to: (&mut [f32], usize)) {
         let end = |step: usize| (SIDE - 1) * step + SIDE;
-        assert!(from.0.len() >= end(from.1) && to.0.len() >= end(to.1), "a square ends too early");
+        assert!(from.0.len() >= end(from.1) && to.0.len() >= end(to.1), "a slice is too short for the square");
         unsafe { transpose::square(from.0.as_ptr(), from.1, to.0.as_mut_ptr(), to.1) }
     }
 }
 
-// SAFETY (of both): what `Vector` asks of its callers is what these instructions ask.
+// SAFETY (of both): callers of `Vector` ensure what these instructions require.
 
 impl Vector for __m256 {
     const LANES: usize = 8;
@@ -193,7 +194,7 @@ impl Vector for __m256 {
     }
 }
 
-/// All bits of the first `count` lanes.
+/// A mask with all bits of the first `count` lanes set.
 #[inline(always)]
 unsafe fn first_lanes(count: usize) -> __m256i {
     unsafe {

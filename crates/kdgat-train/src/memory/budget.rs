@@ -1,4 +1,4 @@
-//! What a run will take: components that are linear in the size of a batch, and the largest batch that fits.
+//! Memory budget of a run: components that are linear in the size of a batch, and the largest batch that fits.
 
 use std::fmt::Write;
 
@@ -8,40 +8,45 @@ use serde::Serialize;
 
 use super::limits::Limit;
 
-/// The size of a batch.
+/// Size of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Shape {
+    /// Number of graphs.
     pub graphs: f64,
+    /// Number of nodes.
     pub nodes: f64,
-    /// Self-loops of attention included.
+    /// Number of edges, including the self-loops of attention.
     pub edges: f64,
 }
 
 /// Bytes as a linear function of a batch's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Linear {
+    /// Bytes that do not depend on the batch.
     pub fixed: f64,
+    /// Bytes per node.
     pub per_node: f64,
+    /// Bytes per edge.
     pub per_edge: f64,
 }
 
 impl Linear {
-    /// The same bytes whatever the batch.
+    /// Bytes that do not depend on the batch.
     pub fn fixed(bytes: f64) -> Self {
         Self { fixed: bytes, ..Self::default() }
     }
 
-    /// At a size.
+    /// Bytes for a batch of this size.
     pub fn at(&self, shape: Shape) -> f64 {
         self.fixed + self.per_node * shape.nodes + self.per_edge * shape.edges
     }
 
-    /// As often.
+    /// The function multiplied by `factor`.
     pub fn times(&self, factor: f64) -> Self {
         Self { fixed: self.fixed * factor, per_node: self.per_node * factor, per_edge: self.per_edge * factor }
     }
 
-    /// Both together.
+    /// Sum of both functions.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             fixed: self.fixed + other.fixed,
@@ -50,7 +55,7 @@ impl Linear {
         }
     }
 
-    /// Least squares of bytes in nodes and edges; where the sizes do not tell these apart, in nodes alone.
+    /// Least-squares fit of bytes to nodes and edges; to nodes alone if the samples do not separate nodes from edges.
     pub fn fit(samples: &[(Shape, f64)]) -> Self {
         let in_both = |shape: Shape| vec![1.0, shape.nodes, shape.edges];
         let in_nodes = |shape: Shape| vec![1.0, shape.nodes];
@@ -65,7 +70,7 @@ impl Linear {
     }
 }
 
-/// Normal equations by elimination; `None` where they have no single solution.
+/// Solves the normal equations by elimination; `None` if they have no unique solution.
 fn solve(samples: &[(Shape, f64)], features: &dyn Fn(Shape) -> Vec<f64>) -> Option<Vec<f64>> {
     let columns = features(Shape::default()).len();
     let scale: Vec<f64> = (0..columns)
@@ -96,13 +101,13 @@ fn solve(samples: &[(Shape, f64)], features: &dyn Fn(Shape) -> Vec<f64>) -> Opti
     Some((0..columns).map(|column| system[column][columns] / system[column][column] / scale[column]).collect())
 }
 
-/// When a component's memory is in use.
+/// Time at which a component's memory is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// All the time.
+    /// Throughout the run.
     Always,
-    /// While the teacher answers.
+    /// During a visit of the teacher, which computes the targets of a burst of batches.
     Visit,
     /// From a step's forward to the end of its backward.
     Step,
@@ -110,60 +115,65 @@ pub enum Moment {
     Update,
 }
 
-/// One line of the table.
+/// A component of the budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Component {
+    /// Name in the table.
     pub name: &'static str,
+    /// Time at which it is in use.
     pub moment: Moment,
+    /// Bytes by the size of the batch.
     pub bytes: Linear,
 }
 
-/// Name of the component that the tensors of batches are.
+/// Name of the component for the tensors of batches.
 pub const BATCH_DATA: &str = "batch data";
-/// Name of the component that a teacher's targets are.
+/// Name of the component for a teacher's targets.
 pub const TARGETS: &str = "targets";
-/// Name of the component that a teacher computes with.
+/// Name of the component for a teacher's forward.
 pub const TEACHER_ACTIVATIONS: &str = "teacher's activations";
-/// Graphs that a teacher has room for where it takes batches in halves: it could go on to a single one.
+/// Graphs per teacher forward to plan for when the teacher halves its batches; it could halve them down to a single graph.
 const TEACHER_GRAPHS: f64 = 8.0;
-/// Name of the component that the batches are which wait for the training loop.
+/// Name of the component for loaded batches that wait for the training loop.
 pub const LOADER_QUEUE: &str = "loader queue";
 
-/// Sizes of batches that a run of shuffled batches has often.
+/// Number of frequent batch sizes in a run of shuffled batches, each with its own captured input.
 const RECORDED_SIZES: f64 = 4.0;
 
-/// How a budget came about.
+/// Method by which a budget was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Steps on real batches.
+    /// Measured in steps on real batches.
     Measured,
-    /// In closed form, from the architecture.
+    /// Computed in closed form from the architecture.
     Static,
 }
 
-/// What a run takes, by component.
+/// Memory of a run, by component.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryBudget {
+    /// Method by which it was determined.
     pub method: Method,
+    /// Components of the budget.
     pub components: Vec<Component>,
 }
 
-/// Batches of a given size: they, their targets and those that wait behind them are there as a whole, however few graphs go
-/// through the model at a time.
+/// Size of complete batches. They, their targets and the batches in the loader's queue are in memory as a whole, however
+/// few graphs go through the model at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeBatches {
-    /// Batches that are announced to the teacher at a time; 1 without one.
+    /// Batches announced to the teacher at a time; 1 without a teacher.
     pub burst: usize,
-    /// Their mean.
+    /// Mean size of a batch.
     pub mean: Shape,
-    /// The largest batch.
+    /// Size of the largest batch.
     pub largest: Shape,
 }
 
 impl MemoryBudget {
-    /// The same budget where batches have a given size: what then remains to be chosen, and what the components depend on, is
-    /// how many graphs go through the model at a time. `in_parts`: fewer than a batch has.
+    /// The budget for batches of a given size: its components then depend only on the number of graphs that go through the
+    /// model at a time. Set `in_parts` if these are fewer than a batch has.
     pub fn with_whole_batches(&self, whole: &WholeBatches, in_parts: bool) -> Self {
         let mut budget = self.clone();
         let mut of_parts = 0.0;
@@ -171,18 +181,18 @@ impl MemoryBudget {
             let largest = bytes.at(whole.largest) / whole.burst as f64;
             match *name {
                 BATCH_DATA => {
-                    // Half of a batch is copied where the teacher takes it in halves.
+                    // The teacher copies half of a batch when it halves the batch.
                     of_parts += largest / 2.0;
                     *bytes = Linear::fixed(bytes.at(whole.mean));
                 }
                 TARGETS => {
-                    // Targets of parts are joined to those of the batch.
+                    // Targets of the halves are concatenated to those of the batch.
                     of_parts += largest;
                     *bytes = Linear::fixed(bytes.at(whole.mean));
                 }
                 LOADER_QUEUE => *bytes = Linear::fixed(bytes.at(whole.largest)),
                 TEACHER_ACTIVATIONS if in_parts => {
-                    // The teacher finds out by itself how many graphs it has room for, whatever the student's parts are.
+                    // The teacher halves its batches by itself until they fit, independent of the student's parts.
                     let share = (TEACHER_GRAPHS / whole.largest.graphs.max(1.0)).min(1.0);
                     *bytes = Linear::fixed(bytes.fixed + share * (bytes.at(whole.largest) - bytes.fixed));
                 }
@@ -200,11 +210,11 @@ impl MemoryBudget {
         self.components.push(Component { name, moment, bytes: Linear::fixed(bytes) });
     }
 
-    /// Adds what steps take that are recorded and replayed: a recording keeps a filled-up step's memory for good, while
-    /// validation, and the first step of a new size, take theirs beside it.
+    /// Adds the memory of CUDA graphs: a captured step holds the memory of a padded step permanently, while validation and
+    /// the first step of a new size need theirs in addition.
     pub fn record_steps(&mut self) {
         let of_recordings = self.components.iter().map(|component| match component {
-            // Recordings share a step's memory, and each has its own input.
+            // Captured steps share the memory of one step, and each has its own input.
             Component { moment: Moment::Step, bytes, .. } => *bytes,
             Component { name: BATCH_DATA | TARGETS, bytes, .. } => bytes.times(RECORDED_SIZES),
             _ => Linear::default(),
@@ -213,7 +223,7 @@ impl MemoryBudget {
         self.components.push(Component { name: "recorded steps", moment: Moment::Always, bytes });
     }
 
-    /// Adds what a teacher that is at work already has in host memory.
+    /// Adds the host memory that a teacher already uses.
     pub fn note_teacher(&mut self, reading: super::Reading) {
         let bytes = reading.phase_bytes(Phase::Teacher) as f64;
         if bytes > 0.0 {
@@ -221,7 +231,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Peak of a run whose batches have this size.
+    /// Peak in bytes of a run with batches of this size.
     pub fn peak_bytes(&self, shape: Shape) -> f64 {
         let sum = |moment| {
             let of_moment = self.components.iter().filter(|component| component.moment == moment);
@@ -229,17 +239,18 @@ impl MemoryBudget {
         };
         let step = sum(Moment::Step).max(sum(Moment::Update));
         let visit = sum(Moment::Visit);
-        // A visit falls between two steps, when the student's activations are gone.
+        // A visit is between two steps, when the student's activations are freed.
         sum(Moment::Always) + step.max(visit)
     }
 
-    /// The most graphs, up to `cap`, whose worst batch peaks below `target_bytes`; `None` if not even one does.
+    /// Largest number of graphs, up to `cap`, whose worst batch peaks at no more than `target_bytes`; `None` if not even
+    /// one fits.
     pub fn largest_batch(&self, worst: &WorstBatches, target_bytes: f64, cap: usize) -> Option<usize> {
         let fits = |graphs: usize| self.peak_bytes(worst.shape(graphs)) <= target_bytes;
         if !fits(1) {
             return None;
         }
-        // A larger batch never takes less.
+        // Binary search: a larger batch never takes less memory.
         let (mut fitting, mut too_large) = (1, cap.max(1) + 1);
         while too_large - fitting > 1 {
             let middle = fitting.midpoint(too_large);
@@ -252,9 +263,9 @@ impl MemoryBudget {
         Some(fitting)
     }
 
-    /// The budget in one line.
+    /// Formats the budget in one line.
     ///
-    /// `batch`: graphs of a batch, of which `graphs` go through the model at a time.
+    /// `batch` is the number of graphs of a batch, of which `graphs` go through the model at a time.
     pub fn line(
         &self,
         (batch, graphs): (usize, usize),
@@ -268,7 +279,7 @@ impl MemoryBudget {
         };
         let parts = if graphs < batch { format!(", {graphs} of them at a time,") } else { String::new() };
         format!(
-            "memory: batches of {batch} graphs{parts} take at most {}, {method}; planned for are {} of {} ({})",
+            "memory: batches of {batch} graphs{parts} take at most {}, {method}; planned: {} of {} ({})",
             gibibytes(self.peak_bytes(worst.shape(graphs))),
             gibibytes(target_bytes),
             gibibytes(limit.bytes as f64),
@@ -276,7 +287,7 @@ impl MemoryBudget {
         )
     }
 
-    /// The budget by component, at the worst batch of `graphs` graphs.
+    /// Formats the budget as a table by component, for the worst batch of `graphs` graphs.
     pub fn table(&self, graphs: usize, worst: &WorstBatches) -> String {
         let shape = worst.shape(graphs);
         let mut text =
@@ -304,25 +315,25 @@ impl MemoryBudget {
         text
     }
 
-    /// The component that takes most at a size.
+    /// The component that takes most memory at a size.
     pub fn largest_component(&self, shape: Shape) -> Option<&Component> {
         self.components.iter().max_by(|a, b| a.bytes.at(shape).total_cmp(&b.bytes.at(shape)))
     }
 }
 
-/// The largest sums of nodes and of edges that batches of a dataset can have.
+/// Largest sums of nodes and of edges in batches of a dataset.
 #[derive(Clone, Debug)]
 pub struct WorstBatches {
     nodes: LargestSums,
     edges: LargestSums,
 }
 
-/// Sums of the largest `1`, `2`, … graphs.
+/// Sum of the sizes of the `n` largest graphs, for each `n`.
 #[derive(Clone, Debug)]
 enum LargestSums {
-    /// As they are.
+    /// Precomputed sums for graphs of different sizes.
     Each(Vec<f64>),
-    /// Of graphs that all have one size.
+    /// Graphs of equal size.
     Alike { size: f64, graphs: usize },
 }
 
@@ -339,19 +350,19 @@ impl LargestSums {
 }
 
 impl WorstBatches {
-    /// Of graphs with these numbers of nodes and edges (self-loops of attention included).
+    /// The worst batches of graphs with these numbers of nodes and edges (including the self-loops of attention).
     pub fn new(sizes: impl Iterator<Item = (u64, u64)>) -> Self {
         let (nodes, edges): (Vec<u64>, Vec<u64>) = sizes.unzip();
         Self { nodes: LargestSums::Each(largest_sums(nodes)), edges: LargestSums::Each(largest_sums(edges)) }
     }
 
-    /// Of graphs that all have this size. It takes the same memory however many they are.
+    /// The worst batches of `graphs` graphs of equal size. Takes the same memory for any number of graphs.
     pub fn uniform(nodes: f64, edges: f64, graphs: usize) -> Self {
         let alike = |size| LargestSums::Alike { size, graphs };
         Self { nodes: alike(nodes), edges: alike(edges) }
     }
 
-    /// The worst batch of that many graphs.
+    /// Size of the worst batch of this many graphs.
     pub fn shape(&self, graphs: usize) -> Shape {
         Shape { graphs: graphs as f64, nodes: self.nodes.of(graphs), edges: self.edges.of(graphs) }
     }
@@ -366,7 +377,7 @@ fn largest_sums(mut sizes: Vec<u64>) -> Vec<f64> {
     sums.collect()
 }
 
-/// Bytes in GiB, as people read them.
+/// Formats bytes as GiB, or as MiB below 1e9 bytes.
 pub fn gibibytes(bytes: f64) -> String {
     if bytes < 1e9 { mebibytes(bytes) } else { format!("{:.2} GiB", bytes / f64::from(1 << 30)) }
 }
@@ -380,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_linear_function_is_found_again() {
+    fn a_fit_recovers_a_linear_function() {
         let truth = Linear { fixed: 5e5, per_node: 321.0, per_edge: 17.0 };
         let shapes = [(100.0, 300.0), (400.0, 1300.0), (900.0, 2000.0), (1000.0, 5000.0)];
         let shapes = shapes.map(|(nodes, edges)| Shape { graphs: 1.0, nodes, edges });
@@ -390,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_told_apart_give_a_function_of_nodes() {
+    fn proportional_nodes_and_edges_give_a_function_of_nodes() {
         let shapes = [1.0, 2.0, 5.0].map(|size| Shape { graphs: 1.0, nodes: 100.0 * size, edges: 300.0 * size });
         let found = Linear::fit(&shapes.map(|shape| (shape, 7.0 + shape.nodes + shape.edges)));
         assert!((found.at(shapes[2]) - 2007.0).abs() < 1e-3, "{found:?}");
     }
 
     #[test]
-    fn recorded_steps_keep_what_a_step_takes() {
+    fn captured_steps_add_the_memory_of_a_step() {
         let bytes = Linear { fixed: 100.0, per_node: 10.0, per_edge: 1.0 };
         let component = |name, moment| Component { name, moment, bytes };
         let components = vec![
@@ -416,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_batches_are_there_however_few_graphs_go_through_the_model() {
+    fn whole_batches_are_in_memory_even_if_few_graphs_go_through_the_model() {
         let bytes = Linear { fixed: 0.0, per_node: 10.0, per_edge: 0.0 };
         let component = |name, moment| Component { name, moment, bytes };
         let components = vec![
@@ -431,7 +442,8 @@ mod tests {
         let whole = WholeBatches { burst: 4, mean: shape(100.0), largest: shape(120.0) };
         let (together, budget) = (budget.with_whole_batches(&whole, false), budget.with_whole_batches(&whole, true));
         assert_eq!(together.peak_bytes(shape(120.0)), 1000.0 + 1000.0 + 1200.0 + 1200.0);
-        // Data and targets of the burst, what waits; of a visit joined targets, half a batch of data, eight graphs' activations.
+        // Always: data and targets of the burst, and the queue. Visit: joined targets, half a batch of data, activations of
+        // eight graphs.
         let (always, visit) = (1000.0 + 1000.0 + 1200.0, 300.0 + 150.0 + 600.0);
         assert_eq!(budget.peak_bytes(shape(0.0)), always + visit);
         assert_eq!(budget.peak_bytes(shape(100.0)), always + visit);

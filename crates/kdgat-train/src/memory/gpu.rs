@@ -1,4 +1,4 @@
-//! Memory of a whole GPU, whoever uses it, as NVML tells it.
+//! Memory of a whole GPU, used by any process, as reported by NVML.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use tch::Device;
 
 use kdgat_torch::{device, test_cuda_library};
 
-/// Bytes in use on the card, by every process; `None` for the CPU and where the driver does not tell.
+/// Bytes in use on the card by all processes; `None` for the CPU and if the driver does not report it.
 pub fn used_bytes(of: Device) -> Option<u64> {
     let Device::Cuda(index) = of else { return None };
     by_nvml(index).map(|memory| memory.used).or_else(|| {
@@ -18,7 +18,7 @@ pub fn used_bytes(of: Device) -> Option<u64> {
     })
 }
 
-/// Bytes that the card has; asked without CUDA, which need not have been started. `None` where the driver does not tell.
+/// Memory of the card in bytes, read without starting CUDA; `None` if the driver does not report it.
 pub fn total_bytes(index: usize) -> Option<u64> {
     Some(by_nvml(index)?.total)
 }
@@ -37,7 +37,7 @@ fn load() -> Result<Nvml, NvmlError> {
 }
 
 fn memory_of(nvml: &Nvml, index: usize) -> Result<MemoryInfo, NvmlError> {
-    // NVML counts all cards, CUDA those that it may see, in the same order: see `torch::number_gpus_by_bus`.
+    // NVML counts all cards, CUDA only the visible ones, in the same order: see `torch::number_gpus_by_bus`.
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let visible: Vec<&str> = visible.split(',').map(str::trim).filter(|entry| !entry.is_empty()).collect();
     match visible_device(&visible, index).ok_or(NvmlError::NotFound)? {
@@ -47,22 +47,25 @@ fn memory_of(nvml: &Nvml, index: usize) -> Result<MemoryInfo, NvmlError> {
     }
 }
 
-/// A card that is cut into slices has none for itself: CUDA takes its first slice, whose size NVML tells by the slice's name alone.
+/// Memory of a whole card. A card divided into slices is an error: CUDA uses its first slice, whose size NVML reports only
+/// by the slice's UUID.
 fn of_whole_card(card: nvml_wrapper::Device) -> Result<MemoryInfo, NvmlError> {
     let is_sliced = card.mig_mode().is_ok_and(|mode| mode.current != 0);
     if is_sliced { Err(NvmlError::NotSupported) } else { card.memory_info() }
 }
 
-/// A device as CUDA_VISIBLE_DEVICES names it.
+/// A device named by `CUDA_VISIBLE_DEVICES`.
 #[derive(Debug, PartialEq, Eq)]
 enum VisibleDevice<'a> {
     /// A multi-instance slice of a card.
     Slice(&'a str),
+    /// A card, by UUID.
     Card(&'a str),
+    /// A card, by NVML's index.
     Number(u32),
 }
 
-/// CUDA's device number `index`, of those that are `visible` (all, where none is named).
+/// Device number `index` of CUDA among the `visible` ones; all cards if none is named.
 fn visible_device<'a>(visible: &[&'a str], index: usize) -> Option<VisibleDevice<'a>> {
     match visible.get(index) {
         Some(uuid) if uuid.starts_with("MIG-") => Some(VisibleDevice::Slice(uuid)),
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_found_as_cuda_numbers_them() {
+    fn devices_are_found_by_cudas_numbers() {
         assert_eq!(visible_device(&[], 2), Some(VisibleDevice::Number(2)));
         assert_eq!(visible_device(&["3", "1"], 1), Some(VisibleDevice::Number(1)));
         assert_eq!(visible_device(&["3"], 1), None, "CUDA does not see it");

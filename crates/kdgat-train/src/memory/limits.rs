@@ -1,23 +1,23 @@
-//! How much memory may be used: what the user says, what the system grants, what the machine has.
+//! Memory limits: configured, granted by the system, and available on the machine.
 
 use std::fmt;
 use std::path::Path;
 
-/// Host memory that a process needs beside its tensors: libtorch's code and data, threads, buffers of the loader.
+/// Host memory that a process needs besides its tensors, in bytes: libtorch's code and data, threads, buffers of the loader.
 pub const PROCESS_BYTES: u64 = 400 << 20;
 
-/// Where a limit comes from.
+/// Source of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitSource {
     /// `--memory-limit` or `--gpu-memory-limit`.
     Configured,
-    /// The control group that the process is in.
+    /// Limit of the control group of the process.
     ControlGroup,
-    /// This variable of Slurm.
+    /// Value of this variable of Slurm.
     Slurm(&'static str),
-    /// The machine's memory.
+    /// Memory of the machine.
     Physical,
-    /// What was free on the GPU at the start.
+    /// Memory that was free on the GPU at the start.
     FreeOnGpu,
 }
 
@@ -33,17 +33,17 @@ impl fmt::Display for LimitSource {
     }
 }
 
-/// A limit and its origin.
+/// A memory limit and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes of tensors.
+    /// Limit of tensors in bytes.
     pub bytes: u64,
-    /// Who set it.
+    /// Source of the limit.
     pub source: LimitSource,
 }
 
-/// What the host grants: the smallest of control group, Slurm's allocation and physical memory, less what a process
-/// needs beside its tensors. A configured limit counts tensors alone and is taken as it is.
+/// Limit for tensors in host memory: the smallest of control group, Slurm's allocation and physical memory, minus what a
+/// process needs besides its tensors. A configured limit counts tensors only and is used as it is.
 pub fn host_limit(configured: Option<u64>) -> Limit {
     if let Some(bytes) = configured {
         return Limit { bytes, source: LimitSource::Configured };
@@ -55,13 +55,13 @@ pub fn host_limit(configured: Option<u64>) -> Limit {
         .into_iter()
         .flatten()
         .min_by_key(|(bytes, _)| *bytes)
-        // Nothing is known: what a small machine has.
+        // Nothing is known: assume a small machine.
         .unwrap_or((4 << 30, LimitSource::Physical));
     Limit { bytes: bytes.saturating_sub(PROCESS_BYTES).max(PROCESS_BYTES / 4), source }
 }
 
-/// What a GPU grants: what is configured, and no more than is free. `free_bytes` is `None` where there is no GPU to ask: then
-/// what is configured counts, as for a plan made on another machine.
+/// Limit for tensors on a GPU: the configured one, but at most the free memory. `free_bytes` is `None` without a GPU; then the
+/// configured limit counts, as in a plan for another machine.
 pub fn gpu_limit(configured: Option<u64>, free_bytes: Option<u64>) -> Limit {
     match (configured, free_bytes) {
         (Some(bytes), free) if free.is_none_or(|free| bytes <= free) => {
@@ -71,7 +71,7 @@ pub fn gpu_limit(configured: Option<u64>, free_bytes: Option<u64>) -> Limit {
     }
 }
 
-/// Slurm's allocation on this node: in MiB for the node, or for each CPU.
+/// Slurm's allocation on this node, given in MiB per node or per CPU.
 fn slurm(variable: impl Fn(&str) -> Option<String>) -> Option<(u64, LimitSource)> {
     let number = |name: &str| variable(name)?.trim().parse::<u64>().ok().filter(|number| *number > 0);
     if let Some(mebibytes) = number("SLURM_MEM_PER_NODE") {
@@ -82,14 +82,15 @@ fn slurm(variable: impl Fn(&str) -> Option<String>) -> Option<(u64, LimitSource)
     Some(((mebibytes * cpus) << 20, LimitSource::Slurm("SLURM_MEM_PER_CPU")))
 }
 
-/// The smallest limit of the control groups that the process is in, of version 2 or 1.
+/// Smallest limit of the process's control groups, version 2 or 1.
 fn control_group(root: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     text.lines().filter_map(|line| limit_of_line(root, line)).min()
 }
 
-/// `0::/path` is version 2, `N:memory,...:/path` version 1. Within a container the path may be the host's: then the
-/// container's own root has the limit, to which the way upwards leads.
+/// Smallest limit on the path of a line of `/proc/self/cgroup`: `0::/path` is version 2, `N:memory,...:/path` version 1.
+/// Inside a container the path may be the host's; the container's own root then has the limit, which is an ancestor of the
+/// path.
 fn limit_of_line(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -103,7 +104,7 @@ fn limit_of_line(root: &Path, line: &str) -> Option<u64> {
     let folders = folder.ancestors().take_while(|folder| folder.starts_with(&mount));
     let read = |folder: &Path| {
         let text = std::fs::read_to_string(folder.join(file)).ok()?;
-        // "max", or a number near 2^63, is none.
+        // "max", or a number near 2^63, means no limit.
         text.trim().parse::<u64>().ok().filter(|bytes| *bytes < 1 << 60)
     };
     folders.filter_map(read).min()
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_tells_by_node_or_by_cpu() {
+    fn slurm_limits_by_node_or_by_cpu() {
         let of = |pairs: &'static [(&'static str, &'static str)]| {
             slurm(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
         };
@@ -164,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_grants_no_more_than_is_free() {
+    fn a_gpu_grants_at_most_its_free_memory() {
         let free = |bytes| Limit { bytes, source: LimitSource::FreeOnGpu };
         let configured = |bytes| Limit { bytes, source: LimitSource::Configured };
         assert_eq!(gpu_limit(None, Some(7)), free(7));
         assert_eq!(gpu_limit(Some(5), Some(7)), configured(5));
-        assert_eq!(gpu_limit(Some(9), Some(7)), free(7), "another program has taken the rest");
+        assert_eq!(gpu_limit(Some(9), Some(7)), free(7), "another program uses the rest");
         assert_eq!(gpu_limit(Some(9), None), configured(9), "planned for another machine");
         assert_eq!(gpu_limit(None, None), free(0));
     }

@@ -1,29 +1,29 @@
-//! What tensors take on a device, now and at most.
+//! Present and peak memory of tensors on a device.
 //!
-//! Host tensors are counted by the allocator to the byte, and by what they are for; a GPU's by CUDA's allocator, which
-//! rounds each up to 512 bytes and knows no purposes.
+//! The counting allocator counts host tensors to the byte, by purpose. CUDA's allocator counts a GPU's tensors, each
+//! rounded up to 512 bytes, without purposes.
 
 use tch::Device;
 
 use kdgat_torch::allocator::{self, Phase, Stats};
 use kdgat_torch::device;
 
-/// Counts of one device.
+/// Reader of the memory counts of one device.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     device: Device,
 }
 
-/// The counts at one moment. Bytes.
+/// Memory counts at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// In tensors now.
+    /// In use by tensors now.
     pub current_bytes: u64,
-    /// The most since the last [`Meter::reset_peak`].
+    /// Peak since the last [`Meter::reset_peak`].
     pub peak_bytes: u64,
-    /// Taken from the system or the driver: tensors, roundings and what is kept for later.
+    /// Reserved from the system or the driver: tensors, rounding and cached memory.
     pub reserved_bytes: u64,
-    /// The host's counts, by what they are for.
+    /// Counts of the host, by purpose.
     pub host: Stats,
 }
 
@@ -40,7 +40,7 @@ impl Reading {
 }
 
 impl Meter {
-    /// The counts of `device`.
+    /// A meter for `device`.
     pub fn new(device: Device) -> Self {
         Self { device }
     }
@@ -50,7 +50,7 @@ impl Meter {
         self.device
     }
 
-    /// The counts now. A GPU that does not answer counts nothing.
+    /// Reads the counts. They are zero if a GPU does not answer.
     pub fn read(self) -> Reading {
         let host = allocator::stats();
         if !self.device.is_cuda() {
@@ -67,23 +67,23 @@ impl Meter {
         }
     }
 
-    /// Lets the peaks of the device and of the host begin anew.
+    /// Restarts the peaks of the device and of the host.
     pub fn reset_peak(self) {
         allocator::reset_peak();
         if self.device.is_cuda()
             && let Err(error) = device::reset_device_peak(self.device)
         {
-            tracing::debug!("the peak of {:?} is not reset: {error}", self.device);
+            tracing::debug!("cannot reset the memory peak of {:?}: {error}", self.device);
         }
     }
 
-    /// Returns kept memory to where it came from, on the device and on the host.
+    /// Frees memory cached by the allocators of the host and of the device.
     pub fn release_kept(self) {
         allocator::release_cached();
         if self.device.is_cuda()
             && let Err(error) = device::empty_cache(self.device)
         {
-            tracing::debug!("the cache of {:?} is not emptied: {error}", self.device);
+            tracing::debug!("cannot empty the cache of {:?}: {error}", self.device);
         }
     }
 }

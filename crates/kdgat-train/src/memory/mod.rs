@@ -1,7 +1,7 @@
-//! Memory: counted, shown, and kept inside limits.
+//! Memory: counts, limits, plans, and recovery when it runs out.
 //!
-//! [`install`] puts the counting allocator in place before the first tensor, [`start_devices`] loads CUDA with its
-//! settings. A [`Meter`] reads what tensors take now and at most, a [`Sampler`] writes it into a run's `memory.csv`.
+//! [`install`] sets the counting allocator before the first tensor, [`start_devices`] loads CUDA with its settings. A [`Meter`]
+//! reads present and peak bytes of tensors, a [`Sampler`] writes them to a run's `memory.csv`.
 
 mod activity;
 pub mod budget;
@@ -26,17 +26,17 @@ pub use start::{GpuCap, Started, fatal_in_a_capture, install, start_devices};
 
 use tch::Device;
 
-/// Starts a new peak.
+/// Restarts the peak of a device and of the host.
 pub fn reset_peak(device: Device) {
     Meter::new(device).reset_peak();
 }
 
-/// Highest number of bytes in tensors since [`reset_peak`].
+/// Peak bytes of tensors since [`reset_peak`].
 pub fn peak_bytes(device: Device) -> u64 {
     Meter::new(device).read().peak_bytes
 }
 
-/// Bytes in tensors now.
+/// Present bytes of tensors.
 pub fn current_bytes(device: Device) -> u64 {
     Meter::new(device).read().current_bytes
 }

@@ -1,7 +1,7 @@
-//! Measuring what batches take, by a few training steps on real ones: forward, backward and optimiser.
+//! Measures the memory of batches in a few training steps on real ones: forward, backward and optimiser.
 //!
-//! Afterwards everything is as before: weights, running statistics and gradients are put back, the optimiser was one of
-//! its own, and torch's generator is seeded anew by every step of the training.
+//! Afterwards everything is as before: weights, running statistics and gradients are restored, the optimiser was a separate
+//! one, and every training step seeds torch's generator.
 
 use kdgat_graph::{Batch, Loader};
 use kdgat_nn::parameters::Role;
@@ -18,28 +18,34 @@ use crate::optimizer::{Adam, AdamOptions};
 use crate::step::{StepOptions, StepRunner};
 use crate::trainable::Trainable;
 
-/// Graphs of the largest batch that is measured.
+/// Graphs of the largest measured batch.
 const LARGEST: usize = 256;
 
-/// What is measured, and with what.
+/// Arguments of a measurement.
 pub struct Probe<'a> {
+    /// Objective of the training.
     pub objective: &'a mut dyn Objective,
+    /// Trained tensors; restored afterwards.
     pub trainable: &'a mut Trainable,
+    /// Loader of training batches.
     pub loader: &'a Loader,
-    /// Graphs that training sees.
+    /// Numbers of the training graphs.
     pub graphs: &'a [u64],
-    /// Nodes and edges of a graph.
+    /// Returns nodes and edges of a graph.
     pub size_of: &'a dyn Fn(u64) -> (u64, u64),
-    /// Graphs of a batch at most.
+    /// Maximum number of graphs of a batch.
     pub cap: usize,
-    /// Batches that wait for the training loop.
+    /// Batches in the loader's queue.
     pub waiting_batches: usize,
+    /// Settings of the optimiser.
     pub adam: AdamOptions,
+    /// Type of mixed precision; `None`: f32.
     pub precision: Option<Kind>,
+    /// Device of the model.
     pub device: Device,
 }
 
-/// What one batch took.
+/// Bytes measured on one batch.
 struct Sample {
     shape: Shape,
     data: f64,
@@ -50,7 +56,7 @@ struct Sample {
 }
 
 impl Probe<'_> {
-    /// The budget of the training, fitted to what was measured.
+    /// Measures batches and fits the budget of the training.
     ///
     /// # Errors
     /// If not even one graph fits, or anything else fails.
@@ -85,25 +91,25 @@ impl Probe<'_> {
         let mut base = 0.0;
         for (number, graphs) in self.batches().into_iter().enumerate() {
             let before = meter.read().current_bytes;
-            // The loader has waited for memory: no batch may mean that there is no room for any.
-            self.objective.forget();
+            self.objective.source_mut().forget();
             let start = meter.read().current_bytes;
+            // Not retried: the loader itself waits for memory, so an error means that there is no room for any batch.
             let batch = self.load(&graphs);
             let sample = batch
                 .and_then(|batch| super::retry_on_oom(meter, || self.sample(meter, &runner, &mut adam, &batch, start)));
             match sample {
-                // The first step makes what the later ones find.
+                // The first step also allocates everything that later steps reuse.
                 Ok(_) if number == 0 => base = meter.read().current_bytes as f64,
                 Ok(sample) => samples.push(sample),
                 Err(error) if super::is_out_of_memory(&error) && !samples.is_empty() => break,
                 Err(error) => return Err(error),
             }
-            debug_assert!(number == 0 || meter.read().current_bytes <= before + (1 << 20), "the probe keeps memory");
+            debug_assert!(number == 0 || meter.read().current_bytes <= before + (1 << 20), "the probe leaks memory");
         }
-        self.objective.forget();
+        self.objective.source_mut().forget();
         let teacher = meter.read().phase_bytes(Phase::Teacher) as f64;
         let teacher = if self.device.is_cuda() { 0.0 } else { teacher };
-        // The copy of the parameters that is put back afterwards is the probe's own.
+        // The copy of the parameters, which is restored afterwards, belongs to the probe.
         let own = bytes_of(&self.trainable.values);
         let other = (base - parameters - gradients - optimizer - teacher - own).max(0.0);
         let always = [
@@ -117,12 +123,13 @@ impl Probe<'_> {
         Ok((samples, always.into_iter().map(component).collect()))
     }
 
-    /// Small to large, then of the largest size those with few and with many edges for their nodes.
+    /// Batches from small to large, then two of the largest size: with few and with many edges per node.
     fn batches(&self) -> Vec<Vec<u64>> {
         let available = self.graphs.len();
-        // Near the size that is asked for: what peaks in a small batch may not be what peaks in a large one.
+        // As large as the requested size if possible: the peak of a small batch may be in another place than that of a
+        // large one.
         let largest = self.cap.min(LARGEST).min(available).max(1);
-        // Spread over the dataset, not its first minutes.
+        // Spread over the dataset, because its first minutes are not representative.
         let spread =
             |count: usize| -> Vec<u64> { (0..count).map(|index| self.graphs[index * available / count]).collect() };
         let mut by_density: Vec<(u64, f64)> = spread(available.min(16 * largest))
@@ -147,11 +154,11 @@ impl Probe<'_> {
         batch: &Batch,
         start: u64,
     ) -> Result<Sample, FitError> {
-        // What the batch before has left, or an attempt that ran out of memory.
-        self.objective.forget();
+        // Drops the targets of the last batch or of an attempt that ran out of memory.
+        self.objective.source_mut().forget();
         self.trainable.zero_gradients()?;
         let with_batch = meter.read().current_bytes;
-        self.objective.announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
+        self.objective.source_mut().announce(std::slice::from_ref(batch)).map_err(FitError::Objective)?;
         meter.reset_peak();
         self.objective.receive(batch).map_err(FitError::Objective)?;
         let received = meter.read();
@@ -178,7 +185,7 @@ impl Probe<'_> {
 
     fn load(&self, graphs: &[u64]) -> Result<Batch, FitError> {
         let mut loaded = self.loader.epoch(vec![graphs.to_vec()], 0);
-        let missing = || FitError::Torch(TchError::Shape("the loader gave no batch".into()));
+        let missing = || FitError::Torch(TchError::Shape("the loader returned no batch".into()));
         let batch = loaded.next().ok_or_else(missing)??;
         super::retry_on_oom(Meter::new(self.device), || Ok(batch.to_device(self.device)?))
     }
@@ -187,7 +194,7 @@ impl Probe<'_> {
         let fit = |of: &dyn Fn(&Sample) -> f64| {
             Linear::fit(&samples.iter().map(|sample| (sample.shape, of(sample))).collect::<Vec<_>>())
         };
-        let burst = self.objective.burst().max(1) as f64;
+        let burst = self.objective.source().burst().max(1) as f64;
         let data = fit(&|sample| sample.data);
         let targets = fit(&|sample| sample.targets);
         let update = samples.iter().map(|sample| sample.update).fold(0.0, f64::max);

@@ -1,35 +1,35 @@
-//! Memory of this process and of the machine, as Linux tells it.
+//! Memory of this process and of the machine, as reported by Linux.
 
 use std::fs;
 
-/// Memory of this process. Bytes; 0 where the system does not tell.
+/// Memory of this process in bytes; 0 where the system does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// In physical memory: what a control group counts, mapped files included.
+    /// Resident memory, mapped files included: what a control group counts.
     pub resident_bytes: u64,
-    /// The part of it that is no file's: heap, stacks, tensors.
+    /// Resident memory that is not mapped from a file: heap, stacks, tensors.
     pub anonymous_bytes: u64,
 }
 
 impl ProcessMemory {
-    /// This process now.
+    /// Reads the memory of this process.
     pub fn now() -> Self {
         let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self { resident_bytes: field(&text, "VmRSS:"), anonymous_bytes: field(&text, "RssAnon:") }
     }
 }
 
-/// Bytes of host memory that are free or can be freed at once (`MemAvailable`); 0 where that cannot be read.
+/// Host memory that is free or can be freed at once (`MemAvailable`), in bytes; 0 if it cannot be read.
 pub fn available_bytes() -> u64 {
     field(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
 }
 
-/// Bytes of host memory that the machine has (`MemTotal`); 0 where that cannot be read.
+/// Host memory of the machine (`MemTotal`), in bytes; 0 if it cannot be read.
 pub fn physical_bytes() -> u64 {
     field(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:")
 }
 
-/// The bytes of a line such as `VmRSS:   123 kB`.
+/// Parses a line such as `VmRSS:   123 kB`; returns bytes.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());

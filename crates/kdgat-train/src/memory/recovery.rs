@@ -1,8 +1,8 @@
-//! Surviving an allocation that fails: free what is kept, try again, then with fewer graphs at a time.
+//! Recovery from out-of-memory errors: free cached memory, retry, then use fewer graphs at a time.
 //!
-//! Where a limit is reached, the same again will hardly fit, and smaller work comes soon. Where the system refused although
-//! the limit had room, others took the memory, and have perhaps given it back a moment later: then patience comes first,
-//! for smaller work gives other numbers (batch norm).
+//! If a limit was reached, the same work will hardly fit, and it is made smaller soon. If the system refused although the
+//! limit had room, other programs took the memory and may give it back a moment later: then the same work is first retried
+//! with pauses, because smaller work changes the results (batch norm).
 
 use std::error::Error;
 use std::ops::Range;
@@ -15,18 +15,19 @@ use tch::TchError;
 
 use super::{Meter, reclaim};
 
-/// Repetitions of the same work after freeing what was kept, before it is made smaller.
+/// Retries of the same work after freeing cached memory, before it is made smaller.
 const REPETITIONS: u32 = 2;
-/// The same where the limit had room for what was refused.
+/// Retries if the limit had room for the refused allocation.
 const PATIENT_REPETITIONS: u32 = 60;
-/// How much longer each of these waits than the one before, and the longest wait.
+/// Increase of the pause from one of these retries to the next.
 const LONGER_WAIT: Duration = Duration::from_micros(200);
+/// Longest pause.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
-/// Steps without a failure after which one size up is tried, and after which it has proved itself; doubled each time that it
-/// was too much.
+/// Good steps after which the next larger size is tried, and after which that size counts as proved. Doubled each time a
+/// try fails.
 const GOOD_STEPS: u64 = 64;
 
-/// Whether an error, or what it comes from, says that memory of the host or of a GPU ran out.
+/// True if the error, or one of its sources, means that the host or a GPU ran out of memory.
 pub fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
     says(error, allocator::says_out_of_memory)
 }
@@ -42,14 +43,14 @@ fn says(error: &(dyn Error + 'static), what: impl Fn(&str) -> bool) -> bool {
     false
 }
 
-/// How often the same work was repeated in vain.
+/// Counter of the retries of the same work.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Patience {
     repetitions: u32,
 }
 
 impl Patience {
-    /// Whether to try again after this error; waits where that may help.
+    /// Decides to retry after this error; pauses if that may help.
     fn again(&mut self, error: &(dyn Error + 'static)) -> bool {
         if !is_out_of_memory(error) {
             return false;
@@ -63,8 +64,8 @@ impl Patience {
     }
 }
 
-/// Runs `work`; when memory runs out, frees what is cached and runs it again, a few times, before the last of which it asks
-/// others for what they hold ([`super::Reclaim`]). It must be repeatable.
+/// Runs `work`; if memory runs out, frees cached memory and retries a few times. Before the second retry, registered
+/// holders free their memory, too ([`super::Reclaim`]). `work` must be repeatable.
 pub fn retry_on_oom<T, E>(meter: Meter, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E>
 where
     E: From<TchError> + Error + 'static,
@@ -83,8 +84,8 @@ where
     }
 }
 
-/// One result for each graph of a batch, in order; when memory runs out in spite of freeing what is kept, of the batch's
-/// two halves. For work in which a graph's result does not depend on the others.
+/// Computes one result for each graph of a batch, in order; if memory runs out even after cached memory was freed, does so
+/// for the two halves of the batch. For work in which a graph's result does not depend on the other graphs.
 pub fn by_halves<T, E>(
     meter: Meter,
     batch: &Batch,
@@ -107,19 +108,19 @@ where
     }
 }
 
-/// How many graphs of a batch go through the model at a time. Part of a run's state: batch norm sees so many at a time, and a
-/// run that goes on has to go on with the same.
+/// Number of graphs of a batch that go through the model at a time. Saved with a run, which must resume with the same
+/// number, because batch norm depends on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MicroBatch {
-    /// `None`: all of them.
+    /// Present number; `None`: whole batches.
     graphs: Option<usize>,
-    /// What it was planned to be at most; `None`: all of them.
+    /// Planned maximum; `None`: whole batches.
     #[serde(default)]
     planned: Option<usize>,
-    /// Graphs of the largest batch so far: an epoch's last one may be short.
+    /// Graphs of the largest batch so far: the last batch of an epoch may be smaller.
     #[serde(default)]
     full_batch: usize,
-    /// One size up is being tried.
+    /// True while the next larger size is being tried.
     #[serde(default)]
     trying: bool,
     #[serde(skip)]
@@ -128,12 +129,12 @@ pub struct MicroBatch {
     good_steps_needed: u64,
 }
 
-/// What to do about a failure.
+/// Reaction to an out-of-memory failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// The same again, now that memory was freed.
+    /// Repeat the same work: memory was freed.
     Repeat,
-    /// This many graphs at a time.
+    /// Use this many graphs at a time.
     Smaller(usize),
     /// Not even one graph fits.
     GiveUp,
@@ -154,18 +155,18 @@ impl Default for MicroBatch {
 }
 
 impl MicroBatch {
-    /// At most this many graphs at a time, however well steps go.
+    /// At most this many graphs at a time, even after many good steps.
     pub fn at_most(graphs: usize) -> Self {
         let graphs = Some(graphs.max(1));
         Self { graphs, planned: graphs, ..Self::default() }
     }
 
-    /// Graphs at a time of a batch of `batch_graphs`.
+    /// Graphs at a time for a batch of `batch_graphs` graphs.
     pub fn of(&self, batch_graphs: usize) -> usize {
         self.graphs.map_or(batch_graphs, |graphs| graphs.min(batch_graphs)).max(1)
     }
 
-    /// A step on `batch_graphs` graphs ran out of memory. Waits where that may help.
+    /// Records that a step on `batch_graphs` graphs ran out of memory. Pauses if that may help.
     pub fn failed(&mut self, batch_graphs: usize, error: &(dyn Error + 'static)) -> Remedy {
         let now = self.of(batch_graphs);
         self.full_batch = self.full_batch.max(batch_graphs);
@@ -176,7 +177,7 @@ impl MicroBatch {
             return Remedy::GiveUp;
         }
         if self.trying {
-            // One size up was too much: the next try comes later.
+            // The larger size was too much: the next try comes later.
             self.good_steps_needed = self.good_steps_needed.saturating_mul(2);
         }
         self.patience = Patience::default();
@@ -185,7 +186,7 @@ impl MicroBatch {
         Remedy::Smaller(now.div_ceil(2))
     }
 
-    /// A step on `batch_graphs` graphs went well. Returns the new size if one size up is tried from now on.
+    /// Records a good step on `batch_graphs` graphs. Returns the new size if a larger size is tried from now on.
     pub fn succeeded(&mut self, batch_graphs: usize) -> Option<usize> {
         self.patience = Patience::default();
         self.full_batch = self.full_batch.max(batch_graphs);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_inside_the_limit_is_waited_for() {
+    fn a_refusal_inside_the_limit_is_retried_with_pauses() {
         let text =
             |reason: &str| TchError::Torch(format!("kdgat: host memory limit of 9 bytes: {reason}: 3 requested"));
         let mut micro = MicroBatch::default();
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_asked_for_memory_before_work_is_given_up() {
+    fn holders_free_memory_before_work_fails() {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn after_many_good_steps_one_size_up_is_tried() {
+    fn after_many_good_steps_the_next_larger_size_is_tried() {
         let mut micro = MicroBatch::default();
         assert_eq!(micro.succeeded(8), None);
         fail_until_smaller(&mut micro, 8);
@@ -284,24 +285,24 @@ mod tests {
         assert_eq!(micro.of(8), 8);
     }
 
-    /// Steps that go well until one size up is tried: how many, and its graphs.
+    /// Makes good steps until a larger size is tried; returns their number and the new size.
     fn grow(micro: &mut MicroBatch, batch: usize) -> (u64, usize) {
         (1..).find_map(|steps| Some((steps, micro.succeeded(batch)?))).unwrap()
     }
 
     #[test]
-    fn a_short_last_batch_says_nothing_about_the_full_size() {
+    fn a_short_last_batch_does_not_change_the_full_size() {
         let mut micro = MicroBatch::default();
         while micro.of(121) > 8 {
             fail_until_smaller(&mut micro, 121);
         }
         assert!((1..GOOD_STEPS).all(|_| micro.succeeded(121).is_none()));
-        assert_eq!(micro.succeeded(9), Some(16), "one doubling, though all of the last batch would be less");
+        assert_eq!(micro.succeeded(9), Some(16), "doubled once, although the last batch has fewer graphs");
         assert_eq!(micro.of(121), 16);
     }
 
     #[test]
-    fn growth_ends_at_what_was_planned() {
+    fn growth_ends_at_the_planned_size() {
         let mut micro = MicroBatch::at_most(16);
         assert!((0..1000).all(|_| micro.succeeded(121).is_none() && micro.succeeded(9).is_none()), "nothing failed");
         fail_until_smaller(&mut micro, 121);
@@ -324,21 +325,21 @@ mod tests {
         assert_eq!(grow(&mut micro, 8), (2 * GOOD_STEPS, 8));
         fail_until_smaller(&mut micro, 8);
         assert_eq!(grow(&mut micro, 8), (4 * GOOD_STEPS, 8));
-        // What has proved itself was not too much when it fails much later.
+        // A size that has proved itself does not count as a failed try when it fails much later.
         assert!((0..4 * GOOD_STEPS).all(|_| micro.succeeded(8).is_none()));
         fail_until_smaller(&mut micro, 8);
         assert_eq!(grow(&mut micro, 8), (4 * GOOD_STEPS, 8));
     }
 
     #[test]
-    fn states_of_before_there_was_a_plan_are_read() {
+    fn states_without_a_plan_are_read() {
         let text = r#"{"graphs":4,"good_steps":63,"good_steps_needed":64}"#;
         let mut micro: MicroBatch = serde_json::from_str(text).unwrap();
         assert_eq!(micro.succeeded(121), Some(8));
     }
 
     #[test]
-    fn causes_are_looked_at() {
+    fn sources_of_errors_are_searched() {
         let deep = kdgat_nn::ModelError::from(TchError::Torch("CUDA out of memory. Tried".into()));
         assert!(is_out_of_memory(&deep));
         assert!(!is_out_of_memory(&TchError::Torch("a wrong index".into())));

@@ -1,4 +1,4 @@
-//! `memory.csv`: what the process and its tensors take, row by row, from a thread of its own.
+//! `memory.csv`: memory of the process and its tensors, sampled by a thread of its own.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -13,23 +13,23 @@ use tch::Device;
 use super::{Meter, ProcessMemory, activity, gpu};
 use crate::logs::{CsvLog, LogError};
 
-/// Writes samples until it is dropped; the last one is written then.
+/// Sampler of memory. Dropping it writes the last sample and stops it.
 #[derive(Debug)]
 pub struct Sampler {
-    /// Dropping it ends the thread.
+    /// Dropping it stops the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sampler {
-    /// Begins with a row at once. A file that is there is gone on with.
+    /// Writes a first row at once and then one each `interval`. Appends to an existing file.
     ///
     /// # Errors
-    /// If the file cannot be written, or no thread started.
+    /// If the file cannot be written, or the thread cannot be started.
     pub fn start(path: &Path, device: Device, interval: Duration) -> Result<Self, LogError> {
         let header = header();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        // A resumed run counts on from its last row.
+        // The seconds of a resumed run continue from its last row.
         let earlier = Cell::new(0.0f64);
         let log = CsvLog::resume(path, &header, |row| match row[0].parse::<f64>() {
             Ok(seconds) => {
@@ -49,7 +49,7 @@ impl Sampler {
             samples.write();
         };
         let thread = std::thread::Builder::new().name("memory sampler".to_owned()).spawn(run);
-        let thread = thread.map_err(|source| LogError::new(path, "start a thread for", source))?;
+        let thread = thread.map_err(|source| LogError::new(path, "start the sampler thread", source))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -58,7 +58,7 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // The thread does nothing that could panic; were it so, only the log would end.
+            // Nothing in the thread should panic; if it did, only the log would end early.
             let _ = thread.join();
         }
     }
@@ -79,8 +79,8 @@ impl Samples {
         }
         let row = row(self.device, self.earlier_seconds + self.start.elapsed().as_secs_f64());
         if let Err(error) = self.log.write(&row) {
-            // Training goes on without; a full disk fails the run at its next checkpoint.
-            tracing::warn!("memory is not logged any more: {error}");
+            // Training continues; a full disk fails the run at its next checkpoint.
+            tracing::warn!("memory.csv is no longer written: {error}");
             self.failed = true;
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_at_once_in_time_and_at_the_end() {
+    fn rows_are_written_at_the_start_at_each_interval_and_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("memory.csv");
         let rows = || {

@@ -1,49 +1,50 @@
-//! What happens to memory before anything uses it: the host's allocator, CUDA, and the settings of its allocator.
+//! Setup of memory before its first use: the host's allocator, CUDA, and the settings of CUDA's allocator.
 
 use kdgat_torch::{self as torch, CudaLibrary, allocator, device};
 use tch::TchError;
 
 use super::gpu;
 
-/// Variables that CUDA's allocator reads, the first with priority: libtorch 2.11 documents the opposite order, but reads them in
-/// this one (c10/cuda/CUDAAllocatorConfig.h).
+/// Variables that CUDA's allocator reads, in order of priority: libtorch 2.11 documents the opposite order, but reads them
+/// in this one (c10/cuda/CUDAAllocatorConfig.h).
 const SETTINGS_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-/// What is set when the user sets nothing: segments that grow do not fragment as batches of different sizes come.
+/// Default settings: expandable segments do not fragment when batch sizes vary.
 const DEFAULT_SETTINGS: &str = "expandable_segments:True";
-/// The share of a GPU's memory above which its allocator refuses.
+/// Setting for the share of a GPU's memory above which the allocator refuses.
 const FRACTION: &str = "per_process_memory_fraction";
 
-/// Lets the counting allocator make all host tensors from now on. Call it first in `main`.
+/// Installs the counting allocator for all host tensors from now on. Call it first in `main`.
 pub fn install() -> Result<(), TchError> {
     allocator::install()
 }
 
-/// What [`start_devices`] found and set.
+/// Result of [`start_devices`].
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// libtorch's CUDA part.
+    /// State of libtorch's CUDA part.
     pub cuda: CudaLibrary,
-    /// Settings of CUDA's allocator in force; empty without CUDA.
+    /// Settings of CUDA's allocator; empty without CUDA.
     pub settings: String,
-    /// Settings that cancel each other, or were refused: for the user.
+    /// Warnings for the user, about settings that cancel each other or were refused.
     pub warnings: Vec<String>,
 }
 
-/// What the allocator of a GPU may take.
+/// Memory limit of a GPU's allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuCap {
-    /// The GPU's index, as CUDA counts.
+    /// Index of the GPU in CUDA's numbering.
     pub device: usize,
-    /// Bytes of tensors, and of what is kept for tensors to come.
+    /// Limit in bytes, for tensors and cached memory.
     pub bytes: u64,
 }
 
-/// Loads CUDA if this libtorch has it, and sets its allocator up. Call it before torch is used and threads start.
+/// Loads CUDA if this libtorch supports it, and sets up its allocator. Call it before the first use of torch and before any
+/// thread starts.
 ///
-/// Beyond `cap` an allocation fails as if the GPU had no more.
+/// Allocations beyond `cap` fail as if the GPU had no more memory.
 pub fn start_devices(cap: Option<GpuCap>) -> Started {
     let cuda = torch::load_cuda();
-    // Not before: libtorch looks for CUDA once, when it is first used.
+    // Only now: libtorch looks for CUDA once, when it is first used.
     torch::resolve_vector_math();
     let (mut settings, mut warnings) = (String::new(), Vec::new());
     if let CudaLibrary::Failed { reason } = &cuda {
@@ -59,7 +60,7 @@ pub fn start_devices(cap: Option<GpuCap>) -> Started {
         let fraction = cap.and_then(|cap| match gpu::total_bytes(cap.device) {
             Some(total) => Some(fraction(cap.bytes, total)),
             None => {
-                let what = "the driver does not say how much memory the GPU has: gpu_memory_limit is planned for, but not enforced";
+                let what = "the driver does not report the GPU's memory size: gpu_memory_limit is used for planning, but not enforced";
                 warnings.push(what.to_owned());
                 None
             }
@@ -75,25 +76,25 @@ pub fn start_devices(cap: Option<GpuCap>) -> Started {
     Started { cuda, settings, warnings }
 }
 
-/// Variables that let a GPU multiply in TF32, unseen by the program: torch's own and NVIDIA's.
+/// Warns about variables that make a GPU multiply in TF32 without the program noticing: torch's own and NVIDIA's.
 fn inexact_products(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let name = ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE"]
         .into_iter()
         .find(|name| variable(name).is_some_and(|value| value.trim() == "1"))?;
     Some(format!(
         "{name}=1: matrix products in f32 are computed in TF32 on a GPU (10 bits of mantissa), so that losses differ from the CPU's \
-         in the third digit; unset it for exact ones"
+         in the third digit; unset it for full f32 precision"
     ))
 }
 
-/// An allocator setting under which running out of memory while a CUDA graph is captured ends the process: the allocator then
-/// looks for large blocks to free, which waits for the device, and that is not allowed in a capture.
+/// Returns the name of a set allocator option that makes running out of memory fatal while a CUDA graph is captured: the
+/// allocator then frees large blocks, which waits for the device and is not allowed during a capture.
 pub fn fatal_in_a_capture(settings: &str) -> Option<&'static str> {
     const SETTING: &str = "max_split_size_mb";
     value(settings, SETTING).map(|_| SETTING)
 }
 
-/// The variable that is in force, and its text.
+/// The variable in force and its value.
 fn given_settings(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, String)> {
     SETTINGS_VARIABLES.into_iter().find_map(|name| {
         let text = variable(name)?;
@@ -101,7 +102,7 @@ fn given_settings(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static
     })
 }
 
-/// The user's settings or the default ones, with the share of the GPU unless the user has set one.
+/// The user's settings or the defaults, with the GPU's share unless the user has set one.
 fn wanted_settings(given: Option<&str>, fraction: Option<f64>) -> String {
     let settings = given.unwrap_or(DEFAULT_SETTINGS);
     match fraction {
@@ -110,12 +111,12 @@ fn wanted_settings(given: Option<&str>, fraction: Option<f64>) -> String {
     }
 }
 
-/// The share of the GPU that `bytes` are, rounded down to six digits.
+/// Share of the GPU's memory, rounded down to six digits.
 fn fraction(bytes: u64, total: u64) -> f64 {
     (1e6 * (bytes as f64 / total.max(1) as f64).min(1.0)).floor() / 1e6
 }
 
-/// The value of one of the settings.
+/// Value of one setting.
 fn value<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
     settings.split(',').find_map(|entry| {
         let (key, value) = entry.split_once(':')?;
@@ -123,7 +124,7 @@ fn value<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Settings of which one makes another do nothing.
+/// Warns about settings that disable each other.
 fn cancelling(settings: &str) -> Option<String> {
     let value = |name: &str| value(settings, name);
     if !value("expandable_segments").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -135,7 +136,7 @@ fn cancelling(settings: &str) -> Option<String> {
         .collect();
     (!idle.is_empty()).then(|| {
         format!(
-            "with expandable_segments:True {} does nothing for those segments; drop one of them",
+            "expandable_segments:True disables {} for those segments; remove one of these settings",
             idle.join(" and ")
         )
     })
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_settings_go_first() {
+    fn the_users_settings_have_priority() {
         let of = |pairs: &'static [(&'static str, &'static str)]| {
             given_settings(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
         };
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(wanted_settings(None, Some(share)), "expandable_segments:True,per_process_memory_fraction:0.333333");
         assert_eq!(wanted_settings(Some("a:1"), Some(0.5)), "a:1,per_process_memory_fraction:0.500000");
         let own = "per_process_memory_fraction:0.2";
-        assert_eq!(wanted_settings(Some(own), Some(0.5)), own, "the user's own share goes first");
+        assert_eq!(wanted_settings(Some(own), Some(0.5)), own, "the user's own share has priority");
         assert_eq!(fraction(5, 4), 1.0);
     }
 

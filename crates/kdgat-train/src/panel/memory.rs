@@ -1,4 +1,4 @@
-//! What memory is in use, by component, against its limits: readings of the counting allocator and of the GPU's.
+//! Memory by component and its limits: counts of the host's counting allocator and of the GPU's allocator.
 
 use kdgat_torch::allocator::Phase;
 use kdgat_torch::device;
@@ -6,66 +6,73 @@ use tch::Device;
 
 use crate::memory::{Meter, ProcessMemory, gpu_used_bytes, physical_bytes};
 
-/// Memory as the panel shows it. Bytes.
+/// Memory as the panel shows it, in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
+    /// Tensors in host memory.
     pub host: Host,
-    /// None on a CPU.
+    /// `None` on a CPU.
     pub gpu: Option<Gpu>,
-    /// What batches were sized by.
+    /// Plan that batches were sized by.
     pub plan: Option<MemoryPlan>,
 }
 
-/// The limit and the expectation that batches were sized by, of the device that is trained on.
+/// Limit and expected memory that batches were sized by, on the device that computes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryPlan {
+    /// Limit of the tensors.
     pub limit_bytes: u64,
-    /// At the largest batch.
+    /// Expected peak at the largest batch.
     pub expected_bytes: u64,
 }
 
 /// Tensors in host memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Purposes that take something, in the allocator's order.
+    /// Components that are or were in use, in the allocator's order.
     pub components: Vec<Component>,
+    /// In use now.
     pub now_bytes: u64,
-    /// The most since the panel opened.
+    /// Peak since the panel opened.
     pub peak_bytes: u64,
-    /// Kept for later tensors.
+    /// Cached for later tensors.
     pub kept_bytes: u64,
-    /// Of the whole process, mapped files included.
+    /// Resident memory of the process, mapped files included.
     pub process_bytes: u64,
-    /// Of tensors; without one the machine's memory.
+    /// Limit of tensors; without one, the machine's memory.
     pub limit_bytes: u64,
 }
 
 /// Tensors of one purpose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Component {
+    /// Name of the phase.
     pub name: &'static str,
-    /// The place in the allocator's order, by which it is coloured.
+    /// Index in the allocator's order, which determines the colour.
     pub place: usize,
+    /// In use now.
     pub now_bytes: u64,
-    /// At the moment of the host's peak.
+    /// In use at the host's peak.
     pub peak_bytes: u64,
 }
 
 /// A GPU's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
+    /// In use by tensors now.
     pub now_bytes: u64,
-    /// The most since the panel opened.
+    /// Peak of tensors since the panel opened.
     pub peak_bytes: u64,
-    /// Taken from the driver: tensors and what is kept for later ones.
+    /// Reserved from the driver: tensors and cached memory.
     pub reserved_bytes: u64,
-    /// Of the card, by all processes.
+    /// In use on the card, by all processes.
     pub used_bytes: u64,
+    /// Memory of the card.
     pub total_bytes: u64,
 }
 
 impl Memory {
-    /// Reads everything anew. Waits for no work of the GPU.
+    /// Reads everything. Does not synchronise with the GPU.
     pub fn read(&mut self, of: Device) {
         self.read_host();
         if of.is_cuda()
@@ -91,7 +98,7 @@ impl Memory {
         host.kept_bytes = reading.host.kept;
         host.process_bytes = ProcessMemory::now().resident_bytes;
         host.limit_bytes = if reading.host.limit == u64::MAX { physical_bytes() } else { reading.host.limit };
-        // The allocator's peak begins anew with every epoch; the panel's does not.
+        // The allocator's peak restarts with every epoch, the panel's does not.
         let higher = reading.peak_bytes >= host.peak_bytes;
         if higher {
             host.peak_bytes = reading.peak_bytes;
@@ -109,7 +116,7 @@ impl Memory {
         host.components = components.filter(|component| component.now_bytes + component.peak_bytes > 0).collect();
     }
 
-    /// Takes over what was read elsewhere, and keeps a higher peak and the plan that were noted meanwhile.
+    /// Takes over a reading made on a copy, but keeps the plan and a higher peak recorded in the meantime.
     pub fn take_reading(&mut self, read: Self) {
         let (host, plan) = (std::mem::take(&mut self.host), self.plan.take());
         *self = read;
@@ -119,7 +126,7 @@ impl Memory {
         }
     }
 
-    /// The limit of the GPU's tensors: what was planned with, else the card.
+    /// Limit of the GPU's tensors: that of the plan, otherwise the card's memory.
     pub fn gpu_limit(&self) -> u64 {
         let card = self.gpu.as_ref().map_or(0, |gpu| gpu.total_bytes);
         self.plan.as_ref().map_or(card, |plan| plan.limit_bytes)

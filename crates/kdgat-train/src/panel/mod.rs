@@ -1,7 +1,7 @@
-//! `--live`: a run on one screen. The training loop leaves numbers, a thread of its own draws them, five times a second.
+//! `--live`: a run on one screen. The training loop stores numbers, and a thread of the panel draws them five times a second.
 //!
-//! The loop never waits for the terminal: it holds the lock for as long as a few numbers take to be copied. Nothing here waits
-//! for a GPU. Keys are read by the same thread: `q` and Ctrl-C are what Ctrl-C is without a panel.
+//! The loop never waits for the terminal: the lock is held only while a few numbers are copied. Nothing here waits for a
+//! GPU. The same thread reads the keys: `q` and Ctrl-C act like Ctrl-C without a panel.
 
 pub(super) mod draw;
 mod memory;
@@ -30,16 +30,16 @@ use crate::interrupt;
 use crate::memory::current_activity;
 use crate::terminal::{Output, Screen};
 
-/// Between two frames.
+/// Time between two frames.
 const FRAME: Duration = Duration::from_millis(200);
-/// Keys, a new size of the terminal and the panel's end are noticed within this.
+/// Time within which keys, a new terminal size and the end of the panel are noticed.
 const GLANCE: Duration = Duration::from_millis(50);
-/// Between two readings of memory.
+/// Time between two readings of memory.
 const READING: Duration = Duration::from_secs(1);
-/// Ctrl-C where it is a key.
+/// Ctrl-C as a key.
 const INTERRUPT: u8 = 3;
 
-/// A panel that is open until it is dropped.
+/// An open panel; dropping it closes it.
 #[derive(Debug)]
 pub struct Panel {
     shared: Arc<Shared>,
@@ -50,17 +50,17 @@ pub struct Panel {
 struct Shared {
     state: Mutex<State>,
     opened: Instant,
-    /// The panel is to close.
+    /// Set when the panel shall close.
     closes: AtomicBool,
-    /// It has closed: lines go to standard error from now on.
+    /// Set when it has closed: lines then go to standard error.
     closed: AtomicBool,
 }
 
 impl Panel {
-    /// Takes the terminal and begins to draw what `state` holds.
+    /// Takes over the terminal and starts to draw `state`.
     ///
     /// # Errors
-    /// If the terminal does not let itself be taken, or no thread can be started.
+    /// If the terminal cannot be taken over, or no thread can be started.
     pub fn open(mut state: State, device: Device) -> io::Result<Self> {
         state.memory.read(device);
         let shared = Arc::new(Shared {
@@ -76,7 +76,7 @@ impl Panel {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes what is shown.
+    /// Changes the state that is shown.
     pub fn update(&self, change: impl FnOnce(&mut State)) {
         let now = self.shared.opened.elapsed().as_secs_f64();
         let mut state = self.shared.state.lock();
@@ -84,7 +84,7 @@ impl Panel {
         change(&mut state);
     }
 
-    /// A line for the user, among the panel's or below it.
+    /// Shows a line to the user, in the panel or, once it has closed, on standard error.
     pub fn line(&self, text: &str) {
         let mut state = self.shared.state.lock();
         if self.shared.closed.load(Ordering::Relaxed) {
@@ -96,17 +96,17 @@ impl Panel {
 }
 
 impl Drop for Panel {
-    /// Gives the terminal back; what was said in the meantime is said again there.
+    /// Restores the terminal and prints the lines of the panel's log there.
     fn drop(&mut self) {
         self.shared.closes.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its panics are caught, and said.
+            // The thread catches its panics and reports them.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread: draws until it is told to close. Whatever ends it, the terminal is given back and no line is lost.
+/// Body of the panel's thread: draws until the panel closes. However it ends, the terminal is restored and no line is lost.
 fn show(mut screen: Screen, shared: &Shared, device: Device) {
     let outcome = catch_unwind(AssertUnwindSafe(|| frames(&mut screen, shared, device)));
     let unseen = screen.close();
@@ -121,7 +121,7 @@ fn show(mut screen: Screen, shared: &Shared, device: Device) {
     shared.closed.store(true, Ordering::Relaxed);
 }
 
-/// Epochs are in `metrics.csv` and `log.txt`; there may be hundreds.
+/// True for the line of an epoch: there may be hundreds, and they are in `metrics.csv` and `log.txt`.
 fn is_epoch(line: &str) -> bool {
     line.starts_with("epoch ")
 }
@@ -154,15 +154,15 @@ fn frames(screen: &mut Screen, shared: &Shared, device: Device) -> io::Result<()
     Ok(())
 }
 
-/// An empty screen of this size. ratatui's own way to empty one asks the terminal where its cursor is, and the answer would
-/// come among the keys.
+/// Clears the screen and returns a terminal of this size. ratatui's own way to clear asks the terminal for its cursor position,
+/// and the answer would arrive among the keys.
 fn blank(size: Rect) -> io::Result<Terminal<CrosstermBackend<Output>>> {
     let mut output = Output::default();
     execute!(output, Clear(ClearType::All))?;
     Terminal::with_options(CrosstermBackend::new(output), TerminalOptions { viewport: Viewport::Fixed(size) })
 }
 
-/// Brings the state up to date and copies it, so that nobody waits while it is drawn.
+/// Updates the state and copies it, so that nobody waits while it is drawn.
 fn take_view(screen: &mut Screen, shared: &Shared, memory: Option<memory::Memory>) -> State {
     let caught = screen.caught_lines();
     let mut state = shared.state.lock();
@@ -176,7 +176,7 @@ fn take_view(screen: &mut Screen, shared: &Shared, memory: Option<memory::Memory
     state.clone()
 }
 
-/// Ctrl-C asks for a stop, and a second time for the end at once; `q` asks once.
+/// Handles keys: Ctrl-C requests a stop, a second one ends the program at once; `q` only requests.
 fn press(keys: &[u8]) {
     for key in keys {
         match *key {

@@ -1,4 +1,4 @@
-//! What the panel shows, as plain data: filled by the training loop and by the panel's thread, read by drawing.
+//! State of the panel as plain data: written by the training loop and the panel's thread, read when drawing.
 
 use std::collections::VecDeque;
 
@@ -7,61 +7,71 @@ use super::teacher::TeacherState;
 use crate::console::{Heading, Pulse};
 use crate::metrics::EpochMetrics;
 
-/// Lines that are kept to be shown, and said again when the panel has closed.
+/// Maximum number of lines to show in the panel and to print when it closes.
 const KEPT_LINES: usize = 500;
 
-/// All of it. Times are seconds since the panel opened.
+/// All the data of the panel. Times are in seconds since the panel opened.
 #[derive(Clone, Debug, Default)]
 pub struct State {
+    /// Heading of the panel.
     pub heading: Heading,
-    /// Now.
+    /// Present time.
     pub elapsed: f64,
-    /// What the loop is at: a name of [`crate::memory::Activity`].
+    /// Activity of the loop: a name of [`crate::memory::Activity`].
     pub activity: &'static str,
+    /// Progress of the run.
     pub progress: Progress,
+    /// Losses so far.
     pub losses: Losses,
+    /// Position and times of the loop.
     pub pulse: Pulse,
+    /// Memory in use.
     pub memory: Memory,
-    /// None without a teacher.
+    /// `None` without a teacher.
     pub teacher: Option<TeacherState>,
+    /// Lines for the user, oldest first.
     pub lines: VecDeque<String>,
-    /// A stop was asked for.
+    /// True once a stop was requested.
     pub stopping: bool,
 }
 
-/// How far the run is.
+/// Progress of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// From 0.
+    /// Present epoch, from 0.
     pub epoch: u64,
+    /// Maximum number of epochs.
     pub max_epochs: u64,
-    /// Done in this epoch.
+    /// Steps done in this epoch.
     pub step: u64,
+    /// Steps of this epoch.
     pub steps: u64,
-    /// Where this process began in this epoch.
+    /// Step at which this process began the epoch.
     first_step: u64,
     epoch_began: f64,
-    /// The first epoch of this process, and when it began.
+    /// First epoch of this process and the time it began.
     first_epoch: Option<(u64, f64)>,
-    /// When the last epoch was done.
+    /// Time at which the last epoch ended.
     epoch_ended: f64,
 }
 
 /// Losses by epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// Epoch from 0, training and validation.
+    /// Epoch from 0, training loss and validation loss.
     pub epochs: Vec<(u64, f64, f64)>,
-    /// Mean over this epoch so far.
+    /// Mean training loss of this epoch so far.
     pub so_far: Option<f64>,
+    /// Last epoch.
     pub last: Option<EpochMetrics>,
+    /// Best epoch done by this process.
     pub best: Option<EpochMetrics>,
-    /// Epochs without a better one after which the run ends.
+    /// Epochs without improvement after which the run ends.
     pub patience: u64,
 }
 
 impl State {
-    /// An epoch begins; `done` of its steps were done by another process.
+    /// Begins an epoch of which another process has done `done` steps.
     pub fn start_epoch(&mut self, epoch: u64, max_epochs: u64, steps: u64, done: u64) {
         let now = self.elapsed;
         let progress = &mut self.progress;
@@ -75,13 +85,13 @@ impl State {
         }
     }
 
-    /// A step is done.
+    /// Records a finished step.
     pub fn advance(&mut self, pulse: Pulse) {
         self.progress.step = pulse.step;
         self.pulse = pulse;
     }
 
-    /// A row of `steps.csv` was written: its mean loss, and the columns of the objective.
+    /// Records a row of `steps.csv`: its mean loss and the columns of the objective.
     pub fn row(&mut self, mean_loss: f64, columns: &[&str], values: &[String]) {
         self.losses.so_far = Some(mean_loss);
         if !columns.is_empty() {
@@ -90,7 +100,7 @@ impl State {
         }
     }
 
-    /// An epoch is done.
+    /// Records a finished epoch.
     pub fn finish_epoch(&mut self, metrics: &EpochMetrics, improved: bool) {
         self.progress.step = self.progress.steps;
         self.progress.epoch_ended = self.elapsed;
@@ -100,13 +110,13 @@ impl State {
             self.losses.best = Some(metrics.clone());
         }
         if self.progress.steps <= 1 {
-            // A loop that tells nothing within an epoch.
+            // The loop reports nothing within an epoch.
             self.pulse.graphs_per_second = metrics.graphs_per_second;
         }
         self.losses.last = Some(metrics.clone());
     }
 
-    /// A line for the user.
+    /// Appends a line for the user.
     pub fn say(&mut self, text: &str) {
         self.lines.extend(text.lines().map(str::to_owned));
         while self.lines.len() > KEPT_LINES {
@@ -116,28 +126,28 @@ impl State {
 }
 
 impl Progress {
-    /// Part of the epoch that is done.
+    /// Fraction of the epoch that is done.
     pub fn epoch_share(&self) -> f64 {
         self.step as f64 / self.steps.max(1) as f64
     }
 
-    /// Part of all epochs that is done.
+    /// Fraction of all epochs that is done.
     pub fn run_share(&self) -> f64 {
         (self.epoch as f64 + self.epoch_share()) / self.max_epochs.max(1) as f64
     }
 
-    /// Steps a second in this epoch.
+    /// Steps per second in this epoch.
     pub fn steps_per_second(&self, now: f64) -> Option<f64> {
         let steps = self.step.checked_sub(self.first_step).filter(|steps| *steps > 0)?;
         Some(steps as f64 / (now - self.epoch_began).max(1e-9))
     }
 
-    /// Seconds to this epoch's last step.
+    /// Seconds until the last step of this epoch.
     pub fn epoch_left(&self, now: f64) -> Option<f64> {
         Some((self.steps - self.step.min(self.steps)) as f64 / self.steps_per_second(now)?)
     }
 
-    /// Mean seconds of an epoch, validation included.
+    /// Mean duration of an epoch in seconds, validation included.
     pub fn epoch_seconds(&self, now: f64) -> Option<f64> {
         let (first, began) = self.first_epoch?;
         match self.epoch.checked_sub(first).filter(|epochs| *epochs > 0) {
@@ -147,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// Seconds to the end of the last epoch, if the run does not stop early.
+    /// Seconds until the end of the last epoch, without early stopping.
     pub fn run_left(&self, now: f64) -> Option<f64> {
         let epochs = self.max_epochs.saturating_sub(self.epoch) as f64;
         let spent = (now - self.epoch_began).max(0.0);
@@ -156,14 +166,14 @@ impl Progress {
 }
 
 impl Losses {
-    /// Epochs since the best.
+    /// Epochs since the best one.
     pub fn epochs_since_best(&self) -> Option<u64> {
         let (last, _, _) = self.epochs.last()?;
         let (best, _) = self.best_validation()?;
         Some(last - best)
     }
 
-    /// Epoch and validation loss of the best.
+    /// Epoch and validation loss of the best epoch.
     pub fn best_validation(&self) -> Option<(u64, f64)> {
         let finite = self.epochs.iter().filter(|(_, _, validation)| validation.is_finite());
         finite.map(|(epoch, _, validation)| (*epoch, *validation)).min_by(|(_, a), (_, b)| a.total_cmp(b))
@@ -175,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_left_follows_from_what_was_done() {
+    fn time_left_follows_from_the_work_done() {
         let mut state = State::default();
         state.start_epoch(2, 10, 100, 40);
         state.elapsed = 3.0;
@@ -184,7 +194,7 @@ mod tests {
         assert_eq!(progress.steps_per_second(3.0), Some(10.0), "steps of another process do not count");
         assert_eq!(progress.epoch_left(3.0), Some(3.0));
         assert_eq!(progress.run_share(), 0.27);
-        // 10 s an epoch, 8 epochs, of which 3 s are gone.
+        // 10 s per epoch, 8 epochs, of which 3 s are over.
         assert_eq!(progress.run_left(3.0), Some(77.0));
 
         state.elapsed = 8.0;
@@ -195,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_empty_run_nothing_is_told() {
+    fn an_empty_run_has_no_estimates() {
         let state = State::default();
         assert_eq!(state.progress.run_share(), 0.0);
         assert_eq!(state.progress.run_left(1.0), None);
@@ -211,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_not_kept_for_ever() {
+    fn old_lines_are_dropped() {
         let mut state = State::default();
         (0..2000).for_each(|line| state.say(&format!("{line}\n")));
         assert_eq!(state.lines.len(), KEPT_LINES);

@@ -1,39 +1,42 @@
-//! What the teacher's thread did, out of the columns that it adds to `steps.csv`.
+//! Work of the teacher's thread, from the columns that it adds to `steps.csv`.
 
-/// The teacher between two rows, and all in all.
+/// The teacher's work between the last two rows and in total.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TeacherState {
     /// `resident`, `forward`, `layer`, or `cached`.
     pub mode: String,
-    /// Bytes of its weights, and of those that are on the device.
+    /// Bytes of the weights.
     pub bytes: u64,
+    /// Bytes of the weights that are on the device.
     pub device_bytes: u64,
-    /// Graphs whose targets were kept, and those that were computed, since the panel opened.
+    /// Graphs with cached targets, since the panel opened.
     pub hits: u64,
+    /// Graphs with computed targets, since the panel opened.
     pub misses: u64,
-    /// Shares of the time between the last two rows.
+    /// Fraction of the time between the last two rows spent in the teacher's forward.
     pub forward: f64,
+    /// Fraction spent copying weights.
     pub copy: f64,
-    /// The part of the copies that its forward waited for.
+    /// Fraction in which the teacher's forward waited for copies.
     pub copy_exposed: f64,
-    /// The student waited for it.
+    /// Fraction in which the student waited for the teacher.
     pub student_wait: f64,
     last_row: f64,
 }
 
 impl TeacherState {
-    /// Nothing is known yet at `began`.
+    /// A teacher about which nothing is known yet at `began`, in seconds.
     pub fn new(began: f64) -> Self {
         Self { last_row: began, ..Self::default() }
     }
 
-    /// What a row tells belongs to the steps of its epoch, and to the validation before.
+    /// Limits the first row of an epoch to that epoch's steps and the validation before them.
     pub fn epoch_began(&mut self, now: f64) {
-        // Between two epochs weights are saved; short epochs would show that as rest.
+        // Weights are saved between two epochs; in short epochs that would show as idle time.
         self.last_row = self.last_row.max(now - 1.0);
     }
 
-    /// Takes in a row that was written at `now`.
+    /// Adds a row written at `now`.
     pub fn row(&mut self, now: f64, columns: &[&str], values: &[String]) {
         let text = |name: &str| {
             let place = columns.iter().position(|column| *column == name);
@@ -54,17 +57,17 @@ impl TeacherState {
         self.last_row = now;
     }
 
-    /// Share of the targets that were kept.
+    /// Fraction of the targets that were cached.
     pub fn kept(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
 
-    /// What its thread does, in a word.
+    /// State of the teacher's thread, in one word.
     pub fn doing(&self) -> &'static str {
         match (self.forward, self.copy) {
-            (forward, copy) if forward == 0.0 && copy == 0.0 => "at rest",
+            (forward, copy) if forward == 0.0 && copy == 0.0 => "idle",
             (forward, _) if self.student_wait > 0.5 * forward => "awaited",
-            _ => "at work",
+            _ => "busy",
         }
     }
 }
@@ -89,11 +92,11 @@ mod tests {
         row(&mut teacher, 13.0, ["cached", "0.000", "0.000", "100.0", "90", "0"]);
         assert_eq!((teacher.forward, teacher.student_wait, teacher.hits, teacher.misses), (0.0, 0.1, 90, 30));
         assert_eq!(teacher.kept(), 0.75);
-        assert_eq!(teacher.doing(), "at rest");
+        assert_eq!(teacher.doing(), "idle");
     }
 
     #[test]
-    fn columns_that_are_missing_count_nothing() {
+    fn missing_columns_count_as_zero() {
         let mut teacher = TeacherState::new(0.0);
         teacher.row(1.0, &["teacher_mode"], &["layer".to_owned()]);
         assert_eq!((teacher.mode.as_str(), teacher.misses, teacher.bytes), ("layer", 0, 0));

@@ -1,4 +1,4 @@
-// What GAT has beside shared.cu.
+// Kernels of GAT, in addition to shared.cu.
 
 // Scores by node: scalar products of each head's values with its two attention vectors.
 extern "C" __global__ void project_scores(
@@ -31,14 +31,14 @@ extern "C" __global__ void project_scores(
 extern "C" __global__ void attend_backward_sources(
     int nodes,
     ARRAY(const int) column_pointers, // [nodes + 1]
-    ARRAY(const int) transposed, // [edges]: position of each edge in order of target
+    ARRAY(const int) transposed, // [edges]: index of each edge in order of target
     ARRAY(const int) targets, // [edges], in order of target
     ARRAY(const Value) gradient, // of the output, [nodes, HEADS * CHANNELS]
     ARRAY(const Real) signed_weights, // [edges, HEADS]
     ARRAY(const Real) applied_weights, // [edges, HEADS], absent without dropout
     ARRAY(const Real) raw_gradients, // [edges, HEADS]
     ARRAY(const Real) target_gradients, // [nodes, HEADS]
-    ARRAY(const Real) attention_source, // [HEADS * CHANNELS], absent where scores were given
+    ARRAY(const Real) attention_source, // [HEADS * CHANNELS], absent if scores were given
     ARRAY(const Real) attention_target, // [HEADS * CHANNELS], likewise
     ARRAY(Real) source_gradients, // [nodes, HEADS]
     ARRAY(Value) value_gradients) { // [nodes, HEADS * CHANNELS]
@@ -84,14 +84,15 @@ extern "C" __global__ void attend_backward_sources(
   });
 }
 
-// Gradients of the two attention vectors: sums over nodes of scores' gradients times values, by parts of NODES_OF_PART nodes.
+// Gradients of the two attention vectors: sums over nodes of score gradients times values, in parts of NODES_OF_PART
+// nodes.
 extern "C" __global__ void add_up_vector_gradients(
     int nodes,
     ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
     ARRAY(const Real) source_gradients, // [nodes, HEADS]
     ARRAY(const Real) target_gradients, // [nodes, HEADS]
     ARRAY(Real) parts) { // [parts, 2, HEADS * CHANNELS]
-  // This warp's place is a part of the nodes and a head.
+  // Here a warp processes one part of the nodes and one head.
   const Place at = place_of_warp();
   const Index first = at.node * NODES_OF_PART;
   if (first >= nodes) {

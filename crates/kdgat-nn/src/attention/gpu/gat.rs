@@ -10,10 +10,12 @@ use super::super::num_nodes;
 use super::layer::{Attention, Layer, SavedWeights, Scores, array};
 use super::program::NODES_OF_PART;
 
-/// Inputs: values `[nodes, heads * channels]`, two score or attention tensors of the computing type, and optionally a bias.
+/// The fused layer of GAT on a GPU. Inputs: values `[nodes, heads * channels]`, two score or attention tensors of the
+/// computing type, and optionally a bias.
 pub(in crate::attention) struct GpuGat {
     pub(in crate::attention) layer: Layer,
-    /// Whether the second and third input are attention vectors (`[heads * channels]`) or scores (`[nodes, heads]`).
+    /// True if the second and third inputs are attention vectors (`[heads * channels]`), false for scores (`[nodes,
+    /// heads]`).
     pub(in crate::attention) projected: bool,
 }
 
@@ -73,8 +75,8 @@ impl GpuGat {
         Ok(scores)
     }
 
-    /// Gradients of the scores by source and by target, `[nodes, heads]`, and of the values; `vectors` are the attention
-    /// vectors if scores were projected.
+    /// Gradients of the scores by source and by target, `[nodes, heads]` each, and of the values; `vectors` are the
+    /// attention vectors if the scores were projected.
     fn gradients(
         &self,
         values: &Tensor,
@@ -106,8 +108,8 @@ impl GpuGat {
         Ok([source, target, value_gradient])
     }
 
-    /// Gradients of the two attention vectors, `[heads * channels]` each. Not by a matrix product of torch's, which may be
-    /// told to round to 19 bits.
+    /// Gradients of the two attention vectors, `[heads * channels]` each. Does not use torch's matrix product, which
+    /// may be set to round to 19 bits (TF32).
     fn vector_gradients(&self, values: &Tensor, source: &Tensor, target: &Tensor) -> Result<[Tensor; 2], TchError> {
         let nodes = u64::try_from(num_nodes(&self.layer.adjacency)).unwrap_or(0);
         let count = nodes.div_ceil(NODES_OF_PART);

@@ -1,8 +1,8 @@
-// What GATv2 has beside shared.cu: for target i, source j and head h,
-// score = a_h · leaky_relu(source_j + target_i + edge_ij), with values source_j.
+// Kernels of GATv2, in addition to shared.cu: for target i, source j and head h, score = a_h · leaky_relu(source_j +
+// target_i + edge_ij), with values source_j.
 //
-// The inner sums are computed again in both directions of the backward instead of being kept: they would be an array of
-// edges × channels.
+// Both directions of the backward recompute the inner sums, because storing them would take an array of edges ×
+// channels.
 
 // Scores of edges.
 extern "C" __global__ void score_pairs(
@@ -45,8 +45,8 @@ extern "C" __global__ void score_pairs(
   }
 }
 
-// Backward over incoming edges: gradients of the target values and of the edge terms, and each target's part of the
-// attention vector's.
+// Backward over incoming edges: gradients of the target values and of the edge terms, and each target's contribution to
+// the attention vector's gradient.
 extern "C" __global__ void pairs_backward_targets(
     int nodes,
     ARRAY(const int) row_pointers, // [nodes + 1]
@@ -97,11 +97,11 @@ extern "C" __global__ void pairs_backward_targets(
   });
 }
 
-// Backward over outgoing edges: gradients of the source values, as values and through the scores.
+// Backward over outgoing edges: gradients of the source values, through the weighted sum and through the scores.
 extern "C" __global__ void pairs_backward_sources(
     int nodes,
     ARRAY(const int) column_pointers, // [nodes + 1]
-    ARRAY(const int) transposed, // [edges]: position of each edge in order of target
+    ARRAY(const int) transposed, // [edges]: index of each edge in order of target
     ARRAY(const int) targets, // [edges], in order of target
     ARRAY(const Value) source_values, // [nodes, HEADS * CHANNELS]
     ARRAY(const Value) target_values, // [nodes, HEADS * CHANNELS]

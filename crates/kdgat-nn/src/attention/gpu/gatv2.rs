@@ -15,13 +15,13 @@ const VECTOR: usize = 2;
 const BIAS: usize = 3;
 const EDGE_TERM: usize = 4;
 
-/// Inputs: source and target values `[nodes, heads * channels]`, attention vector and bias `[heads * channels]` of the computing
-/// type, and optionally edge terms `[edges, heads * channels]`.
+/// The fused layer of GATv2 on a GPU. Inputs: source and target values `[nodes, heads * channels]`, attention vector
+/// and bias `[heads * channels]` of the computing type, and optionally edge terms `[edges, heads * channels]`.
 pub(in crate::attention) struct GpuGatV2 {
     pub(in crate::attention) layer: Layer,
 }
 
-/// What scores are made of.
+/// Operands of the scores.
 #[derive(Clone, Copy)]
 struct Pairs<'a> {
     source: &'a Tensor,
@@ -76,7 +76,7 @@ impl Function for GpuGatV2 {
 }
 
 impl GpuGatV2 {
-    /// `[edges, heads]`
+    /// Scores by edge, `[edges, heads]`.
     fn scores(&self, pairs: Pairs<'_>) -> Result<Tensor, TchError> {
         let scores = self.layer.per_edge(pairs.source)?;
         let mut arguments = self.by_target(pairs)?;
@@ -85,7 +85,7 @@ impl GpuGatV2 {
         Ok(scores)
     }
 
-    /// Of the target values, the attention vector and, where wanted, the edge terms.
+    /// Gradients of the target values, the attention vector and, if requested, the edge terms.
     fn target_gradients(
         &self,
         pairs: Pairs<'_>,
@@ -95,7 +95,7 @@ impl GpuGatV2 {
         let real = computing_kind(pairs.source)?;
         let target = pairs.target.f_empty_like()?;
         let edges = pairs.edge_term.filter(|_| with_edges).map(Tensor::f_empty_like).transpose()?;
-        // A row a target, added up below.
+        // One row per target, added up below.
         let vector_parts = Tensor::f_empty(target.size(), (real, target.device()))?;
         let mut arguments = self.by_target(pairs)?;
         arguments.extend([Argument::Array(of_scores), Argument::Array(&target), array(edges.as_ref())]);
@@ -123,7 +123,7 @@ impl GpuGatV2 {
         Ok(source)
     }
 
-    /// The first parameters of kernels that walk over incoming edges.
+    /// The first arguments of kernels that walk over incoming edges.
     fn by_target<'a>(&'a self, pairs: Pairs<'a>) -> Result<Vec<Argument<'a>>, TchError> {
         let adjacency = &self.layer.adjacency;
         let mut arguments = [&adjacency.row_pointers, &adjacency.sources].map(Argument::Array).to_vec();

@@ -1,4 +1,4 @@
-//! What GAT and GATv2 share on a GPU: scores to weighted sums, and back to the scores.
+//! Operations shared by GAT and GATv2 on a GPU: from scores to weighted sums, and the backward to the scores.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::super::kernels::Shape;
 use super::super::{AttentionError, AttentionOptions, computing_kind, expect, num_nodes};
 use super::program::program;
 
-/// Threads of a warp, which does one node and head.
+/// Threads of a warp; one warp processes one node and head.
 const WARP: u64 = 32;
-/// Of a leaky ReLU that changes nothing: scores of edges have theirs behind them.
+/// Slope of a leaky ReLU that changes nothing: GATv2 applies its own before the scores of edges.
 pub(super) const NO_SLOPE: f64 = 1.0;
 
 /// One layer's kernels, edges and options.
@@ -24,22 +24,22 @@ pub(in crate::attention) struct Layer {
     pub(super) options: AttentionOptions,
 }
 
-/// What attention weights are made of.
+/// Source of the attention weights.
 #[derive(Clone, Copy)]
 pub(super) enum Scores<'a> {
-    /// By source and by target, `[nodes, heads]`, to be added and passed through the leaky ReLU.
+    /// Scores by source and by target, `[nodes, heads]` each; their sum is passed through the leaky ReLU.
     OfNodes([&'a Tensor; 2]),
-    /// `[edges, heads]`, as they are.
+    /// Scores by edge, `[edges, heads]`, used as they are.
     OfEdges(&'a Tensor),
 }
 
-/// What a forward gives and a backward reads.
+/// Results of a forward that the output and the backward need.
 pub(super) struct Attention {
-    /// In the shape of the values.
+    /// The output, in the shape of the values.
     pub(super) output: Tensor,
-    /// Weights before dropout, `[edges, heads]`, with the sign of the score: where a backward follows.
+    /// Weights before dropout with the sign of the score, `[edges, heads]`, if a backward follows.
     pub(super) signed: Option<Tensor>,
-    /// Weights after dropout, `[edges, heads]`: where they are asked for, or dropout's backward needs them.
+    /// Weights after dropout, `[edges, heads]`, if requested or needed by dropout's backward.
     pub(super) applied: Option<Tensor>,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Attention {
 #[derive(Clone, Copy)]
 pub(super) struct SavedWeights<'a> {
     pub(super) signed: &'a Tensor,
-    /// With dropout alone.
+    /// Weights after dropout; `None` without dropout.
     pub(super) applied: Option<&'a Tensor>,
 }
 
 impl Layer {
-    /// The kernels for values of `kind` on `device`, where the edges lie, too.
+    /// Prepares the kernels for values of `kind` on `device`; the edges must be there, too.
     pub(in crate::attention) fn new(
         device: Device,
         kind: Kind,
@@ -72,14 +72,14 @@ impl Layer {
             expect(name, array, &[length])?;
             let found = array.f_kind()?;
             if found != Kind::Int {
-                return Err(TchError::Kind(format!("{name} are of type {found:?}, Int is expected")).into());
+                return Err(TchError::Kind(format!("{name} have type {found:?}, expected Int")).into());
             }
         }
         let program = program(device, shape, kind)?;
         Ok(Self { program, adjacency: adjacency.shallow_clone(), shape, options: options.clone() })
     }
 
-    /// Scores to weights to weighted sums of the values.
+    /// Computes weights from scores, and the weighted sums of the values.
     pub(super) fn attend(
         &self,
         values: &Tensor,
@@ -120,8 +120,8 @@ impl Layer {
         Ok(Attention { output, signed, applied })
     }
 
-    /// What a forward hands back: the output, the applied weights where they are asked for, and what is saved, if anything is.
-    /// Dropout's weights come last there, so that the others' places do not depend on them.
+    /// Assembles the result of a forward: the output, the applied weights if requested, and the saved tensors, if any.
+    /// Dropout's weights are saved last, so that the positions of the others do not depend on them.
     pub(super) fn finish(&self, output: Tensor, applied: Option<Tensor>, mut saved: Vec<Tensor>) -> Forward {
         if !saved.is_empty() && self.options.dropout.is_some() {
             saved.extend(applied.as_ref().map(Tensor::shallow_clone));
@@ -130,8 +130,8 @@ impl Layer {
         Forward { outputs: [Some(output), weights].into_iter().flatten().collect(), saved }
     }
 
-    /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target,
-    /// `[nodes, heads]`.
+    /// Gradients of the scores of edges before the leaky ReLU, `[edges, heads]`, and their sums by target, `[nodes,
+    /// heads]`.
     pub(super) fn score_gradients(
         &self,
         values: &Tensor,
@@ -159,28 +159,28 @@ impl Layer {
         Ok([of_edges, of_targets])
     }
 
-    /// Runs a kernel with a warp for each node and head.
+    /// Runs a kernel with one warp per node and head.
     pub(super) fn launch(&self, kernel: &str, arguments: &[Argument<'_>]) -> Result<(), TchError> {
         let nodes = u64::try_from(num_nodes(&self.adjacency)).unwrap_or(0);
         self.launch_warps(kernel, nodes * self.shape.heads as u64, arguments)
     }
 
-    /// Runs a kernel, whose first parameter is the number of nodes.
+    /// Runs a kernel with `warps` warps; its first parameter is the number of nodes.
     pub(super) fn launch_warps(&self, kernel: &str, warps: u64, arguments: &[Argument<'_>]) -> Result<(), TchError> {
         let nodes = num_nodes(&self.adjacency);
         let nodes = i32::try_from(nodes)
-            .map_err(|_| TchError::Shape(format!("attention takes at most 2^31 nodes at once, there are {nodes}")))?;
+            .map_err(|_| TchError::Shape(format!("attention supports at most 2^31 nodes, got {nodes}")))?;
         let arguments: Vec<Argument> = std::iter::once(Argument::Int(nodes)).chain(arguments.iter().copied()).collect();
         Ok(self.program.launch(kernel, warps * WARP, &arguments)?)
     }
 
-    /// Room for a number of each edge and head.
+    /// Uninitialised tensor `[edges, heads]` of the computing type.
     pub(super) fn per_edge(&self, values: &Tensor) -> Result<Tensor, TchError> {
         let size = [self.adjacency.num_edges(), self.shape.heads as i64];
         Tensor::f_empty(size, (computing_kind(values)?, values.device()))
     }
 
-    /// Room for a number of each node and head.
+    /// Uninitialised tensor `[nodes, heads]` of the computing type.
     pub(super) fn per_node(&self, values: &Tensor) -> Result<Tensor, TchError> {
         let size = [num_nodes(&self.adjacency), self.shape.heads as i64];
         Tensor::f_empty(size, (computing_kind(values)?, values.device()))
@@ -191,12 +191,12 @@ impl Layer {
     }
 }
 
-/// A tensor, or none.
+/// An optional tensor as an argument.
 pub(super) fn array(tensor: Option<&Tensor>) -> Argument<'_> {
     tensor.map_or(Argument::Absent, Argument::Array)
 }
 
-/// A number of the computing type.
+/// A number as an argument of the computing type.
 pub(super) fn number(real: Kind, value: f64) -> Argument<'static> {
     if real == Kind::Double { Argument::Double(value) } else { Argument::Float(value as f32) }
 }

@@ -1,4 +1,5 @@
-//! Fused attention on a GPU: the kernels of `shared.cu`, `gat.cu` and `gatv2.cu` as differentiable functions on tensors.
+//! Fused attention on a GPU: the kernels of `shared.cu`, `gat.cu` and `gatv2.cu` as differentiable functions of
+//! tensors.
 
 mod gat;
 mod gatv2;

@@ -1,4 +1,4 @@
-//! The programs of the shapes that were used so far.
+//! Cache of compiled programs, one per shape.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -9,16 +9,16 @@ use tch::{Device, Kind};
 
 use super::super::kernels::Shape;
 
-/// Nodes whose sums one warp adds up.
+/// Number of nodes whose sums one warp adds up.
 pub(super) const NODES_OF_PART: u64 = 64;
 
 /// Device, heads, channels, and type of the values.
 type Key = (Device, usize, usize, Kind);
 
-/// The kernels for one shape of values on one device, compiled when they are first asked for.
+/// The kernels for one shape of values on one device, compiled at first use.
 pub(super) fn program(device: Device, shape: Shape, values: Kind) -> Result<Arc<Program>, ProgramError> {
     static COMPILED: OnceLock<Mutex<HashMap<Key, Arc<Program>>>> = OnceLock::new();
-    // Whoever needs the same one meanwhile waits for it.
+    // Held during compilation: another thread that needs the same program waits for it.
     let mut compiled = COMPILED.get_or_init(Mutex::default).lock();
     let key = (device, shape.heads, shape.channels, values);
     if let Some(program) = compiled.get(&key) {
@@ -30,7 +30,7 @@ pub(super) fn program(device: Device, shape: Shape, values: Kind) -> Result<Arc<
     Ok(program)
 }
 
-/// The program of a shape.
+/// Source of the program for a shape.
 pub(super) fn source(shape: Shape, values: Kind) -> Source {
     let real = if values == Kind::Double { "double" } else { "float" };
     Source {

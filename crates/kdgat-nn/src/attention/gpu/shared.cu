@@ -4,14 +4,14 @@
 //   REAL        float or double: scores, weights and sums
 //   VALUES_BF16 1 if values are stored as bfloat16, 0 if as REAL
 //
-// One warp does one node and head: its lanes go side by side over the node's edges where weights are computed, and over
-// the head's channels where rows are added up. Each sum has one order, so results are the same in every run; there are
-// no atomic operations, no shared memory, and no two warps that wait for each other.
+// One warp processes one node and head: its lanes work side by side on the node's edges to compute weights, and on the
+// head's channels to add up rows. The order of each sum is fixed, so results are the same in every run; there are no
+// atomic operations, no shared memory, and no synchronisation between warps.
 //
-// This file has what GAT and GATv2 share; gat.cu and gatv2.cu follow it. What is computed is said in ../kernels.rs and
-// ../gatv2.rs, which do the same on a CPU.
+// This file has the parts shared by GAT and GATv2; gat.cu and gatv2.cu follow it. ../kernels.rs and ../gatv2.rs
+// document the computation and do the same on a CPU.
 //
-// Arrays are read by index alone: a test runs this file on the CPU, where an ARRAY checks every index.
+// Arrays are accessed by index only: a test runs this file on the CPU, where an ARRAY checks every index.
 #ifndef ARRAY
 #define ARRAY(type) type* __restrict__
 #endif
@@ -28,7 +28,7 @@ __device__ inline Real widen(Value value) {
   return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
 }
 
-// Rounds to nearest, ties to even, as torch does.
+// Rounds to nearest, ties to even, like torch.
 __device__ inline Value narrow(Real value) {
   const unsigned bits = __float_as_uint(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -49,7 +49,7 @@ __device__ inline Value narrow(Real value) {
 
 constexpr int LANES = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Channels that a lane has: lane, lane + 32, ...
+// Number of channels per lane: lane, lane + 32, ...
 constexpr int CHANNELS_OF_LANE = (CHANNELS + LANES - 1) / LANES;
 
 __device__ inline float exponential(float value) {
@@ -68,7 +68,7 @@ __device__ inline double magnitude(double value) {
   return fabs(value);
 }
 
-// Of zeros, too: a weight may have been rounded to nothing.
+// Sign bit, also of zeros: a weight may have been rounded to zero.
 __device__ inline bool has_minus(float value) {
   return __float_as_int(value) < 0;
 }
@@ -96,7 +96,7 @@ __device__ inline Real largest_of_warp(Real value) {
   return value;
 }
 
-// What a warp does: its node and head, and item = node * HEADS + head.
+// Work item of a warp: its node and head, with item = node * HEADS + head.
 struct Place {
   Index item;
   Index node;
@@ -109,7 +109,7 @@ __device__ inline Place place_of_warp() {
   return Place{item, item / HEADS, static_cast<int>(item % HEADS), static_cast<int>(threadIdx.x % LANES)};
 }
 
-// Calls body(part, channel) for each of the lane's channels; registers hold those by part.
+// Calls body(part, channel) for each of the lane's channels; registers are indexed by part.
 template <typename Body>
 __device__ inline void for_each_channel(Body body) {
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ inline void for_each_channel(Body body) {
   }
 }
 
-// Word `position % 4` of Philox 4×32-10 (Salmon et al. 2011) of counter `position / 4`: the CPU's masks.
+// Word `position % 4` of Philox 4×32-10 (Salmon et al. 2011) for counter `position / 4`: the same masks as on the CPU.
 __device__ inline unsigned random_word(unsigned long long seed, Index position) {
   const unsigned long long counter = static_cast<unsigned long long>(position) / 4;
   unsigned state[4] = {static_cast<unsigned>(counter), static_cast<unsigned>(counter >> 32), 0, 0};
@@ -138,20 +138,21 @@ __device__ inline unsigned random_word(unsigned long long seed, Index position) 
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
   }
-  // Not by index: registers have none.
+  // Without an index: registers cannot be indexed.
   const unsigned first = position % 2 == 0 ? state[0] : state[1];
   const unsigned second = position % 2 == 0 ? state[2] : state[3];
   return position % 4 < 2 ? first : second;
 }
 
-// Scores to attention weights to weighted sums: raw = s_j + t_i, or given for each edge; attention = softmax over j of
-// leaky_relu(raw); out_i = Σ_j attention_ij · values_j + bias. Whether raw was positive is kept as the sign of the weight.
+// Attention weights from scores, and weighted sums: raw = s_j + t_i, or given per edge; attention = softmax over j of
+// leaky_relu(raw); out_i = Σ_j attention_ij · values_j + bias. The sign of a saved weight records whether raw was
+// positive.
 extern "C" __global__ void attend(
     int nodes,
     ARRAY(const int) row_pointers, // [nodes + 1]
     ARRAY(const int) sources, // [edges]
     ARRAY(const Value) values, // [nodes, HEADS * CHANNELS]
-    ARRAY(const Real) source_scores, // [nodes, HEADS], absent where scores of edges are given
+    ARRAY(const Real) source_scores, // [nodes, HEADS], absent if scores of edges are given
     ARRAY(const Real) target_scores, // [nodes, HEADS], likewise
     ARRAY(const Real) edge_scores, // [edges, HEADS], or absent
     ARRAY(const Real) bias, // [HEADS * CHANNELS], or absent
@@ -177,7 +178,7 @@ extern "C" __global__ void attend(
     return source_scores[static_cast<Index>(sources[edge]) * HEADS + at.head] + target_score;
   };
 
-  // As PyTorch Geometric: the largest logit subtracted, 1e-16 added to the divisor.
+  // As in PyTorch Geometric: subtract the largest logit and add 1e-16 to the divisor.
   Real largest = -__uint_as_float(0x7f800000u); // infinity
   for (Index edge = first_edge + at.lane; edge < end; edge += LANES) {
     const Real logit = leaky(raw_of(edge), negative_slope);
@@ -194,7 +195,7 @@ extern "C" __global__ void attend(
   if (bias) {
     for_each_channel([&](int part, int channel) { sums[part] = bias[at.head * CHANNELS + channel]; });
   }
-  // All lanes together, as they pass weights to each other; those beyond the last edge bring none.
+  // All lanes take part, since they exchange weights; lanes beyond the last edge contribute none.
   for (Index chunk = first_edge; chunk < end; chunk += LANES) {
     const Index edge = chunk + at.lane;
     Real weight = 0;
@@ -266,7 +267,7 @@ extern "C" __global__ void attend_backward_targets(
       product *= applied_weights[position] > 0 ? kept_scale : 0;
     }
     mean += magnitude(signed_weights[position]) * product;
-    // The lane that reads it again below.
+    // Written by the lane that reads it again below.
     if ((edge - first_edge) % LANES == at.lane) {
       raw_gradients[position] = product;
     }

@@ -1,5 +1,5 @@
-//! The kernels for a GPU, run on the CPU with emulated warps, against attention composed of torch's operations; and what
-//! NVRTC says of them, where it is installed.
+//! Compares the GPU kernels, run on the CPU with emulated warps, with attention composed of torch's operations; and
+//! compiles them with NVRTC where it is installed.
 
 #[path = "../../../../../tests/attention_common/mod.rs"]
 mod attention_common;
@@ -16,7 +16,7 @@ use super::{GpuGat, GpuGatV2, Layer};
 
 type Named = Vec<(&'static str, Tensor)>;
 
-/// Output, weights and gradients for a fixed random loss, of `layer(values, source, target, bias)`.
+/// Output, weights and gradients of `layer(values, source, target, bias)` for a fixed random loss.
 fn results(
     shape: Shape,
     nodes: i64,
@@ -26,7 +26,7 @@ fn results(
 ) -> Named {
     let real = if kind == Kind::Double { Kind::Double } else { Kind::Float };
     let (heads, row) = (shape.heads as i64, shape.row() as i64);
-    // Scores have a variance of one either way.
+    // Scores have a variance of one in both cases.
     let (scores, scale) = match projected {
         true => (vec![row], (shape.channels as f64).sqrt()),
         false => (vec![nodes, heads], 1.0),
@@ -74,7 +74,7 @@ fn of_torch(graph: &Adjacency, shape: Shape, kind: Kind, projected: bool, option
     })
 }
 
-/// As [`results`], of GATv2 on an emulated GPU or of torch's operations.
+/// Like [`results`], for GATv2 on an emulated GPU or composed of torch's operations.
 fn results_of_v2(
     graph: &Adjacency,
     shape: Shape,
@@ -122,7 +122,7 @@ fn assert_named_equal(what: &str, found: &Named, expected: &Named, tolerance: f6
     }
 }
 
-/// GAT with projected and with given scores, GATv2 with and without terms of edges.
+/// Checks GAT with projected and with given scores, and GATv2 with and without edge terms.
 fn assert_equal(graph: &Adjacency, shape: (usize, usize), kind: Kind, options: &AttentionOptions, tolerance: f64) {
     let shape = Shape { heads: shape.0, channels: shape.1 };
     for with_edges in [true, false] {
@@ -181,7 +181,7 @@ fn kernels_are_composed_attention_in_other_types() {
     for dropout in [None, dropout] {
         let options = AttentionOptions { dropout, ..AttentionOptions::default() };
         assert_equal(&graph, (4, 24), Kind::Double, &options, 1e-13);
-        // Eight bits; the composed one rounds output and gradients in more than one place.
+        // Eight significant bits; the composed implementation rounds output and gradients in more than one place.
         assert_equal(&graph, (4, 24), Kind::BFloat16, &options, 2e-2);
     }
 }
@@ -206,7 +206,7 @@ fn nvrtc_compiles_the_kernels_for_old_and_new_gpus() {
     }
     let source = |heads, channels, kind| super::program::source(Shape { heads, channels }, kind);
     let architectures = cuda_program::architectures().unwrap();
-    println!("it knows {architectures:?}");
+    println!("it supports {architectures:?}");
     assert!(architectures.contains(&90), "{architectures:?}");
     for (heads, channels, kind) in [(1, 80, Kind::Float), (4, 256, Kind::BFloat16), (4, 24, Kind::Double)] {
         cuda_program::compile_for(&source(heads, channels, kind), 90).unwrap();
@@ -215,13 +215,13 @@ fn nvrtc_compiles_the_kernels_for_old_and_new_gpus() {
         let code = cuda_program::compile_for(&source(4, 24, Kind::Float), architecture).unwrap();
         assert_eq!(code[..4], *b"\x7fELF", "machine code for {architecture}");
     }
-    // What comes after the newest is given assembly, which the driver translates.
+    // A GPU newer than all supported ones gets assembly, which the driver translates.
     let newer = cuda_program::compile_for(&source(4, 24, Kind::Float), 100_000).unwrap();
     assert!(String::from_utf8_lossy(&newer).contains(".entry attend("), "assembly");
     assert_eq!(newer.last(), Some(&0), "a text for C ends with zero");
     let message = cuda_program::compile_for(&source(4, 24, Kind::Float), 20).unwrap_err().to_string();
     assert!(
-        message.contains(&format!("knows GPUs of [{}", architectures[0])) && message.contains("not of 20"),
+        message.contains(&format!("supports GPUs of [{}", architectures[0])) && message.contains("not of 20"),
         "{message}"
     );
 }

@@ -1,7 +1,7 @@
-//! The pass over the nodes: sums of the loss's parts, and gradients.
+//! The pass over the nodes: sums of the loss's terms, and gradients.
 //!
 //! `Σ softplus(x) = Σ max(x, 0) + Σ log(1 + exp(−|x|))`, and a sum of logarithms is the logarithm of a product: one
-//! logarithm for some hundred elements.
+//! logarithm for several hundred elements.
 
 use kdgat_torch::parallel::Parts;
 use kdgat_torch::simd::{Instructions, Kernel, dispatch};
@@ -12,7 +12,7 @@ use super::super::math::{self, LANES};
 use super::rows::{Rows, Slices};
 use super::{OUTPUTS, empty};
 
-/// Gradients of what is trained on by the means that it is made of.
+/// Gradients of the trained loss with respect to the means that it consists of.
 pub(super) struct ByMeans {
     /// Reconstruction, ID, successors and KL.
     pub(super) task: [f64; 4],
@@ -22,11 +22,11 @@ pub(super) struct ByMeans {
     pub(super) taught: f64,
 }
 
-/// What gradients by the elements are multiplied by.
+/// Factors of the gradients with respect to the elements.
 #[derive(Clone, Copy)]
 struct Factors {
     task: [f32; 4],
-    /// The differences from the teacher's reconstruction.
+    /// Factor of the differences from the teacher's reconstruction.
     taught: f32,
 }
 
@@ -37,8 +37,8 @@ impl Factors {
     }
 }
 
-/// Sums over the nodes: reconstruction, ID, successors, KL, and the distance of the reconstruction from the teacher's. Where they
-/// are wanted, the gradients by the outputs.
+/// Sums over the nodes: reconstruction, ID, successors, KL, and the squared distance of the reconstruction from the
+/// teacher's. If requested, also the gradients with respect to the outputs.
 pub(super) fn run(
     slices: &Slices,
     by_means: &ByMeans,
@@ -74,7 +74,7 @@ pub(super) fn run(
     Ok((total, gradients))
 }
 
-/// Room of these lengths.
+/// Slices of these lengths in `memory`.
 fn rooms(memory: &mut Vec<f32>, lengths: [usize; OUTPUTS]) -> [&mut [f32]; OUTPUTS] {
     memory.resize(lengths.iter().sum(), 0.0);
     let mut rest = &mut memory[..];
@@ -85,7 +85,7 @@ fn rooms(memory: &mut Vec<f32>, lengths: [usize; OUTPUTS]) -> [&mut [f32]; OUTPU
     })
 }
 
-/// The sums of a block, whose gradients are written to `gradients`.
+/// The sums of a block. Writes its gradients to `gradients`.
 fn of_block(slices: &Slices, block: usize, factors: Factors, gradients: [&mut [f32]; OUTPUTS]) -> [f64; 5] {
     let [reconstruction, id, successors, mean, log_variance] = gradients;
     let of_taught = match &slices.taught {
@@ -101,7 +101,8 @@ fn of_block(slices: &Slices, block: usize, factors: Factors, gradients: [&mut [f
     [reconstruction, id, successors, kl, of_taught]
 }
 
-/// The four sums of a block; the rest is where its gradients go. That by the reconstruction is added to what is there.
+/// Computes the four sums of a block and writes its gradients; that of the reconstruction is added to the current
+/// contents.
 struct Pass<'a> {
     rows: Rows<'a>,
     factors: [f32; 4],
@@ -139,7 +140,7 @@ fn reconstruction(rows: &Rows, factor: f32, gradient: &mut [f32]) -> f64 {
     })
 }
 
-/// −log of the softmax at each node's ID. The gradient is the softmax, less one at the ID.
+/// Cross entropy: −log of the softmax at each node's ID. The gradient is the softmax, minus one at the ID.
 #[inline(always)]
 fn id<I: Instructions>(rows: &Rows, factor: f32, gradient: &mut [f32]) -> f64 {
     let mut softmax = vec![0.0; 2 * rows.id_index.len()];
@@ -157,7 +158,8 @@ fn id<I: Instructions>(rows: &Rows, factor: f32, gradient: &mut [f32]) -> f64 {
     sum
 }
 
-/// For each row its largest logit, and the logarithm of the sum of the exponentials of all less it; `exponentials` gets these.
+/// For each row, the largest logit and the logarithm of the sum of the exponentials, `[rows, 2]`; the largest logit is
+/// subtracted before. Writes the exponentials, `[rows, ids]`.
 #[inline(always)]
 pub(in super::super) fn softmax_rows<I: Instructions>(
     logits: &[f32],
@@ -173,7 +175,7 @@ pub(in super::super) fn softmax_rows<I: Instructions>(
             *exponential = logit - softmax[0];
         }
     }
-    // All rows in one go: no vector is left half empty.
+    // All rows in one loop, so that no vector is partially filled.
     for value in exponentials.iter_mut() {
         *value = math::exp::<I>(*value);
     }
@@ -182,7 +184,7 @@ pub(in super::super) fn softmax_rows<I: Instructions>(
     }
 }
 
-/// Σ softplus(logit) less the ones' logits. The gradient is the logistic function, less one at the ones.
+/// Σ softplus(logit) minus the logits at the ones. The gradient is the logistic function, minus one at the ones.
 #[inline(always)]
 fn successors<I: Instructions>(rows: &Rows, factor: f32, gradient: &mut [f32]) -> f64 {
     let logits = rows.successor_logits;
@@ -200,13 +202,13 @@ fn successors<I: Instructions>(rows: &Rows, factor: f32, gradient: &mut [f32]) -
     positive + logarithms - of_ones
 }
 
-/// Factors of up to 2 that a product takes.
+/// Maximum number of factors, each up to 2, in one product.
 const FACTORS: usize = 60;
 
-/// Σ log(1 + exp(−|logit|)) of some logits, and their gradients.
+/// Σ log(1 + exp(−|logit|)) of some logits, and the gradients of their softplus.
 #[inline(always)]
 fn softplus<I: Instructions>(logits: &[f32], factor: f32, gradient: &mut [f32]) -> f64 {
-    // Products of (1 + exp(−|x|)), less 1: nothing is lost where the exponential is small.
+    // Products of (1 + exp(−|x|)), minus 1: keeps the precision of small exponentials.
     let mut products = [0.0_f32; LANES];
     let ((chunks, rest), (places, last)) = (logits.as_chunks::<LANES>(), gradient.as_chunks_mut::<LANES>());
     for (chunk, place) in chunks.iter().zip(places) {
@@ -225,7 +227,7 @@ fn softplus<I: Instructions>(logits: &[f32], factor: f32, gradient: &mut [f32]) 
     halves.sum()
 }
 
-/// The logistic function of a logit, whose 1 + exp(−|x|) is multiplied into `product`.
+/// The logistic function of a logit; multiplies its 1 + exp(−|x|) into `product`.
 #[inline(always)]
 fn logistic<I: Instructions>(logit: f32, product: &mut f32) -> f32 {
     let small = math::exp::<I>(-logit.abs());

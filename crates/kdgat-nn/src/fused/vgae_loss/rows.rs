@@ -1,4 +1,4 @@
-//! What the loss reads: a VGAE's outputs and targets as slices, cut into blocks of nodes.
+//! Operands of the loss: a VGAE's outputs and targets as slices, divided into blocks of nodes.
 
 use kdgat_torch::rows;
 use kdgat_torch::view;
@@ -19,7 +19,7 @@ struct Sizes {
 impl Sizes {
     fn of(outputs: &[Tensor], target: &Target) -> Result<Self, TchError> {
         let [reconstruction, id_logits, successor_logits, mean, log_variance] = outputs else {
-            return Err(TchError::Shape(format!("{} outputs of a model instead of {OUTPUTS}", outputs.len())));
+            return Err(TchError::Shape(format!("a model has {} outputs instead of {OUTPUTS}", outputs.len())));
         };
         let [nodes, features] = shape("reconstruction", reconstruction)?;
         let [_, ids] = shape("ID logits", id_logits)?;
@@ -34,7 +34,7 @@ impl Sizes {
         Ok(Self { nodes, features, ids, successors, latent })
     }
 
-    /// Columns of the outputs.
+    /// Number of columns of each output.
     fn widths(&self) -> [usize; OUTPUTS] {
         [self.features, self.ids, self.successors, self.latent, self.latent]
     }
@@ -48,12 +48,12 @@ pub(super) struct Slices<'a> {
     continuous: &'a [f32],
     id_index: &'a [i64],
     ones: &'a [i64],
-    /// The reconstruction beside a teacher's.
+    /// The reconstruction and the teacher's.
     pub(super) taught: Option<Compared<'a>>,
 }
 
 impl<'a> Slices<'a> {
-    /// Of a model's outputs, and a teacher's reconstruction if there is one.
+    /// Wraps a model's outputs, its targets, and a teacher's reconstruction if there is one.
     pub(super) fn new(
         outputs: &'a [Tensor],
         target: &'a Target,
@@ -76,23 +76,23 @@ impl<'a> Slices<'a> {
         if slices.ones.first().is_some_and(|&first| first < 0)
             || slices.ones.last().is_some_and(|&last| last >= elements)
         {
-            return Err(TchError::Shape(format!("a successor lies outside the {elements} successor logits")));
+            return Err(TchError::Shape(format!("a successor is outside of the {elements} successor logits")));
         }
         Ok(slices)
     }
 
-    /// Columns of the outputs.
+    /// Number of columns of each output.
     pub(super) fn widths(&self) -> [usize; OUTPUTS] {
         self.sizes.widths()
     }
 
-    /// What the sums of reconstruction, ID, successors and KL are divided by.
+    /// Divisors of the sums of reconstruction, ID, successors and KL.
     pub(super) fn counts(&self) -> [f64; 4] {
         let [reconstruction, _, successor_logits, mean, _] = self.outputs;
         [reconstruction.len(), self.sizes.nodes, successor_logits.len(), mean.len()].map(|count| count as f64)
     }
 
-    /// The nodes of a block.
+    /// The outputs and targets of a block.
     pub(super) fn rows(&self, block: usize) -> Rows<'a> {
         let Sizes { features, ids, .. } = self.sizes;
         let (ones, first_logit) = self.ones(block);
@@ -112,7 +112,7 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// The block's ones, and the position of the block's first logit.
+    /// The block's ones, and the position of the block's first successor logit.
     fn ones(&self, block: usize) -> (&'a [i64], usize) {
         let elements = self.blocks.elements(block, self.sizes.successors);
         let start = self.ones.partition_point(|&one| one < elements.start as i64);
@@ -127,12 +127,12 @@ pub(super) struct Rows<'a> {
     pub(super) continuous: &'a [f32],
     pub(super) id_logits: &'a [f32],
     pub(super) id_index: &'a [i64],
-    /// Columns of the ID logits.
+    /// Number of columns of the ID logits.
     pub(super) ids: usize,
     pub(super) successor_logits: &'a [f32],
-    /// Positions among all successor logits.
+    /// Positions of the ones among all successor logits.
     pub(super) ones: &'a [i64],
-    /// The position of the block's first successor logit.
+    /// Position of the block's first successor logit.
     pub(super) first_logit: usize,
     pub(super) mean: &'a [f32],
     pub(super) log_variance: &'a [f32],

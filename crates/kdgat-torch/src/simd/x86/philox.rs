@@ -1,15 +1,15 @@
-//! Philox in vectors: a counter's words in the low halves of 64 bits, which is what the multiplication reads.
+//! Vectorised Philox: each word is in the low half of a 64-bit lane, which is what the multiplication reads.
 
 use std::arch::x86_64::*;
 
 use crate::philox::{LANES, MULTIPLIERS, ROUNDS, Words, next_key};
 
-/// Generates `words` in registers of `$lanes` counters, with the operations named.
+/// Defines `words` for registers of `$lanes` counters, with the given intrinsics.
 macro_rules! words {
     ($register:ty, $lanes:literal, $set:ident, $load:ident, $multiply:ident, $shift:ident, $xor:ident, $store:expr) => {
         #[inline(always)]
         pub unsafe fn words(key: u64, first: u64) -> Words {
-            // SAFETY: as the caller says; loads and stores are of whole arrays.
+            // SAFETY: the caller ensures that the machine has these instructions; loads and stores are of whole arrays.
             unsafe {
                 let multipliers = MULTIPLIERS.map(|multiplier| $set(i64::from(multiplier as i32)));
                 let mut result: Words = [[0; LANES]; 4];
@@ -19,7 +19,7 @@ macro_rules! words {
                     let mut state = [counters, $shift::<32>(counters), $set(0), $set(0)];
                     let mut key = [key as u32, (key >> 32) as u32];
                     for _ in 0..ROUNDS {
-                        // What is above 32 bits is not read by the next multiplication, and cut off at the end.
+                        // The next multiplication ignores bits above the low 32; the final store drops them.
                         let [left, right] = [$multiply(state[0], multipliers[0]), $multiply(state[2], multipliers[1])];
                         let keys = key.map(|key| $set(i64::from(key)));
                         state = [

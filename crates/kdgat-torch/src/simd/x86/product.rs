@@ -1,15 +1,15 @@
-//! Products of small matrices, in vectors: tiles of rows and columns whose sums stay in registers from the first term to
-//! the last.
+//! Vectorised products of small matrices, in tiles of rows and columns whose sums stay in registers from the first term
+//! to the last.
 
 use std::arch::asm;
 
 use super::Vector;
 use crate::simd::product::{Left, Product, Start};
 
-/// Vectors of columns of a tile.
+/// Maximum width of a tile in vectors.
 const WIDEST: usize = 3;
 
-/// What a tile reads and writes, from its own first row and column on. One of the steps is 1.
+/// Inputs and output of a tile, starting at its first row and column. One of the steps is 1.
 #[derive(Clone, Copy)]
 struct Tile<'a> {
     left: *const f32,
@@ -21,29 +21,30 @@ struct Tile<'a> {
     result: *mut f32,
     /// Columns of the right side and of the result.
     width: usize,
-    /// Columns of the tile in its last vector.
+    /// Columns in the last vector of the tile.
     part: usize,
 }
 
-/// [`Start`], from a tile's first column on.
+/// [`Start`], beginning at a tile's first column.
 #[derive(Clone, Copy)]
 enum First<'a> {
     Zero,
     Kept,
     Row(*const f32),
-    /// With the rows to take off, from the tile's first row on, and the tile's first column in them.
+    /// The row, the rows to subtract from the tile's first row on, and the tile's first column.
     Less(*const f32, *const &'a [f32], usize),
 }
 
-/// Writes `product`, which has columns.
+/// Writes `product`, which must have columns.
 ///
 /// # Safety
-/// The machine has the instructions of `V`, and the sizes fit one another ([`Product::write`] has checked them).
+/// The machine must have the instructions of `V`, and the sizes must match ([`Product::write`] checks them).
 #[inline(always)]
 pub unsafe fn write<V: Vector>(Product { left, right, start }: Product, result: &mut [f32]) {
     let Left { values, rows, inner, row_step, inner_step } = left;
     let width = right.width;
-    // SAFETY: a tile ends where rows and columns do; wrapping, as without inner indices there is nothing to point at.
+    // SAFETY: tiles stay within rows and columns. The pointers use wrapping arithmetic because they are invalid if
+    // `inner` is 0.
     unsafe {
         let mut column = 0;
         while column < width {
@@ -80,11 +81,11 @@ pub unsafe fn write<V: Vector>(Product { left, right, start }: Product, result: 
 }
 
 impl Tile<'_> {
-    /// The columns of the tile for all rows, as many at once as the registers hold: enough that no sum waits for the one
-    /// before it.
+    /// Computes the tile's columns for all rows, as many rows at once as the registers hold: enough that no addition
+    /// waits for the previous one.
     #[inline(always)]
     unsafe fn rows<V: Vector, const VECTORS: usize, const WHOLE: bool>(mut self, rows: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: by the contract of [`write`].
         unsafe {
             let mut left = rows;
             while V::REGISTERS >= 32 && left >= 8 {
@@ -117,11 +118,11 @@ impl Tile<'_> {
         }
     }
 
-    /// `ROWS` rows of it.
+    /// Computes `ROWS` rows of the tile.
     #[inline(always)]
     unsafe fn at<V: Vector, const ROWS: usize, const VECTORS: usize, const WHOLE: bool>(self) {
         let Self { left, row_step, inner_step, inner, start, result, width, .. } = self;
-        // SAFETY: as the caller says.
+        // SAFETY: by the contract of [`write`].
         unsafe {
             let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
             for (row, sums) in sums.iter_mut().enumerate() {
@@ -165,7 +166,7 @@ impl Tile<'_> {
 
     #[inline(always)]
     unsafe fn load<V: Vector, const VECTORS: usize, const WHOLE: bool>(self, from: *const f32, vector: usize) -> V {
-        // SAFETY: as the caller says.
+        // SAFETY: by the contract of [`write`].
         unsafe {
             match WHOLE || vector + 1 < VECTORS {
                 true => V::load(from.add(vector * V::LANES)),
@@ -174,7 +175,7 @@ impl Tile<'_> {
         }
     }
 
-    /// A row of the right side, times each factor.
+    /// Adds one row of the right side, times each factor.
     #[inline(always)]
     unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize, const WHOLE: bool>(
         self,
@@ -182,7 +183,7 @@ impl Tile<'_> {
         factors: [*const f32; ROWS],
         sums: &mut [[V; VECTORS]; ROWS],
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: by the contract of [`write`].
         unsafe {
             let row = self.right.add(index * self.width);
             let values: [V; VECTORS] = std::array::from_fn(|vector| self.load::<V, VECTORS, WHOLE>(row, vector));
@@ -196,12 +197,12 @@ impl Tile<'_> {
     }
 }
 
-/// The same pointer, of which the compiler no longer knows how it was come by: it would work out a row's address from the
-/// row before in each turn of the loop, with more instructions than there are products.
+/// Returns the same pointer and hides its origin from the compiler. Otherwise the compiler would compute each row's
+/// address from the previous row's in every iteration, with more instructions than there are products.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)]
 fn apart(mut pointer: *const f32) -> *const f32 {
-    // SAFETY: no instruction at all.
+    // SAFETY: executes no instruction.
     unsafe { asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
     pointer
 }

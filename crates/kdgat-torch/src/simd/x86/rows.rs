@@ -1,11 +1,11 @@
-//! The operations on rows, in vectors.
+//! Vectorised operations on rows.
 
 use super::Vector;
 use crate::simd::rows::{Heads, Initial, Matrix};
 
-/// Vectors of columns that are kept in registers at once.
+/// Maximum number of column vectors held in registers at once.
 const WIDEST: usize = 8;
-/// Channels from which each head is worth a walk of its own.
+/// Minimum number of channels for which each head gets its own pass over the indices.
 const WIDE_HEAD: usize = 48;
 
 /// Calls `$function` with the number of whole vectors (less than [`WIDEST`]) as a constant.
@@ -29,19 +29,21 @@ pub struct Sum<'a> {
     pub initial: Initial<'a, f32>,
     pub matrix: Matrix<'a, f32>,
     pub indices: &'a [i32],
-    /// `[indices, heads]`
+    /// Factors, `[indices, heads]`.
     pub factors: &'a [f32],
     pub heads: &'a Heads,
 }
 
 impl Sum<'_> {
+    /// Writes the sum into `output`, `[width]`.
+    ///
     /// # Safety
-    /// The machine has the instructions of `V`.
+    /// The machine must have the instructions of `V`.
     #[inline(always)]
     pub unsafe fn write<V: Vector>(&self, output: &mut [f32]) {
         let (heads, width) = (self.heads, self.matrix.width);
         assert!(output.len() == width && heads.of_column.len() == width && heads.count * heads.channels == width);
-        assert!(self.factors.len() >= self.indices.len() * heads.count, "a factor for each row and head");
+        assert!(self.factors.len() >= self.indices.len() * heads.count, "each row and head needs a factor");
         if width == 0 {
             return;
         }
@@ -53,7 +55,7 @@ impl Sum<'_> {
                 assert!(factors.iter().all(|factors| factors.len() >= heads.count));
             }
         }
-        // SAFETY: all rows have `width` columns, which the heads' together are, as just checked.
+        // SAFETY: all rows have `width` columns, the sum of the heads' columns, as checked above.
         unsafe {
             if heads.count == 1 || heads.channels >= WIDE_HEAD || heads.count > V::LANES {
                 for head in 0..heads.count {
@@ -65,7 +67,7 @@ impl Sum<'_> {
         }
     }
 
-    /// `columns` of them from `first`: of `head`, or `ACROSS` all heads.
+    /// Sums `columns` columns from `first`: of one `head`, or of all heads if `ACROSS`.
     #[inline(always)]
     unsafe fn columns<V: Vector, const ACROSS: bool>(
         &self,
@@ -75,7 +77,7 @@ impl Sum<'_> {
         columns: usize,
     ) {
         let (mut at, end) = (first, first + columns);
-        // SAFETY: as the caller says; `at` and the vectors from there end at `end`.
+        // SAFETY: by the contract of `write`; vectors from `at` stay before `end`.
         unsafe {
             while end - at >= WIDEST * V::LANES {
                 sum_columns::<V, WIDEST, ACROSS>(self, output, head, at, 0);
@@ -87,20 +89,20 @@ impl Sum<'_> {
     }
 }
 
-/// The factors of `count` columns from `column`, out of those of the heads.
+/// The factors of `count` columns from `column`, taken from the factors of the heads.
 #[inline(always)]
 unsafe fn factor_of<V: Vector, const ACROSS: bool>(of_heads: V, heads: &Heads, column: usize, count: usize) -> V {
     match ACROSS {
-        // SAFETY: as the caller says, there are as many columns.
+        // SAFETY: the caller ensures that there are `count` columns.
         true => unsafe { of_heads.permuted(heads.of_column.as_ptr().add(column), count) },
         false => of_heads,
     }
 }
 
-/// The factors of all heads, or that of `head` in every lane.
+/// The factors of all heads, or the factor of `head` in every lane.
 #[inline(always)]
 unsafe fn factors_at<V: Vector, const ACROSS: bool>(from: *const f32, heads: &Heads, head: usize) -> V {
-    // SAFETY: as the caller says, there is a factor for each head.
+    // SAFETY: the caller ensures one factor per head.
     unsafe {
         match ACROSS {
             true if heads.count == V::LANES => V::load(from),
@@ -110,7 +112,7 @@ unsafe fn factors_at<V: Vector, const ACROSS: bool>(from: *const f32, heads: &He
     }
 }
 
-/// `WHOLE` vectors of columns from `at`, and `part` of another one.
+/// Sums `WHOLE` vectors of columns from `at`, and `part` columns of another vector.
 #[inline(always)]
 unsafe fn sum_columns<V: Vector, const WHOLE: usize, const ACROSS: bool>(
     sum: &Sum,
@@ -122,7 +124,7 @@ unsafe fn sum_columns<V: Vector, const WHOLE: usize, const ACROSS: bool>(
     let Matrix { values, width, rows } = sum.matrix;
     let heads = sum.heads;
     let rest = WHOLE * V::LANES;
-    // SAFETY: as the caller says; an index is checked against the number of rows before its row is read.
+    // SAFETY: by the contract of `Sum::write`; each index is checked against the number of rows before its row is read.
     unsafe {
         let to = output.as_mut_ptr().add(at);
         let mut sums = [V::splat(0.0); WHOLE];
@@ -155,7 +157,7 @@ unsafe fn sum_columns<V: Vector, const WHOLE: usize, const ACROSS: bool>(
         let mut factors = sum.factors.as_ptr();
         for &index in sum.indices {
             let index = index as u32 as usize;
-            assert!(index < rows, "row {index} of {rows}");
+            assert!(index < rows, "index {index} of a matrix of {rows} rows");
             let from = values.as_ptr().add(index * width + at);
             let by = factors_at::<V, ACROSS>(factors, heads, head);
             for (vector, sum) in sums.iter_mut().enumerate() {
@@ -175,11 +177,11 @@ unsafe fn sum_columns<V: Vector, const WHOLE: usize, const ACROSS: bool>(
     }
 }
 
-/// Writes the scalar products `[indices, heads]` of `left` with each picked row; `false` where heads are too wide for it,
-/// or have no columns.
+/// Writes the scalar products `[indices, heads]` of `left` with each picked row. Returns `false` without writing if the
+/// heads are too wide for the registers, or have no columns.
 ///
 /// # Safety
-/// The machine has the instructions of `V`.
+/// The machine must have the instructions of `V`.
 #[inline(always)]
 pub unsafe fn products<V: Vector>(
     left: &[f32],
@@ -192,8 +194,8 @@ pub unsafe fn products<V: Vector>(
         return false;
     }
     assert!(left.len() == matrix.width && heads.count * heads.channels == matrix.width);
-    assert!(products.len() >= indices.len() * heads.count, "a place for each row and head");
-    // SAFETY: left and each row have the heads' columns, as just checked.
+    assert!(products.len() >= indices.len() * heads.count, "the result needs an element for each row and head");
+    // SAFETY: `left` and each row have the heads' columns, as checked above.
     unsafe {
         let (whole, part) = (heads.channels / V::LANES, heads.channels % V::LANES);
         with_whole_vectors!(whole, products_of::<V>(left, matrix, indices, heads, products, part));
@@ -201,7 +203,7 @@ pub unsafe fn products<V: Vector>(
     true
 }
 
-/// A head has `WHOLE` vectors, and `part` of another one.
+/// [`products`] for heads of `WHOLE` vectors, and `part` columns of another vector.
 #[inline(always)]
 unsafe fn products_of<V: Vector, const WHOLE: usize>(
     left: &[f32],
@@ -215,12 +217,12 @@ unsafe fn products_of<V: Vector, const WHOLE: usize>(
     let mut to = products.as_mut_ptr();
     for &index in indices {
         let index = index as u32 as usize;
-        assert!(index < rows, "row {index} of {rows}");
-        // SAFETY: as the caller says; the index was just checked against the number of rows.
+        assert!(index < rows, "index {index} of a matrix of {rows} rows");
+        // SAFETY: by the contract of `products`; the index was just checked against the number of rows.
         unsafe {
             let (mut left, mut right) = (left.as_ptr(), values.as_ptr().add(index * width));
             for _ in 0..heads.count {
-                // Two chains, so that a sum does not wait for the one before.
+                // Two chains, so that an addition does not wait for the previous one.
                 let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
                 for vector in 0..WHOLE {
                     let at = vector * V::LANES;

@@ -1,19 +1,19 @@
-//! Transposing in squares of 8 × 8.
+//! Transposition of 8 × 8 squares.
 
 use std::arch::x86_64::*;
 
 use crate::simd::transpose::SIDE;
 
-/// Writes the square whose rows begin `from_step` apart as one whose rows begin `to_step` apart.
+/// Transposes a square with row stride `from_step` into one with row stride `to_step`.
 ///
 /// # Safety
-/// The machine has AVX2, and all eight rows of both squares are good.
+/// The machine must have AVX2, and all eight rows of both squares must be valid.
 #[inline(always)]
 pub unsafe fn square(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     unsafe {
         let rows: [__m256; SIDE] = std::array::from_fn(|row| _mm256_loadu_ps(from.add(row * from_step)));
-        // Neighbouring rows interleaved, then pairs of those, then the halves exchanged.
+        // Interleave neighbouring rows, then pairs of those, then exchange halves.
         let twos: [__m256; SIDE] = std::array::from_fn(|index| {
             let pair = index / 2 * 2;
             match index % 2 {

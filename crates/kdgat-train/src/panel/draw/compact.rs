@@ -1,4 +1,4 @@
-//! The panel where there is little room: one line for each thing, the most telling first.
+//! The panel on a small terminal: one line for each item, the most important first.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -11,9 +11,10 @@ use super::theme::Theme;
 use super::{keys, losses};
 use crate::panel::state::State;
 
-/// Rows from which on the chart is shown, too.
+/// Minimum number of rows to show the chart, too.
 const CHART_FROM: u16 = 18;
 
+/// Draws the panel on a small terminal.
 pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     let area = frame.area();
     let width = usize::from(area.width);
@@ -57,7 +58,7 @@ fn lines(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     lines.push(Line::raw(format!("{} graphs/s  {}", text::rate(state.pulse.graphs_per_second), shares.join("  "))));
     if let Some(teacher) = &state.teacher {
         let kept = text::percent(teacher.kept());
-        lines.push(Line::raw(format!("teacher {}, {kept} of targets kept", teacher.mode)));
+        lines.push(Line::raw(format!("teacher {}, {kept} of targets cached", teacher.mode)));
     }
     lines
 }

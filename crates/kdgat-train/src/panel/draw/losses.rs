@@ -1,4 +1,4 @@
-//! Losses: a chart by epoch, and the last epoch's parts as numbers.
+//! Losses: a chart by epoch, and the parts of the last epoch as numbers.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,15 +11,15 @@ use super::theme::Theme;
 use super::titled;
 use crate::panel::state::{Losses, State};
 
-/// Beyond this ratio of the largest to the smallest loss the chart is logarithmic.
+/// Ratio of the largest to the smallest loss above which the chart is logarithmic.
 const LOGARITHMIC: f64 = 30.0;
-/// Rows that a chart needs to show anything.
+/// Minimum number of rows of a chart.
 const CHART_ROWS: u16 = 5;
-/// Widths of the table: a name, and a number.
+/// Widths of the table's columns: a name and a number.
 const NAME: usize = 16;
 const NUMBER: usize = 8;
 
-/// The chart above the table; the table alone where there is no room for both.
+/// Draws the chart above the table, or only the table if there is no room for both.
 pub fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let losses = &state.losses;
     let inner = titled(frame, area, legend(theme), theme);
@@ -39,7 +39,7 @@ fn legend(theme: Theme) -> Line<'static> {
     ])
 }
 
-/// Training and validation loss by epoch.
+/// Draws training and validation loss by epoch.
 pub fn draw_chart(frame: &mut Frame, area: Rect, losses: &Losses, theme: Theme) {
     let values = || losses.epochs.iter().flat_map(|(_, training, validation)| [*training, *validation]);
     let finite = || values().filter(|value| value.is_finite());
@@ -79,7 +79,7 @@ pub fn draw_chart(frame: &mut Frame, area: Rect, losses: &Losses, theme: Theme) 
     frame.render_widget(chart, area);
 }
 
-/// A row for the total and for every part that the run has.
+/// Rows for the total and for each part of the loss that the run has.
 fn table(losses: &Losses, theme: Theme) -> Vec<Line<'static>> {
     let numbers = |values: [f64; 3]| values.map(|value| format!("{:>NUMBER$}", text::loss(value)));
     let row = |name: &str, values: [f64; 3]| {
@@ -107,7 +107,7 @@ fn table(losses: &Losses, theme: Theme) -> Vec<Line<'static>> {
     lines
 }
 
-/// The best epoch, and how long none better may come.
+/// Line with the best epoch and the number of epochs since then.
 fn best(losses: &Losses, theme: Theme) -> Line<'static> {
     let Some((epoch, loss)) = losses.best_validation() else { return Line::raw("") };
     let mut text = format!("best {} in epoch {}", text::loss(loss), epoch + 1);

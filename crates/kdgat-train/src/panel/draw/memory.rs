@@ -1,4 +1,4 @@
-//! Memory: the peak by component as one bar against the limit, and each component's bar against the peak.
+//! Memory: the peak by component as one bar against the limit, and a bar for each component against the peak.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use crate::panel::memory::{Component, Gpu, Memory};
 const NAME: usize = 12;
 const NUMBER: usize = 10;
 
-/// As many of the rows as there is room for: first the GPU's, where there is one, then the host's.
+/// Draws as many rows as fit: first the GPU's, if there is one, then the host's.
 pub fn draw(frame: &mut Frame, area: Rect, memory: &Memory, theme: Theme) {
     let inner = titled(frame, area, heading("memory of tensors", theme), theme);
     let (width, height) = (usize::from(inner.width), usize::from(inner.height));
@@ -29,10 +29,10 @@ pub fn draw(frame: &mut Frame, area: Rect, memory: &Memory, theme: Theme) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Shares of the limit that a device's bar is made of, with the places of their fills.
+/// Colour index and share of the limit of each part of a device's bar.
 type Parts = Vec<(usize, f64)>;
 
-/// A bar whose right end is the limit; from where batches were sized to fill it, it is marked.
+/// A bar whose right end is the limit; the expected peak of the largest batch is marked.
 fn stacked(parts: &Parts, expected: Option<f64>, width: usize, theme: Theme) -> Line<'static> {
     let room = width.saturating_sub(2);
     let shares: Vec<f64> = parts.iter().map(|(_, share)| *share).collect();
@@ -57,7 +57,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Numbers at the left and the right edge.
+/// A line with text at both edges.
 fn pair(left: String, right: &str, width: usize) -> Line<'static> {
     let room = width.saturating_sub(left.chars().count());
     Line::raw(format!("{left}{right:>room$}"))
@@ -66,14 +66,14 @@ fn pair(left: String, right: &str, width: usize) -> Line<'static> {
 fn host_lines(memory: &Memory, on_gpu: bool, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let host = &memory.host;
     let limit = host.limit_bytes;
-    // Components are in the allocator's order, which never changes: so do the colours' places.
+    // Components are in the allocator's fixed order, so their colours never change.
     let parts = host.components.iter().map(|component| (component.place, share(component.peak_bytes, limit))).collect();
     let expected = memory.plan.as_ref().filter(|_| !on_gpu).map(|plan| plan.expected_bytes);
     let planned = expected.map_or(String::new(), |bytes| format!(" ┊ plan {}", text::bytes(bytes)));
     vec![
         pair(format!("host, peak {}", text::bytes(host.peak_bytes)), &format!("limit {}", text::bytes(limit)), width),
         stacked(&parts, expected.map(|bytes| share(bytes, limit)), width, theme),
-        pair(format!("now {}, kept {}", text::bytes(host.now_bytes), text::bytes(host.kept_bytes)), &planned, width),
+        pair(format!("now {}, cached {}", text::bytes(host.now_bytes), text::bytes(host.kept_bytes)), &planned, width),
     ]
 }
 
@@ -87,12 +87,12 @@ fn gpu_lines(memory: &Memory, gpu: &Gpu, width: usize, theme: Theme) -> Vec<Line
     vec![
         pair(format!("GPU, peak {}", text::bytes(gpu.peak_bytes)), &format!("limit {}", text::bytes(limit)), width),
         stacked(&parts, expected.map(|bytes| share(bytes, limit)), width, theme),
-        pair(format!("now {}, kept {}", text::bytes(gpu.now_bytes), text::bytes(kept)), &planned, width),
+        pair(format!("now {}, cached {}", text::bytes(gpu.now_bytes), text::bytes(kept)), &planned, width),
         pair(used, "", width),
     ]
 }
 
-/// The largest components; those that have no room are added up.
+/// Rows of the largest components; those that do not fit are added up.
 fn component_lines(memory: &Memory, width: usize, rows: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut components = memory.host.components.clone();
     components.sort_by_key(|component| std::cmp::Reverse((component.peak_bytes, component.now_bytes)));

@@ -1,18 +1,18 @@
 //! The panel on a terminal of any size.
 //!
 //! ```text
-//! what is trained                                        what the loop is at
+//! model and dataset                                      activity of the loop
 //! epoch  ███████                                         rate, time left
 //! step   ███                                             rate, time left
 //!
 //! losses by epoch (chart)          memory by component against the limit
 //! and their parts (table)          teacher's thread
-//!                                  speed, and what the time goes into
+//!                                  speed, and shares of the time
 //! the last lines of the log
 //! keys
 //! ```
 //!
-//! Where that has no room, a line for each of these: see [`compact`].
+//! A small terminal gets one line for each of these: see [`compact`].
 
 mod compact;
 mod losses;
@@ -30,12 +30,12 @@ pub use theme::Theme;
 
 use super::state::{Progress, State};
 
-/// The least that two columns need.
+/// Minimum size for two columns, in cells.
 const WIDE: (u16, u16) = (76, 20);
 /// Cells between the columns.
 const GAP: u16 = 2;
 
-/// Draws all of it.
+/// Draws the whole panel.
 pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     let area = frame.area();
     if area.width < WIDE.0 || area.height < WIDE.1 {
@@ -73,7 +73,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     frame.render_widget(keys(state, theme), footer);
 }
 
-/// A title over a thin line; returns what is left below it.
+/// Draws a title over a thin line; returns the area below it.
 fn titled(frame: &mut Frame, area: Rect, title: Line, theme: Theme) -> Rect {
     let block = Block::new().borders(Borders::TOP).border_style(theme.quiet()).title(title);
     let inner = block.inner(area);
@@ -96,7 +96,7 @@ fn draw_header(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     frame.render_widget(Line::from(doing).right_aligned(), area);
 }
 
-/// A bar between what it counts and what is to be said of it.
+/// A progress bar with its label and a note.
 struct BarRow {
     label: String,
     share: f64,

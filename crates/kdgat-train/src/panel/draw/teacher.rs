@@ -1,4 +1,4 @@
-//! What the teacher's thread does, and what the time goes into.
+//! Work of the teacher's thread, and shares of the loop's time.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,13 +12,15 @@ use crate::console::Pulse;
 use crate::panel::state::State;
 use crate::panel::teacher::TeacherState;
 
-/// Rows of the teacher's block, and of that of the speed, their titles included.
+/// Rows of the teacher's block, title included.
 pub const ROWS: u16 = 5;
+/// Rows of the speed block, title included.
 pub const SPEED_ROWS: u16 = 4;
 
 const NAME: usize = 13;
 const PERCENT: usize = 7;
 
+/// Draws the teacher's block.
 pub fn draw(frame: &mut Frame, area: Rect, teacher: &TeacherState, theme: Theme) {
     let mut title = heading("teacher", theme);
     title.push_span(Span::raw(format!("{}; {} ", teacher.mode, teacher.doing())));
@@ -26,7 +28,7 @@ pub fn draw(frame: &mut Frame, area: Rect, teacher: &TeacherState, theme: Theme)
     let width = usize::from(inner.width);
     let weights = format!("weights {}, on device {}", text::bytes(teacher.bytes), text::bytes(teacher.device_bytes));
     let kept = format!(
-        "targets {} kept, {} new ({})",
+        "targets {} cached, {} new ({})",
         text::grouped(teacher.hits),
         text::grouped(teacher.misses),
         text::percent(teacher.kept())
@@ -50,7 +52,7 @@ fn copies(teacher: &TeacherState, width: usize, theme: Theme) -> Line<'static> {
     line
 }
 
-/// A name, a share, and its bar.
+/// A line with a name, a bar and the share in per cent.
 fn share_line(name: &str, share: f64, width: usize, theme: Theme) -> Line<'static> {
     let room = width.saturating_sub(NAME + PERCENT + 1);
     Line::from(vec![
@@ -60,6 +62,7 @@ fn share_line(name: &str, share: f64, width: usize, theme: Theme) -> Line<'stati
     ])
 }
 
+/// Draws the speed block.
 pub fn draw_speed(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let pulse = &state.pulse;
     let mut title = heading("speed", theme);
@@ -71,7 +74,7 @@ pub fn draw_speed(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// What the loop's time goes into beside forward and backward.
+/// Shares of the loop's time besides forward and backward, by name.
 pub fn waits(pulse: &Pulse, has_teacher: bool) -> Vec<(&'static str, f64)> {
     let all = (pulse.steps_seconds + pulse.data_wait_seconds + pulse.teacher_wait_seconds).max(1e-9);
     if pulse.steps_seconds <= 0.0 {

@@ -1,4 +1,4 @@
-//! What stands on the panel, at several sizes, with and without colours.
+//! Content of the panel at several sizes, with and without colours.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -92,14 +92,14 @@ fn text(state: &State, size: (u16, u16)) -> String {
     rows(&drawn(state, size, true)).join("\n")
 }
 
-/// Full cells of the row that begins with `name`, between the name and the numbers.
+/// Number of filled cells in the row that contains `name`, after the name.
 fn bar_cells(text: &str, name: &str) -> usize {
     let row = text.lines().find(|row| row.contains(name)).unwrap_or_else(|| panic!("no {name} in\n{text}"));
     row.split(name).nth(1).unwrap().chars().filter(|sign| "█▉▊▋▌▍▎▏".contains(*sign)).count()
 }
 
 #[test]
-fn everything_stands_on_a_usual_terminal() {
+fn everything_is_on_a_usual_terminal() {
     let text = text(&state(), (100, 30));
     for expected in [
         "vgae student on small",
@@ -118,9 +118,9 @@ fn everything_stands_on_a_usual_terminal() {
         "limit 200 MiB",
         "┊ plan 120 MiB",
         "activations",
-        "forward; at work",
+        "forward; busy",
         "forwards",
-        "3,000 kept, 1,000 new (75 %)",
+        "3,000 cached, 1,000 new (75 %)",
         "12,345 graphs/s",
         "data wait",
         "8.0 %",
@@ -147,7 +147,7 @@ fn bars_are_proportional_to_their_numbers() {
 }
 
 #[test]
-fn without_colours_there_are_none_and_parts_are_still_told_apart() {
+fn without_colours_there_are_none_and_parts_are_still_distinct() {
     let colored = |buffer: &Buffer| {
         buffer.content.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
     };
@@ -177,7 +177,7 @@ fn small_terminals_show_what_matters_most() {
 }
 
 #[test]
-fn no_size_and_no_state_is_too_odd() {
+fn unusual_sizes_and_states_do_not_panic() {
     let mut odd = state();
     odd.losses.epochs = vec![(0, f64::NAN, f64::INFINITY), (1, -1.0, 0.0), (2, 1e30, 1e-30)];
     odd.memory.host.limit_bytes = 0;
@@ -198,7 +198,7 @@ fn no_size_and_no_state_is_too_odd() {
 }
 
 #[test]
-fn a_gpu_stands_above_the_host() {
+fn the_gpu_is_above_the_host() {
     let mut state = state();
     state.memory.plan = Some(MemoryPlan { limit_bytes: 8 << 30, expected_bytes: 5 << 30 });
     let gib = |count: u64| count << 30;
@@ -210,9 +210,13 @@ fn a_gpu_stands_above_the_host() {
         total_bytes: gib(24),
     });
     let text = text(&state, (100, 36));
-    for expected in
-        ["GPU, peak 4.00 GiB", "limit 8.00 GiB", "now 1.00 GiB, kept 2.00 GiB", "card 6.00 GiB of 24 GiB", "host, peak"]
-    {
+    for expected in [
+        "GPU, peak 4.00 GiB",
+        "limit 8.00 GiB",
+        "now 1.00 GiB, cached 2.00 GiB",
+        "card 6.00 GiB of 24 GiB",
+        "host, peak",
+    ] {
         assert!(text.contains(expected), "'{expected}' is not in\n{text}");
     }
     assert_eq!(text.matches("┊ plan").count(), 1, "the plan is that of the GPU:\n{text}");
@@ -228,7 +232,7 @@ fn a_stop_is_acknowledged() {
 }
 
 #[test]
-fn without_a_teacher_its_rows_are_the_memorys() {
+fn without_a_teacher_memory_gets_its_rows() {
     let mut state = state();
     state.teacher = None;
     let text = text(&state, (100, 30));

@@ -1,13 +1,13 @@
 //! Numbers and bars as text.
 
-/// Parts of a cell, from an eighth to seven.
+/// Blocks that fill none to seven eighths of a cell.
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Cells of which `share` is filled, to an eighth of a cell; padded with blanks to `width`.
+/// Bar of `width` cells of which `share` is filled, to an eighth of a cell.
 pub fn bar(width: usize, share: f64) -> String {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let eighths = (share * width as f64 * 8.0).round() as usize;
-    // What is there is seen.
+    // A share above zero is always visible.
     let eighths = if share > 0.0 && width > 0 { eighths.max(1) } else { eighths };
     let mut text = "█".repeat(eighths / 8);
     if !eighths.is_multiple_of(8) {
@@ -17,7 +17,7 @@ pub fn bar(width: usize, share: f64) -> String {
     text + &" ".repeat(width.saturating_sub(filled))
 }
 
-/// How many of `width` cells each share gets, so that every boundary is at its place to half a cell.
+/// Divides `width` cells among the shares; every boundary is exact to half a cell.
 pub fn cells(width: usize, shares: &[f64]) -> Vec<usize> {
     let mut sum = 0.0;
     let mut before = 0;
@@ -31,7 +31,7 @@ pub fn cells(width: usize, shares: &[f64]) -> Vec<usize> {
     cells.collect()
 }
 
-/// Bytes with three digits or so.
+/// Formats bytes with about three digits.
 pub fn bytes(count: u64) -> String {
     let mebibytes = count as f64 / f64::from(1 << 20);
     match mebibytes {
@@ -42,7 +42,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// A stretch of time, in its two largest units.
+/// Formats a duration in its two largest units.
 pub fn duration(seconds: f64) -> String {
     if seconds < 9.95 {
         return format!("{seconds:.1} s");
@@ -56,7 +56,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A loss, in eight signs or so.
+/// Formats a loss in about eight characters.
 pub fn loss(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "–".to_owned(),
@@ -69,12 +69,12 @@ pub fn loss(value: f64) -> String {
     }
 }
 
-/// A rate.
+/// Formats a rate.
 pub fn rate(value: f64) -> String {
     if value < 99.95 { format!("{value:.1}") } else { grouped(value.round() as u64) }
 }
 
-/// With a comma between thousands.
+/// Formats a number with commas between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let places = digits.len();
@@ -85,13 +85,13 @@ pub fn grouped(number: u64) -> String {
     signs.collect()
 }
 
-/// A share in per cent.
+/// Formats a fraction in per cent.
 pub fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// The end of a text that has no room for its beginning.
+/// The end of a text that is longer than `width`, with an ellipsis.
 pub fn tail(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {

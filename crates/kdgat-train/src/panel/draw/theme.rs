@@ -1,8 +1,8 @@
-//! Colours, or none: then what colours tell apart is told by signs.
+//! Colours, or none: then signs distinguish the parts of a bar.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// Of stacked bars: signs where there are no colours, and sixteen-colour names, which follow the terminal's own scheme.
+/// Fills of stacked bars: signs for use without colours, and the sixteen named colours, which follow the terminal's own scheme.
 const FILLS: [(&str, Color); 8] = [
     ("░", Color::Gray),
     ("+", Color::Blue),
@@ -14,14 +14,14 @@ const FILLS: [(&str, Color); 8] = [
     ("o", Color::LightBlue),
 ];
 
-/// How things look.
+/// Appearance of the panel.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
     colors: bool,
 }
 
 impl Theme {
-    /// With colours unless `NO_COLOR` is set to something (no-color.org).
+    /// Uses colours unless `NO_COLOR` is set to a value (no-color.org).
     pub fn of_environment() -> Self {
         Self { colors: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
@@ -35,34 +35,37 @@ impl Theme {
         if self.colors { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// A block's title.
+    /// Style of a block's title.
     pub fn title(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// What is read last.
+    /// Style of secondary text.
     pub fn quiet(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// What must not be overlooked.
+    /// Style of alerts.
     pub fn alert(self) -> Style {
         self.colored(Color::Red).add_modifier(Modifier::BOLD)
     }
 
+    /// Style of progress bars.
     pub fn progress(self) -> Style {
         self.colored(Color::Green)
     }
 
+    /// Style of training values.
     pub fn training(self) -> Style {
         self.colored(Color::Cyan)
     }
 
+    /// Style of validation values.
     pub fn validation(self) -> Style {
         self.colored(Color::Yellow)
     }
 
-    /// The sign and the style of a part of a stacked bar.
+    /// Sign and style of a part of a stacked bar.
     pub fn fill(self, place: usize) -> (&'static str, Style) {
         let (sign, color) = FILLS[place % FILLS.len()];
         (if self.colors { "█" } else { sign }, self.colored(color))

@@ -1,40 +1,43 @@
-//! The loss of a classifier: its task, and distillation of a teacher's logits where there is one.
+//! The loss of a classifier: its task, and distillation of a teacher's logits if there is a teacher.
 
 use tch::{Kind, Tensor};
 
 use super::{Student, TeacherLink, absent, target};
-use crate::distill::TargetName;
-use crate::distill::hints::Hints;
-use crate::distill::losses::{self, LogitLoss};
-use crate::graph::Batch;
-use crate::graph::padding::Mask;
-use crate::nn::vgae::Mode;
-use crate::nn::{ClassLoss, Gat, ModelError, masked};
-use crate::train::objective::{Backward, Losses, Objective, ObjectiveError, Part};
-use crate::train::timeline::Span;
+use crate::TargetName;
+use crate::hints::Hints;
+use crate::losses::{self, LogitLoss};
+use kdgat_graph::Batch;
+use kdgat_graph::padding::Mask;
+use kdgat_nn::vgae::Mode;
+use kdgat_nn::{ClassLoss, Gat, ModelError, masked};
+use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
 
-/// A classifier that is trained, perhaps by a teacher.
+/// A classifier in training, with or without a teacher.
 pub struct GatObjective {
+    /// The student.
     pub model: Gat,
+    /// The classification loss.
     pub task: ClassLoss,
+    /// The connection to the teacher.
     pub teacher: TeacherLink,
-    /// Set where there is a teacher.
+    /// The distillation loss; `None` without a teacher.
     pub distillation: Option<GatDistillation>,
-    /// Labels of the batch at hand, of which losses may be asked part by part.
+    /// Labels of the whole current batch, `[num_graphs]`; losses may be computed part by part.
     pub labels: Option<Tensor>,
 }
 
-/// How the teacher's logits are compared with the student's, and how much they count.
+/// The distillation loss of a classifier and its weight.
 #[derive(Debug)]
 pub struct GatDistillation {
+    /// The comparison of the student's logits with the teacher's.
     pub loss: LogitLoss,
     /// α: share of the distillation in the total loss.
     pub alpha: f64,
-    /// Where a hidden layer is distilled, too.
+    /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
 }
 
-/// Parts of the loss; the last only where there are hints.
+/// Names of the parts of the loss; the last only if hints are used.
 pub const WITH_HINT: &[&str] = &[
     "task_loss",
     "kd_loss",
@@ -56,23 +59,22 @@ impl GatObjective {
             (Mode::Evaluation, _) => self.task.of_validation(&logits, &batch.labels)?,
         };
         self.teacher.read()?;
-        let targets = self.teacher.targets(part)?;
+        let targets = self.teacher.rows_of(part)?;
         let called = logits.f_argmax(-1, false)?;
         let (total, kd, agreement, hint) = match (&self.distillation, targets) {
             (Some(distillation), Some(targets)) => {
                 let taught = target(&targets, TargetName::Logits)?.gathered()?;
-                let kd = distillation.loss.of(&logits, &taught, &batch.labels, real)?;
+                let mut kd = distillation.loss.of(&logits, &taught, &batch.labels, real)?;
+                let mut distance = None;
+                if let Some(hints) = &distillation.hints {
+                    let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;
+                    let hint = hints.compare(&pooled, &hidden, real)?;
+                    kd = kd.f_add(&hint.weighted()?)?;
+                    distance = Some(hint.distance);
+                }
                 let total = losses::total(&kd, &task, distillation.alpha)?;
                 let agreement = share_equal(&called, &taught.f_argmax(-1, false)?, real)?;
-                match &distillation.hints {
-                    None => (total, kd, agreement, None),
-                    Some(hints) => {
-                        let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;
-                        let hint = hints.distance(&pooled, &hidden, real)?;
-                        let hinted = hints.add_to(hint, [&kd, &total], distillation.alpha)?;
-                        (hinted.total, hinted.kd, agreement, Some(hinted.hint))
-                    }
-                }
+                (total, kd, agreement, distance)
             }
             _ => (task.shallow_clone(), absent(&task), absent(&task), None),
         };
@@ -91,7 +93,7 @@ fn share_equal(left: &Tensor, right: &Tensor, real: Option<&Mask>) -> Result<Ten
     share(&left.f_eq_tensor(right)?, real)
 }
 
-/// Share of the ones.
+/// Share of ones in `flags`, over the rows that are not padding.
 fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
     Ok(masked::mean_of_rows(&flags.f_to_kind(Kind::Float)?, real)?)
 }
@@ -104,34 +106,16 @@ impl Objective for GatObjective {
         }
     }
 
-    fn burst(&self) -> usize {
-        self.teacher.burst()
+    fn source(&self) -> &dyn TargetSource {
+        &self.teacher
     }
 
-    fn start_epoch(&mut self) {
-        self.teacher.start_epoch();
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        &mut self.teacher
     }
 
-    fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
-        self.teacher.announce(batches);
-        Ok(())
-    }
-
-    fn receive(&mut self, batch: &Batch) -> Result<(), ObjectiveError> {
+    fn start_batch(&mut self, batch: &Batch) {
         self.labels = Some(batch.labels.shallow_clone());
-        Ok(self.teacher.receive()?)
-    }
-
-    fn forget(&mut self) {
-        self.teacher.forget();
-    }
-
-    fn targets(&mut self) -> Result<Vec<Tensor>, ObjectiveError> {
-        Ok(self.teacher.gathered()?)
-    }
-
-    fn replace_targets(&mut self, targets: &[Tensor]) {
-        self.teacher.replace(targets);
     }
 
     fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
@@ -147,26 +131,6 @@ impl Objective for GatObjective {
     fn share(&self, part: &Part, whole: &Part) -> f64 {
         // All losses are means over graphs.
         part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
-    }
-
-    fn step_columns(&self) -> &'static [&'static str] {
-        self.teacher.step_columns()
-    }
-
-    fn step_values(&mut self) -> Vec<String> {
-        self.teacher.step_values()
-    }
-
-    fn record_spans(&mut self, on: bool) {
-        self.teacher.record_spans(on);
-    }
-
-    fn take_spans(&mut self) -> Vec<Span> {
-        self.teacher.take_spans()
-    }
-
-    fn status(&self) -> String {
-        self.teacher.status()
     }
 }
 

@@ -1,0 +1,37 @@
+//! The training objectives of the stages, for the epoch loop.
+
+mod gat;
+mod teacher_link;
+mod vgae;
+
+use tch::{Kind, Tensor};
+
+use crate::{TargetName, TargetRows};
+use kdgat_torch::rows::Rows;
+use kdgat_train::objective::{Objective, ObjectiveError};
+
+pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
+pub use teacher_link::TeacherLink;
+pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
+
+/// An objective with a connection to its teacher.
+pub trait Student: Objective {
+    /// The connection; without a teacher it is empty.
+    fn teacher(&self) -> &TeacherLink;
+
+    /// Turns activation checkpointing on or off: activations are recomputed in the backward pass instead of stored.
+    fn set_checkpointing(&mut self, on: bool);
+
+    /// Returns the connection at the end of the training.
+    fn into_teacher(self) -> TeacherLink;
+}
+
+/// A NaN scalar for a part of the loss that a run does not have: an empty field in its logs.
+fn absent(like: &Tensor) -> Tensor {
+    Tensor::full([0i64; 0].as_slice(), f64::NAN, (Kind::Float, like.device()))
+}
+
+/// The target called `name`.
+fn target(targets: &TargetRows, name: TargetName) -> Result<&Rows, ObjectiveError> {
+    targets.get(name).ok_or_else(|| format!("the teacher returns no {name}").into())
+}

@@ -1,0 +1,180 @@
+//! The terms of a distilled VGAE's loss: composed of torch's operations, or by the fused passes of kdgat-nn, which compare the
+//! latents on other threads while this one decodes and takes gradients.
+
+use kdgat_graph::Batch;
+use kdgat_graph::padding::Mask;
+use kdgat_nn::attention::Backend;
+use kdgat_nn::fused;
+use kdgat_nn::fused::distillation::{self, Taught};
+use kdgat_nn::layers::Linear;
+use kdgat_nn::parameters::Scope;
+use kdgat_nn::vgae::{VgaeLoss, distilled_loss, is_one_pass, task_loss};
+use kdgat_nn::{ModelError, VgaeOutput, masked};
+use kdgat_torch::autocast::widened;
+use kdgat_torch::rows::Rows;
+use tch::{TchError, Tensor};
+
+use super::hints::Hint;
+use super::losses::{VgaeWeights, total};
+
+/// P: maps the student's latent to the teacher's columns; the identity when they agree.
+#[derive(Debug)]
+pub struct Projection(Option<Linear>);
+
+impl Projection {
+    /// Creates a learned linear map if the sizes differ. It is trained with the student but is not part of it.
+    pub fn new(mut scope: Scope, student_latent: i64, teacher_latent: i64) -> Result<Self, ModelError> {
+        if student_latent == teacher_latent {
+            return Ok(Self(None));
+        }
+        Linear::new(scope.sub("projection"), student_latent, teacher_latent).map(|linear| Self(Some(linear)))
+    }
+
+    /// Weight `[teacher_latent, student_latent]` and bias `[teacher_latent]`; none for the identity.
+    pub fn parameters(&self) -> Option<[&Tensor; 2]> {
+        self.0.as_ref().map(Linear::parameters)
+    }
+
+    /// Maps `[num_nodes, student_latent]` to `[num_nodes, teacher_latent]`.
+    pub fn forward(&self, latent: &Tensor, kernel: Backend) -> Result<Tensor, ModelError> {
+        match &self.0 {
+            Some(linear) => linear.forward(latent, kernel),
+            None => Ok(latent.shallow_clone()),
+        }
+    }
+}
+
+/// Terms of the loss of a distilled VGAE, scalars.
+#[derive(Debug)]
+pub struct VgaeTerms {
+    /// The task loss and its parts.
+    pub task: VgaeLoss,
+    /// MSE(P·z_student, μ_teacher). Its value is 0 while a fused comparison runs.
+    pub latent: Tensor,
+    /// MSE(x̂_student, x̂_teacher).
+    pub reconstruction: Tensor,
+    /// The total with the gradients of the fused pass, if that computed the terms.
+    fused_total: Option<Tensor>,
+}
+
+/// The loss of a distilled VGAE, scalars.
+#[derive(Debug)]
+pub struct VgaeKd {
+    /// MSE(P·z_student, μ_teacher)
+    pub latent: Tensor,
+    /// MSE(x̂_student, x̂_teacher)
+    pub reconstruction: Tensor,
+    /// The weighted sum of both, and of the hint.
+    pub kd: Tensor,
+    /// α·KD + (1−α)·task
+    pub total: Tensor,
+}
+
+impl VgaeTerms {
+    /// Combines the terms into the loss.
+    pub fn losses(&self, weights: VgaeWeights, hint: Option<&Hint>) -> Result<VgaeKd, TchError> {
+        let mut kd = weights.kd(&self.latent, &self.reconstruction)?;
+        if let Some(hint) = hint {
+            kd = kd.f_add(&hint.weighted()?)?;
+        }
+        let total = total(&kd, &self.task.total, weights.alpha)?;
+        Ok(VgaeKd {
+            latent: self.latent.shallow_clone(),
+            reconstruction: self.reconstruction.shallow_clone(),
+            kd,
+            total,
+        })
+    }
+
+    /// Returns the total to take gradients of. The gradients are right while a fused comparison runs, the value is not.
+    pub fn training_loss(&self, weights: VgaeWeights, hint: Option<&Hint>) -> Result<Tensor, TchError> {
+        match (&self.fused_total, hint) {
+            (Some(total), None) => Ok(total.shallow_clone()),
+            // The fused pass does not know the hint, which is a term of KD.
+            (Some(total), Some(hint)) => total.f_add(&hint.weighted()?.f_mul_scalar(weights.alpha)?),
+            (None, _) => Ok(self.losses(weights, hint)?.total),
+        }
+    }
+}
+
+/// Computes the loss of a distilled VGAE: its task, and its projected z and its reconstruction compared with the teacher's μ
+/// `[num_nodes, teacher_latent]` and reconstruction `[num_nodes, NODE_FEATURES]` (`taught`).
+pub fn vgae(
+    projection: &Projection,
+    output: &VgaeOutput,
+    batch: &Batch,
+    taught: [&Rows; 2],
+    weights: VgaeWeights,
+) -> Result<(VgaeLoss, VgaeKd), ModelError> {
+    let latent = (&output.latent, output.kernel);
+    let is_whole = batch.real.is_none();
+    let ((), comparison) = LatentComparison::beside(projection, latent, (taught, is_whole), weights, |_| ())?;
+    let terms = comparison.terms(output, batch)?;
+    let losses = VgaeKd { total: terms.training_loss(weights, None)?, ..terms.losses(weights, None)? };
+    Ok((terms.task, losses))
+}
+
+/// Comparison of a student's latent with its teacher's, which needs no decoder output.
+pub struct LatentComparison<'a> {
+    projection: &'a Projection,
+    taught: [&'a Rows; 2],
+    /// The fused pass, if one computes the comparison.
+    fused: Option<Taught>,
+}
+
+impl<'a> LatentComparison<'a> {
+    /// Compares z on the other threads while `rest` runs on this one, which may compute the [`Self::terms`] and take gradients.
+    /// `is_whole`: the batch has no padding; a padded one is compared without fusion, by [`Self::terms`].
+    pub fn beside<R>(
+        projection: &'a Projection,
+        (latent, kernel): (&Tensor, Backend),
+        (taught, is_whole): ([&'a Rows; 2], bool),
+        weights: VgaeWeights,
+        rest: impl FnOnce(&Self) -> R,
+    ) -> Result<(R, Self), ModelError> {
+        let mut tensors = vec![latent];
+        for rows in taught {
+            // Scattered rows are f32 on the host.
+            if let Rows::Whole(tensor) = rows {
+                tensors.push(tensor);
+            }
+        }
+        let mut comparison = Self { projection, taught, fused: None };
+        if !is_whole || !fused::applies(kernel, &tensors) {
+            return Ok((rest(&comparison), comparison));
+        }
+        let [latent_rows, reconstruction] = taught;
+        let targets =
+            distillation::Targets { latent: latent_rows.contiguous()?, reconstruction: reconstruction.contiguous()? };
+        let (rest, fused) =
+            distillation::beside(latent, projection.parameters(), targets, weights.derivatives(), |fused| {
+                comparison.fused = Some(fused.shallow_clone()?);
+                Ok::<_, TchError>(rest(&comparison))
+            })?;
+        comparison.fused = Some(fused);
+        Ok((rest?, comparison))
+    }
+
+    /// Computes the terms of the loss from the decoded output.
+    pub fn terms(&self, output: &VgaeOutput, batch: &Batch) -> Result<VgaeTerms, ModelError> {
+        if let Some(taught) = self.fused.as_ref().filter(|_| is_one_pass(output, batch)) {
+            let (task, [total, reconstruction]) = distilled_loss(output, batch, taught)?;
+            let latent = taught.latent.shallow_clone();
+            return Ok(VgaeTerms { task, latent, reconstruction, fused_total: Some(total) });
+        }
+        let real = batch.real.as_ref().map(|real| &real.nodes);
+        let task = task_loss(output, batch)?;
+        let latent = match &self.fused {
+            Some(taught) => taught.latent.shallow_clone(),
+            None => self.latent_distance(&output.latent, real)?,
+        };
+        let wanted = widened(&self.taught[1].gathered()?)?;
+        let reconstruction = masked::squared_distance(&widened(&output.reconstruction)?, &wanted, real)?;
+        Ok(VgaeTerms { task, latent, reconstruction, fused_total: None })
+    }
+
+    fn latent_distance(&self, latent: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
+        let projected = widened(&self.projection.forward(latent, Backend::Composed)?)?;
+        Ok(masked::squared_distance(&projected, &widened(&self.taught[0].gathered()?)?, real)?)
+    }
+}
