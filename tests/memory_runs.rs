@@ -108,7 +108,7 @@ fn measuring_leaves_no_trace() {
     let size = batch_graphs(&workplace.path().join("measured")).to_string();
     let pinned = ["--optimize-batch-size", "false", "--batch-size", &size];
     let line = said.lines().find(|line| line.starts_with("memory: the batch size was chosen")).unwrap();
-    assert!(line.ends_with(&format!(": {}", pinned.join(" "))), "{line}");
+    assert!(line.ends_with(&format!(" use {}", pinned.join(" "))), "{line}");
     let said = success(&workplace, &of(&[&["--run-dir", "given"], &pinned[..]].concat()));
     assert!(!said.contains("the batch size was chosen"), "{said}");
     let losses = |name| loss_columns(&workplace.path().join(name));
@@ -193,7 +193,7 @@ fn a_burst_of_batches_is_planned_for_or_refused_before_training() {
     assert!(refused.contains("7 of them with their targets") && refused.contains("are missing"), "{refused}");
     assert!(!refused.contains("epoch "), "{refused}");
     let after = |before: &str| refused.split(before).nth(1).unwrap().split(' ').next().unwrap();
-    let needed: f64 = after("with their targets, take ").parse().unwrap();
+    let needed: f64 = after("with their targets, need ").parse().unwrap();
     let missing: f64 = after("(as configured): ").parse().unwrap();
     assert!((needed - 30.0 - missing).abs() < 0.11, "{refused}");
     // The stated requirement is enough, and so is the smaller burst; both are planned, without a step that runs out of memory.

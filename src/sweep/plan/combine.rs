@@ -242,7 +242,7 @@ mod tests {
         assert!(refused(random).contains("more than 100000 trials"));
         let range = "[[axis]]\nfield = \"lr\"\nrange = { from = 0.1, to = 0.9, count = 100000000000 }\n";
         let file = SweepFile::parse("test", &format!("metric = \"val_loss\"\n{range}")).unwrap();
-        assert!(Axis::new(&file.axis[0], false).unwrap_err().contains("at most (got count = 100000000000)"));
+        assert!(Axis::new(&file.axis[0], false).unwrap_err().contains("values (got count = 100000000000)"));
     }
 
     #[test]
