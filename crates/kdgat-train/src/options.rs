@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kdgat_nn::attention::Backend;
 use tch::{Device, Kind};
 
 use super::optimizer::AdamOptions;
@@ -47,4 +48,30 @@ pub struct FitOptions {
     pub tensorboard: bool,
     /// Time between two rows of `memory.csv`.
     pub memory_sample_interval: Duration,
+}
+
+impl FitOptions {
+    /// Plain training in f32 on `device`: a constant learning rate, no early stopping, logs in CSV only.
+    pub fn new(max_epochs: u64, lr: f64, device: Device) -> Self {
+        Self {
+            max_epochs,
+            patience: max_epochs,
+            lr,
+            schedule: Schedule::Constant,
+            adam: AdamOptions { weight_decay: 0.0, gradient_clip: 1.0, offload: false, kernel: Backend::Auto },
+            accumulate_grad_batches: 1,
+            log_every_n_steps: 10,
+            seed: 1,
+            device,
+            identity: String::new(),
+            micro_batch_graphs: None,
+            precision: None,
+            uses_own_threads: false,
+            records_steps: false,
+            clear_cache_every_n: 0,
+            json_lines: false,
+            tensorboard: false,
+            memory_sample_interval: Duration::from_secs(1),
+        }
+    }
 }

@@ -185,6 +185,14 @@ fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
     Box::new(TextLog::new(lines, F::default()))
 }
 
+/// Opens the log at `path` in a text format that need not be one of [`Format`]; decompresses it if necessary.
+///
+/// # Errors
+/// When the file is missing, unreadable, empty or damaged.
+pub fn open_text_log<F: LineFormat + 'static>(path: &Path) -> Result<Box<dyn FrameSource>, CanError> {
+    Ok(text_log::<F>(Lines::new(Input::open(path)?)?))
+}
+
 /// Opens the log at `path`; its format is detected from its first lines unless one is forced.
 ///
 /// # Errors
