@@ -1,6 +1,8 @@
 //! Small tools shared by all crates of kdgat: atomic files ([`files`]), seeded random numbers ([`random`]), shell
 //! quoting ([`shell`]), spelling suggestions ([`nearest`]), and an `eprintln!` that survives a closed standard error.
 
+#![warn(missing_docs)]
+
 pub mod files;
 pub mod random;
 pub mod shell;

@@ -1,5 +1,7 @@
 //! CAN traffic: frames, the log formats they are read from, datasets on disk, and the simulator.
 
+#![warn(missing_docs)]
+
 pub mod catalogue;
 pub mod check;
 pub mod dataset;

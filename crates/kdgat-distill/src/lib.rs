@@ -5,6 +5,8 @@
 //! ([`shuttle`]); events order the copies and forwards against the student's work ([`order`]). The user chooses the residency of the
 //! weights, or the [`planner`] chooses it from measured numbers.
 
+#![warn(missing_docs)]
+
 pub mod accelerator;
 pub mod cache;
 pub mod frozen;

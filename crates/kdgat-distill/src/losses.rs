@@ -49,9 +49,15 @@ const DKD_OTHERS_WEIGHT: f64 = 8.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitLoss {
     /// [`soft_labels`]
-    SoftLabels { temperature: f64 },
+    SoftLabels {
+        /// T: both distributions are softmax(logits / T).
+        temperature: f64,
+    },
     /// [`decoupled`]
-    Decoupled { temperature: f64 },
+    Decoupled {
+        /// T: both distributions are softmax(logits / T).
+        temperature: f64,
+    },
     /// [`logit_distance`]
     Distance,
 }

@@ -3,6 +3,8 @@
 //! [`window`] and [`features`] turn frames into [`columns`], which [`store`] writes as shards and memory-maps;
 //! [`assemble`] concatenates graphs of a store into a [`Batch`], and [`loader`] prefetches batches.
 
+#![warn(missing_docs)]
+
 pub mod assemble;
 pub mod batch;
 pub mod columns;

@@ -3,6 +3,8 @@
 //! A model is built from a [`TensorSource`]: fresh parameters for training, or given tensors (a checkpoint, or a
 //! teacher's weights, on any device). Its tensors have the same names as in the corresponding PyTorch layers.
 
+#![warn(missing_docs)]
+
 pub mod attention;
 pub mod class_loss;
 pub mod conv;

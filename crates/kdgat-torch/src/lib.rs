@@ -9,6 +9,8 @@
 //! - [`load_cuda`]: one binary for machines with and without a GPU; [`cuda_program`]: CUDA kernels compiled at run
 //!   time.
 //! - [`version`]: version and capabilities of the loaded libtorch.
+
+#![warn(missing_docs)]
 #![allow(unsafe_code)]
 
 pub mod allocator;

@@ -1,5 +1,7 @@
 //! Training: the epoch loop, the optimiser, schedules, checkpoints, and run folders.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 extern crate kdgat_base;
 

@@ -1,10 +1,10 @@
-//! The subset of HTTP/1.1 that Ray's Jobs API needs: one request per connection, JSON in both directions, no encryption.
+//! Requests to Ray's Jobs API: one per connection, JSON in both directions, no encryption.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Request;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a response; a job's log comes in one response.
@@ -44,135 +44,115 @@ impl Server {
     /// Sends a request and returns the response's JSON.
     ///
     /// # Errors
-    /// A message if the request fails, its status is not 2xx, or the response is not JSON.
+    /// A message if the request fails, its status is not 2xx, or the response is incomplete, too long or not JSON.
     pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
-        let body = body.map_or(String::new(), Value::to_string);
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            self.host,
-            body.len()
-        );
-        let answer =
-            self.exchange(request.as_bytes()).map_err(|error| format!("http://{}{path}: {error}", self.host))?;
+        let url = format!("http://{}{path}", self.host);
         let (status, content) =
-            parse(&answer).ok_or_else(|| format!("http://{}{path}: no valid HTTP response", self.host))?;
+            self.exchange(method, &url, body, MOST_BYTES).map_err(|error| format!("{url}: {error}"))?;
         if !(200..300).contains(&status) {
             let said = String::from_utf8_lossy(&content);
             let said: String =
                 said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").chars().take(300).collect();
-            return Err(format!("http://{}{path}: status {status}: {said}", self.host));
+            return Err(format!("{url}: status {status}: {said}"));
         }
-        serde_json::from_slice(&content)
-            .map_err(|error| format!("http://{}{path}: the response is not JSON: {error}", self.host))
+        serde_json::from_slice(&content).map_err(|error| format!("{url}: the response is not JSON: {error}"))
     }
 
-    fn exchange(&self, request: &[u8]) -> std::io::Result<Vec<u8>> {
-        let mut failure = std::io::Error::other("the host name has no address");
-        for address in self.host.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, TIMEOUT) {
-                Err(error) => failure = error,
-                Ok(mut stream) => {
-                    stream.set_read_timeout(Some(TIMEOUT))?;
-                    stream.set_write_timeout(Some(TIMEOUT))?;
-                    stream.write_all(request)?;
-                    return read_answer(stream, MOST_BYTES);
-                }
-            }
-        }
-        Err(failure)
-    }
-}
-
-/// Reads until the server closes the connection.
-///
-/// # Errors
-/// If the response is longer than `most_bytes`: an endless one would fill the memory.
-fn read_answer(stream: impl Read, most_bytes: u64) -> std::io::Result<Vec<u8>> {
-    let mut answer = Vec::new();
-    stream.take(most_bytes + 1).read_to_end(&mut answer)?;
-    if answer.len() as u64 > most_bytes {
-        return Err(std::io::Error::other(format!("the response is longer than the limit of {most_bytes} bytes")));
-    }
-    Ok(answer)
-}
-
-/// Parses a response into status and content; `None` if it is invalid or truncated.
-fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = memchr::memmem::find(answer, b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let mut lines = head.split("\r\n");
-    let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    let headers: Vec<(String, &str)> = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim()))
-        .collect();
-    let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value);
-    let rest = &answer[end + 4..];
-    if header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
-        return Some((status, unchunked(rest)?));
-    }
-    match header("content-length") {
-        Some(length) => Some((status, rest.get(..length.parse().ok()?)?.to_vec())),
-        None => Some((status, rest.to_vec())),
-    }
-}
-
-/// Decodes the chunked transfer coding (RFC 9112, section 7.1); `None` if it is invalid or truncated.
-fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
-    let mut content = Vec::new();
-    loop {
-        let end = memchr::memmem::find(rest, b"\r\n")?;
-        let length = std::str::from_utf8(&rest[..end]).ok()?;
-        let length = usize::from_str_radix(length.split(';').next()?.trim(), 16).ok()?;
-        rest = &rest[end + 2..];
-        if length == 0 {
-            return Some(content);
-        }
-        content.extend_from_slice(rest.get(..length)?);
-        rest = rest.get(length..)?.strip_prefix(b"\r\n")?;
+    /// Sends a request; returns the response's status and content.
+    fn exchange(
+        &self,
+        method: &str,
+        url: &str,
+        body: Option<&Value>,
+        most_bytes: u64,
+    ) -> Result<(u16, Vec<u8>), ureq::Error> {
+        let agent: Agent = Agent::config_builder()
+            .timeout_connect(Some(TIMEOUT))
+            .timeout_send_request(Some(TIMEOUT))
+            .timeout_send_body(Some(TIMEOUT))
+            .timeout_recv_response(Some(TIMEOUT))
+            .timeout_recv_body(Some(TIMEOUT))
+            // An error's text is in its body.
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_idle_connections(0)
+            // The cluster is addressed directly, whatever proxy is set for other programs.
+            .proxy(None)
+            .allow_non_standard_methods(false)
+            .build()
+            .into();
+        let request = Request::builder()
+            .method(method)
+            .uri(url)
+            .header("Accept", "application/json")
+            .header("Content-Type", "application/json");
+        let mut response = match body {
+            Some(body) => agent.run(request.body(body.to_string())?)?,
+            None => agent.run(request.body(())?)?,
+        };
+        // An endless response would fill the memory.
+        let content = response.body_mut().with_config().limit(most_bytes).read_to_vec()?;
+        Ok((response.status().as_u16(), content))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// Answers one request with `answer`, then closes the connection; returns what `ask` makes of it.
+    fn answered_with<T>(answer: &[u8], ask: impl FnOnce(&Server, &str) -> T) -> T {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::new(&listener.local_addr().unwrap().to_string()).unwrap();
+        let url = format!("http://{}/api/jobs/", server.host);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut request, mut block) = (Vec::new(), [0; 4096]);
+                while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                    let count = stream.read(&mut block).unwrap();
+                    assert!(count > 0, "the request ended early");
+                    request.extend_from_slice(&block[..count]);
+                }
+                // The client closes the connection early if the answer is longer than it accepts.
+                let _ = stream.write_all(answer);
+            });
+            ask(&server, &url)
+        })
+    }
 
     #[test]
     fn answers_whole_in_pieces_and_cut_off() {
+        let exchange =
+            |answer: &[u8]| answered_with(answer, |server, url| server.exchange("GET", url, None, MOST_BYTES));
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
-        assert_eq!(parse(whole), Some((200, b"{}".to_vec())));
+        assert_eq!(exchange(whole).unwrap(), (200, b"{}".to_vec()));
         let pieces =
             b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\n";
-        assert_eq!(parse(pieces), Some((404, b"abcde".to_vec())));
+        assert_eq!(exchange(pieces).unwrap(), (404, b"abcde".to_vec()));
         for length in 0..whole.len() {
-            assert_eq!(parse(&whole[..length]), None, "{length} bytes of a response were accepted as complete");
+            assert!(exchange(&whole[..length]).is_err(), "{length} bytes of a response were accepted as complete");
         }
-        for length in 0..pieces.len() - 3 {
-            assert_eq!(parse(&pieces[..length]), None, "{length} bytes of a response were accepted as complete");
+        for length in 0..pieces.len() - 5 {
+            assert!(exchange(&pieces[..length]).is_err(), "{length} bytes of a response were accepted as complete");
         }
     }
 
     #[test]
     fn an_endless_answer_is_cut_off() {
-        let said = read_answer(std::io::repeat(b'x'), 1000).unwrap_err().to_string();
-        assert_eq!(said, "the response is longer than the limit of 1000 bytes");
-        assert_eq!(read_answer(std::io::repeat(b'x').take(1000), 1000).unwrap().len(), 1000);
+        let answer = [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &[b' '; 2000]].concat();
+        let exchange = |most_bytes| answered_with(&answer, |server, url| server.exchange("GET", url, None, most_bytes));
+        assert!(matches!(exchange(1000), Err(ureq::Error::BodyExceedsLimit(1000))));
+        assert_eq!(exchange(2000).unwrap().1.len(), 2000);
     }
 
     #[test]
-    fn a_server_that_never_ends_its_answer_is_an_error() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::new(&listener.local_addr().unwrap().to_string()).unwrap();
-        let answers = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-            // Until the client closes the connection.
-            while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
-        });
-        let said = server.call("GET", "/api/jobs/", None).unwrap_err();
-        assert!(said.ends_with("/api/jobs/: the response is longer than the limit of 67108864 bytes"), "{said}");
-        answers.join().unwrap();
+    fn the_text_of_an_error_is_reported() {
+        let answer = b"HTTP/1.1 500 Oops\r\nContent-Length: 17\r\n\r\nTrace\nno such job";
+        let said = answered_with(answer, |server, _| server.call("GET", "/api/jobs/", None)).unwrap_err();
+        assert!(said.ends_with("/api/jobs/: status 500: no such job"), "{said}");
     }
 
     #[test]
