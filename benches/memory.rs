@@ -11,7 +11,7 @@ use common::models::{architecture, random_weights};
 use common::rows::Rows;
 use common::training::{ADAM, Training, start_teacher, teacher_options};
 use common::{Error, graphs::Graphs};
-use kdgat::distill::Residency;
+use kdgat::distill::{Residency, StoreShape};
 use kdgat::graph::{AssembleOptions, Loader, LoaderOptions, Store, shuffled_batches};
 use kdgat::memory::Meter;
 use kdgat::memory::budget::{MemoryBudget, Shape, WorstBatches};
@@ -109,7 +109,7 @@ fn measure(
     let burst = if distills { 2 } else { 1 };
     let taught = match distills {
         true => {
-            let shape = Graphs::shape_of(store);
+            let shape = StoreShape::new(store, None);
             let teaching = teacher_options(device, Residency::Resident, burst, false);
             Some((start_teacher(&teacher, random_weights(&teacher, 7)?, &teaching, &shape)?, &teacher))
         }

@@ -63,9 +63,9 @@ fn parse(line: &[u8]) -> Result<Row, RejectReason> {
         *payload.get_mut(count).ok_or(RejectReason::TooManyBytes)? = byte;
         count += 1;
     }
-    match kind {
-        FrameKind::Data if count != usize::from(payload_length) => return Err(RejectReason::LengthMismatch),
-        _ => {}
+    // A remote frame states the length that it asks for, and has no data.
+    if kind == FrameKind::Data && count != usize::from(payload_length) {
+        return Err(RejectReason::LengthMismatch);
     }
     let frame = Frame { timestamp: milliseconds / 1000.0, can_id, payload, payload_length: count as u8, attack: false };
     Ok(Row::Frame(frame, kind))

@@ -114,12 +114,7 @@ fn start_teacher(teachers: &Path, store: &Store) -> Result<(Teacher, i64), Box<d
     let model = frozen::model(architecture, vocabulary, Backend::Auto, Asked::Outputs);
     let cache = CacheOptions { mode: CacheMode::Ram, ram_budget_bytes: 1 << 30, ..CacheOptions::off() };
     let options = TeacherOptions { residency: Residency::Forward, burst: 4, cache, ..TeacherOptions::new(Device::Cpu) };
-    let shape = StoreShape {
-        dataset_digest: store.digest().to_owned(),
-        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).num_nodes() as u32).collect(),
-        used: None,
-    };
-    Ok((Teacher::start(model, registered.load()?, &options, &shape)?, latent))
+    Ok((Teacher::start(model, registered.load()?, &options, &StoreShape::new(store, None))?, latent))
 }
 
 /// Simulates traffic below `workplace`, distils a student for `epochs` epochs and writes the run there.

@@ -13,6 +13,7 @@ use kdgat::distill::{
     TargetLayout, TargetName, Teacher, TeacherOptions, WeightViews, Weights,
 };
 use kdgat::graph::{AssembleOptions, Batch, BuildOptions, Split, assemble, open_or_build};
+use kdgat::nn::layers::mean_per_graph;
 use tch::{Device, Kind, Tensor};
 
 /// Width of the hidden layers: each has four times 1024² bytes of weights.
@@ -74,11 +75,7 @@ impl FrozenModel for Perceptron {
         if layer + 1 < self.shapes().len() {
             return Ok(vec![x.f_relu()?]);
         }
-        let options = (Kind::Float, x.device());
-        let sums =
-            Tensor::f_zeros([batch.num_graphs() as i64, CLASSES], options)?.f_index_add(0, &batch.graph_of_node, &x)?;
-        let nodes = batch.node_pointers.f_diff(1, 0, None::<Tensor>, None::<Tensor>)?.f_unsqueeze(1)?;
-        Ok(vec![sums.f_div(&nodes)?])
+        Ok(vec![mean_per_graph(&x, batch)?])
     }
 }
 
@@ -112,12 +109,7 @@ pub fn teach() -> Result<Lesson, Box<dyn Error>> {
     let weights = model.weights()?;
     let cache = CacheOptions { mode: CacheMode::Ram, ram_budget_bytes: 64 << 20, ..CacheOptions::off() };
     let options = TeacherOptions { residency: Residency::Layer, burst: 4, cache, ..TeacherOptions::new(Device::Cpu) };
-    let shape = StoreShape {
-        dataset_digest: store.digest().to_owned(),
-        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).num_nodes() as u32).collect(),
-        used: None,
-    };
-    let mut teacher = Teacher::start(Box::new(model), weights, &options, &shape)?;
+    let mut teacher = Teacher::start(Box::new(model), weights, &options, &StoreShape::new(&store, None))?;
     let mut pass = || -> Result<Vec<Tensor>, Box<dyn Error>> {
         // All four batches share one visit of the weights.
         teacher.submit(batches.iter().map(Batch::shallow_clone).collect());

@@ -111,16 +111,6 @@ impl Graphs {
         }
     }
 
-    /// Shape that determines the layout of a target cache for all graphs of a store.
-    pub fn shape_of(store: &Store) -> StoreShape {
-        let nodes = |graph| store.graph(graph).num_nodes() as u32;
-        StoreShape {
-            dataset_digest: store.digest().to_owned(),
-            node_counts: (0..store.num_graphs()).map(nodes).collect(),
-            used: None,
-        }
-    }
-
     /// Shape that determines the layout of a target cache for `used` graphs.
     pub fn shape(&self, used: usize) -> StoreShape {
         let nodes = |graph| match self {

@@ -144,20 +144,11 @@ pub fn start(
         epochs: config.training.max_epochs as u64,
         ..TeacherOptions::new(data.device)
     };
-    let shape = store_shape(store, Some(usage.graphs));
+    let shape = StoreShape::new(store, Some(usage.graphs));
     let kernel = training::attention_kernel(config);
     let model = frozen::model(found.architecture, found.vocabulary, kernel, found.asked);
     let teacher = Teacher::start(model, found.weights, &options, &shape)?;
     Ok(TeacherLink::new(Some(teacher), settings.teacher_burst))
-}
-
-/// The shape of a store, which determines the layout of a target cache. `used`: the graphs that will be requested, if not all.
-pub fn store_shape(store: &Store, used: Option<Vec<u64>>) -> StoreShape {
-    StoreShape {
-        dataset_digest: store.digest().to_owned(),
-        node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).can_ids.len() as u32).collect(),
-        used,
-    }
 }
 
 /// The configured options for caching this teacher's targets.

@@ -144,7 +144,7 @@ fn announce_size(config: &Config, found: &FoundTeacher, data: &Data, graphs: &[u
     let path = options.path.unwrap_or_default();
     let kernel = training::attention_kernel(config);
     let model = frozen::model(found.architecture.clone(), found.vocabulary.clone(), kernel, found.asked);
-    let StoreShape { node_counts, .. } = teacher::store_shape(&data.store, None);
+    let StoreShape { node_counts, .. } = StoreShape::new(&data.store, None);
     let layout = RecordLayout::new(model.target_layout(), options.precision, &node_counts);
     let bytes = layout.total_bytes(Some(graphs)).map_err(crate::distill::TeacherError::from)?;
     let size =

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::targets::TargetLayout;
+use kdgat_graph::Store;
 
 /// Precision of cached values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,17 @@ pub struct StoreShape {
     pub node_counts: Vec<u32>,
     /// Numbers of the graphs that the run needs, if not all: a complete cache has these.
     pub used: Option<Vec<u64>>,
+}
+
+impl StoreShape {
+    /// The shape of `store`. `used`: the graphs that will be requested, if not all.
+    pub fn new(store: &Store, used: Option<Vec<u64>>) -> Self {
+        Self {
+            dataset_digest: store.digest().to_owned(),
+            node_counts: (0..store.num_graphs()).map(|graph| store.graph(graph).num_nodes() as u32).collect(),
+            used,
+        }
+    }
 }
 
 /// Everything that targets depend on. Caches with equal keys have equal values.
