@@ -348,7 +348,7 @@ pub fn pool_layers(layers: &[&Tensor], batch: &Batch, kernel: Backend) -> Result
 /// Mean over each graph's nodes, composed of torch's operations: `[num_nodes, columns]` → `[num_graphs, columns]`.
 pub fn mean_per_graph(x: &Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
     // In half precision, neither sums nor counts of large graphs are exact.
-    let (kind, x) = (x.f_kind()?, &segments::widened(x)?);
+    let (kind, x) = (x.f_kind()?, &widened(x)?);
     let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?.f_to_kind(x.kind())?;
     // Only a padding graph can have no nodes: its mean is 0, not 0 / 0.
     let counts = if batch.real.is_some() { counts.f_clamp_min(1.0)? } else { counts };

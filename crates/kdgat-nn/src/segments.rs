@@ -1,6 +1,7 @@
 //! Sums over segments of rows, in an order that is the same in every call.
 
-use tch::{Device, Kind, TchError, Tensor};
+use kdgat_torch::autocast::widened;
+use tch::{Device, TchError, Tensor};
 
 /// The sum of each segment of rows: `[rows, ...]` → `[segments, ...]`. Segment `s` has the rows
 /// `pointers[s]..pointers[s + 1]`; `segment_of_row`, i64, is the inverse.
@@ -20,14 +21,6 @@ pub fn sums(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Te
     sums.f_to_kind(kind)
 }
 
-/// Converts `x` to the type of its sums: f32 for half precision.
-pub fn widened(x: &Tensor) -> Result<Tensor, TchError> {
-    match x.f_kind()? {
-        Kind::Half | Kind::BFloat16 => x.f_to_kind(Kind::Float),
-        _ => Ok(x.shallow_clone()),
-    }
-}
-
 fn by_rows(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
     let mut shape = x.size();
     shape[0] = (pointers.numel() as i64 - 1).max(0);
@@ -43,6 +36,7 @@ fn by_segments(x: &Tensor, pointers: &Tensor) -> Result<Tensor, TchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tch::Kind;
 
     #[test]
     fn half_precision_is_summed_in_single_precision() {

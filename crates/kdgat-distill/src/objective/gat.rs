@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::{Student, TeacherLink, absent, target};
+use super::{Student, TeacherLink, absent, parts, target};
 use crate::TargetName;
 use crate::hints::Hints;
 use crate::losses::{self, LogitLoss};
@@ -100,10 +100,7 @@ fn share(flags: &Tensor, real: Option<&Mask>) -> Result<Tensor, ModelError> {
 
 impl Objective for GatObjective {
     fn parts(&self) -> &'static [&'static str] {
-        match self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()) {
-            Some(_) => WITH_HINT,
-            None => WITH_HINT.split_last().map_or(&[], |(_, parts)| parts),
-        }
+        parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
     }
 
     fn source(&self) -> &dyn TargetSource {

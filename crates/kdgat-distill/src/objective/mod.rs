@@ -6,6 +6,7 @@ mod vgae;
 
 use tch::{Kind, Tensor};
 
+use crate::hints::Hints;
 use crate::{TargetName, TargetRows};
 use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{Objective, ObjectiveError};
@@ -24,6 +25,14 @@ pub trait Student: Objective {
 
     /// Returns the connection at the end of the training.
     fn into_teacher(self) -> TeacherLink;
+}
+
+/// The names of the parts of a loss: all of `with_hint`, or without `hints` all but the last.
+fn parts(with_hint: &'static [&'static str], hints: Option<&Hints>) -> &'static [&'static str] {
+    match hints {
+        Some(_) => with_hint,
+        None => with_hint.split_last().map_or(&[], |(_, parts)| parts),
+    }
 }
 
 /// A NaN scalar for a part of the loss that a run does not have: an empty field in its logs.

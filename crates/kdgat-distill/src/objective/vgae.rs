@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::{Student, TeacherLink, absent, target};
+use super::{Student, TeacherLink, absent, parts, target};
 use crate::hints::{Hint, Hints};
 use crate::losses::VgaeWeights;
 use crate::vgae_terms::{LatentComparison, Projection, VgaeKd};
@@ -88,6 +88,7 @@ impl VgaeObjective {
         Ok(Losses { total, parts })
     }
 }
+
 /// Computes the losses of a distilled student: its z is compared with the teacher's while it is decoded and gradients are taken.
 /// Returns the loss, the hint's distance and the task loss.
 fn distil(
@@ -130,10 +131,7 @@ fn compare_hidden(
 
 impl Objective for VgaeObjective {
     fn parts(&self) -> &'static [&'static str] {
-        match self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()) {
-            Some(_) => WITH_HINT,
-            None => WITH_HINT.split_last().map_or(&[], |(_, parts)| parts),
-        }
+        parts(WITH_HINT, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
     }
 
     fn source(&self) -> &dyn TargetSource {
