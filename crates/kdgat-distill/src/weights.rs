@@ -44,7 +44,7 @@ impl Weights {
 
     /// Reads a weight file: safetensors, or a file of PyTorch (`.pt`, `.pth`, `.bin`) or Lightning (`.ckpt`).
     ///
-    /// Of a checkpoint, only the model's state dict is read, without the prefix `model.`. No code in the file is run.
+    /// A checkpoint gives only its model's state dict, without the prefix `model.`. No code in the file is run.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
         let file = WeightFile::open(path)?;
         let mut tensors = BTreeMap::new();

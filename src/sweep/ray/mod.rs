@@ -1,6 +1,6 @@
 //! The Ray executor: runs sweeps through Ray's Jobs API over HTTP.
 //!
-//! As with Slurm, each job runs `kdgat sweep work` in a folder that all nodes share. This process submits tasks that are
+//! Each job runs `kdgat sweep work`, as with Slurm, in a folder that all nodes share. This process submits tasks that are
 //! ready and polls their jobs; it may be killed and restarted.
 
 mod http;

@@ -1,6 +1,6 @@
 //! The CPU as a device: all work is done when its call returns, so events are points in time.
 //!
-//! As on a GPU, `forward` copies the weights into memory of its own and drops the copy, so that memory figures and tests on the
+//! `forward` copies the weights, as on a GPU, into memory of its own and drops the copy, so that memory figures and tests on the
 //! CPU reflect what happens on a GPU.
 
 use std::time::Instant;
