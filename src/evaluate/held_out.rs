@@ -36,7 +36,6 @@ impl TrainedSplit {
 ///
 /// # Errors
 /// Fails if a graph cannot be read.
-/// When a graph cannot be read.
 pub fn held_out(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Option<Vec<bool>>, EvaluateError> {
     let (own, manifest) = (&model.description.dataset, store.manifest());
     if own.digest == store.digest() || own.name != manifest.dataset {
