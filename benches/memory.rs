@@ -69,7 +69,7 @@ fn main() -> Result<(), Error> {
 
 fn loader(store: &Arc<Store>) -> Loader {
     let vocabulary = Arc::new(store.vocabulary().clone());
-    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false };
+    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None };
     Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: WAITING })
 }
 

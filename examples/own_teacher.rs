@@ -100,6 +100,7 @@ pub fn teach() -> Result<Lesson, Box<dyn Error>> {
         unknown_drop: None,
         edge_attributes: false,
         hashed_ids: false,
+        profile: None,
     };
     let graphs = store.select(Split::Train, Some(false));
     let batches: Vec<Batch> =

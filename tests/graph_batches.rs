@@ -206,6 +206,7 @@ fn batches_of_a_store_equal_the_reference() {
         unknown_drop: None,
         edge_attributes: false,
         hashed_ids: false,
+        profile: None,
     };
     assembler.assemble(&store, &picked, &options).unwrap();
     let batch = assembler.assemble(&store, &picked[..20], &other_options).unwrap();

@@ -30,7 +30,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let columns = columns_of(&graphs);
         let (entry, _) = shard::write(&folder.path().join("shard-00000.safetensors"), &columns).unwrap();
-        let shard = Shard::open(folder.path(), &entry, FeatureSet::Window).unwrap();
+        let shard = Shard::open(folder.path(), &entry, FeatureSet::Window, 100).unwrap();
         shard.verify(&entry).unwrap();
         prop_assert_eq!(entry.graphs as usize, graphs.len());
         for index in 0..graphs.len() {
@@ -259,6 +259,7 @@ fn damage_is_found_and_named() {
                         unknown_drop: None,
                         edge_attributes: true,
                         hashed_ids: false,
+                        profile: None,
                     };
                     let _ = kdgat::graph::assemble(&store, &[graph], &options);
                 }

@@ -39,6 +39,7 @@ fn batch(graphs: u64) -> Batch {
         unknown_drop: None,
         edge_attributes: false,
         hashed_ids: false,
+        profile: None,
     };
     assemble(&store, &(0..graphs).collect::<Vec<_>>(), &options).unwrap()
 }

@@ -126,7 +126,7 @@ fn hashing_is_refused_where_it_is_not_asked_for_and_takes_what_it_says() {
         input,
     };
     let parameters = |input| weight_bytes(&Architecture::Vgae(config(input))).unwrap().0 / 4.0;
-    let hashed = InputConfig { id_hash: Some(IdHash { probes: 2, buckets: 30 }), node_scaling: None };
+    let hashed = InputConfig { id_hash: Some(IdHash { probes: 2, buckets: 30 }), ..InputConfig::default() };
     // A table of 30 × 4 and weights of 120 × 2, instead of a table of 50 × 4.
     assert_eq!(parameters(hashed) - parameters(InputConfig::default()), (120 + 240 - 200) as f64);
 }
@@ -161,8 +161,8 @@ fn the_static_estimate_knows_the_widths() {
         let shape = |nodes| Shape { graphs: 1.0, nodes, edges: 1.0 };
         (budget.peak_bytes(shape(2e6)) - budget.peak_bytes(shape(1e6))) / 1e6
     };
-    let rich = || InputConfig { node_scaling: Some(NodeScaling::identity(FeatureSet::Rich)), id_hash: None };
-    let hashed = || InputConfig { node_scaling: None, id_hash: Some(IdHash { probes: 3, buckets: 8 }) };
+    let rich = || InputConfig { node_scaling: Some(NodeScaling::identity(FeatureSet::Rich)), ..InputConfig::default() };
+    let hashed = || InputConfig { id_hash: Some(IdHash { probes: 3, buckets: 8 }), ..InputConfig::default() };
     for fused in [true, false] {
         let plain = bytes(InputConfig::default(), fused);
         // 25 more values in the batch, in the input and its gradient, and four times in the decoder; 35 standardised.

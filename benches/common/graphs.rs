@@ -104,7 +104,7 @@ impl Graphs {
             Self::Simulated(store, _) => {
                 let vocabulary = Arc::new(store.vocabulary().clone());
                 let options =
-                    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false };
+                    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None };
                 let graphs: Vec<u64> = graphs.iter().map(|&graph| graph as u64).collect();
                 Ok(assemble(store, &graphs, &options)?)
             }

@@ -231,6 +231,8 @@ choices! {
         Window = "window",
         /// 35 features per node, standardised on attack-free training data
         Rich = "rich",
+        /// Deviations of each ID's timing and bytes from the car's profile; they mean the same on every car
+        Profile = "profile",
     }
     IdEncoding {
         /// One row for each ID of the attack-free training data, one shared row for all others

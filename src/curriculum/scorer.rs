@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::{CurriculumError, GraphScore};
 use crate::distill::frozen::LoadedModel;
-use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Store, StoreError, Vocabulary};
+use crate::graph::{AssembleOptions, Batch, CarProfile, Loader, LoaderOptions, Store, StoreError, Vocabulary};
 use crate::interrupt;
 use crate::memory::{Meter, by_halves, retry_on_oom};
 use crate::nn::attention::Backend;
@@ -32,6 +32,7 @@ pub struct Scorer {
     vocabulary: Arc<Vocabulary>,
     edge_features: bool,
     hashed_ids: bool,
+    profile: Option<CarProfile>,
     digest: String,
     device: Device,
 }
@@ -43,6 +44,7 @@ impl Scorer {
     /// Fails if the model is not a VGAE, or its weights do not fit its architecture.
     pub fn new(model: LoadedModel, device: Device, kernel: Backend) -> Result<Self, CurriculumError> {
         let (edge_features, hashed_ids) = (model.architecture.reads_edge_features(), model.architecture.hashes_ids());
+        let profile = model.architecture.input().profile.clone();
         let Architecture::Vgae(config) = &model.architecture else {
             return Err(CurriculumError::NoVgae { path: model.path, found: model.architecture.model_name() });
         };
@@ -58,6 +60,7 @@ impl Scorer {
             vocabulary: Arc::new(model.vocabulary),
             edge_features,
             hashed_ids,
+            profile,
             digest: model.weights.digest().to_owned(),
             device,
         })
@@ -84,6 +87,7 @@ impl Scorer {
             unknown_drop: None,
             edge_attributes: self.edge_features,
             hashed_ids: self.hashed_ids,
+            profile: self.profile.clone(),
         };
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });

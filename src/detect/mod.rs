@@ -15,9 +15,8 @@ use crate::can::Frame;
 use crate::evaluate::scores::Profiled;
 use crate::evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
 use crate::graph::assemble::Assembler;
-use crate::graph::features::{FeatureExtractor, LONGEST_WINDOW};
-use crate::graph::window::Windows;
-use crate::graph::{AssembleOptions, Columns};
+use crate::graph::features::LONGEST_WINDOW;
+use crate::graph::{AssembleOptions, Columns, GraphStream};
 use crate::interrupt;
 use crate::memory::{Meter, by_halves, retry_on_oom};
 use crate::nn::attention::Backend;
@@ -74,8 +73,7 @@ pub struct Detector {
     kind: ScoreKind,
     options: DetectOptions,
     assemble: AssembleOptions,
-    windows: Windows,
-    extractor: FeatureExtractor,
+    graphs: GraphStream,
     columns: Columns,
     assembler: Assembler,
     scored: u64,
@@ -97,13 +95,13 @@ impl Detector {
             )));
         }
         let scorer = Scorer::new(model, device, Backend::Auto)?;
+        let features = scorer.features();
         Ok(Self {
             kind: scorer.kind(),
             assemble: scorer.assemble_options(),
-            columns: Columns::new(scorer.features()),
+            columns: Columns::new(features),
             scorer,
-            windows: Windows::new(window, options.stride),
-            extractor: FeatureExtractor::new(window),
+            graphs: GraphStream::new(features, window, options.stride),
             assembler: Assembler::default(),
             options,
             scored: 0,
@@ -120,10 +118,10 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { scorer, kind, options, assemble, windows, extractor, columns, assembler, scored, foreign } = self;
-        windows.push(frames, |first_frame, window| {
+        let Self { scorer, kind, options, assemble, graphs, columns, assembler, scored, foreign } = self;
+        graphs.push(frames, |mut window| {
             columns.clear();
-            extractor.append_graph(window, 0, first_frame, columns);
+            window.append_to(0, columns);
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, assemble)?);
             let batch = retry_on_oom(Meter::new(Device::Cpu), assembled)?;
             let explained = retry_on_oom(Meter::new(scorer.device()), || scorer.explain(&batch, options.car.as_ref()))?;
@@ -138,8 +136,8 @@ impl Detector {
             *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
             each(Detection {
                 window: *scored - 1,
-                first_frame,
-                time: window[0].timestamp,
+                first_frame: window.first_frame,
+                time: window.frames[0].timestamp,
                 score,
                 label: if is_attack { "attack" } else { "normal" },
                 id: format!("{:03X}", explained.can_id),
@@ -177,8 +175,7 @@ pub fn profiled(
     stream: &mut FrameStream,
     duration: &mut Duration,
 ) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
-    let mut windows = Windows::new(window, stride);
-    let mut extractor = FeatureExtractor::new(window);
+    let mut graphs = GraphStream::new(scorer.features(), window, stride);
     let (mut columns, mut assembler) = (Columns::new(scorer.features()), Assembler::default());
     let options = scorer.assemble_options();
     let (mut frames, mut scored, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
@@ -198,8 +195,8 @@ pub fn profiled(
     while more && !duration.is_full() && !interrupt::requested() {
         more = stream.read(&mut frames)?;
         frames.truncate(duration.count(&frames));
-        windows.push(&frames, |first_frame, window| {
-            extractor.append_graph(window, 0, first_frame, &mut columns);
+        graphs.push(&frames, |mut window| {
+            window.append_to(0, &mut columns);
             if columns.num_graphs() == crate::evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
         })?;
     }

@@ -138,6 +138,7 @@ impl Scorer {
             unknown_drop: None,
             edge_attributes: model.description.architecture.reads_edge_features(),
             hashed_ids: model.description.architecture.hashes_ids(),
+            profile: model.description.architecture.input().profile.clone(),
         };
         Ok(Self { network, assemble, features: model.description.architecture.input().features(), id_list, device })
     }

@@ -8,7 +8,7 @@ use super::setup::{self, Data};
 use super::sizing::waiting_batches;
 use super::{StageError, teacher, training};
 use crate::config::{self, Config, Convolution, DeviceChoice, ModelKind, Sources, Stage};
-use crate::graph::{EdgeScaling, FeatureSet, NodeScaling, Split};
+use crate::graph::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, Split};
 use crate::memory::budget::WorstBatches;
 use crate::memory::limits::{gpu_limit, host_limit};
 use crate::memory_plan::plan::{Question, recommend};
@@ -150,7 +150,8 @@ fn assumed_teacher(config: &Config) -> Result<Option<Architecture>, StageError> 
 fn assumed_input(config: &Config) -> InputConfig {
     let features = setup::feature_set(config);
     let node_scaling = (features == FeatureSet::Rich).then(|| NodeScaling::identity(features));
-    InputConfig { node_scaling, id_hash: training::id_hash(config) }
+    let profile = features.needs_history().then(CarProfile::default);
+    InputConfig { node_scaling, profile, id_hash: training::id_hash(config) }
 }
 
 fn no_plan() -> StageError {

@@ -169,6 +169,7 @@ pub fn feature_set(config: &Config) -> FeatureSet {
     match config.data.features {
         FeatureChoice::Window => FeatureSet::Window,
         FeatureChoice::Rich => FeatureSet::Rich,
+        FeatureChoice::Profile => FeatureSet::Profile,
     }
 }
 

@@ -136,7 +136,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
 /// edges and nodes, and so does the distillation of hidden layers.
 fn uses_own_threads(config: &Config) -> bool {
     config.model.conv == Convolution::Gat
-        && setup::feature_set(config) == FeatureSet::Window
+        && setup::feature_set(config) != FeatureSet::Rich
         && config.distillation.kd_hint_weight == 0.0
 }
 
@@ -171,8 +171,9 @@ pub fn loaders(
         let unknown_drop =
             (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0 });
         let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
+        let profile = store.profile().cloned();
         let assemble =
-            AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes, hashed_ids };
+            AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes, hashed_ids, profile };
         let options = LoaderOptions {
             assemble,
             workers: config.training.num_workers,
@@ -277,7 +278,11 @@ impl BatchPlan for Graphs {
 /// The node input of a new model: feature scaling and hashing of IDs.
 pub fn input(config: &Config, data: &Data) -> InputConfig {
     let scaling = data.store.manifest().scaling.as_ref();
-    InputConfig { node_scaling: scaling.map(|scaling| scaling.nodes.clone()), id_hash: id_hash(config) }
+    InputConfig {
+        node_scaling: scaling.map(|scaling| scaling.nodes.clone()),
+        profile: data.store.profile().cloned(),
+        id_hash: id_hash(config),
+    }
 }
 
 /// The hashing of IDs in a new model; `None` with a vocabulary.

@@ -10,7 +10,9 @@ use bytemuck::Pod;
 use kdgat_base::random::{self, Purpose};
 use tch::{Kind, Tensor};
 
-use super::{Adjacency, Batch, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary};
+use super::{
+    Adjacency, Batch, CarProfile, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary,
+};
 
 /// Options for assembling batches.
 #[derive(Debug, Clone)]
@@ -23,12 +25,14 @@ pub struct AssembleOptions {
     pub edge_attributes: bool,
     /// True if the model hashes CAN IDs: its input is the IDs instead of vocabulary indices.
     pub hashed_ids: bool,
+    /// Profile of the car, for graphs of the profile set: their features are deviations from it, and IDs are hidden from the model.
+    pub profile: Option<CarProfile>,
 }
 
 impl AssembleOptions {
     /// Options for inference with a model with this vocabulary and without edge features.
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false }
+        Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None }
     }
 }
 
@@ -93,6 +97,9 @@ impl Shape {
     }
 }
 
+/// The profile for the graph at this position of the batch, given the model's.
+type ProfileOf<'a> = &'a dyn Fn(usize, &'a CarProfile) -> &'a CarProfile;
+
 /// Maps a CAN ID to its vocabulary index, or returns an error text.
 type RowOf<'a> = &'a dyn Fn(u32) -> Result<u32, String>;
 
@@ -104,7 +111,8 @@ impl Assembler {
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
         let in_place = store.node_features_in_place(graphs)?;
-        let batch = self.assemble_with(&views, graphs, in_place, store.features(), options);
+        let profile_of = |at: usize, of_model| store.profile_for(graphs[at], of_model);
+        let batch = self.assemble_with(&views, graphs, in_place, store.features(), options, &profile_of);
         batch.map_err(|error| match error {
             // A store contains only graphs that fit a batch.
             StoreError::Graph { graph, detail } => store.damaged(graph, &detail),
@@ -120,21 +128,32 @@ impl Assembler {
         let views: Vec<GraphView<'_>> = (0..columns.num_graphs()).map(|graph| columns.graph(graph)).collect();
         let graphs: Vec<u64> = (0..views.len() as u64).collect();
         let options = AssembleOptions { unknown_drop: None, ..options.clone() };
-        self.assemble_with(&views, &graphs, None, columns.features, &options)
+        self.assemble_with(&views, &graphs, None, columns.features, &options, &|_, of_model| of_model)
     }
 
-    fn assemble_with(
+    fn assemble_with<'a>(
         &mut self,
         views: &[GraphView<'_>],
         graphs: &[u64],
         node_features: Option<Tensor>,
         features: FeatureSet,
-        options: &AssembleOptions,
+        options: &'a AssembleOptions,
+        profile_of: ProfileOf<'a>,
     ) -> Result<Batch, StoreError> {
         let vocabulary = &options.vocabulary;
         let mut shape = Shape::new(vocabulary.len() as i64, features, options.edge_attributes);
         shape.copies_node_features = node_features.is_none();
         self.fill(views, graphs, &shape, &|id| Ok(vocabulary.index_of(id)))?;
+        if features.needs_history() {
+            let profile = options.profile.as_ref().ok_or(StoreError::NoProfile)?;
+            self.continuous.clear();
+            for (at, view) in views.iter().enumerate() {
+                profile_of(at, profile).append_deviations(view, &mut self.continuous);
+            }
+            self.id_input.clear();
+            self.id_input.resize(self.can_ids.len(), i64::from(Vocabulary::UNKNOWN));
+            return self.tensors(graphs.to_vec(), None, &shape);
+        }
         let dropped = options.unknown_drop.filter(|drop| drop.probability > 0.0);
         self.id_input.clear();
         if options.hashed_ids {

@@ -1,5 +1,9 @@
 //! Graphs as flat arrays: the columns of a shard, and views of single graphs.
 
+use kdgat_can::Frame;
+use kdgat_can::frame::PAYLOAD_BYTES;
+
+use super::history::{EARLIER_FRAMES, FrameFacts};
 use super::{EDGE_FEATURES, FeatureSet};
 
 /// Graphs in memory as columns, in the layout of a shard.
@@ -19,7 +23,7 @@ pub struct Columns {
     pub files: Vec<u32>,
     /// `[num_nodes]`: CAN IDs, ascending within a graph.
     pub can_ids: Vec<u32>,
-    /// `[num_nodes, features.node_features()]`: node features.
+    /// `[num_nodes, features.node_features()]`: node features; empty for graphs of the profile set that hold frames.
     pub node_features: Vec<f32>,
     /// `[num_edges, EDGE_FEATURES]`: edge features.
     pub edge_features: Vec<f32>,
@@ -33,7 +37,29 @@ pub struct Columns {
     pub labels: Vec<u8>,
     /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
+    /// The nodes' frames; only for the profile set.
+    /// `[num_frames]`: seconds since the previous frame of the same ID in the file, NaN without one. Frames are ordered by node, then
+    /// by time.
+    pub frame_gaps: Vec<f32>,
+    /// `[num_frames]`: seconds since the window's first frame.
+    pub frame_times: Vec<f32>,
+    /// `[num_frames, 2, PAYLOAD_BYTES]`: payloads of the frame and of the previous frame of its ID.
+    pub frame_payloads: Vec<u8>,
+    /// `[num_frames, FRAME_FLAGS]`: payload lengths of both, [`NO_PREVIOUS`](super::history::NO_PREVIOUS) without a previous frame,
+    /// 1 if the payload [returns](FrameFacts::returns), and 1 for an attack frame.
+    pub frame_flags: Vec<u8>,
+    /// `[num_nodes]`: number of the node's frames.
+    pub node_frames: Vec<u16>,
+    /// `[num_nodes]`: seconds from the node's last frame to the window's last frame; NaN for an ID that only the frame after the
+    /// window has.
+    pub node_silence: Vec<f32>,
+    /// `[num_nodes, EARLIER_FRAMES]`: times of the ID's last frames before the window, in seconds from the window's first frame; NaN
+    /// where there were fewer.
+    pub node_earlier: Vec<f32>,
 }
+
+/// Values of [`Columns::frame_flags`] per frame.
+pub const FRAME_FLAGS: usize = 4;
 
 impl Default for Columns {
     fn default() -> Self {
@@ -59,7 +85,77 @@ impl Columns {
             row_pointers: Vec::new(),
             labels: Vec::new(),
             attack_free: Vec::new(),
+            frame_gaps: Vec::new(),
+            frame_times: Vec::new(),
+            frame_payloads: Vec::new(),
+            frame_flags: Vec::new(),
+            node_frames: Vec::new(),
+            node_silence: Vec::new(),
+            node_earlier: Vec::new(),
         }
+    }
+}
+
+/// The frames of a graph's nodes, for the profile set; empty for others.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FramesView<'a> {
+    /// `[num_frames]`: see [`Columns::frame_gaps`].
+    pub gaps: &'a [f32],
+    /// `[num_frames]`: seconds since the window's first frame.
+    pub times: &'a [f32],
+    /// `[num_frames, 2, PAYLOAD_BYTES]`: see [`Columns::frame_payloads`].
+    pub payloads: &'a [u8],
+    /// `[num_frames, FRAME_FLAGS]`: see [`Columns::frame_flags`].
+    pub flags: &'a [u8],
+    /// `[num_nodes]`: number of the node's frames.
+    pub of_node: &'a [u16],
+    /// `[num_nodes]`: see [`Columns::node_silence`].
+    pub silence: &'a [f32],
+    /// `[num_nodes, EARLIER_FRAMES]`: see [`Columns::node_earlier`].
+    pub earlier: &'a [f32],
+}
+
+/// One frame of a node, with the previous frame of its ID.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeFrame<'a> {
+    /// Seconds since the previous frame; NaN without one.
+    pub gap_seconds: f32,
+    /// Payload, padded with zeros.
+    pub payload: &'a [u8],
+    /// Payload length in bytes.
+    pub length: usize,
+    /// Payload of the previous frame, if there is one.
+    pub previous: Option<&'a [u8]>,
+    /// See [`FrameFacts::returns`].
+    pub returns: bool,
+    /// True for an attack frame.
+    pub attack: bool,
+}
+
+impl<'a> FramesView<'a> {
+    /// Frame `index` of the graph.
+    ///
+    /// # Panics
+    /// When there is no such frame.
+    pub fn frame(&self, index: usize) -> NodeFrame<'a> {
+        let (payload, previous) = self.payloads[index * 2 * PAYLOAD_BYTES..][..2 * PAYLOAD_BYTES].split_at(PAYLOAD_BYTES);
+        let &[length, previous_length, returns, attack] = &self.flags[index * FRAME_FLAGS..][..FRAME_FLAGS] else {
+            unreachable!("the slice has FRAME_FLAGS values")
+        };
+        let has_previous = previous_length != super::history::NO_PREVIOUS;
+        NodeFrame {
+            gap_seconds: self.gaps[index],
+            payload,
+            length: usize::from(length).min(PAYLOAD_BYTES),
+            previous: has_previous.then_some(previous),
+            returns: returns != 0,
+            attack: attack != 0,
+        }
+    }
+
+    /// Seconds from the window's first frame to its last.
+    pub fn duration_seconds(&self) -> f32 {
+        self.times.iter().fold(0.0, |longest, &time| longest.max(time))
     }
 }
 
@@ -70,8 +166,10 @@ pub struct GraphView<'a> {
     pub can_ids: &'a [u32],
     /// `[num_nodes]`: 1 if the node sent an attack-free frame.
     pub attack_free: &'a [u8],
-    /// `[num_nodes, node features of the set]`: node features.
+    /// `[num_nodes, stored node features of the set]`: node features.
     pub node_features: &'a [f32],
+    /// The nodes' frames, for the profile set.
+    pub frames: FramesView<'a>,
     /// `[num_edges]`: source node of each edge, in order of target; including self-loops of the data.
     pub sources: &'a [u16],
     /// `[num_edges]`: target node of each edge, ascending.
@@ -111,6 +209,10 @@ impl GraphView<'_> {
     /// Describes a contradiction in the layout, if there is one: damaged bytes must not become array indices.
     pub(crate) fn inconsistency(&self) -> Option<String> {
         let (nodes, edges) = (self.num_nodes(), self.num_edges());
+        let in_nodes: usize = self.frames.of_node.iter().map(|&frames| usize::from(frames)).sum();
+        if in_nodes != self.frames.gaps.len() {
+            return Some(format!("its nodes have {in_nodes} frames, but there are {}", self.frames.gaps.len()));
+        }
         if self.row_pointers.first() != Some(&0) || self.row_pointers.last().map(|&end| end as usize) != Some(edges) {
             return Some(format!("row pointers do not span its {edges} edges"));
         }
@@ -132,9 +234,21 @@ impl Columns {
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
-        let per_node = 4 + 4 * self.features.node_features() as u64 + 2 + 1;
+        let (of_node, of_frame) = if self.features.needs_history() { (4 + 2 + 4 * EARLIER_FRAMES as u64, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
+        let per_node = 4 + 4 * self.features.stored_node_features() as u64 + 2 + 1 + of_node;
         let per_edge = 4 * EDGE_FEATURES as u64 + 2 + 2;
-        16 + graphs * (8 + 8 + 8 + 8 + 4 + 2 + 1) + nodes * per_node + edges * per_edge
+        let frames = self.frame_gaps.len() as u64 * of_frame as u64;
+        16 + graphs * (8 + 8 + 8 + 8 + 4 + 2 + 1) + nodes * per_node + edges * per_edge + frames
+    }
+
+    /// Appends a frame of the node appended last.
+    pub(super) fn push_frame(&mut self, frame: &Frame, fact: &FrameFacts, time_seconds: f32) {
+        self.frame_gaps.push(fact.gap_seconds);
+        self.frame_times.push(time_seconds);
+        self.frame_payloads.extend_from_slice(&frame.payload);
+        self.frame_payloads.extend_from_slice(&fact.previous);
+        let (length, previous_length) = (frame.payload_length.min(64), fact.previous_length);
+        self.frame_flags.extend_from_slice(&[length, previous_length, fact.returns.into(), frame.attack.into()]);
     }
 
     /// Removes all graphs but keeps the allocated memory.
@@ -152,6 +266,13 @@ impl Columns {
         self.row_pointers.clear();
         self.labels.clear();
         self.attack_free.clear();
+        self.frame_gaps.clear();
+        self.frame_times.clear();
+        self.frame_payloads.clear();
+        self.frame_flags.clear();
+        self.node_frames.clear();
+        self.node_silence.clear();
+        self.node_earlier.clear();
     }
 
     /// Ends a graph whose nodes, edges and row pointers have been appended: adds its pointers, label and origin.
@@ -173,7 +294,32 @@ impl Columns {
         self.targets.extend_from_slice(graph.targets);
         self.row_pointers.extend_from_slice(graph.row_pointers);
         self.edge_features.extend_from_slice(graph.edge_features);
+        self.frame_gaps.extend_from_slice(graph.frames.gaps);
+        self.frame_times.extend_from_slice(graph.frames.times);
+        self.frame_payloads.extend_from_slice(graph.frames.payloads);
+        self.frame_flags.extend_from_slice(graph.frames.flags);
+        self.node_frames.extend_from_slice(graph.frames.of_node);
+        self.node_silence.extend_from_slice(graph.frames.silence);
+        self.node_earlier.extend_from_slice(graph.frames.earlier);
         self.finish_graph(graph.attack, graph.file, graph.first_frame, graph.start_time);
+    }
+
+    /// The frames of the graph at `index`: every graph of the profile set has the same number.
+    fn frames_of(&self, index: usize, nodes: std::ops::Range<usize>) -> FramesView<'_> {
+        if self.frame_gaps.is_empty() {
+            return FramesView::default();
+        }
+        let window = self.frame_gaps.len() / self.num_graphs().max(1);
+        let frames = index * window..(index + 1) * window;
+        FramesView {
+            gaps: &self.frame_gaps[frames.clone()],
+            times: &self.frame_times[frames.clone()],
+            payloads: &self.frame_payloads[frames.start * 2 * PAYLOAD_BYTES..frames.end * 2 * PAYLOAD_BYTES],
+            flags: &self.frame_flags[frames.start * FRAME_FLAGS..frames.end * FRAME_FLAGS],
+            of_node: &self.node_frames[nodes.clone()],
+            silence: &self.node_silence[nodes.clone()],
+            earlier: &self.node_earlier[nodes.start * EARLIER_FRAMES..nodes.end * EARLIER_FRAMES],
+        }
     }
 
     /// The graph at `index`.
@@ -183,8 +329,10 @@ impl Columns {
     pub fn graph(&self, index: usize) -> GraphView<'_> {
         let nodes = self.node_pointers[index] as usize..self.node_pointers[index + 1] as usize;
         let edges = self.edge_pointers[index] as usize..self.edge_pointers[index + 1] as usize;
-        let width = self.features.node_features();
+        // Graphs of the profile set have frames; only those of an edge list have features already.
+        let width = if self.node_features.is_empty() { 0 } else { self.features.node_features() };
         GraphView {
+            frames: self.frames_of(index, nodes.clone()),
             can_ids: &self.can_ids[nodes.clone()],
             attack_free: &self.attack_free[nodes.clone()],
             node_features: &self.node_features[nodes.start * width..nodes.end * width],

@@ -137,7 +137,8 @@ pub fn write(store: &Store, graphs: &[u64], path: &Path) -> Result<(), StoreErro
     let width = store.features().node_features();
     for &graph in graphs {
         let view = store.try_graph(graph)?;
-        for (&can_id, features) in view.can_ids.iter().zip(view.node_features.chunks_exact(width)) {
+        let features = store.node_features_of(&view)?;
+        for (&can_id, features) in view.can_ids.iter().zip(features.chunks_exact(width)) {
             x.push(vocabulary.index_of(can_id) as f32);
             x.extend_from_slice(features);
         }

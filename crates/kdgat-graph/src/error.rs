@@ -51,6 +51,10 @@ pub enum StoreError {
         expected: u64,
     },
 
+    /// Graphs of the profile set without a profile.
+    #[error("the graphs hold frames, and no profile of the car is given to compute their features with")]
+    NoProfile,
+
     /// A shard does not match the manifest.
     #[error("shard {} is damaged ({detail}): delete the folder {} and build it again with `kdgat data build`",
         shard.display(), folder_of(shard).display())]
@@ -198,7 +202,7 @@ impl StoreError {
             },
             // The user does not choose names within the folder of stores: a folder in place of a file may be gone next time.
             Self::Io { source, .. } => files::is_about_the_path(source) && source.kind() != io::ErrorKind::IsADirectory,
-            Self::NoSuchGraph { .. } | Self::Graph { .. } | Self::Tensor { .. } | Self::Panic { .. } => false,
+            Self::NoSuchGraph { .. } | Self::NoProfile | Self::Graph { .. } | Self::Tensor { .. } | Self::Panic { .. } => false,
         }
     }
 

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::deviations::{self, DEVIATIONS};
 use super::{EDGE_FEATURES, NODE_FEATURES};
 
 /// Number of continuous node features of the rich set.
 pub const RICH_NODE_FEATURES: usize = 35;
 
-/// A set of node and edge features. Both sets have [`EDGE_FEATURES`] edge features, with different meanings.
+/// A set of node and edge features. All sets have [`EDGE_FEATURES`] edge features, with different meanings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureSet {
@@ -18,6 +19,9 @@ pub enum FeatureSet {
     Window,
     /// 35 node features in their own units, which a model standardises first.
     Rich,
+    /// Deviations from a car's profile. The store holds the frames; batches hold the features, computed with the profile of the
+    /// model that reads them.
+    Profile,
 }
 
 impl FeatureSet {
@@ -26,26 +30,41 @@ impl FeatureSet {
         match self {
             Self::Window => "window",
             Self::Rich => "rich",
+            Self::Profile => "profile",
         }
     }
 
-    /// Number of continuous node features, without the ID.
+    /// Number of continuous node features of a batch, without the ID.
     pub const fn node_features(self) -> usize {
         match self {
             Self::Window => NODE_FEATURES,
             Self::Rich => RICH_NODE_FEATURES,
+            Self::Profile => DEVIATIONS,
         }
+    }
+
+    /// Number of node features in a store.
+    pub const fn stored_node_features(self) -> usize {
+        match self {
+            Self::Profile => 0,
+            set => set.node_features(),
+        }
+    }
+
+    /// True if the features need the frames before a window, and stores hold the frames themselves.
+    pub const fn needs_history(self) -> bool {
+        matches!(self, Self::Profile)
     }
 
     /// The set with this number of node features.
     pub fn of_width(node_features: usize) -> Option<Self> {
-        [Self::Window, Self::Rich].into_iter().find(|set| set.node_features() == node_features)
+        [Self::Window, Self::Rich, Self::Profile].into_iter().find(|set| set.node_features() == node_features)
     }
 
     /// Index of the edge feature that is 1 if the reverse edge exists.
     pub(super) const fn reverse_exists(self) -> usize {
         match self {
-            Self::Window => 8,
+            Self::Window | Self::Profile => 8,
             Self::Rich => 9,
         }
     }
@@ -54,6 +73,7 @@ impl FeatureSet {
     /// window: the position of its last frame, or the number of its frames.
     pub const fn shows_last_sender(self) -> usize {
         match self {
+            Self::Profile => deviations::SHARE,
             Self::Window => 9,
             Self::Rich => 24,
         }

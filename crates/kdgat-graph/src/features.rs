@@ -8,6 +8,7 @@ use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::columns::Columns;
+use super::history::{MOST_OVERDUE, WindowFacts};
 use super::{EDGE_FEATURES, FeatureSet, NODE_FEATURES, rich};
 
 /// Longest supported window, in frames: its nodes and edges are counted in 16 bits.
@@ -57,7 +58,7 @@ impl FeatureExtractor {
         assert!((2..=LONGEST_WINDOW).contains(&window), "a window of {window} frames is not 2 to {LONGEST_WINDOW}");
         Self {
             window,
-            slots: SlotTable::new(window + 1),
+            slots: SlotTable::new(window + 1 + MOST_OVERDUE),
             tallies: Vec::new(),
             node_of_frame: Vec::new(),
             slot_of_node: Vec::new(),
@@ -74,8 +75,26 @@ impl FeatureExtractor {
     /// # Panics
     /// When there are not `window + 1` frames.
     pub fn append_graph(&mut self, frames: &[Frame], file: u32, first_frame: u64, columns: &mut Columns) {
+        self.append_graph_with(frames, None, file, first_frame, columns);
+    }
+
+    /// Like [`FeatureExtractor::append_graph`], with the facts about the window that [`FeatureSet::needs_history`] asks for.
+    ///
+    /// # Panics
+    /// When there are not `window + 1` frames, or facts that the feature set needs are missing.
+    pub fn append_graph_with(
+        &mut self,
+        frames: &[Frame],
+        facts: Option<WindowFacts<'_>>,
+        file: u32,
+        first_frame: u64,
+        columns: &mut Columns,
+    ) {
         assert_eq!(frames.len(), self.window + 1, "a window and the frame after it");
         let attack = self.tally(frames);
+        for &(can_id, _) in facts.map_or(&[][..], |facts| facts.overdue) {
+            self.slot_of(can_id);
+        }
         self.number_nodes();
         self.order_edges();
         match columns.features {
@@ -88,6 +107,12 @@ impl FeatureExtractor {
             FeatureSet::Rich => {
                 self.append_edges(columns, |_, _, _, occurrences| rich::edge_features(frames, occurrences));
                 self.append_rich_nodes(frames, columns);
+            }
+            FeatureSet::Profile => {
+                self.append_edges(columns, |extractor, source, target, occurrences| {
+                    extractor.edge_features(source, target, occurrences)
+                });
+                self.append_frames(frames, facts.expect("the profile set needs the facts of its window"), columns);
             }
         }
         columns.finish_graph(attack, file, first_frame, frames[0].timestamp);
@@ -177,6 +202,32 @@ impl FeatureExtractor {
             columns.can_ids.push(tally.id);
             columns.attack_free.push(tally.attack_free.into());
             columns.node_features.extend_from_slice(&features);
+        }
+    }
+
+    /// Appends nodes without features, but with their frames and what was before them.
+    fn append_frames(&self, frames: &[Frame], facts: WindowFacts<'_>, columns: &mut Columns) {
+        let begin = frames[0].timestamp;
+        let end = frames[self.window - 1].timestamp;
+        let mut remaining = self.by_source.as_slice();
+        for &slot in &self.slot_of_node {
+            let tally = &self.tallies[slot as usize];
+            let (positions, others) = remaining.split_at(tally.count as usize);
+            remaining = others;
+            let silence = match positions.last() {
+                Some(&last) => (end - frames[last as usize].timestamp) as f32,
+                // The node is only the target of the last frame's edge, or overdue.
+                None => facts.silence_of(tally.id).unwrap_or(f32::NAN),
+            };
+            columns.can_ids.push(tally.id);
+            columns.attack_free.push(tally.attack_free.into());
+            columns.node_frames.push(tally.count as u16);
+            columns.node_silence.push(silence);
+            columns.node_earlier.extend_from_slice(&facts.earlier(tally.id, begin));
+            for &position in positions {
+                let (frame, fact) = (&frames[position as usize], &facts.frames[position as usize]);
+                columns.push_frame(frame, fact, (frame.timestamp - begin) as f32);
+            }
         }
     }
 

@@ -65,6 +65,11 @@ impl Windows {
         }
     }
 
+    /// Position in the file of the next window's first frame.
+    pub fn next_first_frame(&self) -> u64 {
+        self.first_frame
+    }
+
     /// Starts another file, reusing the memory.
     pub fn restart(&mut self) {
         self.pending.clear();

@@ -1,6 +1,6 @@
 //! Input of a model per node: its embedded ID and its continuous features.
 
-use kdgat_graph::{Batch, FeatureSet, NodeScaling};
+use kdgat_graph::{Batch, CarProfile, FeatureSet, NodeScaling};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -18,6 +18,9 @@ pub struct InputConfig {
     /// Standardisation of node features. If set, the model reads the rich features, otherwise the window features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_scaling: Option<NodeScaling>,
+    /// Profile of the training data's car. If set, the model reads the deviations from it, and no IDs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<CarProfile>,
     /// Hash embedding of IDs. If unset, IDs are looked up in the vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id_hash: Option<IdHash>,
@@ -31,7 +34,11 @@ impl InputConfig {
 
     /// The feature set that the model reads.
     pub fn features(&self) -> FeatureSet {
-        if self.node_scaling.is_some() { FeatureSet::Rich } else { FeatureSet::Window }
+        match (&self.profile, &self.node_scaling) {
+            (Some(_), _) => FeatureSet::Profile,
+            (None, Some(_)) => FeatureSet::Rich,
+            (None, None) => FeatureSet::Window,
+        }
     }
 
     /// Number of continuous features per node.
@@ -53,6 +60,15 @@ impl InputConfig {
         if let Some(found) = self.node_scaling.as_ref().and_then(NodeScaling::problem) {
             let expected = "35 means and 35 deviations above 0";
             return Err(ModelError::Architecture { field: "node_scaling", found, expected });
+        }
+        if let Some(found) = self.profile.as_ref().and_then(CarProfile::problem) {
+            let expected = "a profile learned by kdgat";
+            return Err(ModelError::Architecture { field: "profile", found, expected });
+        }
+        if self.profile.is_some() && self.node_scaling.is_some() {
+            let found = "a profile and a node_scaling".to_owned();
+            let expected = "only one of them: deviations from a profile are not scaled";
+            return Err(ModelError::Architecture { field: "profile", found, expected });
         }
         self.id_hash.as_ref().map_or(Ok(()), IdHash::check)
     }

@@ -162,7 +162,7 @@ pub(super) fn finish(
     progress.report(&Event::Checking { graphs: totals.graphs });
     let files = file_entries(plan, outcomes);
     let graphs = Graphs { folder: &building.path, files: &files, shards: &shards, options: &plan.options };
-    let Survey { ids, duplicates, scaling } = graphs.survey()?;
+    let Survey { ids, duplicates, scaling, profile } = graphs.survey()?;
     progress.report(&Event::Checked { duplicates: &duplicates });
     let mut manifest = Manifest {
         format_version: plan.format_version,
@@ -174,6 +174,7 @@ pub(super) fn finish(
         vocabulary: Vocabulary::from_ids(ids.iter()),
         duplicates,
         scaling,
+        profile,
         files,
         shards: renamed(shards, &building.path)?,
     };

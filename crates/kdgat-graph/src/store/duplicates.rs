@@ -16,6 +16,8 @@ use super::options::BuildOptions;
 use super::parallel::in_parallel;
 use super::shard::Shard;
 use crate::moments::Moments;
+use crate::profile::{FOLDS, ProfileLearner, fold_of};
+use super::manifest::StoreProfile;
 use crate::{EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
 
 /// Graphs that are in two splits.
@@ -71,6 +73,8 @@ pub struct Survey {
     pub duplicates: Duplicates,
     /// Scaling from the features of benign training graphs, for the rich set.
     pub scaling: Option<StoreScaling>,
+    /// Profiles of the car, for the profile set.
+    pub profile: Option<StoreProfile>,
 }
 
 /// Values that a model takes from the training windows.
@@ -78,20 +82,27 @@ struct Trained {
     ids: IdSet,
     /// Moments of node and edge features of benign windows.
     moments: Option<[Moments; 2]>,
+    /// What the windows of each fold teach about the car.
+    profile: Option<[ProfileLearner; FOLDS]>,
 }
 
 impl Trained {
     fn new(features: FeatureSet) -> Self {
         let moments = || [Moments::new(features.node_features()), Moments::new(EDGE_FEATURES)];
-        Self { ids: IdSet::default(), moments: (features == FeatureSet::Rich).then(moments) }
+        let profile = features.needs_history().then(|| std::array::from_fn(|_| ProfileLearner::default()));
+        Self { ids: IdSet::default(), moments: (features == FeatureSet::Rich).then(moments), profile }
     }
 
-    fn add(&mut self, view: &GraphView<'_>) {
+    /// Adds a training window; the profile learns only from windows of a `fold`.
+    fn add(&mut self, view: &GraphView<'_>, fold: Option<usize>) {
         let attack_free = view.can_ids.iter().zip(view.attack_free).filter(|&(_, &flag)| flag == 1);
         self.ids.extend(attack_free.map(|(&id, _)| id));
         if let Some([nodes, edges]) = self.moments.as_mut().filter(|_| !view.attack) {
             nodes.add_rows(view.node_features);
             edges.add_rows(view.edge_features);
+        }
+        if let (Some(folds), Some(fold)) = (&mut self.profile, fold.filter(|_| !view.attack)) {
+            folds[fold].add(view);
         }
     }
 
@@ -99,6 +110,9 @@ impl Trained {
     fn merge(&mut self, other: &Self) {
         self.ids.extend(other.ids.iter());
         if let (Some(own), Some(others)) = (&mut self.moments, &other.moments) {
+            own.iter_mut().zip(others).for_each(|(own, other)| own.merge(other));
+        }
+        if let (Some(own), Some(others)) = (&mut self.profile, &other.profile) {
             own.iter_mut().zip(others).for_each(|(own, other)| own.merge(other));
         }
     }
@@ -142,11 +156,12 @@ impl Graphs<'_> {
             parts.iter().for_each(|part| trained.merge(part));
         }
         let scaling = trained.scaling();
-        Ok(Survey { ids: trained.ids, duplicates, scaling })
+        let profile = trained.profile.as_ref().map(|folds| StoreProfile::of(folds));
+        Ok(Survey { ids: trained.ids, duplicates, scaling, profile })
     }
 
     fn open(&self, index: usize) -> Result<Shard, StoreError> {
-        Shard::open(self.folder, &self.shards[index], self.options.features)
+        Shard::open(self.folder, &self.shards[index], self.options.features, self.options.window)
     }
 
     /// Collects the values of a shard's training windows for which `keep` returns true; `keep` is called for every graph.
@@ -157,11 +172,15 @@ impl Graphs<'_> {
         mut keep: impl FnMut(u64, &GraphView<'_>) -> bool,
     ) -> Result<Trained, StoreError> {
         let mut trained = Trained::new(self.options.features);
+        // Traffic recorded beside attacks, or made from attack-free logs, is a second choice.
+        let has_attack_free = self.files.iter().any(|file| file.role == Role::TrainAttackFree && file.graphs > 0);
         for position in 0..self.shards[index].graphs {
             let view = shard.graph(position as usize)?;
             let graph = self.shards[index].first_graph + position;
             if keep(graph, &view) && self.split_of(&view, graph) == Some(Split::Train) {
-                trained.add(&view);
+                let file = &self.files[view.file as usize];
+                let teaches = file.role == Role::TrainAttackFree || !has_attack_free;
+                trained.add(&view, teaches.then(|| fold_of(graph - file.first_graph)));
             }
         }
         Ok(trained)
@@ -309,19 +328,24 @@ fn same_graph(one: &GraphView<'_>, other: &GraphView<'_>) -> bool {
         && one.sources == other.sources
         && one.targets == other.targets
         && one.node_features == other.node_features
+        && one.frames.payloads == other.frames.payloads
+        && bytemuck::cast_slice::<f32, u32>(one.frames.gaps) == bytemuck::cast_slice::<f32, u32>(other.frames.gaps)
         && one.edge_features == other.edge_features
 }
 
 /// Fingerprint that is equal for equal graphs, and almost never for others.
 fn fingerprint(view: &GraphView<'_>) -> u64 {
-    let parts: [&[u8]; 5] = [
+    let parts: [&[u8]; 7] = [
         bytemuck::cast_slice(view.can_ids),
         bytemuck::cast_slice(view.sources),
         bytemuck::cast_slice(view.targets),
         bytemuck::cast_slice(view.node_features),
         bytemuck::cast_slice(view.edge_features),
+        view.frames.payloads,
+        bytemuck::cast_slice(view.frames.gaps),
     ];
-    parts.iter().fold(0, |state, bytes| hash(bytes, state))
+    // Empty columns are skipped, so that sets without frames keep their fingerprints.
+    parts.iter().filter(|bytes| !bytes.is_empty()).fold(0, |state, bytes| hash(bytes, state))
 }
 
 /// Hash by folded multiplication of 16 bytes at a time (as in wyhash, Wang Yi 2019).

@@ -21,8 +21,8 @@ use super::shard;
 use super::sources::{check_rejects, digest_of, file_state, with_short_names};
 use crate::StoreError;
 use crate::columns::Columns;
-use crate::features::FeatureExtractor;
-use crate::window::{WindowState, Windows};
+use crate::graph_stream::{GraphStream, ReadyWindow};
+use crate::window::WindowState;
 
 /// Written shards that may wait to be synced to the disk.
 const SHARDS_UNSYNCED: usize = 4;
@@ -151,8 +151,7 @@ struct Build<'a> {
 /// Buffers of one thread.
 struct Worker {
     frames: Vec<Frame>,
-    windows: Windows,
-    extractor: FeatureExtractor,
+    graphs: GraphStream,
     columns: Columns,
 }
 
@@ -161,8 +160,7 @@ impl Worker {
         let options = &plan.options;
         Self {
             frames: Vec::with_capacity(BLOCK_FRAMES),
-            windows: Windows::new(options.window, options.stride),
-            extractor: FeatureExtractor::new(options.window),
+            graphs: GraphStream::new(options.features, options.window, options.stride),
             columns: Columns::new(options.features),
         }
     }
@@ -212,7 +210,7 @@ impl Worker {
         warn_of_labels(plan, log, &reader);
         let mut found = Found::new(log);
         let mut parsed = Duration::ZERO;
-        self.windows.restart();
+        self.graphs.restart();
         loop {
             let begin = Instant::now();
             let count = reader.read_block(BLOCK_FRAMES, &mut self.frames)?;
@@ -248,8 +246,8 @@ impl Worker {
         };
         piece.follow(before.lines, before.last_timestamp_bits.map(f64::from_bits));
         let pending = before.pending.iter().map(|&frame| frame.into()).collect();
-        self.windows.resume(WindowState { first_frame: before.first_frame, skip: before.skip, pending });
-        let after = self.windows.state_after(&self.frames);
+        self.graphs.resume(WindowState { first_frame: before.first_frame, skip: before.skip, pending });
+        let after = self.graphs.state_after(&self.frames);
         let carry = Carry {
             lines: before.lines + piece.lines,
             last_timestamp_bits: piece.last_timestamp.map(f64::to_bits).or(before.last_timestamp_bits),
@@ -274,13 +272,13 @@ impl Worker {
         found: &mut Found,
         output: &mut Output<'_>,
     ) -> Result<(), StoreError> {
-        let Self { frames: all, windows, extractor, columns } = self;
+        let Self { frames: all, graphs, columns } = self;
         let (begin, before) = (Instant::now(), output.times);
         let frames = &all[frames];
         found.ids.extend(frames.iter().map(|frame| frame.can_id));
-        windows.push(frames, |first_frame, window| {
+        graphs.push(frames, |window| {
             found.graphs += 1;
-            found.attack_graphs += u64::from(output.append(extractor, window, found.log, first_frame, columns)?);
+            found.attack_graphs += u64::from(output.append(window, found.log, columns)?);
             Ok::<(), StoreError>(())
         })?;
         let others = (output.times.features - before.features) + (output.times.write - before.write);
@@ -344,20 +342,13 @@ impl<'a> Output<'a> {
     }
 
     /// Appends the window's graph, unless it was written before the build was killed; returns true if the window has an attack frame.
-    fn append(
-        &mut self,
-        extractor: &mut FeatureExtractor,
-        window: &[Frame],
-        log: usize,
-        first_frame: u64,
-        columns: &mut Columns,
-    ) -> Result<bool, StoreError> {
+    fn append(&mut self, mut window: ReadyWindow<'_>, log: usize, columns: &mut Columns) -> Result<bool, StoreError> {
         if self.graphs_there > 0 {
             self.graphs_there -= 1;
-            return Ok(window[..window.len() - 1].iter().any(|frame| frame.attack));
+            return Ok(window.frames[..window.frames.len() - 1].iter().any(|frame| frame.attack));
         }
         let begin = Instant::now();
-        extractor.append_graph(window, log as u32, first_frame, columns);
+        window.append_to(log as u32, columns);
         self.times.features += begin.elapsed();
         let attack = columns.labels.last() == Some(&1);
         if columns.bytes() >= self.build.plan.options.shard_bytes {

@@ -10,8 +10,9 @@ use serde_json::json;
 
 use super::duplicates::Duplicates;
 use super::options::BuildOptions;
+use crate::profile::{FOLDS, ProfileLearner};
 use crate::split::FileSplit;
-use crate::{EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
+use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
 
 /// Version of the store format, raised whenever this program would misread older stores.
 pub const FORMAT_VERSION: u64 = 1;
@@ -43,8 +44,40 @@ pub struct Manifest {
     /// Standardisation of the rich features; `None` for the window set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<StoreScaling>,
+    /// Profiles of the car from the attack-free training windows, for the profile set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<StoreProfile>,
     /// The shards, in order of their graphs.
     pub shards: Vec<ShardEntry>,
+}
+
+/// Profiles of the car that a store's training windows show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreProfile {
+    /// Learned from all training windows: for validation, tests, and other traffic.
+    pub whole: CarProfile,
+    /// Learned from the windows outside each [fold](crate::profile::fold_of): for the training windows of that fold, so that a model does
+    /// not learn that usual traffic has no value that the profile has not seen.
+    pub without: Vec<CarProfile>,
+}
+
+impl StoreProfile {
+    pub(super) fn of(folds: &[ProfileLearner; FOLDS]) -> Self {
+        let merged = |left_out: Option<usize>| {
+            let mut all = ProfileLearner::default();
+            let others = folds.iter().enumerate().filter(|(fold, _)| Some(*fold) != left_out);
+            others.for_each(|(_, learner)| all.merge(learner));
+            all.profile()
+        };
+        Self { whole: merged(None), without: (0..FOLDS).map(|fold| merged(Some(fold))).collect() }
+    }
+
+    fn problem(&self) -> Option<String> {
+        if self.without.len() != FOLDS {
+            return Some(format!("it has {} profiles without a fold, expected {FOLDS}", self.without.len()));
+        }
+        std::iter::once(&self.whole).chain(&self.without).find_map(CarProfile::problem)
+    }
 }
 
 /// Statistics of the features of the benign training graphs.
@@ -175,8 +208,9 @@ impl Manifest {
         if digest != manifest.digest {
             return Err(damaged(format!("its digest is {digest}, but it records {}", manifest.digest)));
         }
-        manifest.check_positions().map_err(damaged)?;
-        manifest.check_scaling().map_err(damaged)?;
+        manifest.check_positions().map_err(&damaged)?;
+        manifest.check_scaling().map_err(&damaged)?;
+        manifest.check_profile().map_err(damaged)?;
         Ok(manifest)
     }
 
@@ -203,6 +237,9 @@ impl Manifest {
         if let Some(scaling) = &self.scaling {
             canonical["scaling"] = json!(scaling.bits());
         }
+        if let Some(profile) = &self.profile {
+            canonical["profile"] = json!(profile);
+        }
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 
@@ -218,11 +255,22 @@ impl Manifest {
 
     fn check_scaling(&self) -> Result<(), String> {
         match (&self.scaling, self.features) {
-            (None, FeatureSet::Window) => Ok(()),
+            (None, FeatureSet::Window | FeatureSet::Profile) => Ok(()),
             (Some(scaling), FeatureSet::Rich) => scaling.nodes.problem().map_or(Ok(()), Err),
             (scaling, features) => {
                 let has = if scaling.is_some() { "has" } else { "lacks" };
                 Err(format!("a store of {features} features {has} a scaling"))
+            }
+        }
+    }
+
+    fn check_profile(&self) -> Result<(), String> {
+        match (&self.profile, self.features.needs_history()) {
+            (Some(profile), true) => profile.problem().map_or(Ok(()), Err),
+            (None, false) => Ok(()),
+            (profile, _) => {
+                let has = if profile.is_some() { "has" } else { "lacks" };
+                Err(format!("a store of {} features {has} a profile", self.features))
             }
         }
     }

@@ -26,6 +26,7 @@ pub use options::BuildOptions;
 pub use part::{Share, build_part, merge};
 pub use progress::{Event, Progress, StageTimes};
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
@@ -34,7 +35,8 @@ use kdgat_can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
-use super::{FeatureSet, GraphView, Split, StoreError, Vocabulary};
+use super::profile::fold_of;
+use super::{CarProfile, FeatureSet, GraphView, Split, StoreError, Vocabulary};
 
 /// A memory-mapped store.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Store {
         let shards = manifest
             .shards
             .iter()
-            .map(|entry| Shard::open(folder, entry, manifest.features))
+            .map(|entry| Shard::open(folder, entry, manifest.features, manifest.options.window))
             .collect::<Result<_, _>>()?;
         Ok(Self { path: folder.to_path_buf(), manifest, shards })
     }
@@ -146,6 +148,9 @@ impl Store {
     /// Those of [`Store::try_graph`].
     pub fn node_features_in_place(&self, graphs: &[u64]) -> Result<Option<Tensor>, StoreError> {
         let (Some(&first), Some(&last)) = (graphs.first(), graphs.last()) else { return Ok(None) };
+        if self.features().stored_node_features() == 0 {
+            return Ok(None);
+        }
         let entries = &self.manifest.shards;
         let shard = entries.partition_point(|entry| entry.first_graph <= first).saturating_sub(1);
         let Some(entry) = entries.get(shard) else { return Ok(None) };
@@ -155,6 +160,39 @@ impl Store {
         }
         let places = (first - entry.first_graph) as usize..(last - entry.first_graph) as usize + 1;
         self.shards[shard].node_features(places).map(Some)
+    }
+
+    /// Node features of a graph, `[num_nodes, node_features]`; those of the profile set are deviations from the store's own profile.
+    ///
+    /// # Errors
+    /// [`StoreError::NoProfile`] for a store of the profile set without a profile.
+    pub fn node_features_of<'a>(&self, view: &GraphView<'a>) -> Result<Cow<'a, [f32]>, StoreError> {
+        if !self.features().needs_history() {
+            return Ok(Cow::Borrowed(view.node_features));
+        }
+        let own = self.manifest.profile.as_ref().ok_or(StoreError::NoProfile)?;
+        let mut rows = Vec::new();
+        own.whole.append_deviations(view, &mut rows);
+        Ok(Cow::Owned(rows))
+    }
+
+    /// Profile of the car that the training windows show, for a store of the profile set.
+    pub fn profile(&self) -> Option<&CarProfile> {
+        self.manifest.profile.as_ref().map(|own| &own.whole)
+    }
+
+    /// The profile to use for a graph by a model with this profile. For a training graph of the store that the profile was learned from it
+    /// is the one without the graph's fold.
+    pub(crate) fn profile_for<'a>(&'a self, graph: u64, of_model: &'a CarProfile) -> &'a CarProfile {
+        let Some(own) = self.manifest.profile.as_ref().filter(|own| own.whole.is_same_as(of_model)) else {
+            return of_model;
+        };
+        let file = self.log_of(graph);
+        let position = graph - file.first_graph;
+        match file.role != Role::Test && file.split.of(position) == Some(Split::Train) {
+            true => own.without.get(fold_of(position)).unwrap_or(of_model),
+            false => of_model,
+        }
     }
 
     /// Graph `graph` of the store, like [`Store::try_graph`].

@@ -137,6 +137,8 @@ impl Plan {
             let pieces = planned.bytes / self.options.piece_bytes;
             let format = match pieces {
                 0 | 1 => None,
+                // A piece does not know the frames before it.
+                _ if self.features.needs_history() => None,
                 _ => format_of_pieces(&dataset.files[log].path, self.options.format)?,
             };
             if let Some(format) = format {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use kdgat_can::frame::PAYLOAD_BYTES;
 use kdgat_torch::mapped;
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -15,7 +16,8 @@ use safetensors::tensor::TensorInfo;
 use tch::Tensor;
 
 use super::manifest::ShardEntry;
-use crate::columns::Columns;
+use crate::columns::{Columns, FRAME_FLAGS, FramesView};
+use crate::history::EARLIER_FRAMES;
 use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
 
 #[cfg(target_endian = "big")]
@@ -24,29 +26,88 @@ compile_error!("shards are little-endian and read in place");
 /// Smallest page size of any supported system.
 const PAGE_BYTES: usize = 4096;
 
-/// Name, type and values per row of each column's tensor. Wide types come first, so that each column is aligned.
-type Layout = [(&'static str, Dtype, usize); COLUMNS];
-const COLUMNS: usize = 13;
-/// Index of the column with the pointers to each graph's nodes; `EDGE_POINTERS` is that for its edges.
-const NODE_POINTERS: usize = 0;
-const EDGE_POINTERS: usize = 1;
+/// A column of a shard: one tensor of the file. The base columns are in every shard; the frames of the profile set follow at the end, in
+/// shards of that set alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+enum Column {
+    NodePointers,
+    EdgePointers,
+    FirstFrames,
+    StartTimes,
+    Files,
+    CanIds,
+    NodeFeatures,
+    EdgeFeatures,
+    Sources,
+    Targets,
+    RowPointers,
+    Labels,
+    AttackFree,
+    FrameGaps,
+    FrameTimes,
+    NodeSilence,
+    NodeEarlier,
+    NodeFrames,
+    FramePayloads,
+    FrameFlags,
+}
 
-const fn layout(features: FeatureSet) -> Layout {
-    [
-        ("node_ptr", Dtype::U64, 1),
-        ("edge_ptr", Dtype::U64, 1),
-        ("first_frame", Dtype::U64, 1),
-        ("start_time", Dtype::F64, 1),
-        ("file", Dtype::U32, 1),
-        ("can_id", Dtype::U32, 1),
-        ("node_features", Dtype::F32, features.node_features()),
-        ("edge_features", Dtype::F32, EDGE_FEATURES),
-        ("edge_source", Dtype::U16, 1),
-        ("edge_target", Dtype::U16, 1),
-        ("row_ptr", Dtype::U16, 1),
-        ("label", Dtype::U8, 1),
-        ("attack_free", Dtype::U8, 1),
-    ]
+/// Number of columns of all sets together.
+const COLUMNS: usize = Column::FrameFlags as usize + 1;
+
+/// Number of rows of a column.
+#[derive(Debug, Clone, Copy)]
+enum Rows {
+    /// One per graph, and one more.
+    GraphEnds,
+    Graphs,
+    Nodes,
+    /// One per node, and one more per graph.
+    NodesAndGraphs,
+    Edges,
+    Frames,
+}
+
+/// Name, type, values per row and number of rows of a column's tensor.
+type Layout = Vec<(Column, &'static str, Dtype, usize, Rows)>;
+
+/// The columns in the order of the file. Wide types come first, so that each column is aligned; a column without values takes no space.
+fn layout(features: FeatureSet) -> Layout {
+    use Column::*;
+    let wide = [
+        (NodePointers, "node_ptr", Dtype::U64, 1, Rows::GraphEnds),
+        (EdgePointers, "edge_ptr", Dtype::U64, 1, Rows::GraphEnds),
+        (FirstFrames, "first_frame", Dtype::U64, 1, Rows::Graphs),
+        (StartTimes, "start_time", Dtype::F64, 1, Rows::Graphs),
+        (Files, "file", Dtype::U32, 1, Rows::Graphs),
+        (CanIds, "can_id", Dtype::U32, 1, Rows::Nodes),
+        (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
+        (EdgeFeatures, "edge_features", Dtype::F32, EDGE_FEATURES, Rows::Edges),
+    ];
+    let narrow = [
+        (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
+        (Targets, "edge_target", Dtype::U16, 1, Rows::Edges),
+        (RowPointers, "row_ptr", Dtype::U16, 1, Rows::NodesAndGraphs),
+    ];
+    let bytes =
+        [(Labels, "label", Dtype::U8, 1, Rows::Graphs), (AttackFree, "attack_free", Dtype::U8, 1, Rows::Nodes)];
+    let mut columns: Layout = wide.to_vec();
+    columns.retain(|&(_, _, _, width, _)| width > 0);
+    if features.needs_history() {
+        columns.push((FrameGaps, "frame_gap", Dtype::F32, 1, Rows::Frames));
+        columns.push((FrameTimes, "frame_time", Dtype::F32, 1, Rows::Frames));
+        columns.push((NodeSilence, "node_silence", Dtype::F32, 1, Rows::Nodes));
+        columns.push((NodeEarlier, "node_earlier", Dtype::F32, EARLIER_FRAMES, Rows::Nodes));
+        columns.push((NodeFrames, "node_frames", Dtype::U16, 1, Rows::Nodes));
+    }
+    columns.extend(narrow);
+    columns.extend(bytes);
+    if features.needs_history() {
+        columns.push((FramePayloads, "frame_payload", Dtype::U8, 2 * PAYLOAD_BYTES, Rows::Frames));
+        columns.push((FrameFlags, "frame_flags", Dtype::U8, FRAME_FLAGS, Rows::Frames));
+    }
+    columns
 }
 
 /// Writes the graphs to a new file. The entry's `first_graph` is not set yet, and the bytes may not be on the disk yet:
@@ -74,42 +135,50 @@ pub fn write(path: &Path, columns: &Columns) -> Result<(ShardEntry, File), Store
 }
 
 fn write_columns(output: &mut impl Write, columns: &Columns) -> io::Result<()> {
-    let contents = contents(columns);
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_string(), serde_json::json!({"format": "kdgat graph store"}));
+    let layout = layout(columns.features);
     let mut begin = 0;
-    for ((name, dtype, width), bytes) in layout(columns.features).iter().zip(&contents) {
+    for &(column, name, dtype, width, _) in &layout {
+        let bytes = content(columns, column);
         let rows = bytes.len() / (dtype.bitsize() / 8 * width);
-        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
+        let shape = if width == 1 { vec![rows] } else { vec![rows, width] };
         let end = begin + bytes.len();
         let entry = serde_json::json!({"dtype": dtype.to_string(), "shape": shape, "data_offsets": [begin, end]});
-        header.insert((*name).to_string(), entry);
+        header.insert(name.to_string(), entry);
         begin = end;
     }
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(8), b' ');
     output.write_all(&(header.len() as u64).to_le_bytes())?;
     output.write_all(&header)?;
-    contents.iter().try_for_each(|bytes| output.write_all(bytes))
+    layout.iter().try_for_each(|&(column, ..)| output.write_all(content(columns, column)))
 }
 
-/// The columns as bytes, in the order of [`layout`].
-fn contents(columns: &Columns) -> [&[u8]; COLUMNS] {
-    [
-        bytemuck::cast_slice(&columns.node_pointers),
-        bytemuck::cast_slice(&columns.edge_pointers),
-        bytemuck::cast_slice(&columns.first_frames),
-        bytemuck::cast_slice(&columns.start_times),
-        bytemuck::cast_slice(&columns.files),
-        bytemuck::cast_slice(&columns.can_ids),
-        bytemuck::cast_slice(&columns.node_features),
-        bytemuck::cast_slice(&columns.edge_features),
-        bytemuck::cast_slice(&columns.sources),
-        bytemuck::cast_slice(&columns.targets),
-        bytemuck::cast_slice(&columns.row_pointers),
-        &columns.labels,
-        &columns.attack_free,
-    ]
+/// A column's values as bytes.
+fn content(columns: &Columns, column: Column) -> &[u8] {
+    match column {
+        Column::NodePointers => bytemuck::cast_slice(&columns.node_pointers),
+        Column::EdgePointers => bytemuck::cast_slice(&columns.edge_pointers),
+        Column::FirstFrames => bytemuck::cast_slice(&columns.first_frames),
+        Column::StartTimes => bytemuck::cast_slice(&columns.start_times),
+        Column::Files => bytemuck::cast_slice(&columns.files),
+        Column::CanIds => bytemuck::cast_slice(&columns.can_ids),
+        Column::NodeFeatures => bytemuck::cast_slice(&columns.node_features),
+        Column::EdgeFeatures => bytemuck::cast_slice(&columns.edge_features),
+        Column::Sources => bytemuck::cast_slice(&columns.sources),
+        Column::Targets => bytemuck::cast_slice(&columns.targets),
+        Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
+        Column::Labels => &columns.labels,
+        Column::AttackFree => &columns.attack_free,
+        Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
+        Column::FrameTimes => bytemuck::cast_slice(&columns.frame_times),
+        Column::NodeSilence => bytemuck::cast_slice(&columns.node_silence),
+        Column::NodeEarlier => bytemuck::cast_slice(&columns.node_earlier),
+        Column::NodeFrames => bytemuck::cast_slice(&columns.node_frames),
+        Column::FramePayloads => &columns.frame_payloads,
+        Column::FrameFlags => &columns.frame_flags,
+    }
 }
 
 struct HashingWriter<W> {
@@ -139,18 +208,20 @@ pub struct Shard {
     graphs: usize,
     nodes: usize,
     edges: usize,
-    /// Start of each column of [`layout`] in the file, in bytes.
+    /// Start of each column in the file, in bytes; 0 for a column that the file does not have.
     offsets: [usize; COLUMNS],
-    /// Number of features of a node.
-    node_features: usize,
+    features: FeatureSet,
+    /// Frames of each graph; 0 if the shard does not hold frames.
+    frames: usize,
 }
 
 impl Shard {
-    /// Maps the file and checks its size, header, shapes and pointers to each graph, but not its contents.
+    /// Maps the file and checks its size, header, shapes and pointers to each graph, but not its contents. Its graphs have windows of
+    /// `window` frames.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when something differs from the manifest.
-    pub fn open(folder: &Path, entry: &ShardEntry, features: FeatureSet) -> Result<Self, StoreError> {
+    pub fn open(folder: &Path, entry: &ShardEntry, features: FeatureSet, window: usize) -> Result<Self, StoreError> {
         let path = folder.join(&entry.name);
         let damaged = |detail: String| StoreError::Damaged { shard: folder.join(&entry.name), detail };
         let file = File::open(&path).map_err(|error| match error.kind() {
@@ -163,17 +234,25 @@ impl Shard {
         }
         let (graphs, nodes, edges) = (entry.graphs as usize, entry.nodes as usize, entry.edges as usize);
         let header = read_header(&file, bytes).map_err(StoreError::io("read", &path))?;
-        let layout = layout(features);
-        let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout, [graphs, nodes, edges]));
+        let frames = if features.needs_history() { window } else { 0 };
+        let rows = |rows: Rows| match rows {
+            Rows::GraphEnds => graphs + 1,
+            Rows::Graphs => graphs,
+            Rows::Nodes => nodes,
+            Rows::NodesAndGraphs => nodes + graphs,
+            Rows::Edges => edges,
+            Rows::Frames => graphs * frames,
+        };
+        let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout(features), rows));
         let offsets = offsets.map_err(damaged)?;
-        for (column, last) in [(NODE_POINTERS, nodes), (EDGE_POINTERS, edges)] {
-            let checked = check_pointers(&file, offsets[column], graphs + 1, last as u64);
+        for (column, name, last) in [(Column::NodePointers, "node_ptr", nodes), (Column::EdgePointers, "edge_ptr", edges)] {
+            let checked = check_pointers(&file, offsets[column as usize], graphs + 1, last as u64);
             let checked = checked.map_err(StoreError::io("read", &path))?;
-            checked.map_err(|detail| damaged(format!("{} {detail}", layout[column].0)))?;
+            checked.map_err(|detail| damaged(format!("{name} {detail}")))?;
         }
         // A store is never modified in place: it is built beside, and replaced as a whole folder.
         let map = mapped::map(&file).map_err(StoreError::io("map", &path))?;
-        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, node_features: features.node_features() })
+        Ok(Self { path, map: Arc::new(map), graphs, nodes, edges, offsets, features, frames })
     }
 
     /// The shard's file.
@@ -198,22 +277,40 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Damaged`] when its pointers reach beyond the shard.
     pub fn graph(&self, index: usize) -> Result<GraphView<'_>, StoreError> {
-        let nodes = self.span(NODE_POINTERS, index, self.nodes)?;
-        let edges = self.span(EDGE_POINTERS, index, self.edges)?;
-        let width = self.node_features;
+        let nodes = self.span(Column::NodePointers, index, self.nodes)?;
+        let edges = self.span(Column::EdgePointers, index, self.edges)?;
+        let width = self.features.stored_node_features();
         Ok(GraphView {
-            first_frame: self.column::<u64>(2, index..index + 1)[0],
-            start_time: self.column::<f64>(3, index..index + 1)[0],
-            file: self.column::<u32>(4, index..index + 1)[0],
-            can_ids: self.column(5, nodes.clone()),
-            node_features: self.column(6, nodes.start * width..nodes.end * width),
-            edge_features: self.column(7, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
-            sources: self.column(8, edges.clone()),
-            targets: self.column(9, edges),
-            row_pointers: self.column(10, nodes.start + index..nodes.end + index + 1),
-            attack: self.column::<u8>(11, index..index + 1)[0] != 0,
-            attack_free: self.column(12, nodes),
+            first_frame: self.column::<u64>(Column::FirstFrames, index..index + 1)[0],
+            start_time: self.column::<f64>(Column::StartTimes, index..index + 1)[0],
+            file: self.column::<u32>(Column::Files, index..index + 1)[0],
+            can_ids: self.column(Column::CanIds, nodes.clone()),
+            node_features: self.column(Column::NodeFeatures, nodes.start * width..nodes.end * width),
+            frames: self.frames_of(index, nodes.clone()),
+            edge_features: self.column(Column::EdgeFeatures, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
+            sources: self.column(Column::Sources, edges.clone()),
+            targets: self.column(Column::Targets, edges),
+            row_pointers: self.column(Column::RowPointers, nodes.start + index..nodes.end + index + 1),
+            attack: self.column::<u8>(Column::Labels, index..index + 1)[0] != 0,
+            attack_free: self.column(Column::AttackFree, nodes),
         })
+    }
+
+    fn frames_of(&self, index: usize, nodes: Range<usize>) -> FramesView<'_> {
+        if self.frames == 0 {
+            return FramesView::default();
+        }
+        let frames = index * self.frames..(index + 1) * self.frames;
+        let wide = |width: usize| frames.start * width..frames.end * width;
+        FramesView {
+            gaps: self.column(Column::FrameGaps, frames.clone()),
+            times: self.column(Column::FrameTimes, frames.clone()),
+            payloads: self.column(Column::FramePayloads, wide(2 * PAYLOAD_BYTES)),
+            flags: self.column(Column::FrameFlags, wide(FRAME_FLAGS)),
+            of_node: self.column(Column::NodeFrames, nodes.clone()),
+            silence: self.column(Column::NodeSilence, nodes.clone()),
+            earlier: self.column(Column::NodeEarlier, nodes.start * EARLIER_FRAMES..nodes.end * EARLIER_FRAMES),
+        }
     }
 
     /// Node features of these graphs, `[num_nodes, node_features]`, as a read-only tensor over the file.
@@ -221,14 +318,16 @@ impl Shard {
     /// # Errors
     /// [`StoreError::Damaged`] when pointers reach beyond the shard; [`StoreError::Tensor`].
     pub fn node_features(&self, graphs: Range<usize>) -> Result<Tensor, StoreError> {
-        let span = |graph| self.span(NODE_POINTERS, graph, self.nodes);
+        let span = |graph| self.span(Column::NodePointers, graph, self.nodes);
         let (first, last) = (span(graphs.start)?, span(graphs.end - 1)?);
         if last.end < first.start {
             return Err(self.damaged(format!("node_ptr of graphs {graphs:?} descends")));
         }
-        let size = [(last.end - first.start) as i64, self.node_features as i64];
-        let row_bytes = self.node_features * size_of::<f32>();
-        let bytes = self.offsets[6] + first.start * row_bytes..self.offsets[6] + last.end * row_bytes;
+        let width = self.features.stored_node_features();
+        let size = [(last.end - first.start) as i64, width as i64];
+        let row_bytes = width * size_of::<f32>();
+        let offset = self.offsets[Column::NodeFeatures as usize];
+        let bytes = offset + first.start * row_bytes..offset + last.end * row_bytes;
         // Touch all pages here: the thread that assembles batches should wait for the disk, not the reader of the tensor.
         self.map[bytes.clone()].iter().step_by(PAGE_BYTES).for_each(|byte| _ = std::hint::black_box(*byte));
         mapped::tensor_over::<f32>(&self.map, bytes, &size)
@@ -237,7 +336,7 @@ impl Shard {
 
     /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub fn labels(&self) -> &[u8] {
-        self.column(11, 0..self.graphs)
+        self.column(Column::Labels, 0..self.graphs)
     }
 
     /// Releases the file's pages from this process's memory; they are mapped again when read.
@@ -248,22 +347,25 @@ impl Shard {
         mapped::release_pages(&self.map).map_err(StoreError::io("release the pages of", &self.path))
     }
 
-    fn span(&self, column: usize, index: usize, length: usize) -> Result<Range<usize>, StoreError> {
+    fn span(&self, column: Column, index: usize, length: usize) -> Result<Range<usize>, StoreError> {
         let ends: &[u64] = self.column(column, index..index + 2);
         let (begin, end) = (ends[0] as usize, ends[1] as usize);
         match begin <= end && end <= length {
             true => Ok(begin..end),
             false => {
-                let name = if column == NODE_POINTERS { "node_ptr" } else { "edge_ptr" };
+                let name = if column == Column::NodePointers { "node_ptr" } else { "edge_ptr" };
                 Err(self.damaged(format!("{name} of graph {index} is {begin}..{end}, but there are {length}")))
             }
         }
     }
 
     /// Values of a column; the caller must stay within its length, which `open` has checked.
-    fn column<T: Pod>(&self, column: usize, values: Range<usize>) -> &[T] {
+    fn column<T: Pod>(&self, column: Column, values: Range<usize>) -> &[T] {
+        if values.is_empty() {
+            return &[];
+        }
         let size = size_of::<T>();
-        let begin = self.offsets[column];
+        let begin = self.offsets[column as usize];
         bytemuck::cast_slice(&self.map[begin + values.start * size..begin + values.end * size])
     }
 
@@ -320,33 +422,19 @@ fn column_offsets(
     header: &[u8],
     file_bytes: u64,
     layout: &Layout,
-    [graphs, nodes, edges]: [usize; 3],
+    rows_of: impl Fn(Rows) -> usize,
 ) -> Result<[usize; COLUMNS], String> {
     let mut entries: HashMap<String, serde_json::Value> =
         serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
-    let lengths = [
-        graphs + 1,
-        graphs + 1,
-        graphs,
-        graphs,
-        graphs,
-        nodes,
-        nodes,
-        edges,
-        edges,
-        edges,
-        nodes + graphs,
-        graphs,
-        nodes,
-    ];
     let data = 8 + header.len();
     let mut offsets = [0; COLUMNS];
-    for (position, ((name, dtype, width), rows)) in layout.iter().zip(lengths).enumerate() {
-        let info = entries.remove(*name).ok_or_else(|| format!("it has no tensor {name}"))?;
+    for &(column, name, dtype, width, rows) in layout {
+        let rows = rows_of(rows);
+        let info = entries.remove(name).ok_or_else(|| format!("it has no tensor {name}"))?;
         let info: TensorInfo =
             serde_json::from_value(info).map_err(|error| format!("{name} in its header: {error}"))?;
-        let shape = if *width == 1 { vec![rows] } else { vec![rows, *width] };
-        if info.dtype != *dtype || info.shape != shape {
+        let shape = if width == 1 { vec![rows] } else { vec![rows, width] };
+        if info.dtype != dtype || info.shape != shape {
             return Err(format!("{name} is {} {:?}, expected {dtype} {shape:?}", info.dtype, info.shape));
         }
         let (begin, end) = info.data_offsets;
@@ -357,7 +445,7 @@ fn column_offsets(
         if !(data + begin).is_multiple_of(dtype.bitsize() / 8) {
             return Err(format!("{name} begins at byte {}, which is not aligned", data + begin));
         }
-        offsets[position] = data + begin;
+        offsets[column as usize] = data + begin;
     }
     Ok(offsets)
 }

@@ -1,0 +1,269 @@
+//! Node features of the profile set: how a node's frames deviate from what is usual for their ID.
+//!
+//! Features are 0, or near it, for usual traffic of any car, and grow with the logarithm of a deviation. Limits are widened for IDs with few
+//! frames in the profile: the smallest of 20 gaps is no quantile. An unknown ID has no usual gaps or bytes; its node has [`UNKNOWN`] and
+//! [`SHARE`] only. Features of the whole window are left out on purpose: copied to all nodes, they outweigh what single IDs do.
+//!
+//! The strongest feature is [`OFF_SCHEDULE`]: a frame is off schedule if it comes too soon after the last frame that was on schedule. An
+//! injected frame is off schedule; the true frame after it is not, although its gap is short, too.
+
+use kdgat_can::frame::PAYLOAD_BYTES;
+
+use super::{CarProfile, IdProfile};
+use crate::history::EARLIER_FRAMES;
+use crate::{GraphView, NodeFrame};
+
+/// −ln P(new ID) / 10, for an ID that the profile does not have.
+pub const UNKNOWN: usize = 0;
+/// ln(1 + frames that come after less than half the shortest usual gap).
+pub const EARLY: usize = 1;
+/// ln(1 + frames off schedule).
+pub const OFF_SCHEDULE: usize = 2;
+/// Largest ln(shortest usual gap / time since the last frame on schedule) of the frames off schedule.
+pub const OFF_SCHEDULE_DEPTH: usize = 3;
+/// ln(1 + frames off schedule with a value that the byte never had, or a jump).
+pub const OFF_SCHEDULE_BYTES: usize = 4;
+/// ln(shortest usual gap / smallest gap), at least 0.
+pub const SHORTEST_GAP: usize = 5;
+/// Mean of ln(gap / median gap).
+pub const MEAN_GAP: usize = 6;
+/// ln((frames + ½) / (expected frames + ½)), with the window's duration.
+pub const COUNT: usize = 7;
+/// 4 · number of frames / frames of the window.
+pub const SHARE: usize = 8;
+/// ln(1 + bytes that change by more than the 99.99 % quantile of their changes, plus 1).
+pub const JUMPS: usize = 9;
+/// ln(1 + bytes that change by more than twice their largest change, plus 2).
+pub const LARGE_JUMPS: usize = 10;
+/// Largest ln((change + 1) / (largest usual change + 2)) of a byte, at least 0.
+pub const LARGEST_JUMP: usize = 11;
+/// Largest surprise of a frame's values that their bytes never had, −Σ ln P(new value), in units of 10 nats.
+pub const SURPRISE: usize = 12;
+/// Mean share of changed bytes, less the usual one.
+pub const CHANGED_BYTES: usize = 13;
+/// Share of frames that repeat the previous payload, less the usual one.
+pub const REPEATS: usize = 14;
+/// ln(1 + frames that return to the payload before the previous one, beyond the usual share).
+pub const RETURNS: usize = 15;
+/// ln(silence at the window's end / longest usual gap), at least 0; for IDs that send regularly.
+pub const SILENCE: usize = 16;
+/// ln(median gap / 0.1 % quantile of the gaps): how irregularly the ID sends.
+pub const IRREGULARITY: usize = 17;
+/// ½ log₁₀(1 + gaps in the profile).
+pub const CONFIDENCE: usize = 18;
+/// log₁₀(median gap / 0.1 s), ±2.
+pub const PERIOD: usize = 19;
+/// Number of deviations: continuous node features of the profile set.
+pub const DEVIATIONS: usize = 20;
+
+/// Upper limit of logarithms of ratios.
+const MOST: f32 = 4.0;
+/// Smallest duration in a ratio, in seconds.
+const SHORTEST_SECONDS: f32 = 1e-6;
+/// Share of the shortest usual gap below which a frame is off schedule.
+const ON_SCHEDULE: f32 = 0.9;
+/// Gaps that an ID needs for its quantiles to count half.
+const FEW_GAPS: f32 = 10.0;
+/// An ID sends regularly with at least this many gaps, this irregularity at most, and longest gaps below this many medians.
+const REGULAR: (u64, f32, f32) = (50, 0.4, 3.0);
+
+/// The deviations of a node.
+type Row = [f32; DEVIATIONS];
+
+/// Limits of an ID, derived from its profile.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Usual {
+    /// Shortest usual gap: the 0.1 % quantile, less for an ID with few or irregular gaps.
+    low_seconds: f32,
+    /// Silence from which a regular ID is overdue; infinite for others.
+    high_seconds: f32,
+    irregularity: f32,
+    confidence: f32,
+    period: f32,
+    /// −ln P(new value) of each byte.
+    surprise: [f32; PAYLOAD_BYTES],
+}
+
+impl Usual {
+    pub(super) fn of(id: &IdProfile) -> Self {
+        let gaps = id.gaps as f32;
+        let trust = gaps / (gaps + FEW_GAPS);
+        let (low, median) = (id.gap_low_seconds.max(SHORTEST_SECONDS), id.gap_median_seconds.max(SHORTEST_SECONDS));
+        let irregularity = (median / low).ln().clamp(0.0, MOST);
+        let (fewest, most_irregular, most_medians) = REGULAR;
+        let regular =
+            id.gaps >= fewest && irregularity < most_irregular && id.gap_high_seconds < most_medians * median;
+        let surprise = |at: usize| id.bytes.get(at).map_or(0.0, |byte| -byte.new_value.ln());
+        Self {
+            low_seconds: id.gap_low_seconds * trust * (low / median).min(1.0).sqrt(),
+            high_seconds: if regular { id.gap_high_seconds / trust.max(0.09) } else { f32::INFINITY },
+            irregularity,
+            confidence: (1.0 + gaps).log10() / 2.0,
+            period: (median / 0.1).log10().clamp(-2.0, 2.0),
+            surprise: std::array::from_fn(surprise),
+        }
+    }
+
+    /// ln(silence / longest usual gap), 0 to [`MOST`].
+    fn excess(&self, seconds: f32) -> f32 {
+        let ratio = seconds / self.high_seconds;
+        if ratio > 1.0 { ratio.ln().min(MOST) } else { 0.0 }
+    }
+}
+
+impl CarProfile {
+    /// Appends the deviations of each node of a graph of the profile set to `rows`, `[num_nodes, DEVIATIONS]`.
+    pub fn append_deviations(&self, view: &GraphView<'_>, rows: &mut Vec<f32>) {
+        let duration = view.frames.duration_seconds().max(SHORTEST_SECONDS);
+        let mut first_frame = 0;
+        for node in 0..view.num_nodes() {
+            let frames = usize::from(view.frames.of_node[node]);
+            rows.extend_from_slice(&self.node(view, node, first_frame..first_frame + frames, duration));
+            first_frame += frames;
+        }
+    }
+
+    fn node(&self, view: &GraphView<'_>, node: usize, frames: std::ops::Range<usize>, duration: f32) -> Row {
+        let mut row = [0.0; DEVIATIONS];
+        let count = frames.len() as f32;
+        row[SHARE] = 4.0 * count / view.frames.times.len().max(1) as f32;
+        let Some(at) = self.position_of(view.can_ids[node]) else {
+            row[UNKNOWN] = if frames.is_empty() { 0.0 } else { self.new_id_surprise() / 10.0 };
+            return row;
+        };
+        let (id, usual) = (&self.ids()[at], &self.usual[at]);
+        let silence = view.frames.silence[node];
+        row[SILENCE] = if silence.is_nan() { 0.0 } else { usual.excess(silence) };
+        if frames.is_empty() {
+            return row;
+        }
+        (row[IRREGULARITY], row[CONFIDENCE], row[PERIOD]) = (usual.irregularity, usual.confidence, usual.period);
+        let earlier = &view.frames.earlier[node * EARLIER_FRAMES..(node + 1) * EARLIER_FRAMES];
+        let mut sums = Sums { scheduled: last_scheduled(earlier, usual), ..Sums::default() };
+        frames.for_each(|index| sums.add(id, usual, &view.frames.frame(index), view.frames.times[index]));
+        sums.fill(&mut row, id, count, duration);
+        row
+    }
+}
+
+/// Time of the last frame before the window that was on schedule, of frames at these times (NaN for none); NaN without any.
+fn last_scheduled(earlier: &[f32], usual: &Usual) -> f32 {
+    let on_schedule = |scheduled: f32, &time: &f32| match time - scheduled < ON_SCHEDULE * usual.low_seconds {
+        true => scheduled,
+        false => time,
+    };
+    earlier.iter().filter(|time| !time.is_nan()).fold(f32::NAN, on_schedule)
+}
+
+/// Sums over the frames of a node.
+#[derive(Default)]
+struct Sums {
+    gaps: f32,
+    log_gaps: f32,
+    early: f32,
+    off_schedule: f32,
+    depth: f32,
+    off_schedule_bytes: f32,
+    shortest: f32,
+    jumps: f32,
+    large_jumps: f32,
+    largest_jump: f32,
+    surprise: f32,
+    changed: f32,
+    pairs: f32,
+    repeats: f32,
+    returns: f32,
+    /// Time of the last frame on schedule, in seconds since the window's first frame; NaN before the first.
+    scheduled: f32,
+}
+
+impl Sums {
+    fn add(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>, time: f32) {
+        let off_schedule = self.add_time(usual, time);
+        self.add_gap(id, usual, frame.gap_seconds);
+        let unusual_bytes = self.add_bytes(id, usual, frame);
+        self.off_schedule_bytes += one_if(off_schedule && unusual_bytes);
+        self.returns += one_if(frame.returns);
+    }
+
+    /// Adds a frame at `time`; returns true if it is off schedule.
+    fn add_time(&mut self, usual: &Usual, time: f32) -> bool {
+        let since = time - self.scheduled;
+        // Without a frame before, the comparison with NaN is false.
+        if since < ON_SCHEDULE * usual.low_seconds {
+            self.off_schedule += 1.0;
+            self.depth = self.depth.max((usual.low_seconds / since.max(SHORTEST_SECONDS)).ln().clamp(0.0, MOST));
+            return true;
+        }
+        self.scheduled = time;
+        false
+    }
+
+    fn add_gap(&mut self, id: &IdProfile, usual: &Usual, gap: f32) {
+        if gap.is_nan() || id.gap_median_seconds <= 0.0 {
+            return;
+        }
+        let gap = gap.max(SHORTEST_SECONDS);
+        self.gaps += 1.0;
+        self.log_gaps += (gap / id.gap_median_seconds).ln().clamp(-MOST, MOST);
+        self.early += one_if(gap < 0.5 * usual.low_seconds);
+        self.shortest = self.shortest.max((usual.low_seconds.max(SHORTEST_SECONDS) / gap).ln().min(MOST));
+    }
+
+    /// Adds a frame's payload; returns true if a byte has a value that it never had, or jumps.
+    fn add_bytes(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>) -> bool {
+        let (mut surprise, mut jumps, mut unseen) = (0.0, 0.0, false);
+        for (at, (&value, byte)) in frame.payload[..frame.length].iter().zip(&id.bytes).enumerate() {
+            if !byte.has_seen(value) {
+                unseen = true;
+                surprise += usual.surprise[at];
+            }
+            let Some(previous) = frame.previous else { continue };
+            let change = f32::from(value.abs_diff(previous[at]));
+            let (high, most) = (f32::from(byte.change_high), f32::from(byte.change_most));
+            jumps += one_if(change > high + 1.0);
+            self.large_jumps += one_if(change > 2.0 * most + 2.0);
+            self.changed += one_if(change > 0.0);
+            if change > most {
+                self.largest_jump = self.largest_jump.max(((change + 1.0) / (most + 2.0)).ln());
+            }
+        }
+        if let Some(previous) = frame.previous {
+            self.pairs += 1.0;
+            self.repeats += one_if(previous == frame.payload);
+        }
+        self.jumps += jumps;
+        self.surprise = self.surprise.max(surprise / 10.0);
+        unseen || jumps > 0.0
+    }
+
+    /// Sets the features of a node with `count` frames.
+    fn fill(&self, row: &mut Row, id: &IdProfile, count: f32, duration: f32) {
+        let expected = if id.gap_mean_seconds > 0.0 { duration / id.gap_mean_seconds } else { 0.0 };
+        row[EARLY] = log_count(self.early);
+        row[OFF_SCHEDULE] = log_count(self.off_schedule);
+        row[OFF_SCHEDULE_DEPTH] = self.depth;
+        row[OFF_SCHEDULE_BYTES] = log_count(self.off_schedule_bytes);
+        row[SHORTEST_GAP] = self.shortest;
+        row[MEAN_GAP] = self.log_gaps / self.gaps.max(1.0);
+        row[COUNT] = ((count + 0.5) / (expected + 0.5)).ln().clamp(-3.0, 3.0);
+        row[JUMPS] = log_count(self.jumps);
+        row[LARGE_JUMPS] = log_count(self.large_jumps);
+        row[LARGEST_JUMP] = self.largest_jump.clamp(0.0, MOST);
+        row[SURPRISE] = self.surprise.min(MOST);
+        if self.pairs > 0.0 {
+            row[CHANGED_BYTES] = (self.changed / self.pairs - id.changed_bytes) / PAYLOAD_BYTES as f32;
+            row[REPEATS] = self.repeats / self.pairs - id.repeats;
+        }
+        row[RETURNS] = log_count((self.returns - count * id.returns).max(0.0));
+    }
+}
+
+fn one_if(condition: bool) -> f32 {
+    f32::from(u8::from(condition))
+}
+
+/// ln(1 + count), at most 3.
+fn log_count(count: f32) -> f32 {
+    count.ln_1p().min(3.0)
+}

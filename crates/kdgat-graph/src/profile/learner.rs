@@ -1,0 +1,211 @@
+//! Learns the profile of a car from windows of attack-free traffic.
+//!
+//! Everything is counted, so parts of the traffic can be learned apart and merged in any order with the same result.
+
+use std::collections::BTreeMap;
+
+use kdgat_can::frame::PAYLOAD_BYTES;
+
+use super::{ByteProfile, CarProfile, IdProfile};
+use crate::{GraphView, NodeFrame};
+
+/// Shortest gap that is told apart, in seconds.
+const SHORTEST_SECONDS: f64 = 1e-6;
+/// Bins of a histogram of durations for each doubling: 2.2 % apart.
+const BINS_PER_OCTAVE: f64 = 32.0;
+/// Number of bins: up to 1000 s.
+const BINS: usize = 960;
+
+/// Counts of what each ID does.
+#[derive(Debug, Clone, Default)]
+pub struct ProfileLearner {
+    ids: BTreeMap<u32, IdCounts>,
+}
+
+/// Counts for one ID.
+#[derive(Debug, Clone)]
+struct IdCounts {
+    frames: u64,
+    gaps: Durations,
+    gap_sum_seconds: f64,
+    /// Number of frames with a previous frame.
+    pairs: u64,
+    /// Number of those with the same payload as the previous frame.
+    repeats: u64,
+    /// Number of frames whose payload returns to the one before the previous.
+    returns: u64,
+    /// Number of bytes that changed from one frame to the next.
+    changed_bytes: u64,
+    /// Bit `n` is set if a payload had `n` bytes.
+    lengths: u16,
+    bytes: Box<[ByteCounts; PAYLOAD_BYTES]>,
+}
+
+/// Counts for one byte of an ID.
+#[derive(Debug, Clone)]
+struct ByteCounts {
+    values: [u32; 256],
+    changes: [u32; 256],
+}
+
+impl Default for IdCounts {
+    fn default() -> Self {
+        Self {
+            frames: 0,
+            gaps: Durations::default(),
+            gap_sum_seconds: 0.0,
+            pairs: 0,
+            repeats: 0,
+            returns: 0,
+            changed_bytes: 0,
+            lengths: 0,
+            bytes: Box::new(std::array::from_fn(|_| ByteCounts { values: [0; 256], changes: [0; 256] })),
+        }
+    }
+}
+
+impl ProfileLearner {
+    /// Learns from a window; its attack frames do not count.
+    pub fn add(&mut self, view: &GraphView<'_>) {
+        let mut index = 0;
+        for (&can_id, &frames) in view.can_ids.iter().zip(view.frames.of_node) {
+            let of_node = index..index + usize::from(frames);
+            index = of_node.end;
+            let frames = of_node.map(|index| view.frames.frame(index)).filter(|frame| !frame.attack);
+            for frame in frames {
+                self.ids.entry(can_id).or_default().add(&frame);
+            }
+        }
+    }
+
+    /// Adds what another part has learned.
+    pub fn merge(&mut self, other: &Self) {
+        for (&can_id, counts) in &other.ids {
+            self.ids.entry(can_id).or_default().merge(counts);
+        }
+    }
+
+    /// Number of frames learned.
+    pub fn frames(&self) -> u64 {
+        self.ids.values().map(|counts| counts.frames).sum()
+    }
+
+    /// The profile learned so far.
+    pub fn profile(&self) -> CarProfile {
+        CarProfile::new(self.ids.iter().map(|(&can_id, counts)| counts.profile(can_id)).collect())
+    }
+}
+
+impl IdCounts {
+    fn add(&mut self, frame: &NodeFrame<'_>) {
+        self.frames += 1;
+        self.lengths |= 1 << frame.length;
+        for (counts, &value) in self.bytes.iter_mut().zip(&frame.payload[..frame.length]) {
+            counts.values[usize::from(value)] += 1;
+        }
+        let Some(previous) = frame.previous else { return };
+        self.pairs += 1;
+        self.gaps.add(frame.gap_seconds.into());
+        self.gap_sum_seconds += f64::from(frame.gap_seconds).max(0.0);
+        self.returns += u64::from(frame.returns);
+        self.repeats += u64::from(frame.payload == previous);
+        for (counts, (&value, &before)) in self.bytes.iter_mut().zip(frame.payload.iter().zip(previous)) {
+            counts.changes[usize::from(value.abs_diff(before))] += 1;
+            self.changed_bytes += u64::from(value != before);
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.gaps.merge(&other.gaps);
+        self.gap_sum_seconds += other.gap_sum_seconds;
+        self.pairs += other.pairs;
+        self.repeats += other.repeats;
+        self.returns += other.returns;
+        self.changed_bytes += other.changed_bytes;
+        self.lengths |= other.lengths;
+        for (own, other) in self.bytes.iter_mut().zip(other.bytes.iter()) {
+            own.values.iter_mut().zip(&other.values).for_each(|(own, other)| *own += other);
+            own.changes.iter_mut().zip(&other.changes).for_each(|(own, other)| *own += other);
+        }
+    }
+
+    fn profile(&self, can_id: u32) -> IdProfile {
+        let of_pairs = |count: u64| if self.pairs == 0 { 0.0 } else { (count as f64 / self.pairs as f64) as f32 };
+        let gap = |share: f64| self.gaps.quantile(share).unwrap_or(0.0) as f32;
+        IdProfile {
+            can_id,
+            frames: self.frames,
+            gaps: self.pairs,
+            gap_low_seconds: gap(0.001),
+            gap_median_seconds: gap(0.5),
+            gap_mean_seconds: if self.pairs == 0 { 0.0 } else { (self.gap_sum_seconds / self.pairs as f64) as f32 },
+            gap_high_seconds: gap(0.999),
+            repeats: of_pairs(self.repeats),
+            returns: of_pairs(self.returns),
+            changed_bytes: of_pairs(self.changed_bytes),
+            lengths: self.lengths,
+            bytes: self.bytes.iter().map(|counts| counts.profile(self.frames)).collect(),
+        }
+    }
+}
+
+impl ByteCounts {
+    fn profile(&self, frames: u64) -> ByteProfile {
+        let mut seen = [0u64; 4];
+        for value in (0..256).filter(|&value| self.values[value] > 0) {
+            seen[value / 64] |= 1 << (value % 64);
+        }
+        let once = self.values.iter().filter(|&&count| count == 1).count();
+        let changes = self.changes.iter().rposition(|&count| count > 0).unwrap_or(0) as u8;
+        ByteProfile {
+            seen,
+            // The probability of a value that has not occurred yet (Good 1953), smoothed.
+            new_value: ((once + 1) as f64 / (frames + 2) as f64) as f32,
+            change_high: quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8,
+            change_most: changes,
+        }
+    }
+}
+
+/// Histogram of durations with bins of equal ratio.
+#[derive(Debug, Clone, Default)]
+struct Durations {
+    /// Empty until the first duration.
+    bins: Vec<u32>,
+}
+
+impl Durations {
+    fn add(&mut self, seconds: f64) {
+        if self.bins.is_empty() {
+            self.bins.resize(BINS, 0);
+        }
+        let bin = (BINS_PER_OCTAVE * (seconds.max(SHORTEST_SECONDS) / SHORTEST_SECONDS).log2()).round() as usize;
+        self.bins[bin.min(BINS - 1)] += 1;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        if self.bins.is_empty() {
+            self.bins.clone_from(&other.bins);
+        } else {
+            self.bins.iter_mut().zip(&other.bins).for_each(|(own, other)| *own += other);
+        }
+    }
+
+    /// The smallest duration that at least this share of all does not exceed; `None` without durations.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let bin = quantile_of(&self.bins, share)?;
+        Some(SHORTEST_SECONDS * (bin as f64 / BINS_PER_OCTAVE).exp2())
+    }
+}
+
+/// Index of the first bin up to which at least `share` of the counts lie, and at least one; `None` without counts.
+fn quantile_of(counts: &[u32], share: f64) -> Option<usize> {
+    let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+    let wanted = (share * total as f64).ceil().max(1.0) as u64;
+    let mut sum = 0;
+    counts.iter().position(|&count| {
+        sum += u64::from(count);
+        total > 0 && sum >= wanted
+    })
+}

@@ -1,0 +1,184 @@
+//! Profile of a car: what each CAN ID usually does, learned from attack-free traffic.
+//!
+//! A window of 100 frames says little about what is usual for its IDs. The profile knows their gaps, the values and changes of their bytes,
+//! and the IDs before them; the [deviations](deviations) from it mean the same on every car, and are the node features of the profile
+//! set. A model carries the profile of its training data; a calibration replaces it with another car's.
+
+pub mod deviations;
+mod learner;
+
+use std::sync::Arc;
+
+use kdgat_can::frame::PAYLOAD_BYTES;
+use serde::{Deserialize, Serialize};
+
+pub use deviations::DEVIATIONS;
+pub use learner::ProfileLearner;
+
+/// Number of parts of the training traffic that a profile is learned without, in turn.
+pub const FOLDS: usize = 4;
+/// Neighbouring windows in a fold.
+const FOLD_WINDOWS: u64 = 64;
+
+/// The fold of a training window, from its position in its log: windows in blocks of 64 belong to the folds in turn.
+pub fn fold_of(window: u64) -> usize {
+    (window / FOLD_WINDOWS % FOLDS as u64) as usize
+}
+
+/// What is usual for one ID.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdProfile {
+    /// The ID.
+    pub can_id: u32,
+    /// Number of frames that it was learned from.
+    pub frames: u64,
+    /// Number of gaps that it was learned from.
+    pub gaps: u64,
+    /// 0.1 % quantile of the gaps.
+    pub gap_low_seconds: f32,
+    /// Median of the gaps.
+    pub gap_median_seconds: f32,
+    /// Mean of the gaps.
+    pub gap_mean_seconds: f32,
+    /// 99.9 % quantile of the gaps.
+    pub gap_high_seconds: f32,
+    /// Share of the frames that repeat the previous payload.
+    pub repeats: f32,
+    /// Share of the frames that return to the payload before the previous one.
+    pub returns: f32,
+    /// Mean number of bytes that change from one frame to the next.
+    pub changed_bytes: f32,
+    /// Bit `n` is set if payloads have `n` bytes.
+    pub lengths: u16,
+    /// `[PAYLOAD_BYTES]`: values and changes of each byte.
+    pub bytes: Vec<ByteProfile>,
+}
+
+/// What is usual for one byte of an ID.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByteProfile {
+    /// Bit `v % 64` of `seen[v / 64]` is set if the byte had the value `v`.
+    #[serde(with = "hexadecimal")]
+    pub seen: [u64; 4],
+    /// Estimated probability that the next frame has a value that was not seen.
+    pub new_value: f32,
+    /// 99.99 % quantile of the change from one frame to the next.
+    pub change_high: u8,
+    /// Largest change from one frame to the next.
+    pub change_most: u8,
+}
+
+impl ByteProfile {
+    /// True if the byte had this value.
+    pub fn has_seen(&self, value: u8) -> bool {
+        self.seen[usize::from(value) / 64] & (1 << (value % 64)) != 0
+    }
+}
+
+/// Serialised form of a profile.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    /// The IDs, ascending.
+    ids: Vec<IdProfile>,
+}
+
+/// Profile of a car. Clones share the content.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(from = "Content", into = "Content")]
+pub struct CarProfile {
+    content: Arc<Content>,
+    /// Values derived for each ID, so that a frame's deviations need no search.
+    usual: Arc<Vec<deviations::Usual>>,
+    new_id_surprise: f32,
+}
+
+impl From<Content> for CarProfile {
+    fn from(content: Content) -> Self {
+        let usual = content.ids.iter().map(deviations::Usual::of).collect();
+        let once = content.ids.iter().filter(|id| id.frames == 1).count();
+        let frames: u64 = content.ids.iter().map(|id| id.frames).sum();
+        let new_id_surprise = -((once + 1) as f32 / (frames + 2) as f32).ln();
+        Self { content: Arc::new(content), usual: Arc::new(usual), new_id_surprise }
+    }
+}
+
+impl From<CarProfile> for Content {
+    fn from(profile: CarProfile) -> Self {
+        Arc::unwrap_or_clone(profile.content)
+    }
+}
+
+impl CarProfile {
+    /// A profile of these IDs, ascending.
+    pub fn new(ids: Vec<IdProfile>) -> Self {
+        Content { ids }.into()
+    }
+
+    /// The IDs, ascending.
+    pub fn ids(&self) -> &[IdProfile] {
+        &self.content.ids
+    }
+
+    /// Number of frames that the profile was learned from.
+    pub fn frames(&self) -> u64 {
+        self.ids().iter().map(|id| id.frames).sum()
+    }
+
+    /// −ln P(the next frame has an ID that the profile does not have): the share of IDs that occurred once (Good 1953), smoothed.
+    pub fn new_id_surprise(&self) -> f32 {
+        self.new_id_surprise
+    }
+
+    /// Position of an ID in [`CarProfile::ids`].
+    fn position_of(&self, can_id: u32) -> Option<usize> {
+        self.content.ids.binary_search_by_key(&can_id, |id| id.can_id).ok()
+    }
+
+    /// What is usual for an ID; `None` for an unknown one.
+    pub fn id(&self, can_id: u32) -> Option<&IdProfile> {
+        self.position_of(can_id).map(|at| &self.content.ids[at])
+    }
+
+    /// Describes what is wrong with the values, if anything: a file may be damaged.
+    pub fn problem(&self) -> Option<String> {
+        let ids = self.ids();
+        if !ids.is_sorted_by(|one, next| one.can_id < next.can_id) {
+            return Some("the IDs of the profile are not ascending".to_owned());
+        }
+        let number = |value: f32| value.is_finite() && value >= 0.0;
+        let broken = ids.iter().find(|id| {
+            let gaps = [id.gap_low_seconds, id.gap_median_seconds, id.gap_mean_seconds, id.gap_high_seconds];
+            let shares = [id.repeats, id.returns, id.changed_bytes];
+            id.bytes.len() != PAYLOAD_BYTES
+                || !gaps.into_iter().chain(shares).all(number)
+                || !id.bytes.iter().all(|byte| number(byte.new_value) && byte.new_value > 0.0)
+        });
+        broken.map(|id| format!("the profile of ID {:03X} has a value that is no number, or lacks bytes", id.can_id))
+    }
+
+    /// True if both share their content, or have equal content.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.content, &other.content) || self.content == other.content
+    }
+}
+
+/// Bitmaps as 64 hexadecimal digits.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(words: &[u64; 4], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&words.iter().map(|word| format!("{word:016x}")).collect::<String>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; 4], D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let word = |at: usize| u64::from_str_radix(text.get(16 * at..16 * (at + 1))?, 16).ok();
+        match (text.len(), word(0), word(1), word(2), word(3)) {
+            (64, Some(a), Some(b), Some(c), Some(d)) => Ok([a, b, c, d]),
+            _ => Err(D::Error::custom(format!("expected 64 hexadecimal digits, found '{text}'"))),
+        }
+    }
+}
