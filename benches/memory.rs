@@ -69,7 +69,14 @@ fn main() -> Result<(), Error> {
 
 fn loader(store: &Arc<Store>) -> Loader {
     let vocabulary = Arc::new(store.vocabulary().clone());
-    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None };
+    let assemble = AssembleOptions {
+        vocabulary,
+        unknown_drop: None,
+        edge_attributes: false,
+        hashed_ids: false,
+        profile: None,
+        short_profiles: false,
+    };
     Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: WAITING })
 }
 

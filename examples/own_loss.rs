@@ -146,7 +146,14 @@ pub fn distil(workplace: &Path, teachers: &Path, epochs: u64) -> Result<FitSumma
     };
     let mut trainable = Trainable::new(parameters.into_tensors(), Device::Cpu)?;
 
-    let assemble = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None };
+    let assemble = AssembleOptions {
+        vocabulary,
+        unknown_drop: None,
+        edge_attributes: false,
+        hashed_ids: false,
+        profile: None,
+        short_profiles: false,
+    };
     let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 1, prefetch_batches: 4 });
     let mut plan = AttackFree {
         training: store.select(Split::Train, Some(false)),

@@ -101,6 +101,7 @@ pub fn teach() -> Result<Lesson, Box<dyn Error>> {
         edge_attributes: false,
         hashed_ids: false,
         profile: None,
+        short_profiles: false,
     };
     let graphs = store.select(Split::Train, Some(false));
     let batches: Vec<Batch> =

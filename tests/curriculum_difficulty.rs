@@ -91,6 +91,7 @@ fn batched_difficulty_equals_one_at_a_time() {
             edge_attributes,
             hashed_ids: false,
             profile: None,
+            short_profiles: false,
         };
         let batch = assemble(&store, &graphs[..20], &options).unwrap();
         let whole = difficulty(&model.forward(&batch, Mode::Evaluation).unwrap(), &batch).unwrap().total;

@@ -32,7 +32,14 @@ fn batch(edge_attributes: bool) -> (Batch, EdgeScaling, i64) {
     let size = vocabulary.len() as i64;
     let scaling = EdgeScaling::of(&store, &store.select(Split::Train, Some(false))).unwrap();
     let graphs: Vec<u64> = store.select(Split::Train, None).into_iter().step_by(40).collect();
-    let options = AssembleOptions { vocabulary, unknown_drop: None, edge_attributes, hashed_ids: false, profile: None };
+    let options = AssembleOptions {
+        vocabulary,
+        unknown_drop: None,
+        edge_attributes,
+        hashed_ids: false,
+        profile: None,
+        short_profiles: false,
+    };
     (assemble(&store, &graphs, &options).unwrap(), scaling, size)
 }
 

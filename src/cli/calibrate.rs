@@ -18,13 +18,17 @@ use crate::evaluate::calibration::Rule;
 use crate::evaluate::calibrations;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::scores::Profiled;
-use crate::evaluate::{Calibration, EvaluateError, Scorer, TrainedModel};
+use crate::evaluate::{Calibration, EvaluateError, Scorer, TrainedModel, car, records};
 use crate::files;
+use crate::graph::{CarProfile, Columns};
 use crate::interrupt;
 use crate::nn::attention::Backend;
 
 /// Seconds of traffic below which too little is known about a car's rare IDs and usual scores.
 const LEAST_SECONDS: f64 = 10.0;
+
+/// Most windows that a car's profile is learned from: their frames are held in memory, about 6 kB each.
+const MOST_WINDOWS: usize = 50_000;
 
 /// Arguments of `kdgat calibrate`.
 #[derive(Args, Debug)]
@@ -96,7 +100,7 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
     // As in `detect`: a signal ends the reading, and the frames read so far are used.
     interrupt::listen_to_stop_after("the frames that have come")?;
     let traffic = Traffic::read(&args, &scorer, window, stride)?;
-    let Traffic { windows, seconds, source } = &traffic;
+    let Traffic { windows, seconds, source, .. } = &traffic;
     expect_long_enough(&traffic, args.least_seconds)?;
     let mut calibration = Calibration::new(
         (scorer.kind(), scorer.id_list().map(IdList::counted)),
@@ -106,6 +110,20 @@ pub fn run(args: CalibrateArgs) -> Result<ExitCode> {
         source,
     )?;
     calibration.seconds = Some(*seconds);
+    if let Some(profile) = &traffic.profile {
+        let recorded = records::recorded_by(&model, Threshold::FalsePositiveRate(rate))?;
+        let least_score = recorded.first().map(|recorded| recorded.short_profile.unwrap_or(recorded.value));
+        if least_score.is_none() {
+            eprintln!(
+                "warning: no threshold {} is recorded for {}, so the calibration's threshold rests on {} windows of this car alone; run \
+                 `kdgat evaluate` on the training data first",
+                args.threshold,
+                model.name,
+                windows.len()
+            );
+        }
+        calibration = calibration.with_profile(profile.clone(), least_score);
+    }
     expect_free(&path, args.replace)?;
     if let Some(folder) = path.parent().filter(|_| args.output.is_none()) {
         let error = |source| EvaluateError::File { path: folder.to_owned(), action: "make", source };
@@ -141,6 +159,8 @@ struct Traffic {
     seconds: f64,
     /// Paths of the logs, for display.
     source: String,
+    /// The car's profile, for a model of the profile set.
+    profile: Option<CarProfile>,
 }
 
 impl Traffic {
@@ -148,18 +168,36 @@ impl Traffic {
     fn read(args: &CalibrateArgs, scorer: &Scorer, window: usize, stride: usize) -> Result<Self> {
         let mut duration = Duration::up_to(args.seconds);
         let (mut windows, mut logs) = (Vec::new(), Vec::new());
+        let mut columns = Columns::new(scorer.features());
+        let mut has_more = false;
         for log in &args.benign {
             if duration.is_full() || interrupt::requested() {
                 eprintln!("{}: not read; {:.1} s of traffic were read before it", log.display(), duration.seconds());
                 continue;
             }
             let mut stream = FrameStream::open(log, args.format)?;
-            let (of_log, attacks) = detect::profiled(scorer, window, stride, &mut stream, &mut duration)?;
-            expect_attack_free(log, &attacks)?;
-            windows.extend(of_log);
+            if scorer.features().needs_history() {
+                let begin = columns.num_graphs();
+                has_more |=
+                    detect::collect_windows(&mut columns, MOST_WINDOWS, window, stride, &mut stream, &mut duration)?;
+                let attacks: Vec<bool> = columns.labels[begin..].iter().map(|label| *label != 0).collect();
+                expect_attack_free(log, &attacks)?;
+            } else {
+                let (of_log, attacks) = detect::profiled(scorer, window, stride, &mut stream, &mut duration)?;
+                expect_attack_free(log, &attacks)?;
+                windows.extend(of_log);
+            }
             logs.push(log.display().to_string());
         }
-        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", ") })
+        if has_more {
+            eprintln!("the profile is learned from the first {MOST_WINDOWS} windows; later traffic is not used");
+        }
+        let mut profile = None;
+        if scorer.features().needs_history() && columns.num_graphs() > 0 {
+            let (learned, scored) = car::profile_windows(scorer, &columns)?;
+            (profile, windows) = (Some(learned), scored);
+        }
+        Ok(Self { windows, seconds: duration.seconds(), source: logs.join(", "), profile })
     }
 }
 

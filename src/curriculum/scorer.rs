@@ -88,6 +88,7 @@ impl Scorer {
             edge_attributes: self.edge_features,
             hashed_ids: self.hashed_ids,
             profile: self.profile.clone(),
+            short_profiles: false,
         };
         let loader =
             Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: CHUNKS_AHEAD });

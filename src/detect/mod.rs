@@ -16,6 +16,7 @@ use crate::evaluate::scores::Profiled;
 use crate::evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
 use crate::graph::assemble::Assembler;
 use crate::graph::features::LONGEST_WINDOW;
+use crate::graph::graph_stream::ReadyWindow;
 use crate::graph::{AssembleOptions, Columns, GraphStream};
 use crate::interrupt;
 use crate::memory::{Meter, by_halves, retry_on_oom};
@@ -96,9 +97,13 @@ impl Detector {
         }
         let scorer = Scorer::new(model, device, Backend::Auto)?;
         let features = scorer.features();
+        let mut assemble = scorer.assemble_options();
+        if let Some(profile) = options.car.as_ref().and_then(CarScale::profile) {
+            assemble.profile = Some(profile.clone());
+        }
         Ok(Self {
             kind: scorer.kind(),
-            assemble: scorer.assemble_options(),
+            assemble,
             columns: Columns::new(features),
             scorer,
             graphs: GraphStream::new(features, window, options.stride),
@@ -175,10 +180,9 @@ pub fn profiled(
     stream: &mut FrameStream,
     duration: &mut Duration,
 ) -> Result<(Vec<Profiled>, Vec<bool>), EvaluateError> {
-    let mut graphs = GraphStream::new(scorer.features(), window, stride);
-    let (mut columns, mut assembler) = (Columns::new(scorer.features()), Assembler::default());
+    let mut assembler = Assembler::default();
     let options = scorer.assemble_options();
-    let (mut frames, mut scored, mut attacks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut scored, mut attacks) = (Vec::new(), Vec::new());
     let mut flush = |columns: &mut Columns| -> Result<(), EvaluateError> {
         if columns.num_graphs() > 0 {
             let assembled = || Ok::<_, EvaluateError>(assembler.assemble_columns(columns, &options)?);
@@ -189,17 +193,52 @@ pub fn profiled(
         }
         Ok(())
     };
-    let mut more = true;
+    let mut columns = Columns::new(scorer.features());
+    each_window(GraphStream::new(scorer.features(), window, stride), stream, duration, |mut window| {
+        window.append_to(0, &mut columns);
+        if columns.num_graphs() == crate::evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
+    })?;
+    flush(&mut columns)?;
+    Ok((scored, attacks))
+}
+
+/// Appends the windows of a stream to `columns`, at most `most` in all, to learn a car's profile from; returns true if there were more.
+/// Counts the duration like [`profiled`].
+///
+/// # Errors
+/// Fails if the stream cannot be read.
+pub fn collect_windows(
+    columns: &mut Columns,
+    most: usize,
+    window: usize,
+    stride: usize,
+    stream: &mut FrameStream,
+    duration: &mut Duration,
+) -> Result<bool, EvaluateError> {
+    let mut has_more = false;
+    each_window(GraphStream::new(columns.features, window, stride), stream, duration, |mut window| {
+        has_more = columns.num_graphs() >= most;
+        if !has_more {
+            window.append_to(0, columns);
+        }
+        Ok(())
+    })?;
+    Ok(has_more)
+}
+
+fn each_window(
+    mut graphs: GraphStream,
+    stream: &mut FrameStream,
+    duration: &mut Duration,
+    mut each: impl FnMut(ReadyWindow<'_>) -> Result<(), EvaluateError>,
+) -> Result<(), EvaluateError> {
+    let (mut frames, mut more) = (Vec::new(), true);
     duration.next_log();
     // A live bus never ends, so a stop request ends its traffic.
     while more && !duration.is_full() && !interrupt::requested() {
         more = stream.read(&mut frames)?;
         frames.truncate(duration.count(&frames));
-        graphs.push(&frames, |mut window| {
-            window.append_to(0, &mut columns);
-            if columns.num_graphs() == crate::evaluate::scores::BATCH_GRAPHS { flush(&mut columns) } else { Ok(()) }
-        })?;
+        graphs.push(&frames, &mut each)?;
     }
-    flush(&mut columns)?;
-    Ok((scored, attacks))
+    Ok(())
 }

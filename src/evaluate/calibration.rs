@@ -21,7 +21,7 @@ use super::{EvaluateError, ScoreKind};
 use crate::config::Threshold;
 use crate::files;
 use crate::graph::split::sharing_neighbours;
-use crate::graph::{ForeignIds, GraphView, Store, StoreError};
+use crate::graph::{CarProfile, ForeignIds, GraphView, Store, StoreError};
 
 /// Calibration file that earlier versions wrote into a run's folder.
 pub const CALIBRATION: &str = "calibration.json";
@@ -93,6 +93,9 @@ pub struct CarScale {
     profile: Option<UsualProfile>,
     /// The car's own list of known IDs (classifiers with such a list only).
     ids: Option<CarIds>,
+    /// The car's profile (models of the profile set only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    car_profile: Option<CarProfile>,
 }
 
 impl CarScale {
@@ -129,7 +132,23 @@ impl CarScale {
         };
         let scale = Scale::of_values(values.clone())?;
         let deviations = values.into_iter().map(|value| scale.deviations(value)).collect();
-        Some((Self { kind, scale, profile: usual, ids }, deviations))
+        Some((Self { kind, scale, profile: usual, ids, car_profile: None }, deviations))
+    }
+
+    /// The scale of a model of the profile set, whose windows were scored with this profile.
+    pub fn with_profile(mut self, profile: CarProfile) -> Self {
+        self.car_profile = Some(profile);
+        self
+    }
+
+    /// The car's profile (models of the profile set only).
+    pub fn profile(&self) -> Option<&CarProfile> {
+        self.car_profile.as_ref()
+    }
+
+    /// Deviations of a window with this score.
+    pub fn deviations_of_score(&self, score: f64) -> f64 {
+        self.scale.deviations(self.kind.unbounded_of_score(score))
     }
 
     /// The car's own list of known IDs (classifiers with such a list only).
@@ -214,6 +233,16 @@ impl Calibration {
             threshold,
             car,
         })
+    }
+
+    /// Adds the profile that the windows were scored with, and raises the threshold to that of `least_score`: what the model calls an attack
+    /// on its own car, seen with as little traffic, is the least that it may call one here.
+    pub fn with_profile(mut self, profile: CarProfile, least_score: Option<f64>) -> Self {
+        if let Some(score) = least_score {
+            self.threshold = self.threshold.max(self.car.deviations_of_score(score));
+        }
+        self.car = self.car.with_profile(profile);
+        self
     }
 
     /// Writes the file atomically.

@@ -60,6 +60,9 @@ pub struct ModelScores {
     pub unknown: Vec<Vec<Profiled>>,
     /// Foreign-ID shares, for a classifier with a list of known IDs.
     pub foreign_ids: Option<ForeignIds>,
+    /// The least score that is called an attack on another car: see
+    /// [`RecordedThreshold::short_profile`](super::records::RecordedThreshold::short_profile).
+    pub least_score: Option<f64>,
 }
 
 /// Calibration of unknown cars.
@@ -270,7 +273,9 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
         let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
         let scores = (0..file.labels.len()).map(of_graph).collect();
         let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rule.rate)?;
-        Some((scores, threshold))
+        let least = models.iter().zip(&cars).map(|(model, (car, _))| Some(car.deviations_of_score(model.least_score?)));
+        let least = least.sum::<Option<f64>>().map(|sum| sum / models.len() as f64);
+        Some((scores, least.map_or(threshold, |least| threshold.max(least))))
     };
     files.iter().enumerate().map(of_file).collect()
 }
@@ -309,6 +314,7 @@ mod tests {
             scale,
             unknown,
             foreign_ids: None,
+            least_score: None,
         };
         let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
         let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);

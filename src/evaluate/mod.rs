@@ -9,6 +9,7 @@
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrations;
+pub mod car;
 pub mod curves;
 pub mod error;
 pub mod held_out;

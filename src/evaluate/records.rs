@@ -37,6 +37,10 @@ pub struct RecordedThreshold {
     pub attack_graphs: u64,
     /// Scale of the benign validation graphs.
     pub scale: Scale,
+    /// The threshold by the same rule when the validation graphs are seen with the profile of ten seconds of their log, for models of the
+    /// profile set: the least that another car's threshold may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_profile: Option<f64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -78,6 +82,7 @@ impl RecordedThreshold {
             ))
         };
         let value = threshold::choose(method, &scores, labels).map_err(unusable)?;
+        let value = at_least_even(method, model, kind, value);
         let scale = Scale::of(kind, &benign).ok_or_else(|| unusable("there is no attack-free window".to_owned()))?;
         Ok(Self {
             method: method.to_string(),
@@ -90,7 +95,20 @@ impl RecordedThreshold {
             benign_graphs: benign.len() as u64,
             attack_graphs: (raw.len() - benign.len()) as u64,
             scale,
+            short_profile: None,
         })
+    }
+}
+
+/// A threshold for a false-positive rate, but at least one half for a classifier of the profile set.
+///
+/// Such a classifier may separate all validation windows, and then every score between the two classes has the same rate; the smallest one
+/// would call windows attacks that the model holds for normal.
+pub fn at_least_even(method: Threshold, model: &TrainedModel, kind: ScoreKind, value: f64) -> f64 {
+    let has_profile = model.description.architecture.input().profile.is_some();
+    match (method, kind) {
+        (Threshold::FalsePositiveRate(_), ScoreKind::AttackProbability) if has_profile => value.max(0.5),
+        _ => value,
     }
 }
 

@@ -139,6 +139,7 @@ impl Scorer {
             edge_attributes: model.description.architecture.reads_edge_features(),
             hashed_ids: model.description.architecture.hashes_ids(),
             profile: model.description.architecture.input().profile.clone(),
+            short_profiles: false,
         };
         Ok(Self { network, assemble, features: model.description.architecture.input().features(), id_list, device })
     }
@@ -262,10 +263,20 @@ impl Scorer {
         &self,
         store: &Arc<Store>,
         graphs: &[u64],
+        of_batch: impl FnMut(&Batch) -> Result<Vec<T>, EvaluateError>,
+    ) -> Result<Vec<T>, EvaluateError> {
+        self.each_assembled(store, graphs, self.assemble_options(), of_batch)
+    }
+
+    /// Like [`Scorer::each_of_store`], with batches assembled by other options.
+    pub fn each_assembled<T>(
+        &self,
+        store: &Arc<Store>,
+        graphs: &[u64],
+        assemble: AssembleOptions,
         mut of_batch: impl FnMut(&Batch) -> Result<Vec<T>, EvaluateError>,
     ) -> Result<Vec<T>, EvaluateError> {
-        let options =
-            LoaderOptions { assemble: self.assemble_options(), workers: 1, prefetch_batches: PREFETCH_BATCHES };
+        let options = LoaderOptions { assemble, workers: 1, prefetch_batches: PREFETCH_BATCHES };
         let loader = Loader::start(Arc::clone(store), options);
         let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
         let mut scores = Vec::with_capacity(graphs.len());

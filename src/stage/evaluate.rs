@@ -14,6 +14,7 @@ use super::{StageError, setup, training};
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is_unknown_vehicle, left_out};
+use crate::evaluate::car;
 use crate::evaluate::curves::{self, CURVES, Curve};
 use crate::evaluate::held_out::held_out;
 use crate::evaluate::id_list::IdList;
@@ -26,7 +27,7 @@ use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile}
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
 use crate::files;
 use crate::graph::store::manifest::FileEntry;
-use crate::graph::{Split, Store};
+use crate::graph::{AssembleOptions, Split, Store};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
 use crate::nn::attention::Backend;
@@ -271,11 +272,16 @@ fn score(
         dataset: &store.manifest().dataset,
         data_digest: store.digest(),
     };
-    let recorded = match records::find(&model, method, &on_this_data)? {
+    let mut recorded = match records::find(&model, method, &on_this_data)? {
         Some(recorded) => recorded,
         None if raw.is_empty() && !validation.is_empty() => return Err(no_window_is_held_out(&model)),
         None => RecordedThreshold::choose(method, &model, &on_this_data)?,
     };
+    if scorer.features().needs_history() && recorded.short_profile.is_none() && recorded.data_digest == store.digest() {
+        let seen: Vec<u64> = only(&held_out, &validation_graphs);
+        let least = short_threshold(&scorer, store, &seen, &held_out_labels, method)?;
+        recorded.short_profile = Some(least.max(recorded.value));
+    }
     // Recorded thresholds, too: the last entry is the one used last.
     match records::record(&model, &recorded) {
         // The results of a read-only run are just as valid.
@@ -286,6 +292,9 @@ fn score(
     }
     let profiled = |file: &TestFile| match file.calibration.is_empty() {
         true => Ok(Vec::new()),
+        false if scorer.features().needs_history() => {
+            car::profile_file(&scorer, store, file.graphs.clone(), file.calibration.clone()).map(|(_, windows)| windows)
+        }
         false => scorer.profile_store(store, &file.graphs.clone().collect::<Vec<_>>()),
     };
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
@@ -304,8 +313,23 @@ fn score(
         scale: recorded.scale,
         unknown,
         foreign_ids: scorer.id_list().map(IdList::counted),
+        least_score: recorded.short_profile,
     };
     Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
+}
+
+/// The threshold for validation windows that are seen with the profile of ten seconds of their log.
+fn short_threshold(
+    scorer: &Scorer,
+    store: &Arc<Store>,
+    graphs: &[u64],
+    labels: &[bool],
+    method: Threshold,
+) -> Result<f64, StageError> {
+    let assemble = AssembleOptions { short_profiles: true, ..scorer.assemble_options() };
+    let raw = scorer.each_assembled(store, graphs, assemble, |batch| scorer.raw_scores(batch))?;
+    let scores: Vec<f64> = raw.into_iter().map(|raw| scorer.kind().score(raw)).collect();
+    threshold::choose(method, &scores, labels).map_err(StageError::Input)
 }
 
 /// Warns if the requested false-positive rate is too small for the number of validation windows.

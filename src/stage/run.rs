@@ -135,7 +135,9 @@ impl<'a> Run<'a> {
 
         // Fit.
         let best_path = self.directory.file(BEST);
-        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids;
+        // Deviations from a profile include unknown IDs.
+        let has_profile = architecture.input().profile.is_some();
+        let is_listed = matches!(architecture, Architecture::Gat(_)) && self.config.model.foreign_ids && !has_profile;
         let mut description = self.description(architecture);
         if is_listed {
             description.foreign_ids = self.count_foreign_ids(&plan.graphs().validation)?;

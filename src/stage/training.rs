@@ -172,8 +172,14 @@ pub fn loaders(
             (probability > 0.0).then_some(UnknownDrop { probability, seed: config.training.seed, epoch: 0 });
         let hashed_ids = config.model.id_encoding == IdEncoding::Hash;
         let profile = store.profile().cloned();
-        let assemble =
-            AssembleOptions { vocabulary: Arc::clone(vocabulary), unknown_drop, edge_attributes, hashed_ids, profile };
+        let assemble = AssembleOptions {
+            vocabulary: Arc::clone(vocabulary),
+            unknown_drop,
+            edge_attributes,
+            hashed_ids,
+            profile,
+            short_profiles: false,
+        };
         let options = LoaderOptions {
             assemble,
             workers: config.training.num_workers,

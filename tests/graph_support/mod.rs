@@ -173,5 +173,12 @@ pub fn store() -> Arc<Store> {
 
 pub fn options(store: &Store) -> AssembleOptions {
     let vocabulary = Arc::new(store.vocabulary().clone());
-    AssembleOptions { vocabulary, unknown_drop: None, edge_attributes: true, hashed_ids: false, profile: None }
+    AssembleOptions {
+        vocabulary,
+        unknown_drop: None,
+        edge_attributes: true,
+        hashed_ids: false,
+        profile: None,
+        short_profiles: false,
+    }
 }

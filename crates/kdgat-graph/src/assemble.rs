@@ -27,12 +27,22 @@ pub struct AssembleOptions {
     pub hashed_ids: bool,
     /// Profile of the car, for graphs of the profile set: their features are deviations from it, and IDs are hidden from the model.
     pub profile: Option<CarProfile>,
+    /// True to use the profile of each log's first seconds instead, for logs that have one: the model then sees its own car as it will see
+    /// another one after a short calibration.
+    pub short_profiles: bool,
 }
 
 impl AssembleOptions {
     /// Options for inference with a model with this vocabulary and without edge features.
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, unknown_drop: None, edge_attributes: false, hashed_ids: false, profile: None }
+        Self {
+            vocabulary,
+            unknown_drop: None,
+            edge_attributes: false,
+            hashed_ids: false,
+            profile: None,
+            short_profiles: false,
+        }
     }
 }
 
@@ -111,7 +121,7 @@ impl Assembler {
     pub fn assemble(&mut self, store: &Store, graphs: &[u64], options: &AssembleOptions) -> Result<Batch, StoreError> {
         let views = graphs.iter().map(|&graph| store.try_graph(graph)).collect::<Result<Vec<_>, _>>()?;
         let in_place = store.node_features_in_place(graphs)?;
-        let profile_of = |at: usize, of_model| store.profile_for(graphs[at], of_model);
+        let profile_of = |at: usize, of_model| store.profile_for(graphs[at], of_model, options.short_profiles);
         let batch = self.assemble_with(&views, graphs, in_place, store.features(), options, &profile_of);
         batch.map_err(|error| match error {
             // A store contains only graphs that fit a batch.

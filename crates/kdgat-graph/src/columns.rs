@@ -138,7 +138,8 @@ impl<'a> FramesView<'a> {
     /// # Panics
     /// When there is no such frame.
     pub fn frame(&self, index: usize) -> NodeFrame<'a> {
-        let (payload, previous) = self.payloads[index * 2 * PAYLOAD_BYTES..][..2 * PAYLOAD_BYTES].split_at(PAYLOAD_BYTES);
+        let (payload, previous) =
+            self.payloads[index * 2 * PAYLOAD_BYTES..][..2 * PAYLOAD_BYTES].split_at(PAYLOAD_BYTES);
         let &[length, previous_length, returns, attack] = &self.flags[index * FRAME_FLAGS..][..FRAME_FLAGS] else {
             unreachable!("the slice has FRAME_FLAGS values")
         };
@@ -234,7 +235,11 @@ impl Columns {
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
-        let (of_node, of_frame) = if self.features.needs_history() { (4 + 2 + 4 * EARLIER_FRAMES as u64, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
+        let (of_node, of_frame) = if self.features.needs_history() {
+            (4 + 2 + 4 * EARLIER_FRAMES as u64, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS)
+        } else {
+            (0, 0)
+        };
         let per_node = 4 + 4 * self.features.stored_node_features() as u64 + 2 + 1 + of_node;
         let per_edge = 4 * EDGE_FEATURES as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;

@@ -202,7 +202,11 @@ impl StoreError {
             },
             // The user does not choose names within the folder of stores: a folder in place of a file may be gone next time.
             Self::Io { source, .. } => files::is_about_the_path(source) && source.kind() != io::ErrorKind::IsADirectory,
-            Self::NoSuchGraph { .. } | Self::NoProfile | Self::Graph { .. } | Self::Tensor { .. } | Self::Panic { .. } => false,
+            Self::NoSuchGraph { .. }
+            | Self::NoProfile
+            | Self::Graph { .. }
+            | Self::Tensor { .. }
+            | Self::Panic { .. } => false,
         }
     }
 

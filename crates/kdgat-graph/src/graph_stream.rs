@@ -2,11 +2,11 @@
 
 use kdgat_can::Frame;
 
+use super::FeatureSet;
 use super::columns::Columns;
 use super::features::FeatureExtractor;
 use super::history::{History, WindowFacts};
 use super::window::{WindowState, Windows};
-use super::FeatureSet;
 
 /// Cuts frames into windows and turns each into a graph; reuses its buffers.
 #[derive(Debug)]
@@ -76,9 +76,8 @@ impl GraphStream {
     ) -> Result<(), E> {
         let Self { window, windows, extractor, history } = self;
         let Some(history) = history else {
-            return windows.push(frames, |first_frame, frames| {
-                each(ReadyWindow { first_frame, frames, extractor, facts: None })
-            });
+            return windows
+                .push(frames, |first_frame, frames| each(ReadyWindow { first_frame, frames, extractor, facts: None }));
         };
         // A window is complete when the frame after it arrives, which must not be observed yet.
         let begin = history.observed();

@@ -91,8 +91,7 @@ impl Usual {
         let (low, median) = (id.gap_low_seconds.max(SHORTEST_SECONDS), id.gap_median_seconds.max(SHORTEST_SECONDS));
         let irregularity = (median / low).ln().clamp(0.0, MOST);
         let (fewest, most_irregular, most_medians) = REGULAR;
-        let regular =
-            id.gaps >= fewest && irregularity < most_irregular && id.gap_high_seconds < most_medians * median;
+        let regular = id.gaps >= fewest && irregularity < most_irregular && id.gap_high_seconds < most_medians * median;
         let surprise = |at: usize| id.bytes.get(at).map_or(0.0, |byte| -byte.new_value.ln());
         Self {
             low_seconds: id.gap_low_seconds * trust * (low / median).min(1.0).sqrt(),

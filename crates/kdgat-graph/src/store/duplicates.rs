@@ -11,14 +11,13 @@ use kdgat_can::Role;
 use serde::{Deserialize, Serialize};
 
 use super::id_set::IdSet;
-use super::manifest::{FileEntry, ShardEntry, StoreScaling};
+use super::manifest::{FileEntry, MOST_SHORT, SHORT_SECONDS, ShardEntry, StoreProfile, StoreScaling};
 use super::options::BuildOptions;
 use super::parallel::in_parallel;
 use super::shard::Shard;
 use crate::moments::Moments;
 use crate::profile::{FOLDS, ProfileLearner, fold_of};
-use super::manifest::StoreProfile;
-use crate::{EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
+use crate::{CarProfile, EDGE_FEATURES, EdgeScaling, FeatureSet, GraphView, NodeScaling, Split, StoreError};
 
 /// Graphs that are in two splits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,8 +155,38 @@ impl Graphs<'_> {
             parts.iter().for_each(|part| trained.merge(part));
         }
         let scaling = trained.scaling();
-        let profile = trained.profile.as_ref().map(|folds| StoreProfile::of(folds));
+        let profile = match &trained.profile {
+            Some(folds) => Some(StoreProfile::of(folds, self.short_profiles()?)),
+            None => None,
+        };
         Ok(Survey { ids: trained.ids, duplicates, scaling, profile })
+    }
+
+    /// Profiles of the first seconds of training logs; of some of them, if there are many.
+    fn short_profiles(&self) -> Result<Vec<(usize, CarProfile)>, StoreError> {
+        let trains = |file: &&FileEntry| file.role != Role::Test && file.graphs > 0;
+        let logs = self.files.iter().filter(trains).count();
+        let every = logs.div_ceil(MOST_SHORT).max(1);
+        let mut shards = OpenShards { graphs: self, open: Vec::new() };
+        let mut profiles = Vec::new();
+        for (log, file) in self.files.iter().enumerate().filter(|(_, file)| trains(file)).step_by(every) {
+            let mut learner = ProfileLearner::default();
+            let (mut begin, mut seconds) = (None, 0.0);
+            for graph in file.first_graph..file.first_graph + file.graphs {
+                shards.with(graph, |view| {
+                    let teaches = !view.attack && file.split.of(graph - file.first_graph) == Some(Split::Train);
+                    if teaches {
+                        learner.add(view);
+                        seconds = view.start_time - *begin.get_or_insert(view.start_time);
+                    }
+                })?;
+                if seconds >= SHORT_SECONDS {
+                    profiles.push((log, learner.profile()));
+                    break;
+                }
+            }
+        }
+        Ok(profiles)
     }
 
     fn open(&self, index: usize) -> Result<Shard, StoreError> {
@@ -307,6 +336,15 @@ impl OpenShards<'_> {
             found.map(|(_, shard)| shard.graph(index)).transpose()
         };
         Ok(matches!((view(one)?, view(other)?), (Some(one), Some(other)) if same_graph(&one, &other)))
+    }
+
+    /// Applies `each` to a graph.
+    fn with(&mut self, graph: u64, each: impl FnOnce(&GraphView<'_>)) -> Result<(), StoreError> {
+        let (number, index) = self.find(graph)?;
+        if let Some((_, shard)) = self.open.iter().find(|(open, _)| *open == number) {
+            each(&shard.graph(index)?);
+        }
+        Ok(())
     }
 
     /// Shard of a graph and its position there; opens the shard if necessary.

@@ -59,24 +59,41 @@ pub struct StoreProfile {
     /// Learned from the windows outside each [fold](crate::profile::fold_of): for the training windows of that fold, so that a model does
     /// not learn that usual traffic has no value that the profile has not seen.
     pub without: Vec<CarProfile>,
+    /// Learned from the first [`SHORT_SECONDS`] of attack-free training windows of single logs, by position of the log.
+    pub short: Vec<(usize, CarProfile)>,
 }
 
+/// Seconds of traffic of a short profile.
+pub const SHORT_SECONDS: f64 = 10.0;
+/// Most logs with a short profile.
+pub(super) const MOST_SHORT: usize = 16;
+
 impl StoreProfile {
-    pub(super) fn of(folds: &[ProfileLearner; FOLDS]) -> Self {
+    /// The short profile of a log.
+    pub fn short_of(&self, log: usize) -> Option<&CarProfile> {
+        let at = self.short.binary_search_by_key(&log, |&(log, _)| log).ok()?;
+        Some(&self.short[at].1)
+    }
+
+    pub(super) fn of(folds: &[ProfileLearner; FOLDS], short: Vec<(usize, CarProfile)>) -> Self {
         let merged = |left_out: Option<usize>| {
             let mut all = ProfileLearner::default();
             let others = folds.iter().enumerate().filter(|(fold, _)| Some(*fold) != left_out);
             others.for_each(|(_, learner)| all.merge(learner));
             all.profile()
         };
-        Self { whole: merged(None), without: (0..FOLDS).map(|fold| merged(Some(fold))).collect() }
+        Self { whole: merged(None), without: (0..FOLDS).map(|fold| merged(Some(fold))).collect(), short }
     }
 
     fn problem(&self) -> Option<String> {
         if self.without.len() != FOLDS {
             return Some(format!("it has {} profiles without a fold, expected {FOLDS}", self.without.len()));
         }
-        std::iter::once(&self.whole).chain(&self.without).find_map(CarProfile::problem)
+        let short = self.short.iter().map(|(_, profile)| profile);
+        if !self.short.is_sorted_by(|one, next| one.0 < next.0) {
+            return Some("its short profiles are not in the order of the logs".to_owned());
+        }
+        std::iter::once(&self.whole).chain(&self.without).chain(short).find_map(CarProfile::problem)
     }
 }
 

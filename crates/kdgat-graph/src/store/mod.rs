@@ -31,12 +31,16 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
+use kdgat_base::random;
 use kdgat_can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
 use super::profile::fold_of;
 use super::{CarProfile, FeatureSet, GraphView, Split, StoreError, Vocabulary};
+
+/// One of so many training graphs is seen with the profile of its log's first seconds.
+const SHORT_EVERY: u64 = 4;
 
 /// A memory-mapped store.
 #[derive(Debug)]
@@ -182,16 +186,21 @@ impl Store {
     }
 
     /// The profile to use for a graph by a model with this profile. For a training graph of the store that the profile was learned from it
-    /// is the one without the graph's fold.
-    pub(crate) fn profile_for<'a>(&'a self, graph: u64, of_model: &'a CarProfile) -> &'a CarProfile {
+    /// is the one without the graph's fold, or for every fourth graph the one of its log's first seconds, so that a model is trained for
+    /// cars with little traffic, too. With `short`, it is the latter for all graphs of logs that have one.
+    pub(crate) fn profile_for<'a>(&'a self, graph: u64, of_model: &'a CarProfile, short: bool) -> &'a CarProfile {
         let Some(own) = self.manifest.profile.as_ref().filter(|own| own.whole.is_same_as(of_model)) else {
             return of_model;
         };
         let file = self.log_of(graph);
         let position = graph - file.first_graph;
-        match file.role != Role::Test && file.split.of(position) == Some(Split::Train) {
-            true => own.without.get(fold_of(position)).unwrap_or(of_model),
-            false => of_model,
+        let trains = file.role != Role::Test && file.split.of(position) == Some(Split::Train);
+        let of_log = || own.short_of(self.manifest.files.iter().position(|other| std::ptr::eq(other, file))?);
+        let short = short || (trains && random::mix(graph).is_multiple_of(SHORT_EVERY));
+        match short.then(of_log).flatten() {
+            Some(of_log) => of_log,
+            None if trains => own.without.get(fold_of(position)).unwrap_or(of_model),
+            None => of_model,
         }
     }
 

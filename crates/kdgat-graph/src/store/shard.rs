@@ -90,8 +90,7 @@ fn layout(features: FeatureSet) -> Layout {
         (Targets, "edge_target", Dtype::U16, 1, Rows::Edges),
         (RowPointers, "row_ptr", Dtype::U16, 1, Rows::NodesAndGraphs),
     ];
-    let bytes =
-        [(Labels, "label", Dtype::U8, 1, Rows::Graphs), (AttackFree, "attack_free", Dtype::U8, 1, Rows::Nodes)];
+    let bytes = [(Labels, "label", Dtype::U8, 1, Rows::Graphs), (AttackFree, "attack_free", Dtype::U8, 1, Rows::Nodes)];
     let mut columns: Layout = wide.to_vec();
     columns.retain(|&(_, _, _, width, _)| width > 0);
     if features.needs_history() {
@@ -245,7 +244,9 @@ impl Shard {
         };
         let offsets = header.and_then(|header| column_offsets(&header, bytes, &layout(features), rows));
         let offsets = offsets.map_err(damaged)?;
-        for (column, name, last) in [(Column::NodePointers, "node_ptr", nodes), (Column::EdgePointers, "edge_ptr", edges)] {
+        for (column, name, last) in
+            [(Column::NodePointers, "node_ptr", nodes), (Column::EdgePointers, "edge_ptr", edges)]
+        {
             let checked = check_pointers(&file, offsets[column as usize], graphs + 1, last as u64);
             let checked = checked.map_err(StoreError::io("read", &path))?;
             checked.map_err(|detail| damaged(format!("{name} {detail}")))?;
