@@ -37,24 +37,22 @@ pub const JUMPS: usize = 9;
 pub const LARGE_JUMPS: usize = 10;
 /// Largest ln((change + 1) / (largest usual change + 2)) of a byte, at least 0.
 pub const LARGEST_JUMP: usize = 11;
-/// Largest surprise of a frame's values that their bytes never had, −Σ ln P(new value), in units of 10 nats.
-pub const SURPRISE: usize = 12;
 /// Mean share of changed bytes, less the usual one.
-pub const CHANGED_BYTES: usize = 13;
+pub const CHANGED_BYTES: usize = 12;
 /// Share of frames that repeat the previous payload, less the usual one.
-pub const REPEATS: usize = 14;
+pub const REPEATS: usize = 13;
 /// ln(1 + frames that return to the payload before the previous one, beyond the usual share).
-pub const RETURNS: usize = 15;
+pub const RETURNS: usize = 14;
 /// ln(silence at the window's end / longest usual gap), at least 0; for IDs that send regularly.
-pub const SILENCE: usize = 16;
+pub const SILENCE: usize = 15;
 /// ln(median gap / 0.1 % quantile of the gaps): how irregularly the ID sends.
-pub const IRREGULARITY: usize = 17;
+pub const IRREGULARITY: usize = 16;
 /// ½ log₁₀(1 + gaps in the profile).
-pub const CONFIDENCE: usize = 18;
+pub const CONFIDENCE: usize = 17;
 /// log₁₀(median gap / 0.1 s), ±2.
-pub const PERIOD: usize = 19;
+pub const PERIOD: usize = 18;
 /// Number of deviations: continuous node features of the profile set.
-pub const DEVIATIONS: usize = 20;
+pub const DEVIATIONS: usize = 19;
 
 /// Upper limit of logarithms of ratios.
 const MOST: f32 = 4.0;
@@ -62,8 +60,8 @@ const MOST: f32 = 4.0;
 const SHORTEST_SECONDS: f32 = 1e-6;
 /// Share of the shortest usual gap below which a frame is off schedule.
 const ON_SCHEDULE: f32 = 0.9;
-/// Gaps that an ID needs for its quantiles to count half.
-const FEW_GAPS: f32 = 10.0;
+/// Margin of the shortest usual gap for an ID with few gaps: 1 − 5 / √(gaps + 25) of the quantile count.
+const MARGIN: f32 = 5.0;
 /// An ID sends regularly with at least this many gaps, this irregularity at most, and longest gaps below this many medians.
 const REGULAR: (u64, f32, f32) = (50, 0.4, 3.0);
 
@@ -80,26 +78,22 @@ pub(super) struct Usual {
     irregularity: f32,
     confidence: f32,
     period: f32,
-    /// −ln P(new value) of each byte.
-    surprise: [f32; PAYLOAD_BYTES],
 }
 
 impl Usual {
     pub(super) fn of(id: &IdProfile) -> Self {
         let gaps = id.gaps as f32;
-        let trust = gaps / (gaps + FEW_GAPS);
+        let trust = 1.0 - MARGIN / (gaps + MARGIN * MARGIN).sqrt();
         let (low, median) = (id.gap_low_seconds.max(SHORTEST_SECONDS), id.gap_median_seconds.max(SHORTEST_SECONDS));
         let irregularity = (median / low).ln().clamp(0.0, MOST);
         let (fewest, most_irregular, most_medians) = REGULAR;
         let regular = id.gaps >= fewest && irregularity < most_irregular && id.gap_high_seconds < most_medians * median;
-        let surprise = |at: usize| id.bytes.get(at).map_or(0.0, |byte| -byte.new_value.ln());
         Self {
             low_seconds: id.gap_low_seconds * trust * (low / median).min(1.0).sqrt(),
             high_seconds: if regular { id.gap_high_seconds / trust.max(0.09) } else { f32::INFINITY },
             irregularity,
             confidence: (1.0 + gaps).log10() / 2.0,
             period: (median / 0.1).log10().clamp(-2.0, 2.0),
-            surprise: std::array::from_fn(surprise),
         }
     }
 
@@ -167,7 +161,6 @@ struct Sums {
     jumps: f32,
     large_jumps: f32,
     largest_jump: f32,
-    surprise: f32,
     changed: f32,
     pairs: f32,
     repeats: f32,
@@ -180,7 +173,7 @@ impl Sums {
     fn add(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>, time: f32) {
         let off_schedule = self.add_time(usual, time);
         self.add_gap(id, usual, frame.gap_seconds);
-        let unusual_bytes = self.add_bytes(id, usual, frame);
+        let unusual_bytes = self.add_bytes(id, frame);
         self.off_schedule_bytes += one_if(off_schedule && unusual_bytes);
         self.returns += one_if(frame.returns);
     }
@@ -210,13 +203,10 @@ impl Sums {
     }
 
     /// Adds a frame's payload; returns true if a byte has a value that it never had, or jumps.
-    fn add_bytes(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>) -> bool {
-        let (mut surprise, mut jumps, mut unseen) = (0.0, 0.0, false);
+    fn add_bytes(&mut self, id: &IdProfile, frame: &NodeFrame<'_>) -> bool {
+        let (mut jumps, mut unseen) = (0.0, false);
         for (at, (&value, byte)) in frame.payload[..frame.length].iter().zip(&id.bytes).enumerate() {
-            if !byte.has_seen(value) {
-                unseen = true;
-                surprise += usual.surprise[at];
-            }
+            unseen |= !byte.has_seen(value);
             let Some(previous) = frame.previous else { continue };
             let change = f32::from(value.abs_diff(previous[at]));
             let (high, most) = (f32::from(byte.change_high), f32::from(byte.change_most));
@@ -232,7 +222,6 @@ impl Sums {
             self.repeats += one_if(previous == frame.payload);
         }
         self.jumps += jumps;
-        self.surprise = self.surprise.max(surprise / 10.0);
         unseen || jumps > 0.0
     }
 
@@ -249,7 +238,6 @@ impl Sums {
         row[JUMPS] = log_count(self.jumps);
         row[LARGE_JUMPS] = log_count(self.large_jumps);
         row[LARGEST_JUMP] = self.largest_jump.clamp(0.0, MOST);
-        row[SURPRISE] = self.surprise.min(MOST);
         if self.pairs > 0.0 {
             row[CHANGED_BYTES] = (self.changed / self.pairs - id.changed_bytes) / PAYLOAD_BYTES as f32;
             row[REPEATS] = self.repeats / self.pairs - id.repeats;

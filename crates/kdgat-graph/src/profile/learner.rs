@@ -145,23 +145,20 @@ impl IdCounts {
             returns: of_pairs(self.returns),
             changed_bytes: of_pairs(self.changed_bytes),
             lengths: self.lengths,
-            bytes: self.bytes.iter().map(|counts| counts.profile(self.frames)).collect(),
+            bytes: self.bytes.iter().map(ByteCounts::profile).collect(),
         }
     }
 }
 
 impl ByteCounts {
-    fn profile(&self, frames: u64) -> ByteProfile {
+    fn profile(&self) -> ByteProfile {
         let mut seen = [0u64; 4];
         for value in (0..256).filter(|&value| self.values[value] > 0) {
             seen[value / 64] |= 1 << (value % 64);
         }
-        let once = self.values.iter().filter(|&&count| count == 1).count();
         let changes = self.changes.iter().rposition(|&count| count > 0).unwrap_or(0) as u8;
         ByteProfile {
             seen,
-            // The probability of a value that has not occurred yet (Good 1953), smoothed.
-            new_value: ((once + 1) as f64 / (frames + 2) as f64) as f32,
             change_high: quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8,
             change_most: changes,
         }

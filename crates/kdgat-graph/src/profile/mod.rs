@@ -62,8 +62,6 @@ pub struct ByteProfile {
     /// Bit `v % 64` of `seen[v / 64]` is set if the byte had the value `v`.
     #[serde(with = "hexadecimal")]
     pub seen: [u64; 4],
-    /// Estimated probability that the next frame has a value that was not seen.
-    pub new_value: f32,
     /// 99.99 % quantile of the change from one frame to the next.
     pub change_high: u8,
     /// Largest change from one frame to the next.
@@ -154,7 +152,6 @@ impl CarProfile {
             let shares = [id.repeats, id.returns, id.changed_bytes];
             id.bytes.len() != PAYLOAD_BYTES
                 || !gaps.into_iter().chain(shares).all(number)
-                || !id.bytes.iter().all(|byte| number(byte.new_value) && byte.new_value > 0.0)
         });
         broken.map(|id| format!("the profile of ID {:03X} has a value that is no number, or lacks bytes", id.can_id))
     }
