@@ -12,7 +12,7 @@ use crate::stage;
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
-    let dataset = stage::dataset(config)?;
+    let dataset = stage::recorded_dataset(config)?;
     let BuildOptions { format, window, max_reject_share, threads, .. } = stage::build_options(config);
     let report = check::check(&dataset, &CheckOptions { format, window, max_reject_share, threads });
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };

@@ -31,6 +31,9 @@ config_fields! {
         /// Also train on graphs whose features all equal those of a validation or test graph. By default they are left out, because the
         /// model would be evaluated on graphs that it has seen.
         keep_duplicates: bool = false;
+        /// Add synthetic attacks, made from the attack-free training logs, to the training data. A detector then learns many kinds and
+        /// strengths of attacks instead of the recorded ones alone. They are written to `stores_dir`/synthetic on first use.
+        synthetic_attacks: bool = false;
         /// Format of the log files. Set it when `auto` does not recognise them.
         #[alias = "format"]
         log_format: LogFormat = LogFormat::Auto;

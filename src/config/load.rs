@@ -141,7 +141,7 @@ fn file_layer(path: &Path, name: &str, problems: &mut Vec<Problem>) -> Result<La
 
 /// The data settings of a run. If another layer names a dataset, only the settings that the run's model depends on.
 fn run_layer(path: &Path, names_data: bool, problems: &mut Vec<Problem>) -> Result<Layer, ConfigError> {
-    const READ_BY_MODEL: [&str; 3] = ["window", "stride", "features"];
+    const READ_BY_MODEL: [&str; 4] = ["window", "stride", "features", "synthetic_attacks"];
     let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let file = path.display().to_string();

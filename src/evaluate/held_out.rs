@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{EvaluateError, TrainedModel};
 use crate::graph::Store;
-use crate::graph::split::FileSplit;
+use crate::graph::split::{FileSplit, frames_of};
 use crate::graph::window::count_windows;
 
 /// Windowing and split of the store that a model was trained on.
@@ -25,7 +25,7 @@ impl TrainedSplit {
         let (window, stride) = (self.window as u64, self.stride as u64);
         let graphs = count_windows(frames, window, stride);
         let split = FileSplit::new(graphs, self.window, self.stride, self.validation_fraction);
-        split.train.iter().map(|part| part.start * stride..(part.end - 1) * stride + window + 1).collect()
+        split.train.iter().map(|stretch| frames_of(stretch, self.window, self.stride)).collect()
     }
 }
 
@@ -49,11 +49,14 @@ pub fn held_out(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<O
         let entry = store.log_of(graph);
         if log != Some(entry.first_graph) {
             log = Some(entry.first_graph);
-            trained = split.training_frames(entry.report.frames);
+            // Synthetic logs have the frames of their source, and training windows only where the source has some.
+            trained =
+                split.training_frames(entry.synthetic.as_ref().map_or(entry.report.frames, |origin| origin.frames));
         }
         let first = store.try_graph(graph)?.first_frame;
-        let end = first + window + 1;
-        held_out.push(trained.iter().all(|part| end <= part.start || part.end <= first));
+        let own = first..first + window + 1;
+        let frames = entry.synthetic.as_ref().map_or(own.clone(), |origin| origin.source_of(&own));
+        held_out.push(trained.iter().all(|part| frames.end <= part.start || part.end <= frames.start));
     }
     Ok(Some(held_out))
 }

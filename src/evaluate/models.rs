@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tch::Device;
 
 use super::EvaluateError;
@@ -52,6 +52,8 @@ pub struct TrainedModel {
     pub stride: Option<usize>,
     /// Windowing and split of its training data, if known.
     pub split: Option<TrainedSplit>,
+    /// True if its training data had synthetic attacks.
+    pub synthetic_attacks: bool,
 }
 
 impl TrainedModel {
@@ -98,11 +100,12 @@ impl TrainedModel {
             created_by_version: config.created_by_version.clone(),
         };
         let state = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
-        let cut = json!({ "stride": metric("stride"), "validation_fraction": metric("validation_fraction") });
+        let cut = ["stride", "validation_fraction", "synthetic_attacks"].map(|name| (name.to_owned(), metric(name)));
+        let cut = Value::Object(cut.into_iter().collect());
         Self::new(path, state, description, &cut)
     }
 
-    /// `cut`: stride and validation fraction of the training data, used if there is no frozen configuration.
+    /// `cut`: stride, validation fraction and synthetic attacks of the training data, used if there is no frozen configuration.
     fn new(path: &Path, state: StateDict, description: ModelDescription, cut: &Value) -> Result<Self, EvaluateError> {
         if let Some(reason) = description.foreign_ids.and_then(|counted| counted.problem()) {
             return Err(EvaluateError::Content { path: path.to_owned(), reason });
@@ -134,6 +137,7 @@ impl TrainedModel {
             settings: run_settings::of_run(&config, folder.join(SUMMARY).exists()),
             stride,
             split,
+            synthetic_attacks: data["synthetic_attacks"].as_bool().unwrap_or(false),
         })
     }
 

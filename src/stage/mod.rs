@@ -21,6 +21,7 @@ mod run_data;
 mod score_only;
 mod setup;
 mod sizing;
+mod synthetic;
 mod teacher;
 mod teacher_cache;
 mod training;
@@ -39,7 +40,7 @@ pub use outcome::Outcome;
 pub use run_data::RunData;
 pub use score_only::score_only;
 pub use setup::{
-    SIMULATED, build_options, build_store_part, data_digest, dataset, find_store, gather_notes, gather_store,
-    merge_gathered, merge_store_parts, open_store,
+    SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, merge_gathered,
+    merge_store_parts, open_store, recorded_dataset,
 };
 pub use teacher_cache::{Cached, cache_teacher};

@@ -133,9 +133,11 @@ pub fn warn_of_other(model: &TrainedModel, store: &Store) {
         return;
     }
     let options = &manifest.options;
+    let has_synthetic = manifest.files.iter().any(|file| file.synthetic.is_some());
     let is_cut_alike = model.split.is_some_and(|split| {
         (split.window, split.stride) == (options.window, options.stride)
             && split.validation_fraction == options.validation_fraction
+            && model.synthetic_attacks == has_synthetic
     });
     if is_cut_alike && !own.digest.is_empty() && own.digest != store.digest() {
         tracing::warn!("{name} was trained on dataset '{dataset}' before its logs changed");

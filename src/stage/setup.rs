@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tch::Device;
 
-use super::StageError;
+use super::{StageError, synthetic};
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
 use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather};
@@ -91,13 +91,20 @@ pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
     Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
 }
 
-/// Opens the store of the configured dataset if it exists and its sources have not changed; builds and simulates nothing.
+/// Opens the store of the configured dataset if it exists and its sources have not changed; builds, simulates and synthesises nothing.
 pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
     let simulated = simulated_folder(&config.data.stores_dir);
     let dataset = match &config.data.data {
         None if !simulated.exists() => return Ok(None),
         None => Dataset::open(&simulated)?,
-        Some(_) => dataset(config)?,
+        Some(_) => recorded_dataset(config)?,
+    };
+    let dataset = match config.data.synthetic_attacks {
+        false => dataset,
+        true => match synthetic::add_existing(dataset, config)? {
+            Some(dataset) => dataset,
+            None => return Ok(None),
+        },
     };
     Ok(store::build::find(&dataset, &build_options(config), &config.data.stores_dir)?)
 }
@@ -140,8 +147,14 @@ pub fn merge_gathered(gathering: Gathering) -> Result<Store, StageError> {
     Ok(gathering.merge(&BuildLines::default())?)
 }
 
-/// Opens the configured dataset; creates the simulated one on first use.
+/// Opens the configured dataset, with its synthetic attacks if they are configured; creates both on first use.
 pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
+    let dataset = recorded_dataset(config)?;
+    if config.data.synthetic_attacks { synthetic::add(dataset, config) } else { Ok(dataset) }
+}
+
+/// Opens the configured dataset without synthetic attacks; creates the simulated one on first use.
+pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
     match &config.data.data {
         Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
         None => simulated(&config.data.stores_dir),

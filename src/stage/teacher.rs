@@ -195,6 +195,7 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     metrics.insert("data".into(), config.data.data.as_ref().map(|data| data.display().to_string()).into());
     metrics.insert("stride".into(), config.data.stride.into());
     metrics.insert("validation_fraction".into(), config.data.validation_fraction.into());
+    metrics.insert("synthetic_attacks".into(), config.data.synthetic_attacks.into());
     metrics.insert("seed".into(), config.training.seed.into());
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());

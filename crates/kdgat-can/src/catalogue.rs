@@ -126,7 +126,7 @@ impl Entry {
             } else if is_log(&path)?
                 && let Some((folder, role)) = self.part_of(path.strip_prefix(root).unwrap_or(&path))
             {
-                files.push(SourceFile { path, folder, role });
+                files.push(SourceFile { path, folder, role, synthetic: None });
             }
         }
         Ok(())

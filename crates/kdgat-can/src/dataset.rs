@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::CanError;
 use super::formats::{Format, METADATA_NAME};
+use super::synthetic::SyntheticOrigin;
 
 /// Extensions of uncompressed logs.
 pub const LOG_EXTENSIONS: [&str; 5] = ["csv", "log", "txt", "asc", "parquet"];
@@ -56,6 +57,16 @@ pub struct SourceFile {
     pub folder: String,
     /// Role of that folder.
     pub role: Role,
+    /// Origin of a log of [synthetic attacks](super::synthetic); `None` for a recorded log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<Box<SyntheticOrigin>>,
+}
+
+impl SourceFile {
+    /// The format to read this log in, if one is set for the dataset's logs: it does not concern synthetic logs.
+    pub fn format(&self, set: Option<Format>) -> Option<Format> {
+        if self.synthetic.is_some() { Some(Format::CanTrainAndTest) } else { set }
+    }
 }
 
 /// A dataset's logs; their contents have not been read yet.
@@ -119,7 +130,8 @@ impl Dataset {
                     if logs.is_empty() || !others.is_empty() {
                         passed_over.push(PassedOver { folder: folder.clone(), role, logs: logs.len(), others });
                     }
-                    files.extend(logs.into_iter().map(|path| SourceFile { path, folder: folder.clone(), role }));
+                    let log = |path| SourceFile { path, folder: folder.clone(), role, synthetic: None };
+                    files.extend(logs.into_iter().map(log));
                     parts.push(folder);
                 }
                 None => others.push(folder),
@@ -210,7 +222,19 @@ fn is_named_like_log(path: &Path) -> bool {
     parts.next().is_some() && LOG_EXTENSIONS.contains(&last)
 }
 
-fn file_name(path: &Path) -> String {
+/// A log's name without the endings of its format and compression.
+pub(super) fn log_stem(path: &Path) -> String {
+    let name = file_name(path);
+    let without = |name: &str, endings: &[&str]| {
+        let ending = name.rsplit_once('.').filter(|(_, last)| endings.contains(&last.to_ascii_lowercase().as_str()));
+        ending.map(|(stem, _)| stem.to_owned())
+    };
+    let log = without(&name, &COMPRESSION_EXTENSIONS).unwrap_or_else(|| name.clone());
+    without(&log, &LOG_EXTENSIONS).filter(|stem| !stem.is_empty()).unwrap_or(name)
+}
+
+/// Last component of a path.
+pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
@@ -268,6 +292,15 @@ mod tests {
         assert_eq!(Role::of_folder("train_02_with_attacks"), Some(Role::TrainWithAttacks));
         assert_eq!(Role::of_folder("Test_03_known_vehicle_unknown_attack"), Some(Role::Test));
         assert_eq!(Role::of_folder("notes"), None);
+    }
+
+    #[test]
+    fn the_stem_of_a_log_lacks_its_endings() {
+        for (name, stem) in
+            [("a.csv", "a"), ("a-4.CSV.GZ", "a-4"), ("a.b.log.zst", "a.b"), ("notes", "notes"), ("a.csv.csv", "a.csv")]
+        {
+            assert_eq!(log_stem(Path::new(name)), stem);
+        }
     }
 
     #[test]

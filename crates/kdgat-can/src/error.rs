@@ -196,7 +196,34 @@ pub enum CanError {
         source: io::Error,
     },
 
-    /// The simulator's target exists and is not overwritten.
+    /// The dataset has nothing to make synthetic attacks from.
+    #[error("{root}: {detail}; synthetic attacks are made from train_*attack_free* logs with some thousand frames: add such logs, or turn them off with --synthetic-attacks false", root = root.display())]
+    NoSourceOfAttacks {
+        /// The dataset's folder.
+        root: PathBuf,
+        /// Description of what is there.
+        detail: String,
+    },
+
+    /// The dataset has a folder with the name that synthetic logs get.
+    #[error("{path}: the dataset has a folder with this name, under which synthetic attacks are added; rename the folder, or turn them off with --synthetic-attacks false", path = path.display())]
+    SyntheticFolderTaken {
+        /// The dataset's folder of that name.
+        path: PathBuf,
+    },
+
+    /// An option of synthetic attacks has an invalid value.
+    #[error("option {option} of synthetic attacks is {value}; expected {expected}")]
+    InvalidSyntheticOption {
+        /// Name of the option.
+        option: &'static str,
+        /// The value that was given.
+        value: String,
+        /// Description of valid values.
+        expected: &'static str,
+    },
+
+    /// The target of simulated or synthetic traffic holds something else and is not overwritten.
     #[error("{path}: {found}; remove it or choose another folder", path = path.display())]
     TargetExists {
         /// The target folder.

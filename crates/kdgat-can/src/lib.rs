@@ -1,4 +1,4 @@
-//! CAN traffic: frames, the log formats they are read from, datasets on disk, and the simulator.
+//! CAN traffic: frames, the log formats they are read from, datasets on disk, the simulator, and synthetic attacks.
 
 #![warn(missing_docs)]
 
@@ -10,6 +10,8 @@ pub mod formats;
 pub mod frame;
 pub mod report;
 pub mod simulator;
+pub mod synthetic;
+mod whole_folder;
 
 pub use dataset::{Dataset, Role, SourceFile};
 pub use error::CanError;
@@ -17,3 +19,4 @@ pub use formats::{Format, LogReader, Piece, format_of_pieces, open_log, read_pie
 pub use frame::Frame;
 pub use report::{ReadReport, RejectReason};
 pub use simulator::{SimulationOptions, ensure_simulated, simulate};
+pub use synthetic::{SyntheticOptions, SyntheticOrigin, ensure_synthetic, has_synthetic};

@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
+use kdgat_can::synthetic::{BlockSet, CopiedBlock, SourceBlock};
 use serde::{Deserialize, Serialize};
+
+use crate::window::count_windows;
 
 /// Largest number of sections of a file: several, so that validation covers several moments of a drive.
 const MOST_SECTIONS: u64 = 4;
@@ -69,6 +72,20 @@ impl FileSplit {
         split
     }
 
+    /// Division of a synthetic log: a window belongs to the set of the block that holds all its frames and the one after it. Windows
+    /// that reach across two blocks belong to no set.
+    pub fn of_blocks(blocks: &[CopiedBlock], window: usize, stride: usize) -> Self {
+        let mut split = Self::default();
+        for block in blocks {
+            let stretches = match block.set {
+                BlockSet::Training => &mut split.train,
+                BlockSet::FirstValidation | BlockSet::SecondValidation => &mut split.validation,
+            };
+            stretches.extend(windows_within(&block.frames, window, stride));
+        }
+        split
+    }
+
     /// Cuts each validation stretch into two blocks of time that share no frame; returns all first blocks and all second
     /// blocks. A stretch too short for two blocks is a second block.
     pub fn validation_halves(&self, window: usize, stride: usize) -> [Vec<Range<u64>>; 2] {
@@ -108,6 +125,43 @@ impl FileSplit {
             Split::Test => &[],
         }
     }
+}
+
+/// The blocks of a log with this number of frames: a block for each training stretch and for each half of a validation stretch,
+/// from the first frame of its first window to the frame after its last one. No two blocks share a frame.
+pub fn source_blocks(frames: u64, window: usize, stride: usize, validation_fraction: f64) -> Vec<SourceBlock> {
+    let split =
+        FileSplit::new(count_windows(frames, window as u64, stride as u64), window, stride, validation_fraction);
+    let [first, second] = split.validation_halves(window, stride);
+    let sets = [BlockSet::Training, BlockSet::FirstValidation, BlockSet::SecondValidation];
+    let mut blocks = Vec::new();
+    for (set, stretches) in sets.into_iter().zip([split.train, first, second]) {
+        let filled = stretches.into_iter().filter(|stretch| !stretch.is_empty());
+        blocks.extend(filled.map(|stretch| SourceBlock { set, frames: frames_of(&stretch, window, stride) }));
+    }
+    blocks.sort_by_key(|block| block.frames.start);
+    blocks
+}
+
+/// The validation windows of a synthetic log, in two sets that share no frame with each other, or with the other half of the
+/// source's validation windows.
+pub fn halves_of_blocks(blocks: &[CopiedBlock], window: usize, stride: usize) -> [Vec<Range<u64>>; 2] {
+    [BlockSet::FirstValidation, BlockSet::SecondValidation].map(|half| {
+        let of_half = blocks.iter().filter(|block| block.set == half);
+        of_half.filter_map(|block| windows_within(&block.frames, window, stride)).collect()
+    })
+}
+
+/// Frames that a stretch of windows reads, with the one after the last window.
+pub fn frames_of(stretch: &Range<u64>, window: usize, stride: usize) -> Range<u64> {
+    stretch.start * stride as u64..(stretch.end - 1) * stride as u64 + window as u64 + 1
+}
+
+/// The windows whose frames, with the one after each window, are all in `frames`; `None` if there is none.
+fn windows_within(frames: &Range<u64>, window: usize, stride: usize) -> Option<Range<u64>> {
+    let first = frames.start.div_ceil(stride as u64);
+    let end = count_windows(frames.end, window as u64, stride as u64);
+    (first < end).then_some(first..end)
 }
 
 #[cfg(test)]

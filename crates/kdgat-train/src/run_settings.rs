@@ -27,6 +27,11 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     if config["command"] == "curriculum" {
         add("curriculum", &|name| !matches!(name, "difficulty_chunk" | "difficulty_model"));
     }
+    if let Some(data) = sections["data"].as_object() {
+        // Runs from before there were synthetic attacks had none.
+        let attacks = data.get("synthetic_attacks").and_then(Value::as_bool).unwrap_or(false);
+        found.push(("synthetic_attacks".to_owned(), attacks.into()));
+    }
     found
 }
 

@@ -8,7 +8,7 @@ mod bus;
 mod drive;
 mod folder;
 mod messages;
-mod random;
+pub(crate) mod random;
 mod vehicle;
 mod wire;
 

@@ -52,6 +52,13 @@ impl Stream {
         Stream { key: finalize(self.bits(index) ^ 0xA5A5_5A5A_C3C3_3C3C) }
     }
 
+    /// The substream for something with a name.
+    pub fn named(self, name: &str) -> Stream {
+        let mut first = [0; 8];
+        first.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
+        self.child(u64::from_le_bytes(first))
+    }
+
     /// 64 random bits.
     pub fn bits(self, index: u64) -> u64 {
         finalize(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))
@@ -65,6 +72,20 @@ impl Stream {
     /// Uniform in [low, high).
     pub fn between(self, index: u64, low: f64, high: f64) -> f64 {
         low + (high - low) * self.uniform(index)
+    }
+
+    /// Log-uniform in [low, high], both above 0: each factor has the same probability. Computed with square roots alone, which are
+    /// the same on every machine.
+    pub fn log_between(self, index: u64, low: f64, high: f64) -> f64 {
+        let bits = self.bits(index);
+        let (mut value, mut factor) = (low, high / low);
+        for bit in (40..64).rev() {
+            factor = factor.sqrt();
+            if bits >> bit & 1 == 1 {
+                value *= factor;
+            }
+        }
+        value.min(high)
     }
 
     /// Uniform whole number below `count`.
@@ -100,6 +121,8 @@ mod tests {
         assert!((mean(&|index| stream.uniform(index)) - 0.5).abs() < 0.005);
         assert!(mean(&|index| stream.bell(index)).abs() < 0.01);
         assert!((mean(&|index| stream.bell(index).powi(2)) - 1.0).abs() < 0.02);
+        assert!((mean(&|index| stream.log_between(index, 0.01, 4.0).ln()) - 0.2f64.ln()).abs() < 0.02);
+        assert!((0..1000).all(|index| (0.01..=4.0).contains(&stream.log_between(index, 0.01, 4.0))));
         assert!((0..1000).all(|index| stream.below(index, 3) < 3 && stream.curve(index as f64 / 7.0).abs() <= 1.0));
     }
 

@@ -25,6 +25,10 @@ pub fn fold_of(window: u64) -> usize {
     (window / FOLD_WINDOWS % FOLDS as u64) as usize
 }
 
+/// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
+/// features of another meaning.
+pub const PROFILE_VERSION: u32 = 1;
+
 /// What is usual for one ID.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,21 +80,29 @@ impl ByteProfile {
 }
 
 /// Serialised form of a profile.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
+    /// [`PROFILE_VERSION`].
+    version: u32,
     /// The IDs, ascending.
     ids: Vec<IdProfile>,
 }
 
 /// Profile of a car. Clones share the content.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Content", into = "Content")]
 pub struct CarProfile {
     content: Arc<Content>,
     /// Values derived for each ID, so that a frame's deviations need no search.
     usual: Arc<Vec<deviations::Usual>>,
     new_id_surprise: f32,
+}
+
+impl Default for CarProfile {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
 }
 
 impl From<Content> for CarProfile {
@@ -112,7 +124,7 @@ impl From<CarProfile> for Content {
 impl CarProfile {
     /// A profile of these IDs, ascending.
     pub fn new(ids: Vec<IdProfile>) -> Self {
-        Content { ids }.into()
+        Content { version: PROFILE_VERSION, ids }.into()
     }
 
     /// The IDs, ascending.
@@ -142,6 +154,10 @@ impl CarProfile {
 
     /// Describes what is wrong with the values, if anything: a file may be damaged.
     pub fn problem(&self) -> Option<String> {
+        if self.content.version != PROFILE_VERSION {
+            let found = self.content.version;
+            return Some(format!("the profile has version {found}, this program reads {PROFILE_VERSION}"));
+        }
         let ids = self.ids();
         if !ids.is_sorted_by(|one, next| one.can_id < next.can_id) {
             return Some("the IDs of the profile are not ascending".to_owned());

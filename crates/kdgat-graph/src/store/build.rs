@@ -258,9 +258,10 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
     let options = &plan.options;
     let mut first_graph = 0;
     let entry = |(log, outcome): (&PlannedLog, Outcome)| {
-        let split = match log.role {
-            Role::Test => FileSplit::default(),
-            Role::TrainAttackFree | Role::TrainWithAttacks => {
+        let split = match (log.role, &log.synthetic) {
+            (Role::Test, _) => FileSplit::default(),
+            (_, Some(origin)) => FileSplit::of_blocks(&origin.blocks, options.window, options.stride),
+            (Role::TrainAttackFree | Role::TrainWithAttacks, None) => {
                 FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction)
             }
         };
@@ -276,6 +277,7 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
             graphs: outcome.graphs,
             attack_graphs: outcome.attack_graphs,
             split,
+            synthetic: log.synthetic.clone(),
         };
         first_graph += outcome.graphs;
         entry

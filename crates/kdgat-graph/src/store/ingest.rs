@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use kdgat_can::formats::{METADATA_NAME, metadata_digest};
-use kdgat_can::{Dataset, Frame, LogReader, ReadReport, open_log, read_piece};
+use kdgat_can::{Dataset, Format, Frame, LogReader, ReadReport, open_log, read_piece};
 use parking_lot::Mutex;
 
 use super::chain::Chain;
@@ -108,7 +108,10 @@ fn finish_log(
 ) -> Result<(), StoreError> {
     let (path, planned) = (&dataset.files[log].path, &plan.logs[log]);
     check_rejects(path, report, plan.options.max_reject_share)?;
-    if file_state(path)? != (planned.bytes, planned.modified_nanoseconds) {
+    // The blocks of a synthetic log cover all its frames.
+    let blocks = planned.synthetic.as_ref().and_then(|origin| origin.blocks.last());
+    let lacks_frames = blocks.is_some_and(|last| last.frames.end != report.frames);
+    if lacks_frames || file_state(path)? != (planned.bytes, planned.modified_nanoseconds) {
         return Err(StoreError::SourceChanged { path: path.clone() });
     }
     if metadata_digest(path)? != planned.labels_blake3 {
@@ -177,11 +180,7 @@ impl Worker {
         let mut record = UnitRecord { unit: number, logs: Vec::new(), shards: Vec::new(), carry: None };
         match unit {
             Unit::Checksum { log } => {
-                warn_of_labels(
-                    build.plan,
-                    *log,
-                    &open_log(&build.dataset.files[*log].path, build.plan.options.format)?,
-                );
+                warn_of_labels(build.plan, *log, &open_log(&build.dataset.files[*log].path, build.format(*log))?);
                 record.logs.push(checksum(build, *log, &mut output)?);
             }
             Unit::Logs(logs) => {
@@ -206,7 +205,7 @@ impl Worker {
     fn build_log(&mut self, log: usize, output: &mut Output<'_>) -> Result<LogRecord, StoreError> {
         let Build { dataset, plan, progress, .. } = output.build;
         let path = &dataset.files[log].path;
-        let mut reader = open_log(path, plan.options.format)?;
+        let mut reader = open_log(path, output.build.format(log))?;
         warn_of_labels(plan, log, &reader);
         let mut found = Found::new(log);
         let mut parsed = Duration::ZERO;
@@ -373,6 +372,11 @@ impl<'a> Output<'a> {
 }
 
 impl Build<'_> {
+    /// The format to read a log in, if it is set.
+    fn format(&self, log: usize) -> Option<Format> {
+        self.dataset.files[log].format(self.plan.options.format)
+    }
+
     fn send(&self, task: Task, path: &Path) -> Result<(), StoreError> {
         let nobody = |_| std::io::Error::other("an earlier write to the disk failed");
         self.tasks.send(task).map_err(nobody).map_err(StoreError::io("sync", path))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kdgat_base::files;
-use kdgat_can::{ReadReport, Role};
+use kdgat_can::{ReadReport, Role, SyntheticOrigin};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -138,6 +138,9 @@ pub struct FileEntry {
     pub attack_graphs: u64,
     /// Training and validation stretches of the log's graphs (counted from 0); empty for a test log.
     pub split: FileSplit,
+    /// Origin of a log of synthetic attacks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<Box<SyntheticOrigin>>,
 }
 
 /// State of a log when it was read.

@@ -37,6 +37,7 @@ use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
 use super::profile::fold_of;
+use super::split::halves_of_blocks;
 use super::{CarProfile, FeatureSet, GraphView, Split, StoreError, Vocabulary};
 
 /// One of so many training graphs is seen with the profile of its log's first seconds.
@@ -229,7 +230,11 @@ impl Store {
         let BuildOptions { window, stride, .. } = self.manifest.options;
         let mut halves = [Vec::new(), Vec::new()];
         for file in self.manifest.files.iter().filter(|file| file.role != Role::Test) {
-            for (half, stretches) in halves.iter_mut().zip(file.split.validation_halves(window, stride)) {
+            let of_file = match &file.synthetic {
+                Some(origin) => halves_of_blocks(&origin.blocks, window, stride),
+                None => file.split.validation_halves(window, stride),
+            };
+            for (half, stretches) in halves.iter_mut().zip(of_file) {
                 half.extend(
                     stretches.iter().flat_map(|part| file.first_graph + part.start..file.first_graph + part.end),
                 );

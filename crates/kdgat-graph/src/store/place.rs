@@ -73,6 +73,9 @@ impl Place {
             if entry.source.bytes != log.bytes || entry.name != name_of(&file.path) || entry.role != file.role {
                 return changed();
             }
+            if entry.synthetic != log.synthetic {
+                return changed();
+            }
             if entry.source.labels_blake3 != log.labels_blake3 {
                 let labels = file.path.with_file_name(METADATA_NAME);
                 return Ok(State::Unfit(format!("{} has changed, been added or been removed", labels.display())));

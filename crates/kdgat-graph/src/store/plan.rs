@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use kdgat_can::formats::metadata_digest;
-use kdgat_can::{Dataset, Format, Role, format_of_pieces};
+use kdgat_can::{Dataset, Format, Role, SyntheticOrigin, format_of_pieces};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -51,6 +51,9 @@ pub struct PlannedLog {
     /// BLAKE3 digest of the label file beside it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels_blake3: Option<String>,
+    /// Origin of a synthetic log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<Box<SyntheticOrigin>>,
 }
 
 impl PlannedLog {
@@ -103,7 +106,8 @@ impl Plan {
             let (bytes, modified_nanoseconds) = file_state(&file.path)?;
             let (folder, name) = (file.folder.clone(), name_of(&file.path));
             let labels_blake3 = metadata_digest(&file.path)?;
-            logs.push(PlannedLog { folder, name, role: file.role, bytes, modified_nanoseconds, labels_blake3 });
+            let (role, synthetic) = (file.role, file.synthetic.clone());
+            logs.push(PlannedLog { folder, name, role, bytes, modified_nanoseconds, labels_blake3, synthetic });
         }
         let (format_version, features) = (FORMAT_VERSION, options.features);
         Ok(Self { format_version, features, dataset: dataset.name.clone(), options: options.clone(), logs })
@@ -119,10 +123,13 @@ impl Plan {
 
     /// Digest that is equal for plans that give the same store, byte for byte.
     pub fn identity(&self) -> String {
-        let log = |log: &PlannedLog| match &log.labels_blake3 {
-            // Added later: plans without label files keep their identity.
-            None => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
-            Some(labels) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels]),
+        let log = |log: &PlannedLog| match (&log.labels_blake3, &log.synthetic) {
+            // Added later: plans without label files or synthetic logs keep their identity.
+            (None, None) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds]),
+            (Some(labels), None) => {
+                json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, labels])
+            }
+            (_, Some(origin)) => json!([log.folder, log.name, log.role, log.bytes, log.modified_nanoseconds, origin]),
         };
         let (version, features, options) = (self.format_version, self.features, self.options.canonical());
         let parts = json!([version, features, self.dataset, options, self.logs.iter().map(log).collect::<Vec<_>>()]);
@@ -139,7 +146,7 @@ impl Plan {
                 0 | 1 => None,
                 // A piece does not know the frames before it.
                 _ if self.features.needs_history() => None,
-                _ => format_of_pieces(&dataset.files[log].path, self.options.format)?,
+                _ => format_of_pieces(&dataset.files[log].path, dataset.files[log].format(self.options.format))?,
             };
             if let Some(format) = format {
                 if begin < log {

@@ -1,0 +1,145 @@
+//! Synthetic attacks: logs with attacks that are made from the attack-free training logs of a dataset.
+//!
+//! [`ensure_synthetic`] writes one log for each attack-free log and each [`SyntheticKind`], and a record of them
+//! ([`SyntheticRecord`]); [`Dataset::with_synthetic`] adds them to the dataset. `docs/data.md` describes the attacks. The same logs
+//! and options give the same frames on every machine, with any number of threads.
+//!
+//! The frames of a source log are divided into [`SourceBlock`]s for training and validation. Everything in a block of a synthetic
+//! log, forged payloads included, comes from one block of its source. So no frame of a training window is in a validation window
+//! of another log.
+
+mod attacks;
+mod bus;
+mod episodes;
+mod payloads;
+mod record;
+mod stretches;
+mod traffic;
+mod write;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::dataset::{Dataset, Role, SourceFile};
+use super::error::CanError;
+use super::formats::Format;
+
+pub use attacks::SyntheticKind;
+pub use record::{
+    BlockSet, CopiedBlock, RECORD_NAME, SourceBlock, SourceLog, SyntheticEpisode, SyntheticFile, SyntheticOrigin,
+    SyntheticRecord,
+};
+
+/// Name of the dataset's folder that the synthetic logs are in.
+pub const FOLDER: &str = "train_03_synthetic_attacks";
+/// Version of the synthetic attacks: raised whenever the same logs and options give other frames.
+pub const SYNTHETIC_VERSION: u32 = 1;
+
+/// Frames of the windows that [`SyntheticOptions::share`] counts.
+pub(super) const WINDOW_FRAMES: usize = 100;
+/// Smallest allowed [`SyntheticOptions::most_frames`].
+const LEAST_FRAMES: u64 = 10_000;
+
+/// Options of synthetic attacks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticOptions {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Share of the windows of 100 frames that have an attack, approximately; above 0, at most 1.
+    pub share: f64,
+    /// Largest number of attack-free frames that attacks are put into, all synthetic logs together. If the logs have more, a
+    /// contiguous stretch of each block is used.
+    pub most_frames: u64,
+    /// Kinds of attacks, each in logs of its own.
+    pub kinds: Vec<SyntheticKind>,
+}
+
+impl Default for SyntheticOptions {
+    fn default() -> Self {
+        Self { seed: 1, share: 0.5, most_frames: 2_000_000, kinds: SyntheticKind::ALL.to_vec() }
+    }
+}
+
+impl SyntheticOptions {
+    fn check(&self) -> Result<(), CanError> {
+        let invalid = |option, value, expected| Err(CanError::InvalidSyntheticOption { option, value, expected });
+        if !(self.share > 0.0 && self.share <= 1.0) {
+            return invalid("share", self.share.to_string(), "a number above 0, at most 1");
+        }
+        if self.most_frames < LEAST_FRAMES {
+            return invalid("most_frames", self.most_frames.to_string(), "at least 10000 frames");
+        }
+        let repeated = self.kinds.iter().enumerate().find(|(index, kind)| self.kinds[..*index].contains(kind));
+        match repeated {
+            Some((_, kind)) => invalid("kinds", format!("{kind} twice"), "each kind once"),
+            None if self.kinds.is_empty() => invalid("kinds", "empty".to_owned(), "at least one kind"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Divides a log with this number of frames into blocks for training and validation, in ascending order and without overlap.
+pub type Divide<'a> = &'a (dyn Fn(u64) -> Vec<SourceBlock> + Sync);
+
+/// Makes sure that `target` holds the synthetic attacks of these logs and options; writes them if `target` does not exist or holds
+/// those of other logs, options or versions. Returns true if they were written.
+///
+/// # Errors
+/// When an option is invalid, the dataset has no attack-free training log or too few frames in them, a log cannot be read, `target`
+/// holds something else, or the disk is full or read-only.
+pub fn ensure_synthetic(
+    dataset: &Dataset,
+    options: &SyntheticOptions,
+    format: Option<Format>,
+    divide: Divide<'_>,
+    target: &Path,
+) -> Result<bool, CanError> {
+    let wanted = Wanted::new(dataset, options, format, divide)?;
+    if record::holds(&wanted, target)? {
+        return Ok(false);
+    }
+    write::write(&wanted, target)
+}
+
+/// True if `target` holds the synthetic attacks of these logs and options; writes none.
+///
+/// # Errors
+/// Those of [`ensure_synthetic`] that concern the options and the logs.
+pub fn has_synthetic(
+    dataset: &Dataset,
+    options: &SyntheticOptions,
+    format: Option<Format>,
+    divide: Divide<'_>,
+    target: &Path,
+) -> Result<bool, CanError> {
+    record::holds(&Wanted::new(dataset, options, format, divide)?, target)
+}
+
+/// The synthetic attacks that a caller asks for.
+struct Wanted<'a> {
+    dataset: &'a Dataset,
+    /// The attack-free training logs.
+    logs: Vec<&'a SourceFile>,
+    options: &'a SyntheticOptions,
+    format: Option<Format>,
+    divide: Divide<'a>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(
+        dataset: &'a Dataset,
+        options: &'a SyntheticOptions,
+        format: Option<Format>,
+        divide: Divide<'a>,
+    ) -> Result<Self, CanError> {
+        options.check()?;
+        let logs: Vec<&SourceFile> = dataset.files_of(Role::TrainAttackFree).collect();
+        if logs.is_empty() {
+            let detail = "has no attack-free training log".to_owned();
+            return Err(CanError::NoSourceOfAttacks { root: dataset.root.clone(), detail });
+        }
+        Ok(Self { dataset, logs, options, format, divide })
+    }
+}
