@@ -11,6 +11,7 @@ use tch::Device;
 use super::predictions::{Predictions, write_predictions};
 use super::run_data::warn_of_other;
 use super::{StageError, setup, training};
+use crate::can::synthetic;
 use crate::config::{Config, Threshold};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is_unknown_vehicle, left_out};
@@ -251,6 +252,15 @@ fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bo
     Ok(graphs.into_iter().map(|graph| store.try_graph(graph).map(|view| view.attack)).collect::<Result<_, _>>()?)
 }
 
+/// The validation graphs that thresholds are chosen on: all recorded traffic, and the windows of synthetic logs that have an attack. What
+/// those logs have between their attacks is a copy of recorded traffic.
+fn validation_graphs(store: &Store) -> Vec<u64> {
+    let mut graphs = store.select(Split::Validation, None);
+    let copies: Vec<u64> = store.select_folder(synthetic::FOLDER, Split::Validation, Some(false));
+    graphs.retain(|graph| copies.binary_search(graph).is_err());
+    graphs
+}
+
 fn score(
     model: TrainedModel,
     store: &Arc<Store>,
@@ -260,7 +270,7 @@ fn score(
     kernel: Backend,
 ) -> Result<Scored, StageError> {
     let scorer = retry_on_oom(Meter::new(device), || Scorer::new(&model, device, kernel))?;
-    let validation_graphs = store.select(Split::Validation, None);
+    let validation_graphs = validation_graphs(store);
     let validation = scorer.score_store(store, &validation_graphs)?;
     let validation_labels = labels(store, validation_graphs.iter().copied())?;
     let held_out = held_out_of(&model, store, &validation_graphs)?;
@@ -418,8 +428,7 @@ fn choose_for_mean(
         Threshold::Score(_) => crate::config::EvaluationConfig::default().threshold,
         method => method,
     };
-    let validation = store.select(Split::Validation, None);
-    let labels = validation
+    let labels = validation_graphs(store)
         .iter()
         .map(|&graph| Ok(store.try_graph(graph)?.attack))
         .collect::<Result<Vec<_>, EvaluateError>>()?;

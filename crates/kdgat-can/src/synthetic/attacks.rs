@@ -94,6 +94,8 @@ pub(super) struct Strike {
     pub injections: Vec<Injection>,
     /// Changes by position in the stretch, ascending.
     pub changes: Vec<(usize, Change)>,
+    /// True if its frames are labelled attack-free.
+    pub is_harmless: bool,
 }
 
 /// Attack frames in a window of 100 frames: at least one, at most half of them.
@@ -103,6 +105,12 @@ const MOST_PER_WINDOW: f64 = WINDOW_FRAMES as f64 / 2.0;
 const FLOOD_PERIODS: [f64; 2] = [0.000_2, 0.005];
 /// Length of frames with IDs that the car does not have, in bytes.
 const USUAL_LENGTH: u8 = 8;
+/// Shortest usual period of an ID with events, in seconds.
+const EVENT_LEAST_PERIOD: f64 = 0.08;
+/// Most additional frames of an event.
+const EVENT_MOST_FRAMES: usize = 9;
+/// The frames of an event follow each other after 2 to 10 times this many seconds.
+const EVENT_STEP: f64 = 0.01;
 /// Delays after a true frame at which a forged one follows it, in seconds.
 const FOLLOWING_DELAYS: [f64; 2] = [0.000_05, 0.000_5];
 
@@ -128,6 +136,12 @@ pub(super) fn strike(
         SyntheticKind::Fuzzing => episode.fuzzing(),
     };
     strike.map(Strike::without_long_pauses).filter(|strike| !strike.injections.is_empty() || !strike.changes.is_empty())
+}
+
+/// No attack: a slow ID sends some frames more, with a new value, as many control units do when a value changes. A model that never sees
+/// this takes every early frame for an attack. `None` if the traffic has no slow ID.
+pub(super) fn event(traffic: &Traffic<'_>, span: &Range<usize>, random: Stream) -> Option<Strike> {
+    Episode { traffic, span, random }.event().filter(|event| !event.injections.is_empty())
 }
 
 struct Episode<'a> {
@@ -181,7 +195,8 @@ impl<'a> Episode<'a> {
             }
         }
         changes.sort_by_key(|(position, _)| *position);
-        Some(Strike { manner: names.join(", "), targets: numbers(&ids), injections: Vec::new(), changes })
+        let targets = numbers(&ids);
+        Some(Strike { changes, ..Strike::sent(names.join(", "), targets, Vec::new()) })
     }
 
     fn flooding(&self) -> Option<Strike> {
@@ -231,7 +246,7 @@ impl<'a> Episode<'a> {
         positions.retain(|&position| self.random.child(7).uniform(position as u64) < share);
         let manner = if share < 1.0 { "some frames" } else { "all frames" };
         let changes = positions.into_iter().map(|position| (position, Change::Remove)).collect();
-        Some(Strike { manner: manner.to_owned(), targets: numbers(&ids), injections: Vec::new(), changes })
+        Some(Strike { changes, ..Strike::sent(manner, numbers(&ids), Vec::new()) })
     }
 
     fn replay(&self) -> Option<Strike> {
@@ -281,6 +296,27 @@ impl<'a> Episode<'a> {
         };
         let frames = self.periodic(self.amount()).into_iter().enumerate().map(frame).collect();
         Some(Strike::sent(manner, Vec::new(), frames))
+    }
+
+    /// A slow ID sends up to nine frames more in quick succession, with one or two changed bytes; its own next frames have them, too.
+    fn event(&self) -> Option<Strike> {
+        let slowest_per_window = WINDOW_FRAMES as f64 / (self.traffic.frames_per_second * EVENT_LEAST_PERIOD);
+        let id = self.pick(|id| id.length > 0 && id.per_window <= slowest_per_window && id.positions.len() > 3)?;
+        let start = self.span.start;
+        let payload = changed(Payload::of(self.traffic.latest(id, start)), self.random.child(2));
+        let (mut due, mut next) = (self.traffic.frames[start].timestamp, start);
+        let mut injections = Vec::new();
+        for number in 0..1 + self.random.below(3, EVENT_MOST_FRAMES) as u64 {
+            next = self.next_after(due, next);
+            if next >= self.span.end {
+                break;
+            }
+            injections.push(Injection { due, can_id: id.can_id, payload, position: next });
+            due += EVENT_STEP * (2 + self.random.child(4).below(number, 9)) as f64;
+        }
+        let own = id.within(self.span).iter().take(self.random.below(5, 30));
+        let changes = own.map(|&position| (position, Change::Replace(payload))).collect();
+        Some(Strike { changes, is_harmless: true, ..Strike::sent("sent on change", vec![id.can_id], injections) })
     }
 
     fn pick(&self, eligible: impl Fn(&IdTraffic) -> bool) -> Option<&'a IdTraffic> {
@@ -353,7 +389,7 @@ impl<'a> Episode<'a> {
 impl Strike {
     /// An attack that sends frames.
     fn sent(manner: impl Into<String>, targets: Vec<u32>, injections: Vec<Injection>) -> Self {
-        Self { manner: manner.into(), targets, injections, changes: Vec::new() }
+        Self { manner: manner.into(), targets, injections, changes: Vec::new(), is_harmless: false }
     }
 
     /// Ends the episode where a window would have no attack frame.

@@ -19,6 +19,10 @@ const DURATIONS: [f64; 2] = [0.02, 4.0];
 const SHARE_OF_STRETCH: usize = 4;
 /// Frames of the stretch before its first episode and after its last one, at least.
 const MARGIN: usize = 10;
+/// Frames between an attack and a harmless event after it, at least.
+const EVENT_MARGIN: usize = 20;
+/// Number of the draw that decides about an event.
+const EVENT_DRAW: u64 = 1 << 40;
 /// Attempts to find a target at the same place.
 const ATTEMPTS: u64 = 8;
 
@@ -31,16 +35,26 @@ pub(super) struct Attacked {
     pub episodes: Vec<SyntheticEpisode>,
 }
 
-/// Attacks `frames` so that about `share` of the windows of 100 frames have an attack.
-pub(super) fn attack(frames: &[Frame], kind: SyntheticKind, share: f64, random: Stream, bus: &mut Bus) -> Attacked {
+/// How much of a stretch is attacked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares {
+    /// Share of the windows of 100 frames that have an attack, approximately.
+    pub attacks: f64,
+    /// Share of the pauses between attacks with a harmless event.
+    pub events: f64,
+}
+
+/// Attacks `frames`.
+pub(super) fn attack(frames: &[Frame], kind: SyntheticKind, shares: Shares, random: Stream, bus: &mut Bus) -> Attacked {
     bus.measure(frames);
     let traffic = Traffic::new(frames);
-    let strikes = strikes(&traffic, kind, share, random);
+    let strikes = strikes(&traffic, kind, shares, random);
     Merger::new(frames, bus, strikes).merge()
 }
 
-/// The episodes, in order.
-fn strikes(traffic: &Traffic<'_>, kind: SyntheticKind, share: f64, random: Stream) -> Vec<Strike> {
+/// The episodes and harmless events, in order.
+fn strikes(traffic: &Traffic<'_>, kind: SyntheticKind, shares: Shares, random: Stream) -> Vec<Strike> {
+    let Shares { attacks: share, events } = shares;
     let length = traffic.frames.len();
     let mut strikes = Vec::new();
     let mut begin = MARGIN + (random.uniform(u64::MAX) * 2.0 * WINDOW_FRAMES as f64 / share) as usize;
@@ -66,6 +80,10 @@ fn strikes(traffic: &Traffic<'_>, kind: SyntheticKind, share: f64, random: Strea
         let pause = (frames + WINDOW_FRAMES as f64) / share - frames;
         begin = reach.end + 1 + (pause * random.between(1, 0.5, 1.5)) as usize;
         strikes.push(strike);
+        let quiet = reach.end + EVENT_MARGIN..begin.min(length);
+        if quiet.len() > EVENT_MARGIN && random.uniform(EVENT_DRAW) < events {
+            strikes.extend(attacks::event(traffic, &quiet, random.child(EVENT_DRAW)));
+        }
     }
     strikes
 }
@@ -81,6 +99,8 @@ struct Merger<'a> {
     /// Episodes of removed frames for which no other frame has been labelled yet.
     missing: VecDeque<usize>,
     episodes: Vec<SyntheticEpisode>,
+    /// For each episode, true if its frames are labelled attack-free.
+    harmless: Vec<bool>,
     merged: Vec<Frame>,
 }
 
@@ -88,6 +108,7 @@ impl<'a> Merger<'a> {
     fn new(frames: &'a [Frame], bus: &'a mut Bus, strikes: Vec<Strike>) -> Self {
         let (mut changes, mut injections) = (Vec::new(), Vec::new());
         let mut episodes = Vec::with_capacity(strikes.len());
+        let harmless = strikes.iter().map(|strike| strike.is_harmless).collect();
         for (number, strike) in strikes.into_iter().enumerate() {
             changes.extend(strike.changes.into_iter().map(|(position, change)| (position, change, number)));
             injections.extend(strike.injections.into_iter().map(|injection| (injection, number)));
@@ -103,7 +124,7 @@ impl<'a> Merger<'a> {
         }
         let merged = Vec::with_capacity(frames.len() + injections.len());
         let (changes, injections) = (changes.into_iter().peekable(), injections.into_iter().peekable());
-        Self { frames, bus, changes, injections, missing: VecDeque::new(), episodes, merged }
+        Self { frames, bus, changes, injections, missing: VecDeque::new(), episodes, harmless, merged }
     }
 
     fn merge(mut self) -> Attacked {
@@ -132,7 +153,7 @@ impl<'a> Merger<'a> {
                 can_id,
                 payload: payload.bytes,
                 payload_length: payload.length,
-                attack: true,
+                attack: !self.harmless[episode],
             });
             self.count(episode);
         }
@@ -145,7 +166,7 @@ impl<'a> Merger<'a> {
             Some((Change::Remove, episode)) => return self.missing.push_back(episode),
             Some((Change::Replace(payload), episode)) => {
                 (frame.payload, frame.payload_length) = (payload.bytes, payload.length);
-                Some(episode)
+                (!self.harmless[episode]).then_some(episode)
             }
             // A removed frame leaves nothing to label, so the next frame gets its label.
             None => self.missing.pop_front(),
@@ -161,6 +182,10 @@ impl<'a> Merger<'a> {
     /// Counts the last frame as an attack frame of an episode.
     fn count(&mut self, episode: usize) {
         let (frames, Some(last)) = (self.merged.len() as u64, self.merged.last()) else { return };
+        // The record lists attacks only.
+        if self.harmless[episode] {
+            return;
+        }
         let episode = &mut self.episodes[episode];
         if episode.attack_frames == 0 {
             (episode.begin_seconds, episode.frames.start) = (last.timestamp, frames - 1);
@@ -182,7 +207,7 @@ mod tests {
     }
 
     fn attacked(frames: &[Frame], kind: SyntheticKind, share: f64, seed: u64) -> Attacked {
-        attack(frames, kind, share, Stream::new(seed), &mut Bus::default())
+        attack(frames, kind, Shares { attacks: share, events: 0.0 }, Stream::new(seed), &mut Bus::default())
     }
 
     fn content(frame: &Frame) -> (u32, [u8; 8], u8) {

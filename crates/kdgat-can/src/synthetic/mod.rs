@@ -49,6 +49,8 @@ pub struct SyntheticOptions {
     pub seed: u64,
     /// Share of the windows of 100 frames that have an attack, approximately; above 0, at most 1.
     pub share: f64,
+    /// Share of the pauses between attacks in which a slow ID sends on change, 0 to 1: such frames come early but are no attack.
+    pub event_share: f64,
     /// Largest number of attack-free frames that attacks are put into, all synthetic logs together. If the logs have more, a
     /// contiguous stretch of each block is used.
     pub most_frames: u64,
@@ -58,7 +60,11 @@ pub struct SyntheticOptions {
 
 impl Default for SyntheticOptions {
     fn default() -> Self {
-        Self { seed: 1, share: 0.5, most_frames: 2_000_000, kinds: SyntheticKind::ALL.to_vec() }
+        let mut kinds = SyntheticKind::ALL.to_vec();
+        if let Ok(text) = std::env::var("KDGAT_EXPERIMENT_KINDS") {
+            kinds.retain(|kind| text.split(',').any(|name| name == kind.name()));
+        }
+        Self { seed: 1, share: 0.5, event_share: 0.5, most_frames: 2_000_000, kinds }
     }
 }
 
@@ -67,6 +73,9 @@ impl SyntheticOptions {
         let invalid = |option, value, expected| Err(CanError::InvalidSyntheticOption { option, value, expected });
         if !(self.share > 0.0 && self.share <= 1.0) {
             return invalid("share", self.share.to_string(), "a number above 0, at most 1");
+        }
+        if !(0.0..=1.0).contains(&self.event_share) {
+            return invalid("event_share", self.event_share.to_string(), "a number from 0 to 1");
         }
         if self.most_frames < LEAST_FRAMES {
             return invalid("most_frames", self.most_frames.to_string(), "at least 10000 frames");

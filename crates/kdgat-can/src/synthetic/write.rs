@@ -154,7 +154,7 @@ fn stems(logs: &[&SourceFile]) -> Vec<String> {
 /// A synthetic log that is being written.
 struct Copy {
     kind: SyntheticKind,
-    share: f64,
+    shares: Shares,
     random: Stream,
     /// Frames of the source still to be attacked; each piece with the set of its stretch, and true if it begins a stretch.
     pieces: VecDeque<Piece>,
@@ -177,7 +177,7 @@ impl Copy {
         name: String,
         kind: SyntheticKind,
         stretches: Vec<Stretch>,
-        share: f64,
+        shares: Shares,
         random: Stream,
     ) -> Result<Self, CanError> {
         let pieces = |stretch: &Stretch| {
@@ -225,7 +225,7 @@ impl Copy {
             .iter_mut()
             .for_each(|frame| frame.payload_length = frame.payload_length.min(PAYLOAD_BYTES as u8));
         let random = self.random.child(piece.frames.start);
-        let Attacked { frames, episodes } = attack(&self.collected, self.kind, self.share, random, &mut self.bus);
+        let Attacked { frames, episodes } = attack(&self.collected, self.kind, self.shares, random, &mut self.bus);
         self.collected.clear();
         let file = &mut self.file;
         let first = file.frames;

@@ -97,6 +97,11 @@ impl Usual {
         }
     }
 
+    /// Silence from which a regular ID is overdue; infinite for others.
+    pub(super) fn high_seconds(&self) -> f32 {
+        self.high_seconds
+    }
+
     /// ln(silence / longest usual gap), 0 to [`MOST`].
     fn excess(&self, seconds: f32) -> f32 {
         let ratio = seconds / self.high_seconds;
@@ -120,32 +125,53 @@ impl CarProfile {
         let mut row = [0.0; DEVIATIONS];
         let count = frames.len() as f32;
         row[SHARE] = 4.0 * count / view.frames.times.len().max(1) as f32;
-        let Some(at) = self.position_of(view.can_ids[node]) else {
+        let Some((id, usual)) = self.usual_of(view.can_ids[node]) else {
             row[UNKNOWN] = if frames.is_empty() { 0.0 } else { self.new_id_surprise() / 10.0 };
             return row;
         };
-        let (id, usual) = (&self.ids()[at], &self.usual[at]);
         let silence = view.frames.silence[node];
         row[SILENCE] = if silence.is_nan() { 0.0 } else { usual.excess(silence) };
         if frames.is_empty() {
             return row;
         }
         (row[IRREGULARITY], row[CONFIDENCE], row[PERIOD]) = (usual.irregularity, usual.confidence, usual.period);
-        let earlier = &view.frames.earlier[node * EARLIER_FRAMES..(node + 1) * EARLIER_FRAMES];
-        let mut sums = Sums { scheduled: last_scheduled(earlier, usual), ..Sums::default() };
-        frames.for_each(|index| sums.add(id, usual, &view.frames.frame(index), view.frames.times[index]));
+        let (mut sums, mut schedule) = (Sums::default(), Schedule::before(view, node, usual));
+        for index in frames {
+            let delay = schedule.delay_if_off(view.frames.times[index], usual);
+            sums.add(id, usual, &view.frames.frame(index), delay);
+        }
         sums.fill(&mut row, id, count, duration);
         row
     }
 }
 
-/// Time of the last frame before the window that was on schedule, of frames at these times (NaN for none); NaN without any.
-fn last_scheduled(earlier: &[f32], usual: &Usual) -> f32 {
-    let on_schedule = |scheduled: f32, &time: &f32| match time - scheduled < ON_SCHEDULE * usual.low_seconds {
-        true => scheduled,
-        false => time,
-    };
-    earlier.iter().filter(|time| !time.is_nan()).fold(f32::NAN, on_schedule)
+/// Follows the schedule of one ID.
+pub(super) struct Schedule {
+    /// Time of the last frame on schedule, in seconds since the window's first frame; NaN before the first.
+    latest: f32,
+}
+
+impl Schedule {
+    /// The schedule of a node's ID after its frames before the window.
+    pub(super) fn before(view: &GraphView<'_>, node: usize, usual: &Usual) -> Self {
+        let mut schedule = Self { latest: f32::NAN };
+        let earlier = &view.frames.earlier[node * EARLIER_FRAMES..(node + 1) * EARLIER_FRAMES];
+        for &time in earlier.iter().filter(|time| !time.is_nan()) {
+            schedule.delay_if_off(time, usual);
+        }
+        schedule
+    }
+
+    /// Adds a frame at `time`. Returns the seconds since the last frame on schedule if this one is off schedule.
+    pub(super) fn delay_if_off(&mut self, time: f32, usual: &Usual) -> Option<f32> {
+        let since = time - self.latest;
+        // Without a frame before, the comparison with NaN is false.
+        if since < ON_SCHEDULE * usual.low_seconds {
+            return Some(since);
+        }
+        self.latest = time;
+        None
+    }
 }
 
 /// Sums over the frames of a node.
@@ -165,30 +191,19 @@ struct Sums {
     pairs: f32,
     repeats: f32,
     returns: f32,
-    /// Time of the last frame on schedule, in seconds since the window's first frame; NaN before the first.
-    scheduled: f32,
 }
 
 impl Sums {
-    fn add(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>, time: f32) {
-        let off_schedule = self.add_time(usual, time);
+    /// Adds a frame; `delay` is set if it is off schedule.
+    fn add(&mut self, id: &IdProfile, usual: &Usual, frame: &NodeFrame<'_>, delay: Option<f32>) {
         self.add_gap(id, usual, frame.gap_seconds);
         let unusual_bytes = self.add_bytes(id, frame);
-        self.off_schedule_bytes += one_if(off_schedule && unusual_bytes);
-        self.returns += one_if(frame.returns);
-    }
-
-    /// Adds a frame at `time`; returns true if it is off schedule.
-    fn add_time(&mut self, usual: &Usual, time: f32) -> bool {
-        let since = time - self.scheduled;
-        // Without a frame before, the comparison with NaN is false.
-        if since < ON_SCHEDULE * usual.low_seconds {
+        if let Some(since) = delay {
             self.off_schedule += 1.0;
             self.depth = self.depth.max((usual.low_seconds / since.max(SHORTEST_SECONDS)).ln().clamp(0.0, MOST));
-            return true;
+            self.off_schedule_bytes += one_if(unusual_bytes);
         }
-        self.scheduled = time;
-        false
+        self.returns += one_if(frame.returns);
     }
 
     fn add_gap(&mut self, id: &IdProfile, usual: &Usual, gap: f32) {

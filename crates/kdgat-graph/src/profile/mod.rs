@@ -6,6 +6,7 @@
 
 pub mod deviations;
 mod learner;
+pub mod rules;
 
 use std::sync::Arc;
 
@@ -150,6 +151,11 @@ impl CarProfile {
     /// What is usual for an ID; `None` for an unknown one.
     pub fn id(&self, can_id: u32) -> Option<&IdProfile> {
         self.position_of(can_id).map(|at| &self.content.ids[at])
+    }
+
+    /// What is usual for an ID, with the limits derived from it.
+    fn usual_of(&self, can_id: u32) -> Option<(&IdProfile, &deviations::Usual)> {
+        self.position_of(can_id).map(|at| (&self.content.ids[at], &self.usual[at]))
     }
 
     /// Describes what is wrong with the values, if anything: a file may be damaged.
