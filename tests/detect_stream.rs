@@ -71,6 +71,47 @@ fn a_replay_has_the_scores_of_the_evaluation() {
     }
 }
 
+/// The alarms are compared with labels where the log has some: in a file, in a stream, in any order of the columns.
+#[test]
+fn labels_are_compared_where_the_log_has_some() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let log = bench.log(KNOWN, "fuzzing.csv");
+    let labelled = std::fs::read_to_string(&log).unwrap();
+    let summary = |text: &str| {
+        let live =
+            feed(bench.command(&["detect", "--model", &model(&run), "--threshold", "0.5", "-"]), text.as_bytes());
+        std::fs::write(bench.path().join("drive.csv"), text).unwrap();
+        let file = bench.kdgat(&["detect", "--model", &model(&run), "--threshold", "0.5", "drive.csv"]);
+        let lines = [&live, &file].map(|output| {
+            let text = stderr(output);
+            let lines = text.lines().filter(|line| line.contains(" windows, ") || line.starts_with("by the labels"));
+            // The time for each window is measured.
+            lines.map(|line| line.split(" of traffic)").next().unwrap().to_owned()).collect::<Vec<String>>()
+        });
+        assert_eq!(lines[0], lines[1], "a stream and a file of the same frames");
+        lines[0].clone()
+    };
+    // Two rows of an order of their own, and none with an attack column.
+    let columns = |order: &[usize]| -> String {
+        let row = |line: &str| {
+            let fields: Vec<&str> = line.split(',').collect();
+            order.iter().map(|&column| fields[column]).collect::<Vec<_>>().join(",") + "\n"
+        };
+        labelled.lines().map(row).collect()
+    };
+    let expected = summary(&labelled);
+    assert_eq!(expected.len(), 2, "{expected:?}");
+    assert!(expected[0].starts_with("59 windows, ") && expected[0].contains(" an hour, in 2.9 s"), "{expected:?}");
+    assert!(
+        expected[1].starts_with("by the labels: ") && expected[1].contains(" of 1 attack episode "),
+        "{expected:?}"
+    );
+    assert_eq!(summary(&columns(&[3, 2, 1, 0])), expected);
+    assert_eq!(summary(&columns(&[0, 1, 2])), expected[..1], "without labels nothing is right or wrong");
+    assert_eq!(summary(&candump(&frames_of(&log))), expected[..1]);
+}
+
 #[test]
 fn garbage_is_counted_and_passed_over() {
     let bench = Bench::new();

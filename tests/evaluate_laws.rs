@@ -1,6 +1,7 @@
 //! Laws of the metrics, on random scores with many ties.
 
 use kdgat::evaluate::metrics::{Confusion, Decision, Sample};
+use kdgat::evaluate::operator::{Cut, JudgedWindow, OperatorFigures};
 use kdgat::evaluate::ranking::{FALSE_POSITIVE_RATES, Ranking};
 use kdgat::evaluate::threshold;
 use proptest::prelude::*;
@@ -19,7 +20,95 @@ fn of_class(pairs: &[(f64, bool)], attack: bool) -> Vec<f64> {
     pairs.iter().filter(|pair| pair.1 == attack).map(|pair| pair.0).collect()
 }
 
+/// A file's windows with uneven durations, now and then a gap or a step back in time, and how they are cut.
+fn watched() -> impl Strategy<Value = (Cut, Vec<JudgedWindow>)> {
+    let step = prop_oneof![20 => 0.01f64..0.6, 1 => 3.0f64..9000.0, 1 => -20.0f64..0.0];
+    let windows =
+        prop::collection::vec((step, prop::bool::weighted(0.3), any::<bool>(), prop::bool::weighted(0.9)), 0..260);
+    let cut = (1usize..200, 1usize..200).prop_map(|(window, stride)| Cut { window, stride });
+    (cut, windows).prop_map(|(cut, windows)| {
+        let mut start = 1e6;
+        let window = |(step, attack, alarm, counted): (f64, bool, bool, bool)| {
+            start += step;
+            JudgedWindow { start, attack, alarm: alarm && counted, counted }
+        };
+        (cut, windows.into_iter().map(window).collect())
+    })
+}
+
+fn figures((cut, windows): &(Cut, Vec<JudgedWindow>)) -> OperatorFigures {
+    OperatorFigures::of(*cut, windows.iter().copied())
+}
+
 proptest! {
+    /// Episodes found are at most the episodes, which are at most the attack windows; counts are those of the windows.
+    #[test]
+    fn operator_figures_have_their_bounds(watched in watched()) {
+        let found = figures(&watched);
+        let count = |of: fn(&JudgedWindow) -> bool| watched.1.iter().filter(|window| window.counted && of(window)).count() as u64;
+        prop_assert_eq!(found.false_alarms, count(|window| window.alarm && !window.attack));
+        prop_assert_eq!(found.alarms, count(|window| window.alarm));
+        prop_assert!(found.episodes_found() <= found.episodes && found.episodes <= count(|window| window.attack));
+        prop_assert!(found.episodes_found() <= count(|window| window.attack && window.alarm));
+        prop_assert!(found.alarm_episodes <= found.alarms && (found.alarm_episodes > 0) == (found.alarms > 0));
+        prop_assert!((found.episodes > 0) == (count(|window| window.attack) > 0));
+        prop_assert!((found.episodes_found() > 0) == (count(|window| window.attack && window.alarm) > 0));
+        prop_assert!(0.0 <= found.seconds_without_attack && found.seconds_without_attack <= found.seconds + 1e-6);
+        let [median, largest] = [found.median_delay_seconds(), found.largest_delay_seconds()];
+        prop_assert!(found.delays_seconds.iter().all(|delay| *delay >= -1e-9));
+        prop_assert!(median.is_nan() && largest.is_nan() || median <= largest);
+    }
+
+    /// One more alarm in a window with an attack never finds less, and never finds an episode later.
+    #[test]
+    fn an_alarm_in_an_attack_never_finds_less(watched in watched(), place in any::<prop::sample::Index>()) {
+        let before = figures(&watched);
+        let (cut, mut windows) = watched;
+        let attacks: Vec<usize> = (0..windows.len()).filter(|&at| windows[at].attack && windows[at].counted).collect();
+        prop_assume!(!attacks.is_empty());
+        windows[attacks[place.index(attacks.len())]].alarm = true;
+        let after = figures(&(cut, windows));
+        prop_assert!(after.episodes_found() >= before.episodes_found());
+        prop_assert_eq!((after.episodes, after.false_alarms), (before.episodes, before.false_alarms));
+        if after.episodes_found() == before.episodes_found() {
+            let sum = |of: &OperatorFigures| of.delays_seconds.iter().sum::<f64>();
+            prop_assert!(sum(&after) <= sum(&before) + 1e-6);
+        }
+    }
+
+    /// One more false alarm changes neither hours nor episodes of attacks.
+    #[test]
+    fn a_false_alarm_is_one_more(watched in watched(), place in any::<prop::sample::Index>()) {
+        let quiet = |window: &JudgedWindow| window.counted && !window.attack && !window.alarm;
+        let places: Vec<usize> = (0..watched.1.len()).filter(|&at| quiet(&watched.1[at])).collect();
+        prop_assume!(!places.is_empty());
+        let before = figures(&watched);
+        let (cut, mut windows) = watched;
+        windows[places[place.index(places.len())]].alarm = true;
+        let after = figures(&(cut, windows));
+        prop_assert_eq!(after.false_alarms, before.false_alarms + 1);
+        prop_assert_eq!(after.delays_seconds, before.delays_seconds);
+        prop_assert_eq!(
+            (after.seconds, after.seconds_without_attack, after.episodes),
+            (before.seconds, before.seconds_without_attack, before.episodes)
+        );
+    }
+
+    /// Without gaps and steps back, the hours are the time from the first start to the last, and the last window.
+    #[test]
+    fn traffic_without_gaps_is_counted_whole(steps in prop::collection::vec(0.01f64..0.9, 2..300), stride in 1usize..200) {
+        let mut start = 0.0;
+        let window = |step: &f64| {
+            start += step;
+            JudgedWindow { start, attack: false, alarm: false, counted: true }
+        };
+        let windows: Vec<JudgedWindow> = steps.iter().map(window).collect();
+        let between = windows[windows.len() - 1].start - windows[0].start;
+        let found = OperatorFigures::of(Cut { window: 100, stride }, windows);
+        let last = found.seconds - between;
+        prop_assert!((0.01 - 1e-9..0.9 + 1e-9).contains(&last), "the last window takes {last} s");
+    }
+
     /// ROC AUC is the share of (attack, normal) pairs in the right order; ties count half.
     #[test]
     fn roc_auc_is_its_pairwise_definition(pairs in scored()) {

@@ -91,6 +91,9 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     std::fs::remove_file(unfinished.join("summary.json")).unwrap();
     let text = bench.evaluate(&["--resamples", "100", "--calibrate-seconds", "1", "--predictions", "predictions.csv"]);
     assert!(text.contains("mean ± standard deviation over runs") && text.contains(UNKNOWN), "{text}");
+    let wide = text.lines().find(|line| line.chars().count() > 120);
+    assert!(text.contains("false alarms/h  episodes  until found"), "{text}");
+    assert_eq!(wide, None, "a line is longer than a terminal's");
 
     let rows = bench.rows("runs/small/evaluation/metrics.csv");
     let models: std::collections::BTreeSet<&str> = rows.iter().map(|row| row["model"].as_str()).collect();
@@ -144,6 +147,23 @@ fn all_models_of_a_dataset_are_scored_and_their_thresholds_recorded() {
     let alone = "gat_student_normal/2";
     let (before, after) = (of(alone, "file", UNKNOWN, "none"), of(alone, "file", UNKNOWN, "first 1 s"));
     assert_eq!(before[0]["roc_auc"], after[0]["roc_auc"], "without a list, one car on another scale keeps its order");
+
+    // A folder has the sums of its files, and the false alarms per hour are those of its counts.
+    let number = |row: &std::collections::HashMap<String, String>, name: &str| row[name].parse::<f64>().unwrap();
+    for folder in of(alone, "folder", KNOWN, "none") {
+        let files = of(alone, "file", KNOWN, "none");
+        let files: Vec<_> =
+            files.into_iter().filter(|row| row["threshold_method"] == folder["threshold_method"]).collect();
+        for name in ["hours_without_attack", "episodes", "episodes_found"] {
+            let sum: f64 = files.iter().map(|row| number(row, name)).sum();
+            assert!((number(folder, name) - sum).abs() < 1e-12, "{name}: {sum}");
+        }
+        let rate = number(folder, "false_positives") / number(folder, "hours_without_attack");
+        assert!((number(folder, "false_alarms_per_hour") - rate).abs() < 1e-6 * rate.max(1.0), "{rate}");
+        // Both files have one attack, and a window lasts 0.05 s: 49 of 59 windows and 19 of 29 are attack-free.
+        assert_eq!(number(folder, "episodes"), 2.0);
+        assert!((number(folder, "hours_without_attack") * 3600.0 - 0.05 * 68.0).abs() < 1e-6, "{folder:?}");
+    }
 
     let predictions = bench.rows("predictions.csv");
     let tested =
@@ -284,7 +304,7 @@ fn a_threshold_that_cannot_be_recorded_is_used_all_the_same() {
     assert!(!bench.rows("runs/small/evaluation/metrics.csv").is_empty());
 }
 
-/// Too few windows are not used for calibration, as in `kdgat calibrate`; a folder of calibrated and other files is not ranked.
+/// Too few windows are not used for calibration, as in `kdgat calibrate`; the calibrated row of a folder is of its calibrated files.
 #[test]
 fn files_with_too_few_windows_are_not_calibrated() {
     let bench = Bench::new();
@@ -306,11 +326,47 @@ fn files_with_too_few_windows_are_not_calibrated() {
 
     write_log(&bench.path().join("small"), UNKNOWN, "short.csv", &traffic(3_000, 20, 6, 200..2_900));
     let (said, rows) = evaluate("1");
-    assert!(said.contains("short.csv is not calibrated") && said.contains("are not comparable"), "{said}");
+    assert!(said.contains("short.csv is not calibrated") && said.contains("of those others only"), "{said}");
     let [raw, calibrated] = rows.as_slice() else { panic!("{} rows", rows.len()) };
     assert_eq!(calibrated["calibration"], "first 1 s");
-    assert!(!raw["roc_auc"].is_empty() && !calibrated["f1"].is_empty());
-    assert!(calibrated["roc_auc"].is_empty() && calibrated["detection_at_fpr_1"].is_empty(), "{calibrated:?}");
+    assert_eq!((raw["graphs"].as_str(), calibrated["graphs"].as_str()), ("87", "58"), "29 windows of short.csv");
+    let all = bench.rows("runs/small/evaluation/metrics.csv");
+    let alone = all.iter().find(|row| row["scope"] == "file" && row["calibration"] == "first 1 s").unwrap();
+    for column in ["f1", "roc_auc", "true_positives", "false_alarms_per_hour", "episodes", "median_delay_seconds"] {
+        assert_eq!(calibrated[column], alone[column], "{column}");
+    }
+}
+
+/// Runs that differ in their data or teacher are not repetitions of each other, nor are models of unknown settings.
+#[test]
+fn only_repetitions_have_a_mean() {
+    let bench = Bench::new();
+    let runs = [1, 2].map(|seed| bench.gat("gat_student_normal", seed, seed));
+    let says_mean = || {
+        let names = runs.each_ref().map(|run| run.to_str().unwrap());
+        let text = bench.evaluate(&[&["--resamples", "0"], &names[..]].concat());
+        text.contains("mean ± standard deviation")
+    };
+    let set = |run: usize, inputs: Value| {
+        let path = runs[run].join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        config["inputs"] = inputs;
+        std::fs::write(path, config.to_string()).unwrap();
+    };
+    let inputs = |data: &str, teacher: &str| {
+        let dataset = serde_json::json!({ "name": "small", "digest": data });
+        serde_json::json!({ "dataset": dataset, "teacher_digest": teacher, "batch_graphs": data.len() })
+    };
+    assert!(says_mean());
+    set(0, inputs("aaaa", "bbbb"));
+    set(1, inputs("aaaa", "bbbb"));
+    assert!(says_mean());
+    set(1, inputs("aaaa", "cccc"));
+    assert!(!says_mean(), "another teacher");
+    set(1, inputs("dddd", "bbbb"));
+    assert!(!says_mean(), "other data");
+    runs.iter().for_each(|run| std::fs::remove_file(run.join("config.json")).unwrap());
+    assert!(!says_mean(), "nobody knows how these were trained");
 }
 
 /// Windows that share a frame with a calibration window are not tested.

@@ -16,12 +16,14 @@ use super::output::OutputError;
 use crate::can::{Format, ReadReport};
 use crate::config::{Setting, Threshold};
 use crate::detect::{AttackAbove, DetectOptions, Detector, FrameStream};
+use crate::evaluate::operator::OperatorFigures;
 use crate::evaluate::records::{self, RecordedThreshold};
 use crate::evaluate::{CarScale, TrainedModel, calibrations};
 use crate::interrupt;
 use crate::nn::Architecture;
 use crate::shell;
 
+const SECONDS_PER_HOUR: f64 = 3600.0;
 /// Share of windows with unknown IDs above which the traffic is probably from another car.
 const MOSTLY: f64 = 0.9;
 
@@ -71,13 +73,12 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
 
     eprintln!("{}", described(threshold, &source));
     let mut output = BufWriter::new(io::stdout().lock());
-    let (mut frames, mut attacks, mut busy) = (Vec::new(), 0u64, Duration::ZERO);
+    let (mut frames, mut busy) = (Vec::new(), Duration::ZERO);
     let mut more = true;
     while more && !interrupt::requested() {
         more = stream.read(&mut frames)?;
         let start = Instant::now();
         detector.push(&frames, |detection| -> Result<()> {
-            attacks += u64::from(detection.label == "attack");
             serde_json::to_writer(&mut output, &detection).map_err(|error| OutputError(error.into()))?;
             Ok(output.write_all(b"\n").map_err(OutputError)?)
         })?;
@@ -85,7 +86,14 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
         output.flush().map_err(OutputError)?;
         busy += start.elapsed();
     }
-    eprintln!("{}", summary(&detector, attacks, busy, stream.report()));
+    let notes = notes(&detector, stream.report());
+    let windows = detector.windows();
+    let figures = detector.into_figures();
+    eprintln!("{}; {} frames", alarms(windows, &figures, busy), stream.report().frames);
+    if stream.has_labels() && windows > 0 {
+        eprintln!("{}", by_labels(&figures));
+    }
+    notes.iter().for_each(|note| eprintln!("{note}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,24 +190,66 @@ fn described(threshold: AttackAbove, source: &str) -> String {
     }
 }
 
-fn summary(detector: &Detector, attacks: u64, busy: Duration, report: &ReadReport) -> String {
-    let windows = detector.windows();
+/// Line on the alarms, whether they were right or wrong.
+fn alarms(windows: u64, figures: &OperatorFigures, busy: Duration) -> String {
     let each = 1e3 * busy.as_secs_f64() / windows.max(1) as f64;
-    let mut text = format!("{windows} windows, {attacks} called attacks, {each:.3} ms each; {} frames", report.frames);
+    let alarms = counted(figures.alarms, "alarm");
+    let episodes = match figures.alarm_episodes {
+        0 => String::new(),
+        episodes => format!(" in {}", counted(episodes, "episode")),
+    };
+    format!(
+        "{windows} windows, {alarms}{episodes}{}, {each:.3} ms each",
+        an_hour(figures.alarms_per_hour(), figures.seconds, "of traffic")
+    )
+}
+
+/// Line that compares the alarms with the labels: the figures of `kdgat evaluate` for the same file and threshold.
+fn by_labels(figures: &OperatorFigures) -> String {
+    let rate = an_hour(figures.false_alarms_per_hour(), figures.seconds_without_attack, "without an attack");
+    let mut text = format!("by the labels: {}{rate}", counted(figures.false_alarms, "false alarm"));
+    if figures.episodes == 0 {
+        return text + "; no attack";
+    }
+    text += &format!("; {} of {} found", figures.episodes_found(), counted(figures.episodes, "attack episode"));
+    if figures.episodes_found() > 0 {
+        let (median, largest) = (figures.median_delay_seconds(), figures.largest_delay_seconds());
+        text += &format!(" after {median:.2} s (median; largest {largest:.2} s)");
+    }
+    text
+}
+
+/// Formats ` (240.1 an hour, in 89.9 s of traffic)`; empty without any traffic.
+fn an_hour(rate: f64, seconds: f64, traffic: &str) -> String {
+    let duration = match seconds {
+        _ if rate.is_nan() => return String::new(),
+        _ if seconds >= 2.0 * SECONDS_PER_HOUR => format!("{:.1} h", seconds / SECONDS_PER_HOUR),
+        _ => format!("{seconds:.1} s"),
+    };
+    format!(" ({rate:.1} an hour, in {duration} {traffic})")
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Lines on what was skipped, and on traffic that may be another car's.
+fn notes(detector: &Detector, report: &ReadReport) -> Vec<String> {
+    let mut notes = Vec::new();
     if report.error_frames > 0 {
-        text += &format!("\n{} CAN error frames skipped", report.error_frames);
+        notes.push(format!("{} CAN error frames skipped", report.error_frames));
     }
     for (reason, rejections) in &report.rejected {
         let first = rejections.first.first().map_or(String::new(), |place| format!(", the first at {place}"));
-        text += &format!("\n{} lines skipped: {reason}{first}", rejections.count);
+        notes.push(format!("{} lines skipped: {reason}{first}", rejections.count));
     }
-    let foreign = detector.windows_with_unknown_ids();
+    let (windows, foreign) = (detector.windows(), detector.windows_with_unknown_ids());
     if !detector.is_calibrated() && windows > 0 && foreign as f64 > MOSTLY * windows as f64 {
-        text += &format!(
-            "\n{foreign} of {windows} windows have CAN IDs that the model's training data lacks, which counts as evidence of an \
+        notes.push(format!(
+            "{foreign} of {windows} windows have CAN IDs that the model's training data lacks, which counts as evidence of an \
              attack: if this is another car than in the training data, calibrate the model with its attack-free traffic \
              (`kdgat calibrate`)"
-        );
+        ));
     }
-    text
+    notes
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use tch::Device;
 
 use crate::can::Frame;
+use crate::evaluate::operator::{Cut, JudgedWindow, OperatorFigures, Watch};
 use crate::evaluate::scores::Profiled;
 use crate::evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
 use crate::graph::assemble::Assembler;
@@ -77,6 +78,7 @@ pub struct Detector {
     graphs: GraphStream,
     columns: Columns,
     assembler: Assembler,
+    watch: Watch,
     scored: u64,
     foreign: u64,
 }
@@ -108,6 +110,7 @@ impl Detector {
             scorer,
             graphs: GraphStream::new(features, window, options.stride),
             assembler: Assembler::default(),
+            watch: Watch::new(Cut { window, stride: options.stride }),
             options,
             scored: 0,
             foreign: 0,
@@ -123,7 +126,7 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { scorer, kind, options, assemble, graphs, columns, assembler, scored, foreign } = self;
+        let Self { scorer, kind, options, assemble, graphs, columns, assembler, watch, scored, foreign } = self;
         graphs.push(frames, |mut window| {
             columns.clear();
             window.append_to(0, columns);
@@ -139,10 +142,12 @@ impl Detector {
             *scored += 1;
             let unlisted = scorer.id_list().zip(explained.window.unlisted.as_ref());
             *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
+            let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
+            watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
             each(Detection {
                 window: *scored - 1,
                 first_frame: window.first_frame,
-                time: window.frames[0].timestamp,
+                time: start,
                 score,
                 label: if is_attack { "attack" } else { "normal" },
                 id: format!("{:03X}", explained.can_id),
@@ -165,6 +170,11 @@ impl Detector {
     /// Number of windows scored so far.
     pub fn windows(&self) -> u64 {
         self.scored
+    }
+
+    /// Operator figures of the stream, which has ended. Without labels all its traffic counts as attack-free.
+    pub fn into_figures(self) -> OperatorFigures {
+        self.watch.finish()
     }
 }
 

@@ -86,6 +86,14 @@ impl FrameStream {
         }
     }
 
+    /// True if frames are labelled as attacks or attack-free; known after the first frame.
+    pub fn has_labels(&self) -> bool {
+        match &self.source {
+            Source::File(reader) => reader.has_labels(),
+            Source::Live(reader) => reader.has_labels(),
+        }
+    }
+
     fn format(&self) -> Option<Format> {
         match &self.source {
             Source::File(reader) => Some(reader.format()),

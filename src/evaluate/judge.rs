@@ -1,7 +1,8 @@
 //! Evaluates one model, or the mean of two, on every test folder and file.
 //!
 //! Traffic of an unknown car is evaluated twice: uncalibrated, and calibrated on the first seconds of its attack-free traffic.
-//! Those seconds, and the windows that share a frame with them, are left out of both tests, so both rows cover the same graphs.
+//! Those seconds, and the windows that share a frame with them, are left out of both tests. Files that cannot be calibrated are in
+//! the uncalibrated row of their folder only: no number mixes calibrated cars with others.
 
 use std::ops::Range;
 
@@ -9,6 +10,7 @@ use super::bootstrap::Bootstrap;
 use super::calibration::Rule;
 use super::curves::Curve;
 use super::metrics::{Confusion, Decision, Sample};
+use super::operator::{Cut, JudgedWindow, OperatorFigures};
 use super::ranking::Ranking;
 use super::scores::Profiled;
 use super::tables::Row;
@@ -23,12 +25,28 @@ pub struct TestFile {
     pub name: String,
     /// Range of positions in the store.
     pub graphs: Range<u64>,
+    /// Timestamp of each graph's first frame, in seconds.
+    pub starts: Vec<f64>,
+    /// How its frames are cut into windows.
+    pub cut: Cut,
     /// For each graph, true if it contains an attack.
     pub labels: Vec<bool>,
     /// Calibration graphs, counted from the file's first; empty for known cars.
     pub calibration: Range<usize>,
     /// Graphs left out of the test: those that calibrate, or share a frame with one that does.
     pub left_out: Range<usize>,
+}
+
+impl TestFile {
+    /// Operator figures of the decisions about its tested graphs.
+    fn operator_figures(&self, called: &[bool]) -> OperatorFigures {
+        let mut called = called.iter();
+        let window = |(graph, (&start, &attack)): (usize, (&f64, &bool))| {
+            let counted = !self.left_out.contains(&graph);
+            JudgedWindow { start, attack, alarm: counted && called.next().is_some_and(|called| *called), counted }
+        };
+        OperatorFigures::of(self.cut, self.starts.iter().zip(&self.labels).enumerate().map(window))
+    }
 }
 
 /// Pairs of method and threshold that turn a subject's scores into decisions.
@@ -120,16 +138,15 @@ impl Subject {
         for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
             let range = begin..begin + of_folder.len();
             begin = range.end;
-            let labels: Vec<bool> = range.clone().flat_map(|file| tested(&files[file], &files[file].labels)).collect();
-            let has_calibrated = range.clone().any(|file| self.calibrated[file].is_some());
-            for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
-                let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
-                let calibration = if calibrated { name_of(by) } else { NOT_CALIBRATED.to_owned() };
-                let points = match calibrated && self.is_mixed(files, range.clone()) {
-                    true => Vec::new(),
-                    false => Ranking::new(&scores, &labels).curve(),
-                };
-                curves.push(Curve { folder: of_folder[0].folder.clone(), calibration, points });
+            for Judged { calibrated, files: judged } in self.judged_together(range) {
+                let labels: Vec<bool> =
+                    judged.iter().flat_map(|&file| tested(&files[file], &files[file].labels)).collect();
+                let scores: Vec<f64> = judged.iter().flat_map(|&file| self.tested(files, file, calibrated)).collect();
+                curves.push(Curve {
+                    folder: of_folder[0].folder.clone(),
+                    calibration: calibration_name(calibrated, by),
+                    points: Ranking::new(&scores, &labels).curve(),
+                });
             }
         }
         curves
@@ -143,15 +160,11 @@ impl Subject {
         file: usize,
         by: Option<CalibrateBy>,
     ) -> Vec<(String, Vec<f64>, Decision)> {
-        let mut variants = vec![(NOT_CALIBRATED.to_owned(), self.tested(files, file, false))];
-        if self.calibrated[file].is_some() {
-            variants.push((name_of(by), self.tested(files, file, true)));
-        }
-        let decided = |(name, calibrated): (String, bool), scores: Vec<f64>| {
-            let decision = self.decisions(files, file..file + 1, calibrated).swap_remove(0);
-            (name, scores, decision)
+        let variant = |Judged { calibrated, files: judged }: Judged| {
+            let decision = self.decisions(files, &judged, calibrated).swap_remove(0);
+            (calibration_name(calibrated, by), self.tested(files, file, calibrated), decision)
         };
-        variants.into_iter().enumerate().map(|(index, (name, scores))| decided((name, index == 1), scores)).collect()
+        self.judged_together(file..file + 1).into_iter().map(variant).collect()
     }
 
     fn rows(
@@ -163,22 +176,18 @@ impl Subject {
         bootstrap: &Bootstrap,
     ) -> Vec<Row> {
         let mut rows = Vec::new();
-        let labels: Vec<bool> = range.clone().flat_map(|file| tested(&files[file], &files[file].labels)).collect();
-        let has_calibrated = range.clone().any(|file| self.calibrated[file].is_some());
-        for calibrated in [false, true].into_iter().filter(|calibrated| !calibrated || has_calibrated) {
-            let scores: Vec<f64> = range.clone().flat_map(|file| self.tested(files, file, calibrated)).collect();
-            let decisions = self.decisions(files, range.clone(), calibrated);
-            let sample = match calibrated && self.is_mixed(files, range.clone()) {
-                true => Sample::unranked(&labels, &decisions),
-                false => Sample::new(&scores, &labels, &decisions),
-            };
+        for Judged { calibrated, files: judged } in self.judged_together(range.clone()) {
+            let labels: Vec<bool> = judged.iter().flat_map(|&file| tested(&files[file], &files[file].labels)).collect();
+            let scores: Vec<f64> = judged.iter().flat_map(|&file| self.tested(files, file, calibrated)).collect();
+            let decisions = self.decisions(files, &judged, calibrated);
+            let sample = Sample::new(&scores, &labels, &decisions);
             let intervals = bootstrap.intervals(&sample, decisions.len());
             let confusions: Vec<Confusion> = sample.confusions();
-            let judged = sample.metrics().into_iter().zip(intervals).zip(confusions).zip(&decisions);
-            rows.extend(judged.map(|(((values, intervals), confusion), decision)| Row {
+            let values = sample.metrics().into_iter().zip(intervals).zip(confusions).zip(&decisions);
+            rows.extend(values.map(|(((values, intervals), confusion), decision)| Row {
                 folder: files[range.start].folder.clone(),
                 file: file.map(str::to_owned),
-                calibration: if calibrated { name_of(by) } else { NOT_CALIBRATED.to_owned() },
+                calibration: calibration_name(calibrated, by),
                 threshold_method: decision.method.clone(),
                 threshold: decision.threshold,
                 graphs: labels.len() as u64,
@@ -186,21 +195,23 @@ impl Subject {
                 confusion,
                 values,
                 intervals,
+                operator: operator_figures(files, &judged, decision),
             }));
         }
         rows
     }
 
-    /// True if some files have scores on a car's own scale and others raw ones: these have no common order.
-    fn is_mixed(&self, files: &[TestFile], range: Range<usize>) -> bool {
-        let has_tested = |file: &usize| files[*file].left_out.len() < files[*file].labels.len();
-        let mut calibrated = range.filter(has_tested).map(|file| self.calibrated[file].is_some());
-        let first = calibrated.next();
-        calibrated.any(|other| Some(other) != first)
+    /// Files of `range` that are judged together: all uncalibrated, and those that have a calibration calibrated.
+    fn judged_together(&self, range: Range<usize>) -> Vec<Judged> {
+        let with_calibration: Vec<usize> = range.clone().filter(|&file| self.calibrated[file].is_some()).collect();
+        let mut judged = vec![Judged { calibrated: false, files: range.collect() }];
+        if !with_calibration.is_empty() {
+            judged.push(Judged { calibrated: true, files: with_calibration });
+        }
+        judged
     }
 
-    /// Scores of the tested graphs of a file. A file without a calibration (its car is known, or has too little attack-free
-    /// traffic) keeps its raw scores.
+    /// Scores of the tested graphs of a file: raw ones, or those on the car's own scale if it is calibrated.
     fn tested(&self, files: &[TestFile], file: usize, calibrated: bool) -> Vec<f64> {
         let scores = match &self.calibrated[file] {
             Some((scores, _)) if calibrated => scores,
@@ -209,36 +220,50 @@ impl Subject {
         tested(&files[file], scores).collect()
     }
 
-    fn decisions(&self, files: &[TestFile], range: Range<usize>, calibrated: bool) -> Vec<Decision> {
-        let uncalibrated = |method: &str, threshold: f64, file: usize| {
-            Decision::above(method, threshold, &self.tested(files, file, false)).called
-        };
+    /// Decisions about the tested graphs of the files in `judged`: uncalibrated one for each threshold, calibrated a single one, in
+    /// which each car has its own threshold. A folder of several cars has no common one then.
+    fn decisions(&self, files: &[TestFile], judged: &[usize], calibrated: bool) -> Vec<Decision> {
+        let above =
+            |threshold: f64, file: usize| Decision::above("", threshold, &self.tested(files, file, calibrated)).called;
         if !calibrated {
             let decision = |(method, threshold): &(String, f64)| Decision {
                 method: method.clone(),
                 threshold: Some(*threshold),
-                called: range.clone().flat_map(|file| uncalibrated(method, *threshold, file)).collect(),
+                called: judged.iter().flat_map(|&file| above(*threshold, file)).collect(),
             };
             return self.thresholds.iter().map(decision).collect();
         }
-        // Each car has its own threshold, so a folder of several files has no common one.
-        let (method, recorded) = &self.thresholds[0];
-        let called = |file: usize| match &self.calibrated[file] {
-            Some((_, threshold)) => Decision::above(method, *threshold, &self.tested(files, file, true)).called,
-            None => uncalibrated(method, *recorded, file),
-        };
-        let threshold =
-            (range.len() == 1).then(|| self.calibrated[range.start].as_ref().map(|(_, threshold)| *threshold));
-        let called = range.flat_map(called).collect();
-        vec![Decision { method: method.clone(), threshold: threshold.flatten(), called }]
+        let own = |file: usize| self.calibrated[file].as_ref().map(|(_, threshold)| *threshold);
+        let called = judged.iter().filter_map(|&file| Some(above(own(file)?, file))).flatten().collect();
+        let threshold = if let [file] = judged { own(*file) } else { None };
+        vec![Decision { method: self.thresholds[0].0.clone(), threshold, called }]
     }
+}
+
+/// Files whose graphs are judged together.
+struct Judged {
+    calibrated: bool,
+    /// Positions among the test files.
+    files: Vec<usize>,
+}
+
+/// Operator figures of the files in `judged` together, from a decision about their tested graphs.
+fn operator_figures(files: &[TestFile], judged: &[usize], decision: &Decision) -> OperatorFigures {
+    let mut figures = OperatorFigures::default();
+    let mut called = decision.called.as_slice();
+    for file in judged.iter().map(|&file| &files[file]) {
+        let (of_file, rest) = called.split_at(file.labels.len() - file.left_out.len());
+        figures.add(file.operator_figures(of_file));
+        called = rest;
+    }
+    figures
 }
 
 /// Name of the rows without calibration.
 pub const NOT_CALIBRATED: &str = "none";
 
-fn name_of(by: Option<CalibrateBy>) -> String {
-    by.map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))
+fn calibration_name(calibrated: bool, by: Option<CalibrateBy>) -> String {
+    by.filter(|_| calibrated).map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))
 }
 
 /// Values of the tested graphs.
@@ -286,8 +311,18 @@ mod tests {
 
     fn file(folder: &str, name: &str, labels: Vec<bool>, calibration: Range<usize>) -> TestFile {
         let graphs = 0..labels.len() as u64;
-        let left_out = calibration.clone();
-        TestFile { folder: folder.to_owned(), name: name.to_owned(), graphs, labels, calibration, left_out }
+        let starts = graphs.clone().map(|graph| graph as f64 / 2.0).collect();
+        let (cut, left_out) = (Cut { window: 100, stride: 100 }, calibration.clone());
+        TestFile {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            graphs,
+            starts,
+            cut,
+            labels,
+            calibration,
+            left_out,
+        }
     }
 
     /// A car with all log odds 20 higher: every window is called an attack until it is calibrated.
@@ -335,28 +370,90 @@ mod tests {
         assert_eq!(rows.iter().filter(|row| row.folder == files[0].folder).count(), 4, "a known car is not calibrated");
     }
 
-    /// Deviations of one car and raw scores of another have no common order, but decisions at their own thresholds can be pooled.
+    /// A folder with a calibrated car and one that cannot be calibrated: no row has both.
     #[test]
-    fn a_folder_of_two_scales_has_decisions_and_no_ranking() {
+    fn calibrated_cars_and_others_are_never_averaged() {
         let labels = vec![false, false, true, true];
         let folder = "test_02_unknown_vehicle_known_attack";
         let files = [file(folder, "a", labels.clone(), 0..1), file(folder, "b", labels, 0..0)];
         let subject = Subject {
-            scores: vec![vec![0.1, 0.2, 0.8, 0.9]; 2],
+            scores: vec![vec![0.1, 0.2, 0.8, 0.9], vec![0.6, 0.7, 0.1, 0.2]],
             thresholds: vec![("fpr:0.01".to_owned(), 0.5)],
             calibrated: vec![Some((vec![0.0, 1.0, 30.0, 40.0], 3.0)), None],
         };
         let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 20, seed: 0 });
         let row = |file: Option<&str>, calibration: &str| {
-            rows.iter().find(|row| row.file.as_deref() == file && row.calibration == calibration).unwrap()
+            rows.iter().find(|row| row.file.as_deref() == file && row.calibration == calibration)
         };
-        let mixed = row(None, "first 10 s");
-        assert_eq!((mixed.values[4], mixed.graphs), (1.0, 7));
-        assert!(mixed.values[7..].iter().all(|value| value.is_nan()), "{:?}", mixed.values);
-        assert!(mixed.intervals[7].0.is_nan() && mixed.intervals[4].0 == 1.0);
-        assert_eq!((row(None, "none").values[7], row(Some("a"), "first 10 s").values[7]), (1.0, 1.0));
-        let points: Vec<bool> = subject.curves(&files, by).iter().map(|curve| curve.points.is_empty()).collect();
-        assert_eq!(points, [false, true]);
+        let (raw, calibrated) = (row(None, "none").unwrap(), row(None, "first 10 s").unwrap());
+        assert_eq!((raw.graphs, raw.operator.false_alarms, raw.operator.episodes), (7, 2, 2));
+        assert_eq!((calibrated.graphs, calibrated.operator.false_alarms, calibrated.operator.episodes), (3, 0, 1));
+        assert_eq!((calibrated.values[4], calibrated.values[7]), (1.0, 1.0), "the scores of one scale are ranked");
+        let alone = row(Some("a"), "first 10 s").unwrap();
+        assert_eq!((calibrated.confusion, calibrated.threshold), (alone.confusion, alone.threshold));
+        assert!(row(Some("b"), "first 10 s").is_none());
+        assert_eq!(subject.curves(&files, by).len(), 2);
+    }
+
+    /// A pair of models is calibrated where both are, never one of them alone.
+    #[test]
+    fn a_pair_is_calibrated_as_a_whole() {
+        let labels: Vec<bool> = (0..60).map(|index| index >= 50).collect();
+        let files = [file("test_02_unknown_vehicle_known_attack", "a", labels, 0..40)];
+        let raw: Vec<f32> = (0..60).map(|index| (index % 7) as f32 + if index >= 50 { 30.0 } else { 0.0 }).collect();
+        let model = |is_profiled: bool| {
+            let profiled = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
+            ModelScores {
+                kind: ScoreKind::AttackProbability,
+                held_out: vec![true; 50],
+                validation: raw[..50].to_vec(),
+                test: vec![raw.clone()],
+                scale: Scale::of(ScoreKind::AttackProbability, &raw[..50]).unwrap(),
+                unknown: vec![if is_profiled { profiled } else { Vec::new() }],
+                foreign_ids: None,
+                least_score: None,
+            }
+        };
+        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
+        let calibrations = |other: bool| {
+            let choose = |_: &[f64]| Ok(("fpr:0.01".to_owned(), 2.0));
+            let subject = Subject::mean([&model(true), &model(other)], choose, &files, by).unwrap();
+            let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });
+            rows.into_iter().filter(|row| row.file.is_none()).map(|row| row.calibration).collect::<Vec<_>>()
+        };
+        assert_eq!(calibrations(true), ["none", "first 10 s"]);
+        assert_eq!(calibrations(false), ["none"]);
+    }
+
+    /// The operator figures agree with the counts, and those of a folder are the sums over its files.
+    #[test]
+    fn operator_figures_of_a_folder_are_those_of_its_files() {
+        let labels = |text: &str| text.chars().map(|letter| letter == 'a').collect::<Vec<_>>();
+        let files =
+            [file("test_01", "a", labels("....aa....a."), 1..3), file("test_01", "b", labels("aaaa...a"), 0..0)];
+        let subject = Subject {
+            scores: vec![
+                vec![1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0],
+                vec![0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0],
+            ],
+            thresholds: vec![("0.5".to_owned(), 0.5)],
+            calibrated: vec![None, None],
+        };
+        let rows = subject.judge(&files, None, &Bootstrap { resamples: 0, seed: 0 });
+        let figures: Vec<&OperatorFigures> = rows.iter().map(|row| &row.operator).collect();
+        for row in &rows {
+            assert_eq!(row.operator.false_alarms, row.confusion.false_positives);
+            assert_eq!(row.operator.alarms, row.confusion.false_positives + row.confusion.true_positives);
+        }
+        let [both, a, b] = figures[..] else { panic!("{} rows", figures.len()) };
+        assert_eq!((a.seconds_without_attack, a.false_alarms, a.episodes), (3.5, 3, 2));
+        assert_eq!(a.delays_seconds, [1.0]);
+        assert_eq!((b.seconds_without_attack, b.false_alarms, b.episodes), (1.5, 1, 2));
+        assert_eq!(b.delays_seconds, [2.0, 0.5]);
+        assert_eq!(both.hours_without_attack(), 5.0 / 3600.0);
+        assert_eq!(both.false_alarms_per_hour(), 4.0 / 5.0 * 3600.0);
+        assert_eq!((both.episodes, both.episodes_found()), (4, 3));
+        assert_eq!((both.median_delay_seconds(), both.largest_delay_seconds()), (1.0, 2.0));
     }
 }

@@ -117,14 +117,6 @@ impl<'a> Sample<'a> {
         Self { labels, decisions, ranking: Ranking::new(scores, labels) }
     }
 
-    /// Like [`Sample::new`], for graphs whose scores cannot be compared: ranking metrics are NaN.
-    ///
-    /// # Panics
-    /// Panics like [`Sample::new`].
-    pub fn unranked(labels: &'a [bool], decisions: &'a [Decision]) -> Self {
-        Self { ranking: Ranking::new(&[], &[]), ..Self::new(&vec![0.0; labels.len()], labels, decisions) }
-    }
-
     /// Number of graphs.
     pub fn len(&self) -> usize {
         self.labels.len()

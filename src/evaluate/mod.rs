@@ -2,9 +2,9 @@
 //!
 //! [`models`] finds a model; a [`Scorer`](scores::Scorer) gives each graph a score that is higher the more it looks like an
 //! attack. A [threshold](threshold), chosen on validation data and [recorded](records) with the model, turns scores into
-//! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`held_out`]
-//! excludes a model's training windows from the choice of its threshold. [`calibration`] moves a model to another car; a model
-//! may have [several calibrations](calibrations).
+//! decisions. [`metrics`] and [`ranking`] measure how right they are, and [`bootstrap`] adds confidence intervals. [`operator`] has
+//! the figures of practice: false alarms an hour, attack episodes found. [`held_out`] excludes a model's training windows from the
+//! choice of its threshold. [`calibration`] moves a model to another car; a model may have [several calibrations](calibrations).
 
 pub mod bootstrap;
 pub mod calibration;
@@ -17,6 +17,7 @@ pub mod id_list;
 pub mod judge;
 pub mod metrics;
 pub mod models;
+pub mod operator;
 pub mod profile;
 pub mod ranking;
 pub mod records;

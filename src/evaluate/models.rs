@@ -46,7 +46,7 @@ pub struct TrainedModel {
     pub distilled: bool,
     /// Seed of its training, if known.
     pub seed: Option<u64>,
-    /// Training settings that affect the losses, without the seed; empty if unknown.
+    /// Training settings that affect the losses, without the seed; the digest of the weights if they are unknown.
     pub settings: Vec<Setting>,
     /// Frames from one window to the next in its training data, if known.
     pub stride: Option<usize>,
@@ -123,18 +123,19 @@ impl TrainedModel {
         let split = stride.zip(fraction).filter(|_| description.window > 1).map(|(stride, validation_fraction)| {
             TrainedSplit { window: description.window, stride, validation_fraction }
         });
+        let weights_digest = weights::digest(state.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
         Ok(Self {
             name,
             group,
             folder: folder.to_owned(),
             path: path.to_owned(),
             file_bytes,
-            weights_digest: weights::digest(state.iter().map(|(name, tensor)| (name.as_str(), tensor)))?,
             description,
             state,
             distilled,
             seed: config["config"]["training"]["seed"].as_u64(),
-            settings: run_settings::of_run(&config, folder.join(SUMMARY).exists()),
+            settings: run_settings::of_run(&config, folder.join(SUMMARY).exists(), &weights_digest),
+            weights_digest,
             stride,
             split,
             synthetic_attacks: data["synthetic_attacks"].as_bool().unwrap_or(false),

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::bootstrap::{Bootstrap, Interval};
+use super::judge::NOT_CALIBRATED;
 use super::metrics::{Confusion, METRICS, Values};
+use super::operator::{OPERATOR_COLUMNS, OperatorFigures};
 use super::speed::Speed;
 use crate::train::run_settings::{Setting, describe, distinguishing};
 
@@ -60,6 +62,7 @@ pub struct Row {
     pub confusion: Confusion,
     pub values: Values,
     pub intervals: [Interval; METRICS.len()],
+    pub operator: OperatorFigures,
 }
 
 /// Columns of `metrics.csv` before the metrics.
@@ -90,8 +93,10 @@ const CSV_COLUMNS: [&str; 23] = [
 ];
 /// Last column before the metrics.
 const FRAMES_PER_SECOND: &str = "frames_per_second";
-/// Column after the metrics.
+/// Column after the metrics; [`OPERATOR_COLUMNS`] follow.
 const VALIDATION_ROC_AUC: &str = "validation_roc_auc";
+/// Characters of a line of the tables for a terminal; where model names make a table wider, they have lines of their own.
+const LINE_WIDTH: usize = 120;
 
 impl Report {
     /// The content of `metrics.json`.
@@ -114,7 +119,8 @@ impl Report {
         let with_ends = |name: &str| [name.to_owned(), format!("{name}_low"), format!("{name}_high")];
         let fixed = CSV_COLUMNS.into_iter().chain([FRAMES_PER_SECOND]).map(str::to_owned);
         let metrics = METRICS.iter().flat_map(|name| with_ends(name));
-        writer.write_record(fixed.chain(metrics).chain([VALIDATION_ROC_AUC.to_owned()]))?;
+        let later = std::iter::once(VALIDATION_ROC_AUC).chain(OPERATOR_COLUMNS).map(str::to_owned);
+        writer.write_record(fixed.chain(metrics).chain(later))?;
         for model in &self.models {
             for row in &model.rows {
                 writer.write_record(self.record(model, row))?;
@@ -151,6 +157,7 @@ impl Report {
             record.extend([number(*value), number(*low), number(*high)]);
         }
         record.push(number(model.validation_roc_auc));
+        record.extend(row.operator.values().map(number));
         record
     }
 
@@ -194,60 +201,46 @@ impl Report {
                 short(model.validation_roc_auc),
             ]);
         }
-        format!("{} (windows of {} frames, one every {})\n\n{}", self.dataset, self.window, self.stride, table.text())
+        format!(
+            "{} (windows of {} frames, one every {})\n\n{}",
+            self.dataset,
+            self.window,
+            self.stride,
+            table.text_within(LINE_WIDTH)
+        )
     }
 
     fn table_of_folder(&self, folder: &str) -> String {
-        let mut table = Table::new(&[
-            "model",
-            "calibration",
-            "threshold",
-            "F1",
-            "(95 %)",
-            "precision",
-            "recall",
-            "specificity",
-            "bal. acc.",
-            "MCC",
-            "ROC AUC",
-            "PR AUC",
-            "@FPR 1 %",
-        ]);
-        let mut graphs = (0, 0);
-        for model in &self.models {
-            for row in model.rows.iter().filter(|row| row.folder == folder && row.file.is_none()) {
-                graphs = (row.graphs, row.attacks);
-                let [_, balanced, precision, recall, f1, specificity, mcc, roc_auc, pr_auc, _, at_1, _] = row.values;
-                let (low, high) = row.intervals[4];
-                let mut cells =
-                    vec![model.name.clone(), row.calibration.clone(), row.threshold_method.clone(), short(f1)];
-                cells.push(if low.is_nan() { String::new() } else { format!("{}–{}", short(low), short(high)) });
-                let others = [precision, recall, specificity, balanced, mcc, roc_auc, pr_auc, at_1];
-                cells.extend(others.map(short));
-                table.row(cells);
-            }
+        let of_folder = |row: &&Row| row.folder == folder && row.file.is_none();
+        let rows: Vec<(&ModelReport, &Row)> = self
+            .models
+            .iter()
+            .flat_map(|model| model.rows.iter().filter(of_folder).map(move |row| (model, row)))
+            .collect();
+        let has_calibrated = rows.iter().any(|(_, row)| row.calibration != NOT_CALIBRATED);
+        let heads = ["threshold", "F1", "(95 %)", "false alarms/h", "episodes", "until found"];
+        let heads = heads.into_iter().chain(["recall", "ROC AUC", "PR AUC"]);
+        let mut table = Table::new(
+            &["model"].into_iter().chain(has_calibrated.then_some("calibration")).chain(heads).collect::<Vec<_>>(),
+        );
+        for (model, row) in &rows {
+            let [_, _, _, recall, f1, _, _, roc_auc, pr_auc, ..] = row.values;
+            let (low, high) = row.intervals[4];
+            let mut cells = vec![model.name.clone()];
+            cells.extend(has_calibrated.then(|| row.calibration.clone()));
+            cells.extend([row.threshold_method.clone(), short(f1)]);
+            cells.push(if low.is_nan() { String::new() } else { format!("{}–{}", short(low), short(high)) });
+            cells.extend([rate(row.operator.false_alarms_per_hour()), row.operator.found(), row.operator.delay()]);
+            cells.extend([recall, roc_auc, pr_auc].map(short));
+            table.row(cells);
         }
-        let note = if graphs.1 == 0 {
-            "; no attack labels, so only specificity (the share without a false alarm) and accuracy are defined"
-        } else {
-            ""
-        };
-        format!("\n{folder}: {} graphs, {} with an attack{note}\n\n{}", graphs.0, graphs.1, table.text())
+        format!("\n{}\n\n{}", heading(folder, &rows), table.text_within(LINE_WIDTH))
     }
 
     /// Mean and sample standard deviation over runs that differ by seed only; empty if there are no two such runs.
     fn table_of_groups(&self, folders: &[&str]) -> String {
-        let mut table = Table::new(&[
-            "models",
-            "runs",
-            "folder",
-            "calibration",
-            "threshold",
-            "F1",
-            "specificity",
-            "ROC AUC",
-            "PR AUC",
-        ]);
+        let heads = ["models", "calibration", "threshold", "F1", "false alarms/h", "ROC AUC", "PR AUC"];
+        let mut table = Table::new(&heads);
         let groups: Vec<(String, Vec<&ModelReport>)> =
             self.groups().into_iter().filter(|(_, runs)| runs.len() > 1).collect();
         for (name, runs) in &groups {
@@ -258,12 +251,15 @@ impl Report {
                             && row.file.is_none()
                             && row.calibration == like.calibration
                             && row.threshold_method == like.threshold_method
+                            && row.graphs == like.graphs
                     };
                     let rows: Vec<&Row> = runs.iter().filter_map(|run| run.rows.iter().find(same)).collect();
-                    let spread = |metric: usize| mean_and_spread(rows.iter().map(|row| row.values[metric]).collect());
-                    let mut cells = vec![name.clone(), rows.len().to_string(), folder.to_string()];
+                    let spread =
+                        |metric: usize| mean_and_spread(rows.iter().map(|row| row.values[metric]).collect(), 4);
+                    let alarms = rows.iter().map(|row| row.operator.false_alarms_per_hour()).collect();
+                    let mut cells = vec![format!("{name}, {} runs, {folder}", rows.len())];
                     cells.extend([like.calibration.clone(), like.threshold_method.clone()]);
-                    cells.extend([spread(4), spread(5), spread(7), spread(8)]);
+                    cells.extend([spread(4), mean_and_spread(alarms, 1), spread(7), spread(8)]);
                     table.row(cells);
                 }
             }
@@ -271,7 +267,10 @@ impl Report {
         if groups.is_empty() {
             String::new()
         } else {
-            format!("\nmean ± standard deviation over runs that differ by seed only\n\n{}", table.text())
+            format!(
+                "\nmean ± standard deviation over runs that differ by seed only\n\n{}",
+                table.text_within(LINE_WIDTH)
+            )
         }
     }
 
@@ -326,6 +325,7 @@ impl Row {
         };
         let metrics: Map<String, Value> =
             METRICS.iter().zip(self.values.iter().zip(&self.intervals)).map(metric).collect();
+        let operator = &self.operator;
         json!({
             "scope": if self.file.is_some() { "file" } else { "folder" },
             "folder": self.folder,
@@ -337,6 +337,12 @@ impl Row {
             "attacks": self.attacks,
             "confusion": self.confusion,
             "metrics": metrics,
+            "false_alarms_per_hour": operator.false_alarms_per_hour(),
+            "hours_without_attack": operator.hours_without_attack(),
+            "episodes": operator.episodes,
+            "episodes_found": operator.episodes_found(),
+            "median_delay_seconds": operator.median_delay_seconds(),
+            "largest_delay_seconds": operator.largest_delay_seconds(),
         })
     }
 }
@@ -350,15 +356,38 @@ fn short(value: f64) -> String {
     if value.is_nan() { "-".to_owned() } else { format!("{value:.4}") }
 }
 
-fn mean_and_spread(mut values: Vec<f64>) -> String {
+fn rate(value: f64) -> String {
+    if value.is_nan() { "-".to_owned() } else { format!("{value:.1}") }
+}
+
+/// Folder with its numbers of graphs. Calibrated rows may have fewer, because not each file can be calibrated.
+fn heading(folder: &str, rows: &[(&ModelReport, &Row)]) -> String {
+    let mut text = folder.to_owned();
+    let mut counts: Vec<(u64, u64)> = Vec::new();
+    for (_, row) in rows {
+        let (graphs, attacks) = (row.graphs, row.attacks);
+        if counts.contains(&(graphs, attacks)) {
+            continue;
+        }
+        let of_calibrated = if counts.is_empty() { ": " } else { "; calibrated: " };
+        text += &format!("{of_calibrated}{graphs} graphs, {attacks} with an attack");
+        counts.push((graphs, attacks));
+    }
+    if counts.iter().all(|(_, attacks)| *attacks == 0) {
+        text += "; no attack labels, so only false alarms, specificity and accuracy are defined";
+    }
+    text
+}
+
+fn mean_and_spread(mut values: Vec<f64>, digits: usize) -> String {
     values.retain(|value| !value.is_nan());
     let count = values.len() as f64;
     if values.len() < 2 {
-        return values.first().map_or("-".to_owned(), |value| short(*value));
+        return values.first().map_or("-".to_owned(), |value| format!("{value:.digits$}"));
     }
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    format!("{mean:.4} ± {:.4}", variance.sqrt())
+    format!("{mean:.digits$} ± {:.digits$}", variance.sqrt())
 }
 
 /// A table with aligned columns: the first flush left, the others flush right.
@@ -380,21 +409,44 @@ impl Table {
 
     /// The lines.
     pub fn text(&self) -> String {
-        let columns = self.rows[0].len();
-        let cell_width = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
-        let width = |column| self.rows.iter().map(|row| cell_width(row, column)).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            for (index, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                // Writing to a String cannot fail.
-                let _ = if index == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+        let widths = self.widths();
+        self.rows.iter().map(|row| line(row, &widths, "")).collect()
+    }
+
+    /// The lines; if they are longer than `most` characters, the first cells have lines of their own.
+    pub fn text_within(&self, most: usize) -> String {
+        let widths = self.widths();
+        if widths.iter().sum::<usize>() + 2 * (widths.len() - 1) <= most {
+            return self.text();
+        }
+        let mut text = line(&self.rows[0][1..], &widths[1..], "  ");
+        let mut name = None;
+        for row in &self.rows[1..] {
+            if name.replace(&row[0]) != Some(&row[0]) {
+                text += &format!("{}\n", row[0]);
             }
-            text.truncate(text.trim_end_matches(' ').len());
-            text.push('\n');
+            text += &line(&row[1..], &widths[1..], "  ");
         }
         text
     }
+
+    fn widths(&self) -> Vec<usize> {
+        let cell_width = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
+        let width = |column| self.rows.iter().map(|row| cell_width(row, column)).max().unwrap_or(0);
+        (0..self.rows[0].len()).map(width).collect()
+    }
+}
+
+/// Cells with these widths as a line, after `indent`: the first flush left.
+fn line(cells: &[String], widths: &[usize], indent: &str) -> String {
+    let mut text = indent.to_owned();
+    for (index, (cell, &width)) in cells.iter().zip(widths).enumerate() {
+        // Writing to a String cannot fail.
+        let _ = if index == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+    }
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+    text
 }
 
 #[cfg(test)]
@@ -417,6 +469,7 @@ mod tests {
             confusion: Confusion::default(),
             values,
             intervals: [(f64::NAN, f64::NAN); METRICS.len()],
+            operator: OperatorFigures::default(),
         };
         ModelReport {
             name: format!("gat_student_normal/{number}"),
@@ -436,14 +489,84 @@ mod tests {
         }
     }
 
+    fn report(models: Vec<ModelReport>) -> Report {
+        let (bootstrap, dataset) = (Bootstrap { resamples: 0, seed: 1 }, "tiny".to_owned());
+        Report { dataset, data_digest: String::new(), window: 100, stride: 100, bootstrap, models }
+    }
+
     #[test]
     fn means_are_over_runs_of_the_same_settings() {
-        let models = vec![model(1, 2, 0.1), model(2, 6, 0.8), model(3, 6, 0.9)];
-        let (bootstrap, dataset) = (Bootstrap { resamples: 0, seed: 1 }, "tiny".to_owned());
-        let report = Report { dataset, data_digest: String::new(), window: 100, stride: 100, bootstrap, models };
-        let text = report.text();
+        let text = report(vec![model(1, 2, 0.1), model(2, 6, 0.8), model(3, 6, 0.9)]).text();
         let means = text.split("mean ± standard deviation over runs that differ by seed only").nth(1).unwrap();
         assert!(means.contains("gat_student_normal (max_epochs 6)") && means.contains("0.8500 ± 0.0707"), "{means}");
         assert!(!means.contains("max_epochs 2"), "a single run has no mean: {means}");
+    }
+
+    /// Rows of a folder before and after calibration have means of their own.
+    #[test]
+    fn means_do_not_mix_calibrations() {
+        let both = |number: u64, raw: f64, calibrated: f64| {
+            let (mut of, other) = (model(number, 6, raw), model(number, 6, calibrated));
+            let first_10_s = "first 10 s".to_owned();
+            of.rows.extend(other.rows.into_iter().map(|row| Row { calibration: first_10_s.clone(), ..row }));
+            of
+        };
+        let text = report(vec![both(1, 0.2, 0.8), both(2, 0.4, 0.9)]).text();
+        let means: Vec<&str> = text.lines().filter(|line| line.contains('±')).skip(1).collect();
+        assert_eq!(means.len(), 2, "{text}");
+        assert!(means[0].contains("none") && means[0].contains("0.3000 ± 0.1414"), "{text}");
+        assert!(means[1].contains("first 10 s") && means[1].contains("0.8500 ± 0.0707"), "{text}");
+    }
+
+    #[test]
+    fn tables_fit_a_terminal() {
+        let mut long = model(1, 6, 0.8);
+        long.name = "gat_student_curriculum_kd/12 + vgae_student_autoencoder_kd/12".to_owned();
+        let row = &mut long.rows[0];
+        row.folder = "test_02_unknown_vehicle_known_attack".to_owned();
+        (row.calibration, row.threshold_method) = ("first 10 s".to_owned(), "fpr:0.001".to_owned());
+        (row.values, row.intervals) = ([0.5; METRICS.len()], [(0.25, 0.75); METRICS.len()]);
+        row.operator = OperatorFigures {
+            seconds: 3600.0,
+            seconds_without_attack: 1800.0,
+            false_alarms: 36_000,
+            episodes: 1200,
+            delays_seconds: vec![12.5; 1000],
+            ..OperatorFigures::default()
+        };
+        let raw = Row { calibration: "none".to_owned(), graphs: 12, ..long.rows[0].clone() };
+        long.rows.insert(0, raw);
+        let text = report(vec![long]).table_of_folder("test_02_unknown_vehicle_known_attack");
+        assert!(text.lines().all(|line| line.chars().count() <= LINE_WIDTH), "{text}");
+        let heading = "test_02_unknown_vehicle_known_attack: 12 graphs, 5 with an attack; calibrated: 10 graphs, 5 with an attack";
+        assert!(text.contains(heading), "{text}");
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains("fpr:0.001")).collect();
+        let cells: Vec<&str> = rows[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells[..4], ["first 10 s", "fpr:0.001", "0.5000", "0.2500–0.7500"]);
+        assert_eq!(cells[4..7], ["72000.0", "1000 of 1200", "12.50 s"]);
+        // Short names stay in their rows, and calibrations have no column where there are none.
+        let text = report(vec![model(1, 6, 0.8), model(2, 6, 0.9)]).table_of_folder("test_01");
+        assert!(text.lines().any(|line| line.starts_with("gat_student_normal/2") && line.contains("0.9000")), "{text}");
+        assert!(!text.contains("calibration"), "{text}");
+    }
+
+    #[test]
+    fn the_operator_figures_are_the_last_columns() {
+        let mut one = model(1, 6, 0.8);
+        one.rows[0].operator = OperatorFigures {
+            seconds_without_attack: 1800.0,
+            false_alarms: 3,
+            episodes: 2,
+            delays_seconds: vec![0.25],
+            ..OperatorFigures::default()
+        };
+        let report = report(vec![one]);
+        let csv = String::from_utf8(report.csv().unwrap()).unwrap();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert!(lines[0].ends_with(&format!("validation_roc_auc,{}", OPERATOR_COLUMNS.join(","))), "{csv}");
+        assert!(lines[1].ends_with(",6,0.5,2,1,0.25,0.25"), "{csv}");
+        let row = &report.json()["models"][0]["results"][0];
+        assert_eq!((&row["episodes"], &row["episodes_found"]), (&json!(2), &json!(1)));
+        assert_eq!((&row["false_alarms_per_hour"], &row["largest_delay_seconds"]), (&json!(6.0), &json!(0.25)));
     }
 }

@@ -208,6 +208,7 @@ mod tests {
             confusion: Confusion::default(),
             values,
             intervals: [(f1 - 0.01, f1 + 0.01); 12],
+            operator: Default::default(),
         };
         ModelReport {
             name: name.to_owned(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::figures::{bytes, folder_words};
-use super::files::{Evaluation, Run};
+use super::files::{Evaluation, Operator, Run};
 use crate::sweep::report::Table as SweepTable;
 
 /// A table that readers can sort.
@@ -114,6 +114,10 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
                 Cell::text(format!("{} {calibration}", judged.threshold_method).trim()),
                 metric("f1"),
                 interval,
+                Cell::number(judged.operator.false_alarms_per_hour, 1),
+                episodes(&judged.operator),
+                Cell::number(judged.operator.median_delay_seconds, 2),
+                Cell::number(judged.operator.largest_delay_seconds, 2),
                 metric("precision"),
                 metric("recall"),
                 metric("specificity"),
@@ -128,7 +132,9 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
     }
     Table {
         title: format!("Test results on {}", evaluation.dataset),
-        note: "With 95 % bootstrap intervals if resamples were requested; thresholds come from validation data."
+        note: "With 95 % bootstrap intervals if resamples were requested; thresholds come from validation data. False alarms are per \
+               hour of driving without an attack; the delays are from the start of an attack episode to the end of the first window \
+               that finds it."
             .to_owned(),
         header: header(&[
             "model",
@@ -136,6 +142,10 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
             "threshold",
             "F1",
             "95 %",
+            "false alarms per hour",
+            "episodes found",
+            "median delay (s)",
+            "largest delay (s)",
             "precision",
             "recall",
             "specificity",
@@ -148,6 +158,16 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
         ]),
         rows,
         sources: vec![evaluation.folder.join("metrics.json")],
+    }
+}
+
+/// Formats `3 of 4`, sorted by the share.
+fn episodes(operator: &Operator) -> Cell {
+    match (operator.episodes_found, operator.episodes) {
+        (Some(found), Some(all)) if all > 0 => {
+            Cell { text: format!("{found} of {all}"), number: Some(found as f64 / all as f64) }
+        }
+        _ => Cell::default(),
     }
 }
 
@@ -164,5 +184,48 @@ pub fn of_sweep(table: SweepTable, source: PathBuf) -> Table {
         header: table.header,
         rows: table.rows.into_iter().map(|row| row.into_iter().map(cell).collect()).collect(),
         sources: vec![source],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row_of(operator: serde_json::Value) -> Vec<Cell> {
+        let mut judged = json!({
+            "folder": "test_01_known_attack", "file": null, "calibration": "first 10 s", "threshold_method": "fpr:0.001",
+            "graphs": 100, "attacks": 50, "metrics": {},
+            "confusion": {"true_positives": 1, "false_positives": 1, "true_negatives": 1, "false_negatives": 1},
+        });
+        judged.as_object_mut().unwrap().extend(operator.as_object().unwrap().clone());
+        let model = json!({
+            "model": "gat_student_normal/1", "kind": "gat", "size": "student", "distilled": false, "parameters": 10.0,
+            "file_bytes": 10.0, "results": [judged],
+        });
+        let models = vec![serde_json::from_value(model).unwrap()];
+        let evaluation = Evaluation {
+            folder: "evaluation".into(),
+            dataset: "tiny".to_owned(),
+            models,
+            curves: None,
+            windows: Vec::new(),
+        };
+        of_evaluation(&evaluation).rows.remove(0)
+    }
+
+    #[test]
+    fn the_operator_figures_are_beside_f1_and_may_be_missing() {
+        let row = row_of(json!({
+            "false_alarms_per_hour": 240.04, "hours_without_attack": 0.5, "episodes": 4, "episodes_found": 3,
+            "median_delay_seconds": 0.125, "largest_delay_seconds": null,
+        }));
+        let texts: Vec<&str> = row.iter().map(|cell| cell.text.as_str()).collect();
+        assert_eq!(texts[..3], ["gat_student_normal/1", "known attack", "fpr:0.001 first 10 s"]);
+        assert_eq!(texts[5..9], ["240.0", "3 of 4", "0.12", ""]);
+        assert_eq!(row[6].number, Some(0.75));
+        // An evaluation by an earlier version.
+        assert!(row_of(json!({}))[5..9].iter().all(|cell| *cell == Cell::default()));
     }
 }

@@ -20,6 +20,7 @@ use crate::evaluate::curves::{self, CURVES, Curve};
 use crate::evaluate::held_out::held_out;
 use crate::evaluate::id_list::IdList;
 use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
+use crate::evaluate::operator::Cut;
 use crate::evaluate::ranking::Ranking;
 use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::speed;
@@ -198,6 +199,8 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
     for entry in store.manifest().files.iter().filter(|file| file.role == crate::can::Role::Test && file.graphs > 0) {
         let graphs = entry.first_graph..entry.first_graph + entry.graphs;
         let labels = labels(store, graphs.clone())?;
+        let starts =
+            graphs.clone().map(|graph| Ok(store.try_graph(graph)?.start_time)).collect::<Result<_, StageError>>()?;
         let calibration = match calibrate {
             Some(by) if is_unknown_vehicle(&entry.folder) => calibrating(store, entry, by.seconds)?,
             _ => graphs.start..graphs.start,
@@ -207,13 +210,14 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
         let in_file = |range: Range<u64>| (range.start - graphs.start) as usize..(range.end - graphs.start) as usize;
         let (calibration, left_out) = (in_file(calibration), in_file(left_out));
         let (folder, name) = (entry.folder.clone(), entry.name.clone());
-        files.push(TestFile { folder, name, graphs, labels, calibration, left_out });
+        let cut = Cut { window: options.window, stride: options.stride };
+        files.push(TestFile { folder, name, graphs, starts, cut, labels, calibration, left_out });
     }
     if files.is_empty() {
         let dataset = &store.manifest().dataset;
         return Err(StageError::Input(format!("dataset {dataset} has no test_* folder with a window to score")));
     }
-    files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_two_scales);
+    files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_uncalibrated);
     Ok(files)
 }
 
@@ -233,16 +237,15 @@ fn calibrating(store: &Store, entry: &FileEntry, seconds: f64) -> Result<Range<u
     Ok(graphs.start..graphs.start)
 }
 
-/// Warns that the calibrated scores of a folder cannot be ranked, because only some of its files are calibrated.
-fn warn_of_two_scales(folder: &[TestFile]) {
+/// Warns that the calibrated rows of a folder are of some of its files only.
+fn warn_of_uncalibrated(folder: &[TestFile]) {
     let (calibrated, raw): (Vec<_>, Vec<_>) = folder.iter().partition(|file| !file.calibration.is_empty());
     if calibrated.is_empty() || raw.is_empty() {
         return;
     }
     let names: Vec<&str> = raw.iter().map(|file| file.name.as_str()).collect();
     tracing::warn!(
-        "{}: {} not calibrated, other files are: the calibrated scores of the folder are not comparable, so there is no ROC AUC, \
-         PR AUC, detection rate or curve for them",
+        "{}: {} not calibrated, other files are: the calibrated results of the folder are of those others only",
         folder[0].folder,
         names.join(", ")
     );

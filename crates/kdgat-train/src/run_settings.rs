@@ -6,11 +6,21 @@ use serde_json::Value;
 const BESIDE_THE_POINT: [&str; 7] =
     ["seed", "threads", "num_workers", "prefetch_batches", "device", "log_every_n_steps", "shuffle_buffer"];
 
+/// Digests in `inputs` of the models that a run learned from, with their names as settings.
+const LEARNED_FROM: [(&str, &str); 2] =
+    [("teacher_digest", "teacher"), ("difficulty_model_digest", "difficulty_model")];
+/// Setting with the name and digest of a run's data.
+const DATA: &str = "data";
+/// Settings on which that digest depends.
+const CUT: [&str; 5] = ["window", "stride", "features", "validation_fraction", "keep_duplicates"];
+/// Characters of a digest that identify it.
+const DIGEST_CHARACTERS: usize = 12;
+
 /// A setting's name and value.
 pub type Setting = (String, Value);
 
-/// Reads the settings of a run's `config.json` that influence its losses: runs with equal settings differ at most by their
-/// seed.
+/// Reads the settings of a run's `config.json` that influence its losses, and identities of its data and teacher: runs with equal
+/// settings differ at most by their seed.
 pub fn settings(config: &Value) -> Vec<Setting> {
     let sections = &config["config"];
     let mut found = Vec::new();
@@ -18,7 +28,7 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         let fields = sections[section].as_object().into_iter().flatten();
         found.extend(fields.filter(|(name, _)| counts(name)).map(|(name, value)| (name.clone(), value.clone())));
     };
-    add("data", &|name| matches!(name, "window" | "stride" | "features" | "validation_fraction" | "keep_duplicates"));
+    add("data", &|name| CUT.contains(&name));
     add("model", &|name| name != "attention");
     add("training", &|name| !BESIDE_THE_POINT.contains(&name));
     if sections["distillation"]["use_kd"] == true {
@@ -32,26 +42,43 @@ pub fn settings(config: &Value) -> Vec<Setting> {
         let attacks = data.get("synthetic_attacks").and_then(Value::as_bool).unwrap_or(false);
         found.push(("synthetic_attacks".to_owned(), attacks.into()));
     }
-    found
-}
-
-/// Returns [`settings`] and whether the run is finished: a stopped run is no repetition of a finished one. Empty if
-/// `config` has no configuration of a run.
-pub fn of_run(config: &Value, finished: bool) -> Vec<Setting> {
-    let mut found = settings(config);
-    if !found.is_empty() {
-        found.push(("finished".to_owned(), Value::Bool(finished)));
+    let inputs = &config["inputs"];
+    let dataset = &inputs["dataset"];
+    if let (Some(name), Some(digest)) = (dataset["name"].as_str(), dataset["digest"].as_str()) {
+        found.push((DATA.to_owned(), Value::from(format!("{name} {}", short(digest)))));
+    }
+    for (input, name) in LEARNED_FROM {
+        found.extend(inputs[input].as_str().map(|digest| (name.to_owned(), Value::from(short(digest)))));
     }
     found
 }
 
-/// Names of the settings that differ between `runs`.
+fn short(digest: &str) -> &str {
+    digest.get(..DIGEST_CHARACTERS).unwrap_or(digest)
+}
+
+/// Returns [`settings`] and whether the run is finished: a stopped run is no repetition of a finished one. If `config` has no
+/// configuration of a run, the weights stand for it: a model whose settings are unknown is no repetition of another.
+pub fn of_run(config: &Value, finished: bool, weights_digest: &str) -> Vec<Setting> {
+    let mut found = settings(config);
+    match found.is_empty() {
+        true => found.push(("weights".to_owned(), Value::from(short(weights_digest)))),
+        false => found.push(("finished".to_owned(), Value::Bool(finished))),
+    }
+    found
+}
+
+/// Names of the settings that differ between `runs`, without the data if it was only cut differently.
 pub fn distinguishing(runs: &[&[Setting]]) -> Vec<String> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let differs = |(name, value): &&Setting| {
         others.iter().any(|run| run.iter().find(|(other, _)| other == name).is_none_or(|(_, other)| other != value))
     };
-    first.iter().filter(differs).map(|(name, _)| name.clone()).collect()
+    let mut names: Vec<String> = first.iter().filter(differs).map(|(name, _)| name.clone()).collect();
+    if names.iter().any(|name| CUT.contains(&name.as_str())) {
+        names.retain(|name| name != DATA);
+    }
+    names
 }
 
 /// Formats the named settings, for example `lr 0.02, task_loss focal`.
@@ -81,8 +108,32 @@ mod tests {
         let [left, right] = [0.5, 0.7].map(|alpha| settings(&config(1, alpha / 5.0, alpha, true)));
         let names = distinguishing(&[&left, &right]);
         assert_eq!(describe(&right, &names), "lr 0.13999999999999999, kd_alpha 0.7");
-        let [stopped, whole] = [false, true].map(|finished| of_run(&config(1, 0.1, 0.5, true), finished));
+        let [stopped, whole] = [false, true].map(|finished| of_run(&config(1, 0.1, 0.5, true), finished, ""));
         assert_eq!(describe(&stopped, &distinguishing(&[&stopped, &whole])), "finished false");
-        assert_eq!(of_run(&Value::Null, true), []);
+        let unknown = |digest: &str| of_run(&Value::Null, true, digest);
+        assert_eq!(unknown("0123456789abcdef"), unknown("0123456789ab"));
+        assert_ne!(unknown("0123456789abcdef"), unknown("1123456789abcdef"));
+    }
+
+    /// Runs of other data, or with another teacher, are not repetitions.
+    #[test]
+    fn data_and_teacher_are_settings() {
+        let config = |seed: u64, stride: u64, [data, teacher, scorer]: [&str; 3]| {
+            let inputs = json!({
+                "dataset": { "name": "sim", "digest": format!("{data}23456789abcdef") },
+                "teacher_digest": format!("{teacher}23456789abcdef"),
+                "difficulty_model_digest": format!("{scorer}23456789abcdef"),
+                "batch_graphs": seed,
+            });
+            let data = json!({ "stride": stride, "stores_dir": seed.to_string() });
+            settings(&json!({ "command": "curriculum", "config": { "data": data }, "inputs": inputs }))
+        };
+        let one = config(1, 100, ["a", "b", "c"]);
+        assert_eq!(one, config(2, 100, ["a", "b", "c"]));
+        let told = |other: Vec<Setting>| describe(&other, &distinguishing(&[&one, &other]));
+        assert_eq!(told(config(1, 100, ["d", "b", "c"])), "data sim d23456789abc");
+        assert_eq!(told(config(1, 100, ["a", "d", "c"])), "teacher d23456789abc");
+        assert_eq!(told(config(1, 100, ["a", "b", "d"])), "difficulty_model d23456789abc");
+        assert_eq!(told(config(1, 50, ["d", "b", "c"])), "stride 50", "another stride has another digest");
     }
 }

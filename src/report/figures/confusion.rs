@@ -1,6 +1,7 @@
 //! Confusion matrix of a model by attack: one row per attack, with shares and counts.
 
 use super::{Drawn, Figure, folder_words};
+use crate::evaluate::calibration::is_unknown_vehicle;
 use crate::report::ReportError;
 use crate::report::chart::palette::{self, AXIS, INK};
 use crate::report::chart::{SMALL_TEXT, Svg, TEXT, WIDTH, fill, fitted, write, write_centered, write_right};
@@ -30,25 +31,38 @@ pub fn draw(evaluation: &Evaluation, model: &Model) -> Result<Drawn, ReportError
         let why = "the evaluation has no counts by file; this version of `kdgat evaluate` writes them.";
         return Ok(Drawn::missing(format!("confusion per attack of {}", model.model), why));
     }
-    let found: u64 = attacks.iter().map(|attack| attack.found).sum();
-    let all: u64 = found + attacks.iter().map(|attack| attack.missed).sum::<u64>();
-    let alarms: u64 = attacks.iter().map(|attack| attack.false_alarms).sum();
-    let normals: u64 = alarms + attacks.iter().map(|attack| attack.quiet).sum::<u64>();
     let method = model.results.first().map_or("", |row| row.threshold_method.as_str());
     Ok(Figure {
         slug: slug(&format!("confusion {} {}", evaluation.dataset, model.model)),
-        title: format!(
-            "{} finds {found} of {all} attack windows and raises {alarms} false alarms on {normals} normal ones",
-            model.model
-        ),
+        title: format!("{} finds {}", model.model, counts(&attacks)),
         reading: format!(
-            "One row per attack (test files of the same name are combined), at the threshold {method}. Found and missed are shares \
+            "One row per attack (test files of the same name are combined), not calibrated, at the threshold {method}. Found and missed are shares \
              of the windows with an attack, false alarm and quiet of those without."
         ),
         sources: vec![evaluation.folder.join("metrics.json")],
         svg: svg(&attacks)?,
     }
     .into())
+}
+
+/// Sentence with the counts over all attacks. Cars in the training data and unknown ones are counted apart: a threshold that fits
+/// the former need not fit the latter.
+fn counts(attacks: &[Attack]) -> String {
+    let (unknown, known): (Vec<&Attack>, Vec<&Attack>) =
+        attacks.iter().partition(|attack| is_unknown_vehicle(&attack.folder));
+    let counted = |attacks: &[&Attack]| {
+        let sum = |count: fn(&Attack) -> u64| attacks.iter().map(|attack| count(attack)).sum::<u64>();
+        let (found, alarms) = (sum(|attack| attack.found), sum(|attack| attack.false_alarms));
+        let (all, normals) = (found + sum(|attack| attack.missed), alarms + sum(|attack| attack.quiet));
+        format!("{found} of {all} attack windows and raises {alarms} false alarms on {normals} normal ones")
+    };
+    match (known.is_empty(), unknown.is_empty()) {
+        (false, false) => {
+            format!("{} on known cars, and {} on unknown cars, not calibrated", counted(&known), counted(&unknown))
+        }
+        (true, false) => format!("{} on unknown cars, not calibrated", counted(&unknown)),
+        _ => counted(&known),
+    }
 }
 
 /// Counts windows by attack: test files whose names differ only by a number are one attack.
@@ -135,6 +149,25 @@ fn svg(attacks: &[Attack]) -> Result<Svg, ReportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn known_and_unknown_cars_are_counted_apart() {
+        let attack = |folder: &str, found: u64| Attack {
+            name: "flooding".to_owned(),
+            folder: folder.to_owned(),
+            found,
+            missed: 1,
+            false_alarms: 2,
+            quiet: 7,
+        };
+        let known = attack("test_01_known_vehicle", 5);
+        let counted = "5 of 6 attack windows and raises 2 false alarms on 9 normal ones";
+        assert_eq!(counts(std::slice::from_ref(&known)), counted);
+        let both = counts(&[known, attack("test_02_unknown_vehicle", 3), attack("test_04_unknown_vehicle", 0)]);
+        let unknown =
+            "3 of 5 attack windows and raises 4 false alarms on 18 normal ones on unknown cars, not calibrated";
+        assert_eq!(both, format!("{counted} on known cars, and {unknown}"));
+    }
 
     #[test]
     fn files_of_one_attack_are_one() {

@@ -56,6 +56,18 @@ pub struct Judged {
     pub attacks: u64,
     pub confusion: Confusion,
     pub metrics: serde_json::Map<String, Value>,
+    #[serde(flatten)]
+    pub operator: Operator,
+}
+
+/// Operator figures of a folder or file. `None` where undefined, and for evaluations by 0.1.0.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Operator {
+    pub false_alarms_per_hour: Option<f64>,
+    pub episodes: Option<u64>,
+    pub episodes_found: Option<u64>,
+    pub median_delay_seconds: Option<f64>,
+    pub largest_delay_seconds: Option<f64>,
 }
 
 /// Confusion matrix, in graphs.

@@ -7,6 +7,6 @@ mod run;
 mod trials;
 
 pub use columns::Columns;
-pub use evaluation::{Evaluation, Judged, Model};
+pub use evaluation::{Evaluation, Judged, Model, Operator};
 pub use find::{Found, find};
 pub use run::{Run, read_json};

@@ -59,6 +59,14 @@ impl LineFormat for CanTrainAndTest {
             _ => self.parse_unusual(line),
         }
     }
+
+    fn has_labels(&self) -> bool {
+        match &self.columns {
+            Columns::Standard => true,
+            Columns::Located(located) => located.label.is_some(),
+            Columns::Lacking => false,
+        }
+    }
 }
 
 /// Fast path for a row exactly as the collection writes it; `None` for any other row.

@@ -22,6 +22,10 @@ impl LineFormat for CarHacking {
             Err(reason) => Row::Rejected(fields::diagnose(line, reason)),
         }
     }
+
+    fn has_labels(&self) -> bool {
+        true
+    }
 }
 
 fn parse_csv(line: &[u8]) -> Result<Frame, RejectReason> {

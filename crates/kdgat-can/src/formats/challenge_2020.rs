@@ -11,6 +11,9 @@ use crate::report::{FrameKind, RejectReason};
 /// Names of the columns, in order.
 const COLUMNS: [&str; 6] = ["timestamp", "arbitration_id", "dlc", "data", "class", "subclass"];
 
+/// Position of the label among them.
+const CLASS: usize = 4;
+
 /// Parser of this format.
 pub struct Challenge2020 {
     /// Number of columns of a row: all six, or fewer from the header, at least the first four.
@@ -38,6 +41,10 @@ impl LineFormat for Challenge2020 {
             Ok(frame) => Row::Frame(frame, FrameKind::Data),
             Err(reason) => Row::Rejected(fields::diagnose(line, reason)),
         }
+    }
+
+    fn has_labels(&self) -> bool {
+        self.columns > CLASS
     }
 }
 

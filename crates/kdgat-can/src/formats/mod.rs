@@ -167,6 +167,11 @@ pub trait LineFormat: Default + Send {
 
     /// Parses one line, without its line ending and never blank. Lines arrive in the order of the file.
     fn parse_line(&mut self, line: &[u8]) -> Row;
+
+    /// True if the rows have labels, as the header among the lines parsed so far says. Without labels every frame is attack-free.
+    fn has_labels(&self) -> bool {
+        false
+    }
 }
 
 /// A reader of the frames of one log, in order.
@@ -179,6 +184,9 @@ pub trait FrameSource: Send {
 
     /// Time spent so far on disk reads and decompression.
     fn read_time(&self) -> Duration;
+
+    /// True if the rows have labels; known after the first frame.
+    fn has_labels(&self) -> bool;
 }
 
 fn text_log<F: LineFormat + 'static>(lines: Lines) -> Box<dyn FrameSource> {
@@ -297,6 +305,11 @@ impl LogReader {
         self.label_notice.as_deref()
     }
 
+    /// True if frames are labelled as attacks or attack-free, in the rows or beside the log; known after the first frame.
+    pub fn has_labels(&self) -> bool {
+        self.labels.is_some() || self.source.has_labels()
+    }
+
     /// Counts of all rows read so far.
     pub fn report(&self) -> &ReadReport {
         &self.report
@@ -332,6 +345,30 @@ pub(super) mod tests {
         let mut payload = [0; 8];
         payload[..data.len()].copy_from_slice(data);
         Frame { timestamp, can_id, payload, payload_length: data.len() as u8, attack }
+    }
+
+    /// A log and a stream know after the first frame whether their rows have labels.
+    #[test]
+    fn labels_are_known_by_header_and_format() {
+        let folder = tempfile::tempdir().unwrap();
+        for (text, expected) in [
+            ("1.0,123,00,0\n2.0,123,00,1\n", true),
+            ("timestamp,arbitration_id,data_field,attack\n1.0,123,00,0\n", true),
+            ("label,time,id,data\n0,1.0,123,00\n", true),
+            ("timestamp,arbitration_id,data_field\n1.0,123,00\n", false),
+            ("Timestamp,Arbitration_ID,DLC,Data,Class,SubClass\n1.0,153,1,20,Normal,Normal\n", true),
+            ("Timestamp,Arbitration_ID,DLC,Data\n1.0,153,1,20\n", false),
+            ("1.0,0153,1,20,R\n", true),
+            ("(1.0) can0 123#00\n", false),
+        ] {
+            let path = folder.path().join("drive.log");
+            std::fs::write(&path, text).unwrap();
+            let (mut frames, mut log) = (Vec::new(), open_log(&path, None).unwrap());
+            assert!(log.read_block(1, &mut frames).unwrap() == 1, "{text}");
+            let mut stream = StreamReader::new(text.as_bytes(), Path::new("standard input"), None);
+            while stream.read_available(&mut frames).unwrap() {}
+            assert_eq!((log.has_labels(), stream.has_labels()), (expected, expected), "{text}");
+        }
     }
 
     #[test]

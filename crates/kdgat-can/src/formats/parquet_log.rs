@@ -111,6 +111,10 @@ impl FrameSource for ParquetLog {
     fn read_time(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn has_labels(&self) -> bool {
+        self.columns[3].is_some()
+    }
 }
 
 /// Runs `read` and turns a panic into an error: the `parquet` crate panics on some damaged files.

@@ -21,8 +21,25 @@ const READ_BYTES: usize = 64 << 10;
 /// Lines buffered while the format is unknown: enough for a header and a few comments.
 const LINES_HELD: usize = 64;
 
-/// Parses one line in a format chosen at run time.
-type Parser = Box<dyn FnMut(&[u8]) -> Row + Send>;
+/// Parses lines in a format chosen at run time.
+type Parser = Box<dyn AnyFormat>;
+
+/// A [`LineFormat`] whose type is not known.
+trait AnyFormat: Send {
+    fn parse_line(&mut self, line: &[u8]) -> Row;
+
+    fn has_labels(&self) -> bool;
+}
+
+impl<F: LineFormat> AnyFormat for F {
+    fn parse_line(&mut self, line: &[u8]) -> Row {
+        LineFormat::parse_line(self, line)
+    }
+
+    fn has_labels(&self) -> bool {
+        LineFormat::has_labels(self)
+    }
+}
 
 /// Reads frames from a stream as they arrive.
 pub struct StreamReader<R> {
@@ -99,6 +116,11 @@ impl<R: Read> StreamReader<R> {
     /// The format, once it is known.
     pub fn format(&self) -> Option<Format> {
         self.parser.as_ref().map(|(format, _)| *format)
+    }
+
+    /// True if the rows have labels; known after the first frame.
+    pub fn has_labels(&self) -> bool {
+        self.parser.as_ref().is_some_and(|(_, parser)| parser.has_labels())
     }
 
     /// Handles the last bytes of a line.
@@ -191,7 +213,7 @@ impl<R: Read> StreamReader<R> {
                 self.line_number += 1;
                 return;
             }
-            Some((_, parser)) => parser(line),
+            Some((_, parser)) => parser.parse_line(line),
             None => Row::Rejected(RejectReason::NotARow),
         };
         match row {
@@ -236,8 +258,7 @@ fn parser(format: Format) -> Parser {
 }
 
 fn boxed<F: LineFormat + 'static>() -> Parser {
-    let mut format = F::default();
-    Box::new(move |line| format.parse_line(line))
+    Box::new(F::default())
 }
 
 #[cfg(test)]

@@ -44,6 +44,10 @@ impl<F: LineFormat> FrameSource for TextLog<F> {
         self.lines.read_time()
     }
 
+    fn has_labels(&self) -> bool {
+        self.format.has_labels()
+    }
+
     fn read(&mut self, limit: usize, frames: &mut Vec<Frame>, report: &mut ReadReport) -> Result<(), CanError> {
         while frames.len() < limit {
             let Some(line) = self.lines.next_line()? else { break };

@@ -11,10 +11,10 @@ use flate2::write::GzEncoder;
 use rayon::prelude::*;
 
 use super::bus::Bus;
-use super::episodes::{Attacked, attack};
+use super::episodes::{Attacked, Shares, attack};
 use super::record::{self, CopiedBlock, RECORD_NAME, SourceLog, SyntheticFile, SyntheticRecord, digest_of, state_of};
 use super::stretches::{self, Stretch};
-use super::{BlockSet, SYNTHETIC_VERSION, SyntheticKind, Wanted};
+use super::{BlockSet, SYNTHETIC_VERSION, SyntheticKind, SyntheticOptions, Wanted};
 use crate::dataset::{SourceFile, file_name, log_stem};
 use crate::error::CanError;
 use crate::formats::{can_train_and_test, open_log};
@@ -90,6 +90,10 @@ fn survey(wanted: &Wanted<'_>, log: &SourceFile) -> Result<SourceLog, CanError> 
     })
 }
 
+fn shares(options: &SyntheticOptions) -> Shares {
+    Shares { attacks: options.share, events: options.event_share }
+}
+
 /// Writes the synthetic logs of all sources; leaves out those without an attack.
 fn write_logs(wanted: &Wanted<'_>, sources: &[SourceLog], folder: &Path) -> Result<Vec<SyntheticFile>, CanError> {
     let kinds = &wanted.options.kinds;
@@ -103,7 +107,7 @@ fn write_logs(wanted: &Wanted<'_>, sources: &[SourceLog], folder: &Path) -> Resu
         let copy = |(kind, stretches): (&SyntheticKind, &Vec<Vec<Stretch>>)| {
             let name = format!("{}-{kind}.csv.gz", stems[log]);
             let random = root.named(&stems[log]).child(*kind as u64);
-            Copy::new(folder, name, *kind, stretches[log].clone(), wanted.options.share, random)
+            Copy::new(folder, name, *kind, stretches[log].clone(), shares(wanted.options), random)
         };
         let copies = kinds.iter().zip(&stretches).map(copy).collect::<Result<Vec<_>, _>>()?;
         let files = write_copies(wanted, log, &sources[log], copies)?;
@@ -198,7 +202,7 @@ impl Copy {
             episodes: Vec::new(),
         };
         let pieces = stretches.iter().flat_map(pieces).collect();
-        Ok(Self { kind, share, random, pieces, collected: Vec::new(), bus: Bus::default(), output, file })
+        Ok(Self { kind, shares, random, pieces, collected: Vec::new(), bus: Bus::default(), output, file })
     }
 
     /// Takes what it needs of the source's frames from number `first` on.
