@@ -11,6 +11,7 @@ use super::settings::Settings;
 use crate::config::reads;
 use crate::evaluate::bootstrap::MOST_RESAMPLES;
 use crate::evaluate::judge::NOT_CALIBRATED;
+use crate::evaluate::rules;
 use crate::evaluate::tables::Row;
 use crate::stage::{self, EvaluateOptions};
 
@@ -33,6 +34,9 @@ pub struct EvaluateArgs {
     /// Bootstrap resamples for the 95 % confidence intervals; 0 computes none. More give steadier intervals and take longer
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_RESAMPLES))]
     pub resamples: u64,
+    /// Also judge simple rules (unknown ID, early frame, byte jump, ...) as baselines (default: true with `--features profile`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub rules: Option<bool>,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -46,6 +50,7 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         calibrate_seconds: args.calibrate_seconds,
         output: args.output,
         resamples: args.resamples,
+        rules: args.rules,
     };
     let (report, folder) = stage::evaluate(&loaded.config, &options)?;
     let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
@@ -56,6 +61,11 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
             report.dataset
         );
     }
-    output::write(&format!("{}\nwritten: {}\n", report.text(), folder.join("metrics.{json,csv}").display()))?;
+    output::write(&format!(
+        "{}{}\nwritten: {}\n",
+        rules::verdict(&report),
+        report.text(),
+        folder.join("metrics.{json,csv}").display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,12 +9,9 @@ use std::sync::Arc;
 use super::EvaluateError;
 use super::scores::{Profiled, Scorer};
 use crate::graph::assemble::Assembler;
-use crate::graph::profile::ProfileLearner;
+use crate::graph::profile::{ProfileLearner, fold_parts};
 use crate::graph::{AssembleOptions, CarProfile, Columns, Store};
 use crate::memory::{Meter, by_halves, retry_on_oom};
-
-/// Parts of the traffic, each scored with a profile of the others.
-const PARTS: usize = 5;
 
 /// Learns the car's profile from the `calibration` windows of a file (counted from its first graph), and scores all its windows with it.
 ///
@@ -34,18 +31,18 @@ pub fn profile_file(
         }
         Ok(learner)
     };
-    let parts = parts(calibration.len()).map(|part| part.start + calibration.start..part.end + calibration.start);
-    let parts: Vec<Range<usize>> = parts.collect();
+    let in_file = |part: Range<usize>| part.start + calibration.start..part.end + calibration.start;
+    let parts: Vec<Range<usize>> = fold_parts(calibration.len()).into_iter().map(in_file).collect();
     let learned = parts.iter().map(|part| learn(part.clone())).collect::<Result<Vec<_>, _>>()?;
     let score = |profile: CarProfile, range: Range<usize>| {
         let graphs: Vec<u64> = in_store(range).collect();
         let assemble = AssembleOptions { profile: Some(profile), ..scorer.assemble_options() };
         scorer.each_assembled(store, &graphs, assemble, |batch| scorer.profiled(batch))
     };
-    let whole = merged(&learned, None);
+    let whole = ProfileLearner::merged(&learned, None).profile();
     let mut windows = score(whole.clone(), 0..(graphs.end - graphs.start) as usize)?;
     for (number, part) in parts.into_iter().enumerate() {
-        let scored = score(merged(&learned, Some(number)), part.clone())?;
+        let scored = score(ProfileLearner::merged(&learned, Some(number)).profile(), part.clone())?;
         windows[part].clone_from_slice(&scored);
     }
     Ok((whole, windows))
@@ -56,7 +53,7 @@ pub fn profile_file(
 /// # Errors
 /// Fails on errors of libtorch.
 pub fn profile_windows(scorer: &Scorer, windows: &Columns) -> Result<(CarProfile, Vec<Profiled>), EvaluateError> {
-    let parts: Vec<Range<usize>> = parts(windows.num_graphs()).collect();
+    let parts = fold_parts(windows.num_graphs());
     let learn = |part: &Range<usize>| {
         let mut learner = ProfileLearner::default();
         part.clone().for_each(|window| learner.add(&windows.graph(window)));
@@ -65,7 +62,10 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns) -> Result<(CarProfile
     let learned: Vec<ProfileLearner> = parts.iter().map(learn).collect();
     let (mut assembler, mut scored) = (Assembler::default(), Vec::with_capacity(windows.num_graphs()));
     for (number, part) in parts.iter().enumerate() {
-        let options = AssembleOptions { profile: Some(merged(&learned, Some(number))), ..scorer.assemble_options() };
+        let options = AssembleOptions {
+            profile: Some(ProfileLearner::merged(&learned, Some(number)).profile()),
+            ..scorer.assemble_options()
+        };
         let mut columns = Columns::new(windows.features);
         part.clone().for_each(|window| columns.push(&windows.graph(window)));
         if columns.num_graphs() == 0 {
@@ -75,17 +75,5 @@ pub fn profile_windows(scorer: &Scorer, windows: &Columns) -> Result<(CarProfile
         let batch = retry_on_oom(Meter::new(scorer.device()), assembled)?;
         scored.extend(by_halves(Meter::new(scorer.device()), &batch, &mut |batch| scorer.profiled(batch))?);
     }
-    Ok((merged(&learned, None), scored))
-}
-
-/// Contiguous parts of `count` windows.
-fn parts(count: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..PARTS).map(move |part| count * part / PARTS..count * (part + 1) / PARTS)
-}
-
-/// The profile of all parts but one.
-fn merged(parts: &[ProfileLearner], without: Option<usize>) -> CarProfile {
-    let mut all = ProfileLearner::default();
-    parts.iter().enumerate().filter(|(part, _)| Some(*part) != without).for_each(|(_, part)| all.merge(part));
-    all.profile()
+    Ok((ProfileLearner::merged(&learned, None).profile(), scored))
 }

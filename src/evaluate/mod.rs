@@ -21,6 +21,7 @@ pub mod operator;
 pub mod profile;
 pub mod ranking;
 pub mod records;
+pub mod rules;
 pub mod scores;
 pub mod speed;
 pub mod tables;

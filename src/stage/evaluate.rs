@@ -26,7 +26,7 @@ use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
 use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
-use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, threshold};
+use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, rules, threshold};
 use crate::files;
 use crate::graph::store::manifest::FileEntry;
 use crate::graph::{AssembleOptions, Split, Store};
@@ -47,6 +47,8 @@ pub struct EvaluateOptions {
     pub output: Option<PathBuf>,
     /// Bootstrap resamples of the confidence intervals.
     pub resamples: u64,
+    /// Also judge the rules; none: for a store of the profile set.
+    pub rules: Option<bool>,
 }
 
 /// A model and its scores.
@@ -104,6 +106,17 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
         write_predictions(&mut predictions, &report.name, &subject, &files, &store, calibrate)?;
         all_curves.push(subject.curves(&files, calibrate));
         reports.push(report);
+    }
+    if options.rules.unwrap_or(store.features().needs_history()) {
+        let store = match store.features().needs_history() {
+            true => Arc::clone(&store),
+            false => setup::open_profile_store(config)?,
+        };
+        for one in rules::judge(&store, &files, &validation_graphs(&store), method, calibrate, &bootstrap)? {
+            write_predictions(&mut predictions, &one.report.name, &one.subject, &files, &store, calibrate)?;
+            all_curves.push(one.subject.curves(&files, calibrate));
+            reports.push(one.report);
+        }
     }
     predictions.map(Predictions::finish).transpose()?;
 

@@ -91,6 +91,13 @@ pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
     Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
 }
 
+/// Opens the store of the configured dataset with the features of the profile set, cut into the same windows.
+pub fn open_profile_store(config: &Config) -> Result<Arc<Store>, StageError> {
+    let mut config = config.clone();
+    config.data.features = FeatureChoice::Profile;
+    open_store(&config)
+}
+
 /// Opens the store of the configured dataset if it exists and its sources have not changed; builds, simulates and synthesises nothing.
 pub fn find_store(config: &Config) -> Result<Option<Store>, StageError> {
     let simulated = simulated_folder(&config.data.stores_dir);

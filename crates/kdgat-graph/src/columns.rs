@@ -3,7 +3,7 @@
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
 
-use super::history::{EARLIER_FRAMES, FrameFacts};
+use super::history::FrameFacts;
 use super::{EDGE_FEATURES, FeatureSet};
 
 /// Graphs in memory as columns, in the layout of a shard.
@@ -53,9 +53,8 @@ pub struct Columns {
     /// `[num_nodes]`: seconds from the node's last frame to the window's last frame; NaN for an ID that only the frame after the
     /// window has.
     pub node_silence: Vec<f32>,
-    /// `[num_nodes, EARLIER_FRAMES]`: times of the ID's last frames before the window, in seconds from the window's first frame; NaN
-    /// where there were fewer.
-    pub node_earlier: Vec<f32>,
+    /// `[num_nodes]`: time of the ID's last frame on schedule before the window, in seconds from the window's first frame; NaN without one.
+    pub node_scheduled: Vec<f32>,
 }
 
 /// Values of [`Columns::frame_flags`] per frame.
@@ -91,7 +90,7 @@ impl Columns {
             frame_flags: Vec::new(),
             node_frames: Vec::new(),
             node_silence: Vec::new(),
-            node_earlier: Vec::new(),
+            node_scheduled: Vec::new(),
         }
     }
 }
@@ -111,8 +110,8 @@ pub struct FramesView<'a> {
     pub of_node: &'a [u16],
     /// `[num_nodes]`: see [`Columns::node_silence`].
     pub silence: &'a [f32],
-    /// `[num_nodes, EARLIER_FRAMES]`: see [`Columns::node_earlier`].
-    pub earlier: &'a [f32],
+    /// `[num_nodes]`: see [`Columns::node_scheduled`].
+    pub scheduled: &'a [f32],
 }
 
 /// One frame of a node, with the previous frame of its ID.
@@ -235,11 +234,8 @@ impl Columns {
     pub fn bytes(&self) -> u64 {
         let graphs = self.num_graphs() as u64;
         let (nodes, edges) = (self.can_ids.len() as u64, self.sources.len() as u64);
-        let (of_node, of_frame) = if self.features.needs_history() {
-            (4 + 2 + 4 * EARLIER_FRAMES as u64, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS)
-        } else {
-            (0, 0)
-        };
+        let (of_node, of_frame) =
+            if self.features.needs_history() { (4 + 2 + 4, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
         let per_node = 4 + 4 * self.features.stored_node_features() as u64 + 2 + 1 + of_node;
         let per_edge = 4 * EDGE_FEATURES as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
@@ -277,7 +273,7 @@ impl Columns {
         self.frame_flags.clear();
         self.node_frames.clear();
         self.node_silence.clear();
-        self.node_earlier.clear();
+        self.node_scheduled.clear();
     }
 
     /// Ends a graph whose nodes, edges and row pointers have been appended: adds its pointers, label and origin.
@@ -305,7 +301,7 @@ impl Columns {
         self.frame_flags.extend_from_slice(graph.frames.flags);
         self.node_frames.extend_from_slice(graph.frames.of_node);
         self.node_silence.extend_from_slice(graph.frames.silence);
-        self.node_earlier.extend_from_slice(graph.frames.earlier);
+        self.node_scheduled.extend_from_slice(graph.frames.scheduled);
         self.finish_graph(graph.attack, graph.file, graph.first_frame, graph.start_time);
     }
 
@@ -323,7 +319,7 @@ impl Columns {
             flags: &self.frame_flags[frames.start * FRAME_FLAGS..frames.end * FRAME_FLAGS],
             of_node: &self.node_frames[nodes.clone()],
             silence: &self.node_silence[nodes.clone()],
-            earlier: &self.node_earlier[nodes.start * EARLIER_FRAMES..nodes.end * EARLIER_FRAMES],
+            scheduled: &self.node_scheduled[nodes],
         }
     }
 

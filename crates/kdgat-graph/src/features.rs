@@ -223,7 +223,7 @@ impl FeatureExtractor {
             columns.attack_free.push(tally.attack_free.into());
             columns.node_frames.push(tally.count as u16);
             columns.node_silence.push(silence);
-            columns.node_earlier.extend_from_slice(&facts.earlier(tally.id, begin));
+            columns.node_scheduled.push(facts.scheduled(tally.id, begin));
             for &position in positions {
                 let (frame, fact) = (&frames[position as usize], &facts.frames[position as usize]);
                 columns.push_frame(frame, fact, (frame.timestamp - begin) as f32);

@@ -18,15 +18,15 @@ pub const NO_PREVIOUS: u8 = u8::MAX;
 const OVERDUE_GAPS: f64 = 3.0;
 /// Fewest frames from which an ID has a usual gap.
 const FEWEST_FRAMES: u32 = 4;
-/// Weight of the newest gap in the running mean; a longer gap counts as at most [`OVERDUE_GAPS`] usual ones.
+/// Least weight of the newest gap in the running mean; a longer gap counts as at most [`OVERDUE_GAPS`] usual ones.
 const NEWEST_WEIGHT: f64 = 1.0 / 16.0;
 /// Most overdue IDs of a window; only the most overdue ones become nodes.
 pub const MOST_OVERDUE: usize = 32;
 /// Number of IDs from which on rare ones are forgotten: random extended IDs would otherwise fill the memory.
 const MOST_IDS: usize = 1 << 13;
 
-/// Number of an ID's frames before a window whose times are kept: from them it shows which of the window's frames are on schedule.
-pub const EARLIER_FRAMES: usize = 8;
+/// A frame is on schedule if it comes at least this many usual gaps after the last frame of its ID that was.
+const ON_SCHEDULE: f64 = 0.7;
 
 /// A frame's relation to the previous frame of its ID in the same file.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,22 +49,7 @@ pub struct WindowFacts<'a> {
     /// IDs without a frame in the window that have been silent for long, ascending, with the seconds from their last frame to the
     /// window's last one.
     pub overdue: &'a [(u32, f32)],
-    earlier: &'a HashMap<u32, Earlier>,
-}
-
-/// Times of the latest frames of an ID, the newest last.
-#[derive(Debug, Clone, Copy)]
-struct Earlier {
-    times: [f64; EARLIER_FRAMES],
-}
-
-impl Earlier {
-    const NONE: Self = Self { times: [f64::NAN; EARLIER_FRAMES] };
-
-    fn push(&mut self, timestamp: f64) {
-        self.times.rotate_left(1);
-        self.times[EARLIER_FRAMES - 1] = timestamp;
-    }
+    scheduled: &'a HashMap<u32, f64>,
 }
 
 impl WindowFacts<'_> {
@@ -73,11 +58,14 @@ impl WindowFacts<'_> {
         self.overdue.binary_search_by_key(&can_id, |&(overdue, _)| overdue).ok().map(|at| self.overdue[at].1)
     }
 
-    /// Times of the last [`EARLIER_FRAMES`] frames of an ID before the window, the newest last, in seconds from the window's first frame
-    /// at `begin`; NaN where there were fewer.
-    pub fn earlier(&self, can_id: u32, begin: f64) -> [f32; EARLIER_FRAMES] {
-        let earlier = self.earlier.get(&can_id).unwrap_or(&Earlier::NONE);
-        earlier.times.map(|time| (time - begin).clamp(-LONGEST_GAP_SECONDS, LONGEST_GAP_SECONDS) as f32)
+    /// Time of the last frame of an ID before the window that was on schedule, in seconds from the window's first frame at `begin`; NaN
+    /// without one.
+    ///
+    /// "On schedule" is judged by the ID's usual gap so far, from the beginning of the file: where an attacker's frames alternate with
+    /// true ones, only the traffic before the attack tells which are which.
+    pub fn scheduled(&self, can_id: u32, begin: f64) -> f32 {
+        let time = self.scheduled.get(&can_id).copied().unwrap_or(f64::NAN);
+        (time - begin).clamp(-LONGEST_GAP_SECONDS, LONGEST_GAP_SECONDS) as f32
     }
 }
 
@@ -92,7 +80,9 @@ struct Latest {
     /// Position of the frame in the file.
     index: u64,
     frames: u32,
-    /// Running mean of the gaps, in seconds.
+    /// Time of the last frame on schedule.
+    scheduled: f64,
+    /// Running mean of the gaps between frames on schedule, in seconds.
     usual_gap: f64,
 }
 
@@ -100,9 +90,9 @@ struct Latest {
 #[derive(Debug, Default)]
 pub struct History {
     latest: HashMap<u32, Latest>,
-    /// Frames before the window: those before position `first_fact`.
-    earlier: HashMap<u32, Earlier>,
-    /// IDs and times of the frames from `first_fact` on.
+    /// Time of each ID's last frame on schedule before position `first_fact`.
+    scheduled: HashMap<u32, f64>,
+    /// For the frames from `first_fact` on: the ID, and the time of its last frame on schedule up to this one.
     recent: VecDeque<(u32, f64)>,
     /// Facts about the frames from `first_fact` on.
     facts: VecDeque<FrameFacts>,
@@ -117,7 +107,7 @@ impl History {
     /// Starts another file.
     pub fn restart(&mut self) {
         self.latest.clear();
-        self.earlier.clear();
+        self.scheduled.clear();
         self.recent.clear();
         self.facts.clear();
         (self.first_fact, self.observed) = (0, 0);
@@ -131,19 +121,20 @@ impl History {
     /// Observes the file's next frames.
     pub fn observe(&mut self, frames: &[Frame]) {
         for frame in frames {
-            let fact = self.fact_of(frame);
+            let (fact, scheduled) = self.fact_of(frame);
             self.facts.push_back(fact);
-            self.recent.push_back((frame.can_id, frame.timestamp));
+            self.recent.push_back((frame.can_id, scheduled));
             self.observed += 1;
         }
         if self.latest.len() > MOST_IDS {
             self.latest.retain(|_, latest| latest.frames >= FEWEST_FRAMES);
             let latest = &self.latest;
-            self.earlier.retain(|can_id, _| latest.contains_key(can_id));
+            self.scheduled.retain(|can_id, _| latest.contains_key(can_id));
         }
     }
 
-    fn fact_of(&mut self, frame: &Frame) -> FrameFacts {
+    /// The facts about the next frame, and the time of the last frame of its ID on schedule.
+    fn fact_of(&mut self, frame: &Frame) -> (FrameFacts, f64) {
         let new = Latest {
             timestamp: frame.timestamp,
             payload: frame.payload,
@@ -151,12 +142,14 @@ impl History {
             length: frame.payload_length,
             index: self.observed,
             frames: 1,
+            scheduled: frame.timestamp,
             usual_gap: 0.0,
         };
         let Some(latest) = self.latest.get_mut(&frame.can_id) else {
             self.latest.insert(frame.can_id, new);
             let previous = [0; PAYLOAD_BYTES];
-            return FrameFacts { gap_seconds: f32::NAN, previous, previous_length: NO_PREVIOUS, returns: false };
+            let fact = FrameFacts { gap_seconds: f32::NAN, previous, previous_length: NO_PREVIOUS, returns: false };
+            return (fact, frame.timestamp);
         };
         let gap = (frame.timestamp - latest.timestamp).clamp(-LONGEST_GAP_SECONDS, LONGEST_GAP_SECONDS);
         let fact = FrameFacts {
@@ -165,15 +158,20 @@ impl History {
             previous_length: latest.length.min(64),
             returns: frame.payload != latest.payload && latest.earlier == Some(frame.payload),
         };
-        let usual_gap = match latest.frames {
-            1 => gap.max(0.0),
-            _ => {
-                let counted = gap.clamp(0.0, OVERDUE_GAPS * latest.usual_gap.max(1e-6));
-                latest.usual_gap + NEWEST_WEIGHT * (counted - latest.usual_gap)
-            }
-        };
-        *latest = Latest { frames: latest.frames.saturating_add(1), usual_gap, earlier: Some(latest.payload), ..new };
-        fact
+        let (mut scheduled, mut usual_gap) = (latest.scheduled, latest.usual_gap);
+        let since = frame.timestamp - scheduled;
+        if latest.frames < FEWEST_FRAMES || since >= ON_SCHEDULE * usual_gap || since < 0.0 {
+            let newest = match latest.frames {
+                1 => since.max(0.0),
+                _ => since.clamp(0.0, OVERDUE_GAPS * usual_gap.max(1e-6)),
+            };
+            let weight = NEWEST_WEIGHT.max(1.0 / f64::from(latest.frames));
+            usual_gap += weight * (newest - usual_gap);
+            scheduled = frame.timestamp;
+        }
+        let frames = latest.frames.saturating_add(1);
+        *latest = Latest { frames, scheduled, usual_gap, earlier: Some(latest.payload), ..new };
+        (fact, scheduled)
     }
 
     /// Facts about the window of `frames` that begins at position `first_frame` of the file, and forgets the frames before it. All frames of the window, and none after it,
@@ -186,7 +184,7 @@ impl History {
         self.forget_before(first_frame);
         let begin = (first_frame - self.first_fact) as usize;
         let facts = &self.facts.make_contiguous()[begin..begin + frames.len()];
-        WindowFacts { frames: facts, overdue: &self.overdue, earlier: &self.earlier }
+        WindowFacts { frames: facts, overdue: &self.overdue, scheduled: &self.scheduled }
     }
 
     fn find_overdue(&mut self, first_frame: u64, frames: &[Frame]) {
@@ -214,9 +212,7 @@ impl History {
     pub fn forget_before(&mut self, first_frame: u64) {
         let forgotten = first_frame.saturating_sub(self.first_fact).min(self.facts.len() as u64);
         self.facts.drain(..forgotten as usize);
-        for (can_id, timestamp) in self.recent.drain(..forgotten as usize) {
-            self.earlier.entry(can_id).or_insert(Earlier::NONE).push(timestamp);
-        }
+        self.scheduled.extend(self.recent.drain(..forgotten as usize));
         self.first_fact += forgotten;
     }
 }
@@ -240,9 +236,27 @@ mod tests {
         assert_eq!((facts[0].gap_seconds, facts[0].previous[0]), (1.0, 10));
         assert_eq!((facts[1].gap_seconds, facts[1].previous[0]), (0.75, 20));
         assert!(facts[2].gap_seconds.is_nan() && facts[2].previous_length == NO_PREVIOUS);
-        let earlier = history.window(2, &frames[2..]).earlier(2, 1.0);
-        assert_eq!(earlier[EARLIER_FRAMES - 1], -0.5, "the frame in the window does not count");
-        assert!(earlier[..EARLIER_FRAMES - 1].iter().all(|time| time.is_nan()));
+        let scheduled = history.window(2, &frames[2..]).scheduled(2, 1.0);
+        assert_eq!(scheduled, -0.5, "the frame in the window does not count");
+        assert!(history.window(2, &frames[2..]).scheduled(3, 1.0).is_nan());
+    }
+
+    /// True frames every 100 ms, and from the 20th on an injected one 30 ms after each: the true ones stay on schedule.
+    #[test]
+    fn injected_frames_do_not_take_over_the_schedule() {
+        let mut frames = Vec::new();
+        for at in 0..60 {
+            frames.push(frame(0.1 * f64::from(at), 7, 0));
+            if at >= 20 {
+                frames.push(frame(0.1 * f64::from(at) + 0.03, 7, 0));
+            }
+        }
+        let mut history = History::default();
+        history.observe(&frames[..90]);
+        let begin = frames[90].timestamp;
+        let scheduled = f64::from(history.window(90, &frames[90..90]).scheduled(7, begin)) + begin;
+        let steps = scheduled / 0.1;
+        assert!((steps - steps.round()).abs() < 1e-4, "{scheduled} is the time of an injected frame");
     }
 
     #[test]
@@ -272,6 +286,6 @@ mod tests {
         }
         assert!(history.latest.len() <= MOST_IDS && history.facts.is_empty());
         // The last block is forgotten after it was observed.
-        assert!(history.earlier.len() <= MOST_IDS + 5000, "{}", history.earlier.len());
+        assert!(history.scheduled.len() <= MOST_IDS + 5000, "{}", history.scheduled.len());
     }
 }

@@ -46,6 +46,17 @@ impl SyntheticKind {
         Self::Fuzzing,
     ];
 
+    /// The kinds that add frames, which are the default. A masquerade with plausible payloads and most suppressions look like usual
+    /// traffic: training windows labelled as such attacks mainly teach false alarms.
+    pub const ADDED: [Self; 6] = [
+        Self::Injection,
+        Self::SpoofingPlausible,
+        Self::SpoofingImplausible,
+        Self::Flooding,
+        Self::Replay,
+        Self::Fuzzing,
+    ];
+
     /// Its name in file names and records.
     pub fn name(self) -> &'static str {
         match self {

@@ -60,11 +60,7 @@ pub struct SyntheticOptions {
 
 impl Default for SyntheticOptions {
     fn default() -> Self {
-        let mut kinds = SyntheticKind::ALL.to_vec();
-        if let Ok(text) = std::env::var("KDGAT_EXPERIMENT_KINDS") {
-            kinds.retain(|kind| text.split(',').any(|name| name == kind.name()));
-        }
-        Self { seed: 1, share: 0.5, event_share: 0.5, most_frames: 2_000_000, kinds }
+        Self { seed: 1, share: 0.5, event_share: 0.5, most_frames: 2_000_000, kinds: SyntheticKind::ADDED.to_vec() }
     }
 }
 

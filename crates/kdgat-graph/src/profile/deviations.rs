@@ -10,7 +10,6 @@
 use kdgat_can::frame::PAYLOAD_BYTES;
 
 use super::{CarProfile, IdProfile};
-use crate::history::EARLIER_FRAMES;
 use crate::{GraphView, NodeFrame};
 
 /// −ln P(new ID) / 10, for an ID that the profile does not have.
@@ -135,7 +134,7 @@ impl CarProfile {
             return row;
         }
         (row[IRREGULARITY], row[CONFIDENCE], row[PERIOD]) = (usual.irregularity, usual.confidence, usual.period);
-        let (mut sums, mut schedule) = (Sums::default(), Schedule::before(view, node, usual));
+        let (mut sums, mut schedule) = (Sums::default(), Schedule::before(view, node));
         for index in frames {
             let delay = schedule.delay_if_off(view.frames.times[index], usual);
             sums.add(id, usual, &view.frames.frame(index), delay);
@@ -152,14 +151,9 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a node's ID after its frames before the window.
-    pub(super) fn before(view: &GraphView<'_>, node: usize, usual: &Usual) -> Self {
-        let mut schedule = Self { latest: f32::NAN };
-        let earlier = &view.frames.earlier[node * EARLIER_FRAMES..(node + 1) * EARLIER_FRAMES];
-        for &time in earlier.iter().filter(|time| !time.is_nan()) {
-            schedule.delay_if_off(time, usual);
-        }
-        schedule
+    /// The schedule of a node's ID before the window.
+    pub(super) fn before(view: &GraphView<'_>, node: usize) -> Self {
+        Self { latest: view.frames.scheduled[node] }
     }
 
     /// Adds a frame at `time`. Returns the seconds since the last frame on schedule if this one is off schedule.

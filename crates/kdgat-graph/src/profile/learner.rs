@@ -85,9 +85,11 @@ impl ProfileLearner {
         }
     }
 
-    /// Number of frames learned.
-    pub fn frames(&self) -> u64 {
-        self.ids.values().map(|counts| counts.frames).sum()
+    /// What all parts but one have learned, or all of them.
+    pub fn merged(parts: &[Self], without: Option<usize>) -> Self {
+        let mut all = Self::default();
+        parts.iter().enumerate().filter(|(part, _)| Some(*part) != without).for_each(|(_, part)| all.merge(part));
+        all
     }
 
     /// The profile learned so far.
@@ -157,11 +159,7 @@ impl ByteCounts {
             seen[value / 64] |= 1 << (value % 64);
         }
         let changes = self.changes.iter().rposition(|&count| count > 0).unwrap_or(0) as u8;
-        ByteProfile {
-            seen,
-            change_high: quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8,
-            change_most: changes,
-        }
+        ByteProfile { seen, change_high: quantile_of(&self.changes, 0.9999).unwrap_or(0) as u8, change_most: changes }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod deviations;
 mod learner;
 pub mod rules;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kdgat_can::frame::PAYLOAD_BYTES;
@@ -24,6 +25,15 @@ const FOLD_WINDOWS: u64 = 64;
 /// The fold of a training window, from its position in its log: windows in blocks of 64 belong to the folds in turn.
 pub fn fold_of(window: u64) -> usize {
     (window / FOLD_WINDOWS % FOLDS as u64) as usize
+}
+
+/// Number of parts that calibration traffic is divided into.
+const PARTS: usize = 5;
+
+/// Contiguous parts of `windows` calibration windows: each is judged with a profile learned from the others, because under a profile that
+/// has seen it a window looks too usual.
+pub fn fold_parts(windows: usize) -> Vec<Range<usize>> {
+    (0..PARTS).map(|part| windows * part / PARTS..windows * (part + 1) / PARTS).collect()
 }
 
 /// Version of the profile and of the deviations from it: raised whenever the same frames give other features, so that a model never reads
@@ -172,8 +182,7 @@ impl CarProfile {
         let broken = ids.iter().find(|id| {
             let gaps = [id.gap_low_seconds, id.gap_median_seconds, id.gap_mean_seconds, id.gap_high_seconds];
             let shares = [id.repeats, id.returns, id.changed_bytes];
-            id.bytes.len() != PAYLOAD_BYTES
-                || !gaps.into_iter().chain(shares).all(number)
+            id.bytes.len() != PAYLOAD_BYTES || !gaps.into_iter().chain(shares).all(number)
         });
         broken.map(|id| format!("the profile of ID {:03X} has a value that is no number, or lacks bytes", id.can_id))
     }

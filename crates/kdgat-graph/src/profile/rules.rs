@@ -1,7 +1,7 @@
 //! Rules of a line each that count what attack-free traffic does not have: the baselines that every model has to beat.
 
-use super::deviations::Schedule;
 use super::CarProfile;
+use super::deviations::Schedule;
 use crate::GraphView;
 
 /// A rule; it counts frames or bytes of a window.
@@ -56,7 +56,7 @@ impl CarProfile {
             };
             let silence = view.frames.silence[node];
             counts[Rule::Missing as usize] += u32::from(silence > MISSING_GAPS * usual.high_seconds());
-            let mut schedule = Schedule::before(view, node, usual);
+            let mut schedule = Schedule::before(view, node);
             for index in frames {
                 let frame = view.frames.frame(index);
                 let early = frame.gap_seconds < 0.5 * id.gap_low_seconds;

@@ -76,12 +76,7 @@ impl StoreProfile {
     }
 
     pub(super) fn of(folds: &[ProfileLearner; FOLDS], short: Vec<(usize, CarProfile)>) -> Self {
-        let merged = |left_out: Option<usize>| {
-            let mut all = ProfileLearner::default();
-            let others = folds.iter().enumerate().filter(|(fold, _)| Some(*fold) != left_out);
-            others.for_each(|(_, learner)| all.merge(learner));
-            all.profile()
-        };
+        let merged = |left_out| ProfileLearner::merged(folds, left_out).profile();
         Self { whole: merged(None), without: (0..FOLDS).map(|fold| merged(Some(fold))).collect(), short }
     }
 

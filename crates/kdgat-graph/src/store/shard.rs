@@ -17,7 +17,6 @@ use tch::Tensor;
 
 use super::manifest::ShardEntry;
 use crate::columns::{Columns, FRAME_FLAGS, FramesView};
-use crate::history::EARLIER_FRAMES;
 use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
 
 #[cfg(target_endian = "big")]
@@ -47,7 +46,7 @@ enum Column {
     FrameGaps,
     FrameTimes,
     NodeSilence,
-    NodeEarlier,
+    NodeScheduled,
     NodeFrames,
     FramePayloads,
     FrameFlags,
@@ -97,7 +96,7 @@ fn layout(features: FeatureSet) -> Layout {
         columns.push((FrameGaps, "frame_gap", Dtype::F32, 1, Rows::Frames));
         columns.push((FrameTimes, "frame_time", Dtype::F32, 1, Rows::Frames));
         columns.push((NodeSilence, "node_silence", Dtype::F32, 1, Rows::Nodes));
-        columns.push((NodeEarlier, "node_earlier", Dtype::F32, EARLIER_FRAMES, Rows::Nodes));
+        columns.push((NodeScheduled, "node_scheduled", Dtype::F32, 1, Rows::Nodes));
         columns.push((NodeFrames, "node_frames", Dtype::U16, 1, Rows::Nodes));
     }
     columns.extend(narrow);
@@ -173,7 +172,7 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
         Column::FrameTimes => bytemuck::cast_slice(&columns.frame_times),
         Column::NodeSilence => bytemuck::cast_slice(&columns.node_silence),
-        Column::NodeEarlier => bytemuck::cast_slice(&columns.node_earlier),
+        Column::NodeScheduled => bytemuck::cast_slice(&columns.node_scheduled),
         Column::NodeFrames => bytemuck::cast_slice(&columns.node_frames),
         Column::FramePayloads => &columns.frame_payloads,
         Column::FrameFlags => &columns.frame_flags,
@@ -310,7 +309,7 @@ impl Shard {
             flags: self.column(Column::FrameFlags, wide(FRAME_FLAGS)),
             of_node: self.column(Column::NodeFrames, nodes.clone()),
             silence: self.column(Column::NodeSilence, nodes.clone()),
-            earlier: self.column(Column::NodeEarlier, nodes.start * EARLIER_FRAMES..nodes.end * EARLIER_FRAMES),
+            scheduled: self.column(Column::NodeScheduled, nodes),
         }
     }
 
