@@ -22,6 +22,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("gpu-40gb", include_str!("../../presets/gpu-40gb.toml")),
     ("gpu-8gb", include_str!("../../presets/gpu-8gb.toml")),
     ("gpu-80gb", include_str!("../../presets/gpu-80gb.toml")),
+    ("profile", include_str!("../../presets/profile.toml")),
     ("quick", include_str!("../../presets/quick.toml")),
     ("vgae", include_str!("../../presets/vgae.toml")),
 ];
