@@ -209,9 +209,14 @@ fn software_card_of_two_opens_nothing_on_the_other() {
     let (_, counted) = success_on(&Card::new().count(2).late(4), &trained.workplace, &arguments.concat());
     assert_same_losses(&trained.workplace, "second-card", &trained.autoencoder);
     assert_eq!(counted["cards"][0]["has_context"], false, "the first card was used: {counted}");
+    assert_eq!(counted["beside_current_card"], 0, "work for another card than the thread's current one: {counted}");
     assert_eq!(counted["cards"][1]["has_context"], true);
+}
+
+#[test]
+fn software_card_of_two_is_asked_for_its_memory() {
     let plan = ["memory", "plan", "--preset", "gat,student", "--device", "cuda:1"];
-    let (_, counted) = success_on(&Card::new().count(2), &trained.workplace, &plan);
+    let (_, counted) = success_on(&Card::new().count(2), &Trained::get().workplace, &plan);
     assert_eq!(counted["cards"][0]["has_context"], false, "the first card was asked: {counted}");
     assert_eq!(counted["cards"][1]["has_context"], true);
 }

@@ -72,6 +72,7 @@ void write_report() {
   field("recordings", counts.recordings);
   field("replays", counts.replays);
   field("refused_uploads", counts.refused_uploads);
+  field("beside_current_card", counts.beside_current_card);
   field("page_locked_ranges", runtime().locked.size());
   field("most_page_locked_bytes", runtime().most_locked_bytes);
   std::fprintf(file, ",\n  \"cards\": [");

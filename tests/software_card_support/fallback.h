@@ -329,6 +329,7 @@ inline void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const bool tensors = call.results_are_tensors(same_as);
   Stack results;
   const int stream = current_stream(call.card);
+  state().counts.beside_current_card += call.card != current().card;
   take_workspace(op.schema().name(), stream);
   const bool recorded = is_recorded(stream);
   const bool is_late = recorded || settings().seed != 0 || !state().streams[stream].jobs.empty();

@@ -170,6 +170,7 @@ inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blo
     return self;
   }
   check_call("copy");
+  state().counts.beside_current_card += (self.is_cuda() ? self : source).get_device() != current().card;
   const at::Tensor spread = source.sizes() == self.sizes() ? source : source.expand_as(self);
   if (self.is_cuda() && spread.is_cuda()) {
     copy_inside(self, spread);
