@@ -2,12 +2,14 @@
 
 mod distill_support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use distill_support::{Behaviour, Perceptron, batch, bits};
 use kdgat::distill::accelerator::{Accelerator, AcceleratorError, Cpu, HostBlock, MemoryState};
 use kdgat::distill::order::Stream;
+use kdgat::distill::shuttle::{Shuttle, VisitKind};
 use kdgat::distill::{Residency, StoreShape, Targets, Teacher, TeacherError, TeacherOptions, Weights};
 use kdgat::graph::Batch;
 use kdgat::torch::device::StreamGuard;
@@ -176,6 +178,86 @@ impl Accelerator for Refusing {
 
     fn memory(&self) -> MemoryState {
         self.cpu.memory()
+    }
+}
+
+/// CPU device with a clock that advances with every event. Like CUDA, it measures the milliseconds between two events in f32.
+#[derive(Default)]
+struct Clocked {
+    cpu: Cpu,
+    now_ms: Arc<Mutex<f64>>,
+}
+
+impl Accelerator for Clocked {
+    type Event = f64;
+
+    fn device(&self) -> Device {
+        self.cpu.device()
+    }
+    fn is_host(&self) -> bool {
+        false
+    }
+    fn host_block(&mut self, bytes: usize) -> Result<HostBlock, AcceleratorError> {
+        self.cpu.host_block(bytes)
+    }
+    fn allocate(&mut self, bytes: usize) -> Result<Tensor, AcceleratorError> {
+        self.cpu.allocate(bytes)
+    }
+    fn copy(&mut self, from: &Tensor, to: &mut Tensor) -> Result<(), AcceleratorError> {
+        self.cpu.copy(from, to)
+    }
+    fn finish_copies(&mut self) -> Result<(), AcceleratorError> {
+        Ok(())
+    }
+    fn enter_thread(&mut self) -> Result<StreamGuard, AcceleratorError> {
+        self.cpu.enter_thread()
+    }
+    fn record(&mut self, _: Stream) -> Result<f64, AcceleratorError> {
+        let mut now_ms = self.now_ms.lock().unwrap();
+        *now_ms += 0.25;
+        Ok(*now_ms)
+    }
+    fn wait(&mut self, _: Stream, _: &f64) -> Result<(), AcceleratorError> {
+        Ok(())
+    }
+    fn elapsed_ms(&self, from: &f64, to: &f64) -> Option<f64> {
+        Some(f64::from((to - from) as f32))
+    }
+    fn student_takes(_: &[f64], _: &Targets) -> Result<(), AcceleratorError> {
+        Ok(())
+    }
+    fn memory(&self) -> MemoryState {
+        self.cpu.memory()
+    }
+}
+
+/// After ten hours, f32 milliseconds since the start would be rounded to four.
+#[test]
+fn times_of_a_long_run_are_exact() {
+    let _no_grad = tch::no_grad_guard();
+    let model = Perceptron::classifier();
+    let (weights, clocked) = (model.weights(3), Clocked::default());
+    let now_ms = Arc::clone(&clocked.now_ms);
+    let mut shuttle = Shuttle::new(clocked, model, weights).unwrap();
+    shuttle.start_clock().unwrap();
+    let mut visit = || {
+        *now_ms.lock().unwrap() += 18_000.0;
+        let (begin_ms, mut spans) = (*now_ms.lock().unwrap(), Vec::new());
+        shuttle.visit(VisitKind::Forward, vec![batch(&[1])], &mut |_, _, _| Ok(())).unwrap();
+        shuttle.take_timings(Some(&mut spans));
+        (begin_ms, spans.into_iter().map(|span| span.start).collect::<Vec<_>>())
+    };
+    let (first_ms, first) = visit();
+    assert!(first.len() > 1);
+    let milliseconds = |from: &Instant, to: &Instant| to.duration_since(*from).as_secs_f64() * 1e3;
+    for _ in 0..2_000 {
+        let (begin_ms, starts) = visit();
+        let drift = milliseconds(&first[0], &starts[0]) - (begin_ms - first_ms);
+        assert!(drift.abs() < 0.5, "{drift} ms after {begin_ms} ms");
+        for (start, of_first) in starts.iter().zip(&first) {
+            let off = milliseconds(&starts[0], start) - milliseconds(&first[0], of_first);
+            assert!(off.abs() < 1e-3, "{off} ms after {begin_ms} ms");
+        }
     }
 }
 

@@ -1,9 +1,11 @@
-//! Losses of a VGAE with half-precision outputs: the outputs are rounded, the sums are not.
+//! Losses of a VGAE and means of graphs in half precision: the values are rounded, sums and counts are not.
 
 mod support;
 
+use kdgat::graph::Batch;
 use kdgat::nn::VgaeOutput;
 use kdgat::nn::attention::Backend;
+use kdgat::nn::layers::mean_per_graph;
 use kdgat::nn::vgae::task_loss;
 use support::{PARITY_VOCABULARY, parity_batch};
 use tch::{Device, Kind, Tensor};
@@ -40,4 +42,18 @@ fn sums_are_taken_in_f32() {
         half, single,
         "[reconstruction, id, successors, kl, total] of bf16 outputs, and of the same numbers in f32"
     );
+}
+
+/// In f16 the count of 70,000 nodes would be infinite, and in bf16 the sum of 300 ones would be 256.
+#[test]
+fn means_of_large_graphs_are_exact() {
+    for (kind, nodes) in [(Kind::BFloat16, 300), (Kind::Half, 70_000)] {
+        let batch = Batch {
+            node_pointers: Tensor::from_slice(&[0, nodes]),
+            graph_of_node: Tensor::zeros([nodes], (Kind::Int64, Device::Cpu)),
+            ..parity_batch("batch")
+        };
+        let mean = mean_per_graph(&Tensor::ones([nodes, 2], (kind, Device::Cpu)), &batch).unwrap();
+        assert_eq!((mean.kind(), mean.double_value(&[0, 1])), (kind, 1.0));
+    }
 }

@@ -1,129 +1,24 @@
-//! Whole runs on a GPU simulated in software: the losses of the CPU, memory peaks and leaks, the order of work, and errors in
-//! any call. The GPU tests run on it, too.
+//! Whole runs on a GPU simulated in software: the losses of the CPU, memory peaks and leaks, the order of work, times, and CUDA
+//! graphs. The GPU tests run on it, too.
 
 mod software_card_support;
 mod stage_support;
 
 #[path = "distill_cuda.rs"]
 mod distill_cuda;
+#[path = "recorded_steps.rs"]
+mod recorded_steps;
 #[path = "torch_device.rs"]
 mod torch_device;
 
-use std::process::{Command, Output};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::Command;
 
-use serde_json::Value;
 use software_card_support::Card;
+use software_card_support::runs::{
+    AUTOENCODER, COMMON, NORMAL, Stage, TWO_EPOCHS, Trained, assert_same_losses, column, losses, on_cpu, run_on, said,
+    student, success_on,
+};
 use stage_support::Workplace;
-
-/// Stage with the settings of its teacher and its student.
-struct Stage {
-    name: &'static str,
-    teacher: &'static [&'static str],
-    student: &'static [&'static str],
-}
-
-const AUTOENCODER: Stage = Stage {
-    name: "autoencoder",
-    teacher: &["--preset", "vgae,teacher", "--hidden", "24,12,8", "--latent", "8", "--embedding", "4"],
-    student: &["--preset", "vgae,student", "--hidden", "8,8,4", "--latent", "4", "--embedding", "2"],
-};
-const NORMAL: Stage = Stage {
-    name: "normal",
-    teacher: &["--preset", "gat,teacher", "--hidden", "8"],
-    student: &["--preset", "gat,student", "--hidden", "4"],
-};
-
-/// Settings with the same operations on both devices, in small steps.
-const COMMON: &[&str] = &["--attention", "composed", "--batch-size", "64", "--optimize-batch-size", "false"];
-const TWO_EPOCHS: &[&str] = &["--max-epochs", "2"];
-
-/// Both teachers trained on the CPU, and the losses of their students there.
-struct Trained {
-    workplace: Workplace,
-    autoencoder: Vec<f64>,
-    normal: Vec<f64>,
-}
-
-impl Trained {
-    fn get() -> &'static Self {
-        static TRAINED: OnceLock<Trained> = OnceLock::new();
-        TRAINED.get_or_init(|| {
-            let workplace = Workplace::new();
-            let train = |stage: &Stage| {
-                let teacher = [&[stage.name], stage.teacher, COMMON, TWO_EPOCHS].concat();
-                on_cpu(&workplace, &[&teacher[..], &["--run-dir", &format!("{}-teacher", stage.name)]].concat());
-                let run = format!("{}-student", stage.name);
-                on_cpu(&workplace, &[&student(stage, &run)[..], TWO_EPOCHS].concat());
-                losses(&workplace, &run)
-            };
-            let (autoencoder, normal) = (train(&AUTOENCODER), train(&NORMAL));
-            Self { workplace, autoencoder, normal }
-        })
-    }
-
-    fn stages(&self) -> [(&'static Stage, &[f64]); 2] {
-        [(&AUTOENCODER, &self.autoencoder), (&NORMAL, &self.normal)]
-    }
-}
-
-fn student<'a>(stage: &'a Stage, run: &'a str) -> Vec<&'a str> {
-    [&[stage.name], stage.student, COMMON, &["--use-kd", "true", "--run-dir", run]].concat()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Runs the program on the CPU while a card is present, so that it draws random numbers as on a GPU.
-fn on_cpu(workplace: &Workplace, arguments: &[&str]) {
-    let mut command = workplace.command(arguments);
-    Card::new().apply(&mut command);
-    let output = command.args(["--device", "cpu"]).output().unwrap();
-    assert!(output.status.success(), "kdgat {arguments:?} failed:\n{}", said(&output));
-}
-
-/// Runs the program on a card; returns its output and the card's counts.
-fn run_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (Output, Value) {
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let report = workplace.path(&format!("report-{}.json", NUMBER.fetch_add(1, Ordering::Relaxed)));
-    let mut command = workplace.command(arguments);
-    card.clone().report(&report).apply(&mut command);
-    let on_a_card = arguments.contains(&"--device");
-    let output = command.args(if on_a_card { &[][..] } else { &["--device", "cuda"] }).output().unwrap();
-    let counted = std::fs::read(&report).unwrap_or_else(|error| panic!("{error}:\n{}", said(&output)));
-    (output, serde_json::from_slice(&counted).unwrap())
-}
-
-/// Runs the program on a card, asserts success and no leaks; returns its output text and the card's counts.
-fn success_on(card: &Card, workplace: &Workplace, arguments: &[&str]) -> (String, Value) {
-    let (output, counted) = run_on(card, workplace, arguments);
-    let said = said(&output);
-    assert!(output.status.success(), "kdgat {arguments:?} on {card:?} failed:\n{said}");
-    assert!(said.contains("takes the place of libtorch_cuda"), "{said}");
-    assert_eq!(counted["fault"], false, "{said}");
-    assert_eq!(counted["page_locked_ranges"], 0, "{arguments:?}");
-    for card in counted["cards"].as_array().unwrap() {
-        assert_eq!(card["allocated_bytes"], 0, "{arguments:?}: memory is left on the card");
-    }
-    (said, counted)
-}
-
-fn losses(workplace: &Workplace, run: &str) -> Vec<f64> {
-    ["train_loss", "val_loss"].map(|column| workplace.metric(run, column)).concat()
-}
-
-fn same_losses(found: &[f64], expected: &[f64]) -> bool {
-    let near = |(found, expected): (&f64, &f64)| (found - expected).abs() <= 1e-6 * expected.abs();
-    found.len() == expected.len() && found.iter().zip(expected).all(near)
-}
-
-#[track_caller]
-fn assert_same_losses(workplace: &Workplace, run: &str, expected: &[f64]) {
-    let found = losses(workplace, run);
-    assert!(same_losses(&found, expected), "{run}: losses {found:?} instead of {expected:?}");
-}
 
 #[test]
 fn software_card_trains_teachers_as_the_cpu_does() {
@@ -175,30 +70,35 @@ fn software_card_distils_as_the_cpu_does() {
     }
 }
 
-fn column(workplace: &Workplace, file: &str, name: &str) -> Vec<f64> {
-    let mut reader = csv::Reader::from_path(workplace.path(file)).unwrap();
-    let position = reader.headers().unwrap().iter().position(|header| header == name).unwrap();
-    reader.records().map(|row| row.unwrap()[position].parse().unwrap()).collect()
-}
-
 /// The teacher's weights are larger than a step of its student.
 #[test]
 fn software_card_peaks_are_ordered() {
     let workplace = Workplace::new();
-    let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "64", "--layers", "4", "--heads", "4"];
-    let little = ["--attention", "composed", "--optimize-batch-size", "false", "--max-epochs", "1", "--batch-size"];
-    on_cpu(&workplace, &[&teacher[..], &little, &["64", "--run-dir", "teacher"]].concat());
-    let peak = |residency: &str| {
-        let student = ["normal", "--preset", "gat,student", "--hidden", "32", "--use-teacher-cache", "false"];
-        // A resident teacher has no visits.
-        let burst = if residency == "resident" { &[][..] } else { &["--teacher-burst", "1"] };
-        let run = ["--teacher-residency", residency, "--run-dir", residency];
-        success_on(&Card::new(), &workplace, &[&student[..], &little, &["8"], burst, &run].concat());
-        let summary = workplace.json(&format!("{residency}/summary.json"));
-        summary["peak_memory_bytes"].as_u64().unwrap()
+    let autoencoder = Stage {
+        teacher: &["--preset", "vgae,teacher", "--hidden", "512,512,256", "--latent", "64", "--heads", "4"],
+        ..AUTOENCODER
     };
-    let [layer, forward, resident] = ["layer", "forward", "resident"].map(peak);
-    assert!(layer < forward && forward < resident, "layer {layer}, forward {forward}, resident {resident}");
+    let normal = Stage {
+        teacher: &["--preset", "gat,teacher", "--hidden", "64", "--layers", "4", "--heads", "4"],
+        student: &["--preset", "gat,student", "--hidden", "32"],
+        ..NORMAL
+    };
+    for stage in [&autoencoder, &normal] {
+        let teacher = [&[stage.name], stage.teacher, COMMON, &["--max-epochs", "1"]].concat();
+        on_cpu(&workplace, &[&teacher[..], &["--run-dir", &format!("{}-teacher", stage.name)]].concat());
+        let peak = |residency: &str| {
+            let run = format!("{}-{residency}", stage.name);
+            let uncached = ["--max-epochs", "1", "--batch-size", "8", "--use-teacher-cache", "false"];
+            // A resident teacher has no visits.
+            let burst = if residency == "resident" { &[][..] } else { &["--teacher-burst", "1"] };
+            let arguments = [&student(stage, &run)[..], &uncached, &["--teacher-residency", residency], burst];
+            success_on(&Card::new(), &workplace, &arguments.concat());
+            workplace.json(&format!("{run}/summary.json"))["peak_memory_bytes"].as_u64().unwrap()
+        };
+        let [layer, forward, resident] = ["layer", "forward", "resident"].map(peak);
+        let ordered = layer < forward && forward < resident;
+        assert!(ordered, "{}: layer {layer}, forward {forward}, resident {resident}", stage.name);
+    }
 }
 
 /// A run fails with an error of the card in its second epoch and is resumed on a working card.
@@ -206,21 +106,25 @@ fn software_card_peaks_are_ordered() {
 fn software_card_runs_are_resumed() {
     let trained = Trained::get();
     let workplace = &trained.workplace;
-    for (stage, expected) in trained.stages() {
-        let run = format!("{}-resumed", stage.name);
-        let arguments = [&student(stage, &run)[..], TWO_EPOCHS, &["--offload-teacher", "--resume"]].concat();
-        let sound = format!("{}-counted", stage.name);
-        let whole = [&student(stage, &sound)[..], TWO_EPOCHS, &["--offload-teacher"]].concat();
-        let (_, counted) = success_on(&Card::new(), workplace, &whole);
-        let launches = counted["calls"]["launch"].as_u64().unwrap();
-        let broken = Card::new().fail(&format!("launch:{}", launches * 3 / 4));
-        let (output, _) = run_on(&broken, workplace, &arguments);
-        let text = said(&output);
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains("error: ") && text.contains("injected into launch"), "{text}");
-        assert_eq!(losses(workplace, &run).len(), 2, "one epoch was finished: {text}");
-        success_on(&Card::new().late(7), workplace, &arguments);
-        assert_same_losses(workplace, &run, expected);
+    for (stage, of_student) in trained.stages() {
+        let of_teacher = losses(workplace, &format!("{}-teacher", stage.name));
+        let student = [&student(stage, "")[..], TWO_EPOCHS, &["--offload-teacher"]].concat();
+        // With a size that no student requests.
+        let teacher = [&[stage.name], stage.teacher, COMMON, TWO_EPOCHS, &["--size", "other"]].concat();
+        for (name, arguments, expected) in [("student", student, of_student), ("teacher", teacher, &of_teacher)] {
+            let (run, sound) = (format!("{}-{name}-resumed", stage.name), format!("{}-{name}-counted", stage.name));
+            let (_, counted) = success_on(&Card::new(), workplace, &[&arguments[..], &["--run-dir", &sound]].concat());
+            let launches = counted["calls"]["launch"].as_u64().unwrap();
+            let broken = Card::new().fail(&format!("launch:{}", launches * 3 / 4));
+            let arguments = [&arguments[..], &["--run-dir", &run, "--resume"]].concat();
+            let (output, _) = run_on(&broken, workplace, &arguments);
+            let text = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert!(text.contains("error: ") && text.contains("injected into launch"), "{text}");
+            assert_eq!(losses(workplace, &run).len(), 2, "one epoch was finished: {text}");
+            success_on(&Card::new().late(7), workplace, &arguments);
+            assert_same_losses(workplace, &run, expected);
+        }
     }
 }
 
@@ -250,25 +154,6 @@ fn software_card_keeps_to_a_third_of_the_memory() {
         let given = ["--attention", "composed", "--batch-size", &size, "--optimize-batch-size", "false"];
         on_cpu(workplace, &[&[stage.name], stage.student, &given, &offload, &["--run-dir", &reference]].concat());
         assert_same_losses(workplace, &found, &losses(workplace, &reference));
-    }
-}
-
-/// Memory runs out despite the plan: the step uses fewer graphs at a time, with the same result if there is no batch norm.
-#[test]
-fn software_card_recovers_where_memory_runs_out() {
-    let workplace = &Trained::get().workplace;
-    let train = |card: Card, run: &str| {
-        let arguments = [&student(&NORMAL, run)[..], TWO_EPOCHS, &["--offload-teacher", "--dropout", "0"]];
-        success_on(&card, workplace, &arguments.concat()).0
-    };
-    train(Card::new(), "normal-whole");
-    let needed = workplace.json("normal-whole/summary.json")["peak_memory_bytes"].as_u64().unwrap();
-    let share = needed as f64 / 3.0 / (4_u64 << 30) as f64;
-    for seed in [0, 1] {
-        let run = format!("normal-recovered-{seed}");
-        let said = train(Card::new().late(seed).allocator_share(share), &run);
-        assert!(said.contains("did not fit (Internal torch error: CUDA out of memory. Tried to allocate"), "{said}");
-        assert_same_losses(workplace, &run, &losses(workplace, "normal-whole"));
     }
 }
 
@@ -309,6 +194,11 @@ fn software_card_passes_the_tests_of_a_gpu() {
     };
     of_a_gpu(Card::new().unchecked(), &["--exact", race]);
     of_a_gpu(Card::new(), &["distill_cuda::", "torch_device::", "--skip", race]);
+    // What cuBLAS keeps is no leftover of a visit.
+    of_a_gpu(Card::new().workspace(8 << 20), &["distill_cuda::nothing_is_left"]);
+    for seed in [0, 1] {
+        of_a_gpu(Card::new().late(seed), &["recorded_steps::steps_are_replayed_on_a_gpu"]);
+    }
 }
 
 #[test]
@@ -319,86 +209,147 @@ fn software_card_of_two_opens_nothing_on_the_other() {
     let (_, counted) = success_on(&Card::new().count(2).late(4), &trained.workplace, &arguments.concat());
     assert_same_losses(&trained.workplace, "second-card", &trained.autoencoder);
     assert_eq!(counted["cards"][0]["has_context"], false, "the first card was used: {counted}");
+    assert_eq!(counted["beside_current_card"], 0, "work for another card than the thread's current one: {counted}");
     assert_eq!(counted["cards"][1]["has_context"], true);
 }
 
 #[test]
-fn software_card_refuses_cuda_graphs() {
-    let workplace = &Trained::get().workplace;
-    let arguments = [&student(&AUTOENCODER, "graphs")[..], TWO_EPOCHS, &["--cuda-graphs", "true"]].concat();
-    let (output, _) = run_on(&Card::new(), workplace, &arguments);
-    let said = said(&output);
-    assert!(said.contains("the software card cannot record CUDA graphs"), "{said}");
+fn software_card_of_two_is_asked_for_its_memory() {
+    let plan = ["memory", "plan", "--preset", "gat,student", "--device", "cuda:1"];
+    let (_, counted) = success_on(&Card::new().count(2), &Trained::get().workplace, &plan);
+    assert_eq!(counted["cards"][0]["has_context"], false, "the first card was asked: {counted}");
+    assert_eq!(counted["cards"][1]["has_context"], true);
 }
 
-/// Errors injected into calls of every kind give the same losses, or an error that names the cause.
-///
-/// `SOFTWARE_CARD_ERRORS` sets the number of errors.
+/// One asynchronous copy takes a batch to the card, and one the indices of a teacher with IDs of its own. The copies that block
+/// the host are those of a run, not of its batches.
 #[test]
-fn software_card_errors_end_in_the_same_losses_or_a_clear_error() {
-    let errors = std::env::var("SOFTWARE_CARD_ERRORS").map_or(200, |text| text.parse::<u64>().unwrap());
+fn software_card_copies_of_batches_do_not_block() {
+    let workplace = &Trained::get().workplace;
+    let teacher = ["normal", "--preset", "gat,teacher", "--hidden", "8", "--id-encoding", "hash", "--size", "other"];
+    on_cpu(workplace, &[&teacher[..], COMMON, TWO_EPOCHS, &["--run-dir", "hashed"]].concat());
+    let copies = |teacher: &str, batch_size: &str| {
+        let (run, path) = (format!("{teacher}-{batch_size}"), format!("{teacher}/best.safetensors"));
+        let uncached = ["--max-epochs", "1", "--use-teacher-cache", "false", "--teacher-residency", "forward"];
+        let rare = ["--log-every-n-steps", "1000", "--batch-size", batch_size, "--teacher-path", &path];
+        let arguments = [&student(&NORMAL, &run)[..], &uncached, &rare].concat();
+        let (_, counted) = success_on(&Card::new().late(5), workplace, &arguments);
+        let summary = workplace.json(&format!("{run}/summary.json"));
+        let [batches, visits] = ["batches", "copies"].map(|name| summary["teacher"][name].as_u64().unwrap());
+        let [queued, blocking] = ["queued_copies", "blocking_copies"].map(|name| counted[name].as_u64().unwrap());
+        let of_indices = if teacher == "hashed" { batches } else { 0 };
+        assert_eq!(queued, batches + visits + of_indices, "{run}: {batches} batches, {visits} copies of weights");
+        (batches, blocking)
+    };
+    let (few, blocking) = copies("normal-teacher", "64");
+    for (teacher, batch_size) in [("normal-teacher", "16"), ("hashed", "64"), ("hashed", "16")] {
+        let found = copies(teacher, batch_size);
+        assert!(found.0 >= few);
+        assert_eq!(found.1, blocking, "{teacher}, batches of {batch_size}: copies that block");
+    }
+}
+
+/// Trains one epoch in which the card takes long for an operator of each backward pass. Returns the number of steps, and the
+/// milliseconds that the card took for that operator: a lower bound of the reported times on any machine.
+fn slow_epoch(workplace: &Workplace, run: &str, more: &[&str]) -> (f64, f64) {
+    const SLOW_MS: u64 = 400;
+    let card = Card::new().late(1).slow("aten::_log_softmax_backward_data", SLOW_MS);
+    let rare = ["--max-epochs", "1", "--log-every-n-steps", "1000"];
+    let (_, counted) = success_on(&card, workplace, &[&student(&NORMAL, run)[..], &rare, more].concat());
+    let (steps, slow_ms) = (workplace.metric(run, "steps")[0], counted["slow_operators"].as_u64().unwrap() * SLOW_MS);
+    assert!(steps >= 4.0 && slow_ms as f64 >= steps * SLOW_MS as f64);
+    (steps, slow_ms as f64)
+}
+
+/// Reported times include the time that the card takes for what was queued.
+#[test]
+fn software_card_times_include_the_queue() {
+    let workplace = &Trained::get().workplace;
+    let (steps, slow_ms) = slow_epoch(workplace, "alone", &["--use-kd", "false"]);
+    let [epoch_ms, rate] = ["seconds", "graphs_per_second"].map(|column| workplace.metric("alone", column)[0]);
+    let epoch_ms = epoch_ms * 1e3;
+    assert!(epoch_ms >= slow_ms, "an epoch of {epoch_ms} ms, of which the card took {slow_ms} ms");
+    let graphs: f64 = column(workplace, "alone/steps.csv", "graphs")[0];
+    assert!(rate <= graphs.max(64.0) * steps / slow_ms * 1e3, "{rate} graphs/s");
+    // Only the last step is measured. Its time contains none of the steps before it, which were queued when it began.
+    let measured = column(workplace, "alone/steps.csv", "step_ms");
+    assert_eq!(measured.len(), 1);
+    assert!(measured[0] >= slow_ms / steps, "a step of {} ms, of which the card took {}", measured[0], slow_ms / steps);
+    assert!(measured[0] < epoch_ms / 2.0, "a step of {} ms in an epoch of {epoch_ms} ms", measured[0]);
+    // The host waits for the queue, not for data.
+    let share = workplace.json("alone/summary.json")["data_wait_share"].as_f64().unwrap();
+    assert!(share < 0.5, "{share} of the time waiting for data");
+}
+
+/// The planner compares copies and forwards with the time that a step takes on the card, not with the time to queue it.
+#[test]
+fn software_card_plans_with_the_time_of_the_card() {
+    let workplace = &Trained::get().workplace;
+    let uncached = ["--use-teacher-cache", "false", "--teacher-residency", "auto"];
+    let (steps, slow_ms) = slow_epoch(workplace, "planned", &uncached);
+    let summary = workplace.json("planned/summary.json");
+    let decisions = summary["teacher"]["decisions"].to_string();
+    let planned = decisions.split_once("of a student's step of ").and_then(|(_, rest)| rest.split(' ').next());
+    let planned: f64 = planned.unwrap_or_else(|| panic!("{decisions}")).parse().unwrap();
+    assert!(planned >= slow_ms / steps, "planned with {planned} ms, of which the card took {}", slow_ms / steps);
+}
+
+/// Steps that are replayed give the losses of steps that are not.
+#[test]
+fn software_card_replays_cuda_graphs() {
     let trained = Trained::get();
     let workplace = &trained.workplace;
-    let arguments = |run: &str| {
-        let short = ["--offload-teacher", "--use-teacher-cache", "false", "--max-epochs", "1", "--batch-size", "256"];
-        [&student(&AUTOENCODER, run)[..], &short].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let words = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-    let sound = arguments("sound");
-    let sound: Vec<&str> = sound.iter().map(String::as_str).collect();
-    let (_, counted) = success_on(&Card::new(), workplace, &sound);
-    let expected = losses(workplace, "sound");
-    // Each kind gets an equal share, limited by its number of calls; the rest goes to allocations.
-    let calls: Vec<(&String, u64)> =
-        counted["calls"].as_object().unwrap().iter().map(|(kind, calls)| (kind, calls.as_u64().unwrap())).collect();
-    let share = errors / calls.len() as u64;
-    let others: u64 = calls.iter().filter(|(kind, _)| *kind != "allocate").map(|(_, calls)| share.min(*calls)).sum();
-    let mut failures = Vec::new();
-    for (kind, calls) in &calls {
-        let count = if *kind == "allocate" { errors - others } else { share.min(*calls) };
-        // Spread over the run, including its first and last calls.
-        let call = |index: u64| 1 + index * (calls - 1) / (count - 1).max(1);
-        failures.extend((0..count).map(|index| format!("{kind}:{}", call(index))));
+    // Without random numbers that depend on the padding: dropout, and noise in other than blocks of 16.
+    let [autoencoder, normal] = [(&AUTOENCODER, &["--latent", "16"][..]), (&NORMAL, &[])];
+    for (stage, more) in [autoencoder, normal] {
+        let taught = [more, &["--dropout", "0", "--max-epochs", "2", "--use-teacher-cache", "false"]].concat();
+        let mut found = Vec::new();
+        for (residency, seed) in [("resident", 0), ("resident", 1), ("forward", 2)] {
+            let run = format!("{}-graphs-{seed}", stage.name);
+            let graphs = ["--cuda-graphs", "true", "--teacher-residency", residency];
+            let arguments = [&student(stage, &run)[..], &taught, &graphs].concat();
+            let (_, counted) = success_on(&Card::new().late(seed), workplace, &arguments);
+            let [recordings, replays] = ["recordings", "replays"].map(|name| counted[name].as_u64().unwrap());
+            assert!(recordings > 0 && replays > recordings, "{run}: {recordings} recordings, {replays} replays");
+            found.push(losses(workplace, &run));
+        }
+        let composed = format!("{}-no-graphs", stage.name);
+        let arguments = [&student(stage, &composed)[..], &taught, &["--teacher-residency", "resident"]].concat();
+        success_on(&Card::new(), workplace, &arguments);
+        let expected = losses(workplace, &composed);
+        for losses in &found {
+            // Rounding moves the biases in front of a batch norm: in training they cancel out, in validation almost.
+            let near = |found: &[f64], expected: &[f64], tolerance: f64| {
+                let mut pairs = found.iter().zip(expected);
+                pairs.all(|(found, expected)| (found - expected).abs() <= tolerance * expected)
+            };
+            let training = near(&losses[..2], &expected[..2], 1e-6);
+            assert!(training && near(&losses[2..], &expected[2..], 1e-3), "{losses:?} instead of {expected:?}");
+        }
     }
-    assert_eq!(failures.len() as u64, errors);
-    let (next, survived) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(failure) = failures.get(index) else { return };
-            let run = format!("error-{index}");
-            let arguments = arguments(&run);
-            let words_of_run: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let card = Card::new().late(index as u64 % 3).fail(failure);
-            let (output, counted) = run_on(&card, workplace, &words_of_run);
-            let said = said(&output);
-            let about = || format!("{failure} in kdgat {}:\n{said}", words(&arguments));
-            assert_eq!(counted["fault"], false, "{}", about());
-            match output.status.code() {
-                Some(0) => {
-                    assert_eq!(counted["cards"][0]["allocated_bytes"], 0, "{}", about());
-                    assert!(same_losses(&losses(workplace, &run), &expected), "{}", about());
-                    survived.fetch_add(1, Ordering::Relaxed);
-                }
-                // Code 2 would mean wrong input, but the input is valid; 101 would be a panic. A panic inside tch, where a scalar is
-                // dropped while an error is pending, is caught and reported as that error.
-                Some(1) => assert!(said.contains("error: ") && says_cause(failure, &said), "{}", about()),
-                code => panic!("exit code {code:?}: {}", about()),
-            }
-            std::fs::remove_dir_all(workplace.path(&run)).unwrap();
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(work);
-        }
-    });
-    println!("{} of {errors} runs went on in spite of the error", survived.load(Ordering::Relaxed));
-    assert!(survived.load(Ordering::Relaxed) as u64 >= errors / 4);
 }
 
-fn says_cause(failure: &str, said: &str) -> bool {
-    let kind = failure.split(':').next().unwrap_or_default();
-    let error = &said[said.find("error: ").unwrap_or(0)..];
-    if kind == "allocate" { error.contains("out of memory") } else { error.contains(&format!("injected into {kind}")) }
+/// Memory that runs out during a recording would end the process if the allocator split no large blocks.
+#[test]
+fn software_card_graphs_refuse_settings_that_make_a_shortage_fatal() {
+    let workplace = &Trained::get().workplace;
+    let arguments = [&student(&NORMAL, "unsplit")[..], TWO_EPOCHS, &["--cuda-graphs", "true"]].concat();
+    let (output, _) = run_on(&Card::new().allocator("max_split_size_mb:64"), workplace, &arguments);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("error: --cuda-graphs with max_split_size_mb"), "{told}");
+}
+
+/// NVML reports the memory of a whole card, of which CUDA has a slice: no limit is computed from it.
+#[test]
+fn software_card_in_slices_has_no_share_of_the_whole() {
+    let workplace = &Trained::get().workplace;
+    for (card, expected) in
+        [(Card::new(), "per_process_memory_fraction:0.250000"), (Card::new().sliced(), "not enforced")]
+    {
+        let run = format!("slices-{}", expected.len());
+        let arguments = [&student(&NORMAL, &run)[..], &["--max-epochs", "1", "--gpu-memory-limit", "1GiB"]].concat();
+        let (told, _) = success_on(&card, workplace, &arguments);
+        assert!(told.contains(expected), "{told}");
+    }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use kdgat::torch::autocast::Autocast;
 use kdgat::torch::device::{
-    DeviceError, Event, PinnedBlock, RecordingPool, Stream, StreamGuard, allocator_settings, copy, cuda_device_count,
-    cuda_sleep, device_memory, empty_cache, record_stream, reset_device_peak, set_allocator_settings, synchronize,
+    DeviceError, Event, PinnedBlock, Recording, RecordingPool, Stream, StreamGuard, allocator_settings, copy,
+    cuda_device_count, cuda_sleep, device_memory, empty_cache, record_stream, reset_device_peak,
+    set_allocator_settings, synchronize,
 };
 use kdgat::torch::{CudaLibrary, load_cuda};
 use tch::{Device, Kind, Tensor};
@@ -190,4 +191,28 @@ fn device_memory_is_counted() {
     assert!(after.peak_requested >= held.requested);
     reset_device_peak(GPU).unwrap();
     assert_eq!(device_memory(GPU).unwrap().peak_requested, after.requested);
+}
+
+/// Nothing that a replay uses is freed before it ends, even after a panic.
+#[test]
+fn a_recording_is_kept_until_its_last_replay_is_done() {
+    if !gpu("recordings on a GPU") {
+        return;
+    }
+    let sum = Tensor::zeros([1 << 10], (Kind::Float, GPU));
+    let pool = RecordingPool::new(GPU).unwrap();
+    for panics in [false, true] {
+        let add = || sum.shallow_clone().f_add_scalar_(1.0).map(|_| ());
+        let (mut recording, ()) = Recording::of(pool, add).unwrap();
+        let replayed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            // Keeps the replay waiting.
+            cuda_sleep(200_000_000).unwrap();
+            recording.replay().unwrap();
+            assert!(!Stream::current(GPU).unwrap().is_idle().unwrap(), "the replay was waited for");
+            assert!(!panics, "a panic while a replay runs");
+        }));
+        assert_eq!(replayed.is_err(), panics);
+        assert!(Stream::current(GPU).unwrap().is_idle().unwrap(), "freed while a replay runs");
+    }
+    assert_eq!(sum.sum(Kind::Double).double_value(&[]), 2.0 * f64::from(1 << 10));
 }

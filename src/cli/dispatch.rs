@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::commands::{Cli, Command, DataCommand, TeachersCommand};
-use super::memory as memory_commands;
+use super::memory::{self as memory_commands, MemoryCommand};
 use super::{
     build, calibrate, check, compare, completions, configuration, data, detect, doctor, evaluate, export, fusion,
     pipeline, reference, report, sweep, teachers, verify,
@@ -53,7 +53,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start_devices(None);
             evaluate::run(args)
         }
-        Command::Memory(command) => memory_commands::run(command),
+        Command::Memory(command) => {
+            // A plan uses the free memory of the GPU.
+            if matches!(command, MemoryCommand::Plan(_)) {
+                start_devices(None);
+            }
+            memory_commands::run(command)
+        }
         Command::Pipeline(args) => pipeline::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),

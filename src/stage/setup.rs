@@ -45,8 +45,8 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
         && let Some(setting) = memory::fatal_in_a_capture(&device::allocator_settings()?)
     {
         return Err(StageError::Input(format!(
-            "--cuda-graphs with {setting} in the allocator's settings: running out of memory while a step is captured would end the \
-             process; remove {setting} from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, or use --cuda-graphs false"
+            "--cuda-graphs with {setting} in the allocator's settings: the process would end if memory ran out while a step is \
+             captured; remove {setting} from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, or use --cuda-graphs false"
         )));
     }
     let store = open_store(config)?;

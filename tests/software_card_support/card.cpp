@@ -12,12 +12,13 @@
 // - copies that are asynchronous only with page-locked memory (cudaHostRegister), and otherwise make the host wait;
 // - the last error of CUDA's runtime, which stays until it is read and is thrown at the next launch;
 // - the current card of each thread, and which cards have a context;
+// - CUDA graphs: a stream that is recorded does not run, a replay uses the recording's memory, which is a pool of its own;
 // - NVML's total and used memory; the share of memory in the allocator's settings.
 //
 // Results are those of the CPU: the CPU's kernels compute on the card's memory, and random numbers come from the CPU's generator,
 // so that losses equal those of a run on the CPU.
 //
-// Not modelled: CUDA graphs (refused), NVRTC and the program's own kernels (there is no driver), splitting of blocks and
+// Not modelled: NVRTC and the program's own kernels (there is no driver), splitting of blocks and
 // fragmentation, temporary memory of operators (it is host memory), implicit synchronisation of the legacy default stream
 // (libtorch's side streams do not wait for it either), peer access, speed (event times are made up: 10 GB/s for copies).
 //
@@ -27,17 +28,21 @@
 //   SOFTWARE_CARD_SEED=N       0: each job runs when it is queued; otherwise late, by this seed
 //   SOFTWARE_CARD_POISON=0     new memory is not filled
 //   SOFTWARE_CARD_CHECK=0      ordering faults are not checked; results may show them
-//   SOFTWARE_CARD_FAIL=KIND:N,KIND:N-M,KIND:N+  the N-th call of a kind fails, counted from one: allocate (out of memory),
-//                                    copy, launch, register, unregister, event, record, wait, synchronize, stream
+//   SOFTWARE_CARD_FAIL=KIND:N,KIND:N-M,KIND:N+  the N-th call of a kind fails, counted from one: allocate (out of memory), upload
+//                                    (an allocation of a side stream), copy, launch, register, unregister, event, record, wait, synchronize, stream
 //   SOFTWARE_CARD_LEAVE_OUT=A<B  waits of stream A for stream B are left out (0: default stream, 1: a side stream), or
 //                                    record_stream: shows that each ordering rule is needed
+//   SOFTWARE_CARD_SLOW=OPERATOR=MS  this operator takes so long, and the host that waits for the card waits as long; other
+//                                    work takes no real time
+//   SOFTWARE_CARD_WORKSPACE=BYTES  memory that the first matrix product of each stream takes for good, as cuBLAS does (0)
+//   SOFTWARE_CARD_MIG=1        NVML says that the card is divided into slices
 //   SOFTWARE_CARD_REPORT=FILE  counts, as JSON, when the process ends
 //
 // A process with a fault ends with exit code 86, one with a wrong setting with 87.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
-#include "operators.h"
+#include "fallback.h"
 
 namespace card {
 namespace {
@@ -63,6 +68,11 @@ void write_report() {
   field("copied_to_cards_bytes", counts.copied_to_cards);
   field("copied_to_hosts_bytes", counts.copied_to_hosts);
   field("late_operators", counts.late_operators);
+  field("slow_operators", counts.slow_operators);
+  field("recordings", counts.recordings);
+  field("replays", counts.replays);
+  field("refused_uploads", counts.refused_uploads);
+  field("beside_current_card", counts.beside_current_card);
   field("page_locked_ranges", runtime().locked.size());
   field("most_page_locked_bytes", runtime().most_locked_bytes);
   std::fprintf(file, ",\n  \"cards\": [");

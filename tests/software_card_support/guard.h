@@ -113,6 +113,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (of != nullptr && of->stream >= 0) {
       force(of->stream, of->job);
       join(state().host, of->clock);
+      spend_until(of->time);
       check_fault();
     }
   }

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <tuple>
 
 #include "streams.h"
 
@@ -34,6 +35,10 @@ struct Block {
   int card = 0;
   // The stream whose pool owns the block.
   int home = 0;
+  // The CUDA graphs whose memory it is, or 0.
+  uint64_t pool = 0;
+  // Number of the allocation, or 0 for a freed block.
+  uint64_t number = 0;
   Access write;
   std::vector<Access> reads;
   // Streams reported to the allocator by record_stream.
@@ -45,8 +50,8 @@ struct CardMemory {
   char* usable = nullptr;
   // Free address ranges, by start.
   std::map<char*, size_t> holes;
-  // Freed blocks, by home stream and size.
-  std::map<std::pair<int, size_t>, std::vector<Block*>> kept;
+  // Freed blocks, by pool of CUDA graphs, home stream and size.
+  std::map<std::tuple<uint64_t, int, size_t>, std::vector<Block*>> kept;
   // Freed blocks that other streams may still use.
   std::vector<std::pair<Block*, Clock>> deferred;
   c10::CachingDeviceAllocator::DeviceStats stats;
@@ -55,6 +60,9 @@ struct CardMemory {
 
 struct Memory {
   std::array<CardMemory, kMaxCards> cards;
+  // All blocks, in use or freed, by address.
+  std::map<char*, Block*> blocks;
+  uint64_t allocations = 0;
 
   Memory() {
     for (int index = 0; index < settings().cards; ++index) {
@@ -119,6 +127,10 @@ inline void unordered(const std::string& what, int stream, const char* does, con
 
 // Records that job number `job` of `stream`, the next one, reads or writes `block`.
 inline void use(Block& block, int stream, uint64_t job, bool writes, const std::string& what) {
+  if (is_recorded(stream)) {
+    state().recording.uses.push_back({block.address, block.number, writes, what});
+    return;
+  }
   const Clock& clock = state().streams[stream].clock;
   const auto earlier = [&](const Access& access) { return access.stream == stream || comes_before(access, clock); };
   if (!earlier(block.write)) {
@@ -193,7 +205,8 @@ inline void synchronize_card(int card) {
 inline void keep(CardMemory& card, Block* block) {
   block->reads.clear();
   block->recorded.clear();
-  card.kept[{block->home, block->size}].push_back(block);
+  block->number = 0;
+  card.kept[{block->pool, block->home, block->size}].push_back(block);
 }
 
 inline void end_deferred(CardMemory& card) {
@@ -209,19 +222,23 @@ inline void end_deferred(CardMemory& card) {
   card.deferred.erase(std::remove_if(card.deferred.begin(), card.deferred.end(), done), card.deferred.end());
 }
 
-// Frees all cached blocks after all work of the card, as cudaFree does.
+// Frees all cached blocks after all work of the card, as cudaFree does. Those of CUDA graphs stay.
 inline void release_kept(int index) {
   auto& card = memory().cards[index];
   synchronize_card(index);
   end_deferred(card);
   for (auto& [key, blocks] : card.kept) {
+    if (std::get<0>(key) != 0) {
+      continue;
+    }
     for (Block* block : blocks) {
       return_addresses(card, block->address, block->size);
       of(card.stats.reserved_bytes).decrease(block->size);
+      memory().blocks.erase(block->address);
       delete block;
     }
+    blocks.clear();
   }
-  card.kept.clear();
 }
 
 inline std::string mebibytes(size_t bytes) {
@@ -252,22 +269,30 @@ inline Block* allocate_block(int index, size_t bytes) {
   check_fault();
   auto& card = memory().cards[index];
   const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
-  if (fails("allocate")) {
+  const int home = current_stream(index);
+  const bool recorded = is_recorded(home);
+  const uint64_t pool = recorded ? state().recording.pool : 0;
+  const bool is_upload = home % kStreams != 0 && !recorded;
+  const bool upload_fails = is_upload && fails("upload");
+  if (fails("allocate") || upload_fails) {
     out_of_memory(index, size);
   }
-  const int home = current_stream(index);
   end_deferred(card);
   Block* block = nullptr;
-  auto& fitting = card.kept[{home, size}];
+  auto& fitting = card.kept[{pool, home, size}];
   if (!fitting.empty()) {
     block = fitting.back();
     fitting.pop_back();
   } else {
     const auto has_room = [&] { return of(card.stats.reserved_bytes).current + size <= limit_of(index); };
     if (!has_room()) {
-      ++card.stats.num_alloc_retries;
-      release_kept(index);
+      // Nothing can be given back while a stream is being recorded, because that waits for the card.
+      if (state().recording.stream < 0) {
+        ++card.stats.num_alloc_retries;
+        release_kept(index);
+      }
       if (!has_room()) {
+        state().counts.refused_uploads += is_upload;
         out_of_memory(index, size);
       }
     }
@@ -276,16 +301,20 @@ inline Block* allocate_block(int index, size_t bytes) {
     block->size = size;
     block->card = index;
     block->home = home;
+    block->pool = pool;
+    memory().blocks[block->address] = block;
     of(card.stats.reserved_bytes).increase(size);
   }
   block->requested = bytes;
+  block->number = ++memory().allocations;
   of(card.stats.allocated_bytes).increase(size);
   of(card.stats.active_bytes).increase(size);
   of(card.stats.requested_bytes).increase(bytes);
   of(card.stats.allocation).increase(1);
-  block->write = {home, state().streams[home].queued, "earlier work with the same memory"};
+  // Nothing has run there yet if the stream is being recorded.
+  block->write = recorded ? Access{} : Access{home, state().streams[home].queued, "earlier work with the same memory"};
   if (settings().poison) {
-    block->write.job = next_job(home);
+    block->write.job = recorded ? 0 : next_job(home);
     void* start = usable(index, block->address);
     push(home, {[start, size] { std::memset(start, 0xFF, size); }}, 0);
   }
@@ -351,7 +380,7 @@ struct Allocator final : c10::DeviceAllocator {
   }
   void emptyCache(c10::MempoolId_t) override {
     Lock lock(state().lock);
-    for (int index = 0; index < settings().cards; ++index) {
+    for (int index = 0; index < settings().cards && state().recording.stream < 0; ++index) {
       release_kept(index);
     }
   }

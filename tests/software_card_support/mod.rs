@@ -2,6 +2,8 @@
 //! The header of `card.cpp` describes what it models and its settings.
 #![allow(dead_code)] // Each test file uses only some items.
 
+pub mod runs;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +11,10 @@ use std::sync::OnceLock;
 
 use kdgat::torch::TEST_CUDA_LIBRARY;
 
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 9] = [
     ("card.cpp", include_str!("card.cpp")),
+    ("fallback.h", include_str!("fallback.h")),
+    ("graphs.h", include_str!("graphs.h")),
     ("guard.h", include_str!("guard.h")),
     ("memory.h", include_str!("memory.h")),
     ("operators.h", include_str!("operators.h")),
@@ -100,6 +104,21 @@ impl Card {
         self.set("LEAVE_OUT", waits)
     }
 
+    /// Lets an operator, such as `aten::mse_loss`, take this long.
+    pub fn slow(self, operator: &str, milliseconds: u64) -> Self {
+        self.set("SLOW", format!("{operator}={milliseconds}"))
+    }
+
+    /// Sets the bytes that the first matrix product of each stream takes for good.
+    pub fn workspace(self, bytes: u64) -> Self {
+        self.set("WORKSPACE", bytes)
+    }
+
+    /// Divides the card into slices.
+    pub fn sliced(self) -> Self {
+        self.set("MIG", 1)
+    }
+
     /// Writes counts to this file when the process ends.
     pub fn report(self, file: &Path) -> Self {
         self.set("REPORT", file.display())
@@ -107,8 +126,13 @@ impl Card {
 
     /// Limits the allocator to this share of the memory. The program takes this for a setting of the user, and plans with
     /// the whole memory.
-    pub fn allocator_share(mut self, share: f64) -> Self {
-        self.variables.push(("PYTORCH_ALLOC_CONF".to_owned(), format!("per_process_memory_fraction:{share:.6}")));
+    pub fn allocator_share(self, share: f64) -> Self {
+        self.allocator(&format!("per_process_memory_fraction:{share:.6}"))
+    }
+
+    /// Sets options of the allocator, as a user does.
+    pub fn allocator(mut self, settings: &str) -> Self {
+        self.variables.push(("PYTORCH_ALLOC_CONF".to_owned(), settings.to_owned()));
         self
     }
 

@@ -1,5 +1,4 @@
-// Functions that the program loads by name from CUDA's libraries: page-locking, the last error of a thread, NVML, CUDA graphs, a
-// delay.
+// Functions that the program loads by name from CUDA's libraries: page-locking, the last error of a thread, NVML, a delay.
 #pragma once
 
 #include "memory.h"
@@ -147,6 +146,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   return 0;
 }
 
+// A card that is divided into slices.
+int nvmlDeviceGetMigMode(void*, unsigned* current, unsigned* pending) {
+  *current = *pending = card::settings().is_sliced ? 1 : 0;
+  return 0;
+}
+
 struct NvmlMemory {
   unsigned version;
   unsigned long long total, reserved, free, used;
@@ -162,16 +167,7 @@ int nvmlDeviceGetMemoryInfo_v2(void* device, NvmlMemory* info) {
 }
 }
 
-// ---- functions of libtorch_cuda that the program loads by mangled name
-
-namespace card {
-
-[[noreturn]] inline void refuse_graphs() {
-  TORCH_CHECK(false, "the software card cannot record CUDA graphs; use --cuda-graphs false");
-  ::abort();
-}
-
-} // namespace card
+// ---- a function of libtorch_cuda that the program loads by mangled name
 
 namespace at::cuda {
 
@@ -184,31 +180,4 @@ __attribute__((visibility("default"))) void sleep(int64_t cycles) {
   push(current_stream(current().card), std::move(job), static_cast<double>(cycles) / 1e6);
 }
 
-__attribute__((visibility("default"))) std::pair<unsigned long long, unsigned long long> graph_pool_handle() {
-  card::refuse_graphs();
-}
-
 } // namespace at::cuda
-
-extern "C" {
-void card_graph_new(void*, bool) __asm__("_ZN2at4cuda9CUDAGraphC1Eb");
-void card_graph_delete(void*) __asm__("_ZN2at4cuda9CUDAGraphD1Ev");
-void card_graph_begin(void*, std::pair<unsigned long long, unsigned long long>, int) __asm__(
-    "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
-void card_graph_end(void*) __asm__("_ZN2at4cuda9CUDAGraph11capture_endEv");
-void card_graph_replay(void*) __asm__("_ZN2at4cuda9CUDAGraph6replayEv");
-
-void card_graph_new(void*, bool) {
-  card::refuse_graphs();
-}
-void card_graph_delete(void*) {}
-void card_graph_begin(void*, std::pair<unsigned long long, unsigned long long>, int) {
-  card::refuse_graphs();
-}
-void card_graph_end(void*) {
-  card::refuse_graphs();
-}
-void card_graph_replay(void*) {
-  card::refuse_graphs();
-}
-}

@@ -41,6 +41,12 @@ struct Settings {
   // Pairs (waiting stream, awaited stream) whose waits are left out. Stream 0 is the default one, 1 any side stream.
   std::set<std::pair<int, int>> left_out;
   bool leaves_out_recorded_streams = false;
+  // An operator that takes this long, in milliseconds; the host then really waits for the card.
+  std::string slow_operator;
+  double slow_ms = 0;
+  // Memory that the first matrix product of each stream takes for good.
+  size_t workspace = 0;
+  bool is_sliced = false;
   std::string report;
 };
 
@@ -67,7 +73,7 @@ inline uint64_t number(const std::string& name, const std::string& text) {
 
 inline void read_failures(const std::string& name, const std::string& text, Settings& settings) {
   static const std::set<std::string> kinds = {
-      "allocate", "copy", "launch", "register", "unregister", "event", "record", "wait", "synchronize", "stream"};
+      "allocate", "upload", "copy", "launch", "register", "unregister", "event", "record", "wait", "synchronize", "stream"};
   for (const auto& entry : split(text, ',')) {
     const size_t colon = entry.find(':');
     const std::string kind = entry.substr(0, colon);
@@ -100,6 +106,15 @@ inline void read_left_out(const std::string& name, const std::string& text, Sett
   }
 }
 
+inline void read_slow(const std::string& name, const std::string& text, Settings& settings) {
+  const size_t equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0) {
+    refuse(name + "=" + text + ": OPERATOR=MILLISECONDS is expected, such as aten::add.Tensor=50");
+  }
+  settings.slow_operator = text.substr(0, equals);
+  settings.slow_ms = static_cast<double>(number(name, text.substr(equals + 1)));
+}
+
 inline Settings read_settings() {
   Settings settings;
   const std::string prefix = "SOFTWARE_CARD_";
@@ -125,10 +140,16 @@ inline Settings read_settings() {
       read_failures(name, value, settings);
     } else if (key == "LEAVE_OUT") {
       read_left_out(name, value, settings);
+    } else if (key == "SLOW") {
+      read_slow(name, value, settings);
+    } else if (key == "WORKSPACE") {
+      settings.workspace = number(name, value);
+    } else if (key == "MIG") {
+      settings.is_sliced = number(name, value) != 0;
     } else if (key == "REPORT") {
       settings.report = value;
     } else {
-      refuse(name + " is not a setting (COUNT, MEMORY, SEED, POISON, CHECK, FAIL, LEAVE_OUT, REPORT)");
+      refuse(name + " is not a setting (COUNT, MEMORY, SEED, POISON, CHECK, FAIL, LEAVE_OUT, SLOW, WORKSPACE, MIG, REPORT)");
     }
   }
   if (settings.cards < 1 || settings.cards > kMaxCards) {

@@ -16,6 +16,8 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "settings.h"
 
@@ -40,6 +42,26 @@ struct Job {
   bool sleeps = false;
 };
 
+// A read or write of the memory that was allocated at this address with this number.
+struct Use {
+  char* address = nullptr;
+  uint64_t number = 0;
+  bool writes = false;
+  std::string what;
+};
+
+// Work that a CUDA graph recorded: its jobs run one after the other, as one job of a replay.
+struct Recording {
+  // The stream that is being recorded, or -1.
+  int stream = -1;
+  // The pool that its memory comes from.
+  uint64_t pool = 0;
+  std::vector<std::function<void()>> jobs;
+  std::vector<Use> uses;
+  double milliseconds = 0;
+  bool draws_numbers = false, is_broken = false;
+};
+
 struct Stream {
   std::deque<Job> jobs;
   uint64_t queued = 0, done = 0;
@@ -53,7 +75,8 @@ struct Stream {
 // Number of calls by kind so far, and other counts for the report.
 struct Counts {
   std::map<std::string, uint64_t> calls;
-  uint64_t injected = 0, blocking_copies = 0, queued_copies = 0, copied_to_cards = 0, copied_to_hosts = 0, late_operators = 0;
+  uint64_t injected = 0, blocking_copies = 0, queued_copies = 0, copied_to_cards = 0, copied_to_hosts = 0, late_operators = 0,
+           slow_operators = 0, recordings = 0, replays = 0, refused_uploads = 0, beside_current_card = 0;
 };
 
 struct State {
@@ -62,6 +85,7 @@ struct State {
   std::array<Stream, kAllStreams> streams;
   // Jobs that the host has waited for.
   Clock host{};
+  Recording recording;
   std::mt19937_64 random{settings().seed};
   Counts counts;
   // The first fault. It is sticky, like an error of a real card: every later call fails with it.
@@ -90,6 +114,24 @@ inline double now_ms() {
 // Simulated duration of work on this card, in milliseconds.
 inline double duration_ms(size_t bytes, bool over_the_bus) {
   return 0.005 + static_cast<double>(bytes) / (over_the_bus ? 1e7 : 1e9);
+}
+
+// Simulated duration of an operator.
+inline double operator_ms(const std::string& name) {
+  const bool is_slow = name == settings().slow_operator;
+  state().counts.slow_operators += is_slow;
+  return duration_ms(0, false) + (is_slow ? settings().slow_ms : 0);
+}
+
+// Makes the host wait until the card's work ends, if an operator is slow.
+inline void spend_until(double milliseconds) {
+  if (settings().slow_ms > 0 && milliseconds > now_ms()) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds - now_ms()));
+  }
+}
+
+inline bool is_recorded(int stream) {
+  return stream == state().recording.stream;
 }
 
 inline void note_fault(const std::string& text) {
@@ -124,6 +166,15 @@ inline bool fails(const char* kind) {
 inline void check_call(const char* kind) {
   check_fault();
   TORCH_CHECK(!fails(kind), "CUDA error: unspecified launch failure (injected into ", kind, " call ", state().counts.calls[kind], ")");
+}
+
+// Fails if the stream is being recorded: the host cannot wait for work that does not run.
+inline void check_not_recorded(int stream, const std::string& what) {
+  if (is_recorded(stream)) {
+    state().recording.is_broken = true;
+    std::fprintf(stderr, "software card: %s cannot be recorded\n", what.c_str());
+    TORCH_CHECK(false, "CUDA error: operation not permitted when stream is capturing (", what, ")");
+  }
 }
 
 inline void run_next(Stream& stream);
@@ -188,6 +239,11 @@ inline uint64_t next_job(int index) {
 }
 
 inline void push(int index, Job job, double milliseconds) {
+  if (is_recorded(index)) {
+    state().recording.jobs.push_back(std::move(job.run));
+    state().recording.milliseconds += milliseconds;
+    return;
+  }
   auto& stream = state().streams[index];
   stream.jobs.push_back(std::move(job));
   stream.clock[index] = ++stream.queued;
@@ -201,9 +257,11 @@ inline void push(int index, Job job, double milliseconds) {
 
 // Waits on the host for all jobs of a stream.
 inline void wait_on_host(int index) {
+  check_not_recorded(index, "the host waits for a stream");
   auto& stream = state().streams[index];
   force(index, stream.queued);
   join(state().host, stream.clock);
+  spend_until(stream.free_at);
   check_fault();
 }
 
@@ -212,13 +270,14 @@ struct Event {
   uint64_t job = 0;
   Clock clock{};
   double time = 0;
-  bool timed = false;
+  bool timed = false, recorded = false;
 };
 
 inline void record(Event& event, int index) {
   auto& stream = state().streams[index];
   join(stream.clock, state().host);
   event.stream = index;
+  event.recorded = is_recorded(index);
   event.job = stream.queued;
   event.clock = stream.clock;
   event.time = std::max(stream.free_at, now_ms());
@@ -228,6 +287,10 @@ inline void let_wait(int index, const Event& event) {
   const auto side = [](int stream) { return stream % kStreams == 0 ? 0 : 1; };
   if (event.stream < 0 || settings().left_out.count({side(index), side(event.stream)}) != 0) {
     return;
+  }
+  if (event.recorded != is_recorded(index)) {
+    check_not_recorded(state().recording.stream, "a wait between a recorded and another stream");
+    TORCH_CHECK(false, "CUDA error: an event of a recorded stream is used after the recording");
   }
   auto& stream = state().streams[index];
   join(stream.clock, event.clock);

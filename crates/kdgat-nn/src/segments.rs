@@ -12,13 +12,15 @@ use tch::{Device, TchError, Tensor};
 ///
 /// Half precision is summed in f32 and rounded once: in bf16 the sum of 300 ones would be 256.
 pub fn sums(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
-    let kind = x.f_kind()?;
-    let wide = widened(x)?;
-    let sums = match x.device() {
-        Device::Cpu => by_rows(&wide, pointers, segment_of_row)?,
-        _ => by_segments(&wide, pointers)?,
-    };
-    sums.f_to_kind(kind)
+    rounded_once(x, |x| match x.device() {
+        Device::Cpu => by_rows(x, pointers, segment_of_row),
+        _ => by_segments(x, pointers),
+    })
+}
+
+/// Applies `sums` to values of at least single precision, and rounds to the kind of `x`.
+fn rounded_once(x: &Tensor, sums: impl FnOnce(&Tensor) -> Result<Tensor, TchError>) -> Result<Tensor, TchError> {
+    sums(&widened(x)?)?.f_to_kind(x.f_kind()?)
 }
 
 fn by_rows(x: &Tensor, pointers: &Tensor, segment_of_row: &Tensor) -> Result<Tensor, TchError> {
@@ -40,10 +42,16 @@ mod tests {
 
     #[test]
     fn half_precision_is_summed_in_single_precision() {
-        let (pointers, of_row) = (Tensor::from_slice(&[0_i32, 300]), Tensor::zeros([300], (Kind::Int64, Device::Cpu)));
-        for kind in [Kind::BFloat16, Kind::Half] {
-            let sums = sums(&Tensor::ones([300, 2], (kind, Device::Cpu)), &pointers, &of_row).unwrap();
-            assert_eq!((sums.kind(), sums.double_value(&[0, 1])), (kind, 300.0));
+        for (kind, rows) in [(Kind::BFloat16, 300_i32), (Kind::Half, 3000)] {
+            let pointers = Tensor::from_slice(&[0, rows]);
+            let of_row = Tensor::zeros([rows.into()], (Kind::Int64, Device::Cpu));
+            let ones = Tensor::ones([rows.into(), 2], (kind, Device::Cpu));
+            let by_rows = rounded_once(&ones, |ones| by_rows(ones, &pointers, &of_row)).unwrap();
+            let by_segments = rounded_once(&ones, |ones| by_segments(ones, &pointers)).unwrap();
+            let sums = sums(&ones, &pointers, &of_row).unwrap();
+            for found in [by_rows, by_segments, sums] {
+                assert_eq!((found.kind(), found.double_value(&[0, 1])), (kind, f64::from(rows)));
+            }
         }
     }
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! No step waits for the device: losses are summed there and read every `log_every_n_steps` steps. On a GPU a step returns
-//! once its work is queued, so a logged step is timed between two synchronisations, and an epoch by the wall clock with a
-//! synchronisation at its end.
+//! once its work is queued, so a logged step is timed between two synchronisations. The last step of an epoch is always
+//! logged: the wall clock of the epoch ends with its synchronisation.
 
 use std::time::Instant;
 
@@ -224,7 +224,6 @@ impl LoopState {
                 }
             }
         }
-        device::synchronize(options.device)?;
         self.position.epoch_seconds = self.epoch_clock.seconds();
         self.clock.wall += self.epoch_clock.start.elapsed().as_secs_f64();
         self.finish_epoch(fit, options, lr, total_steps)?;
