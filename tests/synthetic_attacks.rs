@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use graph_support::{Draw, traffic, write_dataset, write_log};
 use kdgat::can::synthetic::{
-    BlockSet, CopiedBlock, Divide, FOLDER, SyntheticKind, SyntheticOptions, SyntheticRecord, ensure_synthetic,
-    has_synthetic,
+    BlockSet, CopiedBlock, Divide, FOLDER, SourceBlock, SyntheticKind, SyntheticOptions, SyntheticRecord,
+    ensure_synthetic, has_synthetic,
 };
 use kdgat::can::{CanError, Dataset, Format, Frame, Role, open_log};
 use kdgat::graph::split::{frames_of, source_blocks};
@@ -54,7 +54,7 @@ fn each_attack_free_log_gets_a_log_for_each_kind() {
     let drives = ["drive-1", "drive-2"];
     let expected: BTreeSet<String> = drives
         .iter()
-        .flat_map(|drive| SyntheticKind::ALL.map(|kind| format!("{drive}-{kind}.csv.gz")))
+        .flat_map(|drive| SyntheticKind::ADDED.map(|kind| format!("{drive}-{kind}.csv.gz")))
         .chain(["synthetic.json".to_owned()])
         .collect();
     assert_eq!(contents(&target).into_keys().collect::<BTreeSet<_>>(), expected);
@@ -74,10 +74,10 @@ fn each_attack_free_log_gets_a_log_for_each_kind() {
 
     let (name, recorded) = (dataset.name.clone(), dataset.files.len());
     let joined = dataset.with_synthetic(&target).unwrap();
-    assert_eq!((joined.name.clone(), joined.files.len()), (name, recorded + 16));
+    assert_eq!((joined.name.clone(), joined.files.len()), (name, recorded + 12));
     assert!(joined.files.is_sorted_by_key(|file| (file.folder.clone(), file.path.file_name().unwrap().to_owned())));
     let added: Vec<_> = joined.files.iter().filter(|file| file.folder == FOLDER).collect();
-    assert!(added.len() == 16 && added.iter().all(|file| file.role == Role::TrainWithAttacks));
+    assert!(added.len() == 12 && added.iter().all(|file| file.role == Role::TrainWithAttacks));
     assert!(matches!(joined.with_synthetic(&target), Err(CanError::SyntheticFolderTaken { .. })));
 }
 
@@ -108,7 +108,7 @@ fn every_machine_makes_the_same_frames() {
             kdgat::can::formats::can_train_and_test::write_row(&frame, &mut rows);
         }
     }
-    assert_eq!(&blake3::hash(&rows).to_hex()[..16], "DIGEST");
+    assert_eq!(&blake3::hash(&rows).to_hex()[..16], "7898e11320a26fe0");
     assert_eq!(kdgat::can::synthetic::SYNTHETIC_VERSION, 1);
 }
 
@@ -192,6 +192,12 @@ fn what_cannot_be_attacked_is_refused_with_advice() {
         let said = refused(&dataset, &options);
         assert!(said.contains(message), "{said}");
     }
+    let overlapping: Divide<'_> = &|frames| {
+        let block = |frames| SourceBlock { set: BlockSet::Training, frames };
+        vec![block(0..frames), block(frames - 1..frames)]
+    };
+    let said = ensure_synthetic(&dataset, &default(), None, overlapping, &target).unwrap_err().to_string();
+    assert!(said.contains("option divide") && said.contains("without overlap"), "{said}");
     let mut without = dataset.clone();
     without.files.retain(|file| file.role != Role::TrainAttackFree);
     let said = refused(&without, &default());
@@ -200,9 +206,9 @@ fn what_cannot_be_attacked_is_refused_with_advice() {
     write_log(&short, "train_01_attack_free", "a.csv", &traffic(50, 5, 1, 0..0));
     let said = refused(&Dataset::open(&short).unwrap(), &default());
     assert!(said.contains("1 attack-free training logs with 50 frames, too few"), "{said}");
-    write_log(&short, "train_01_attack_free", "b.csv", &[]);
+    fs::write(short.join("train_01_attack_free/b.csv"), "").unwrap();
     let said = refused(&Dataset::open(&short).unwrap(), &default());
-    assert!(said.contains("b.csv"), "{said}");
+    assert!(said.contains("b.csv: the file is empty"), "{said}");
     fs::write(short.join("train_01_attack_free/b.csv"), "hello\nworld\n").unwrap();
     let said = refused(&Dataset::open(&short).unwrap(), &default());
     assert!(said.contains("b.csv: no known log format"), "{said}");
@@ -389,7 +395,7 @@ fn a_classifier_trains_with_them_and_its_evaluation_uses_them_by_default() {
     );
     let manifest = manifest_in(&workplace.path().join("stores"));
     let added: Vec<&FileEntry> = manifest.files.iter().filter(|file| file.folder == FOLDER).collect();
-    assert!(added.len() == 16 && added.iter().all(|file| file.attack_graphs > 0 && !file.split.validation.is_empty()));
+    assert!(added.len() == 12 && added.iter().all(|file| file.attack_graphs > 0 && !file.split.validation.is_empty()));
     assert_eq!(manifest.dataset, "small");
     // The IDs of fuzzing and flooding are not in the vocabulary.
     let plain = Workplace::new();

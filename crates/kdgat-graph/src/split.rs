@@ -91,14 +91,18 @@ impl FileSplit {
     pub fn validation_halves(&self, window: usize, stride: usize) -> [Vec<Range<u64>>; 2] {
         let dropped = (window / stride) as u64;
         let [mut first, mut second] = [Vec::new(), Vec::new()];
+        let mut earliest = 0;
         for stretch in &self.validation {
-            let length = (stretch.end - stretch.start).saturating_sub(dropped) / 2;
+            // Without training between them, a stretch shares frames with the second block of the one before.
+            let start = stretch.start.max(earliest);
+            earliest = stretch.end + dropped;
+            let length = stretch.end.saturating_sub(start).saturating_sub(dropped) / 2;
             if length == 0 {
-                second.push(stretch.clone());
+                second.extend((start < stretch.end).then_some(start..stretch.end));
                 continue;
             }
-            let end = stretch.start + length;
-            first.push(stretch.start..end);
+            let end = start + length;
+            first.push(start..end);
             second.push(end + dropped..stretch.end);
         }
         [first, second]
@@ -167,6 +171,7 @@ fn windows_within(frames: &Range<u64>, window: usize, stride: usize) -> Option<R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     type Stretches<'a> = &'a [(u64, u64)];
 
@@ -212,6 +217,47 @@ mod tests {
         // Too short for two blocks.
         assert_eq!(halves(10, 100, 100), [vec![], vec![(8, 10)]]);
         assert_eq!(halves(0, 100, 100), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn windows_of_a_synthetic_log_lie_within_a_block() {
+        let block = |set, frames| CopiedBlock { set, source: 0..1, frames };
+        let blocks = [
+            block(BlockSet::Training, 0..350),
+            block(BlockSet::FirstValidation, 350..601),
+            block(BlockSet::SecondValidation, 601..700),
+            block(BlockSet::SecondValidation, 700..801),
+        ];
+        // The windows from frames 300 and 600 reach across blocks.
+        assert_split(&FileSplit::of_blocks(&blocks, 100, 100), &[(0, 3)], &[(4, 6), (7, 8)]);
+        assert_eq!(halves_of_blocks(&blocks, 100, 100), [vec![4..6], vec![7..8]]);
+        assert_split(&FileSplit::of_blocks(&blocks, 100, 50), &[(0, 5)], &[(7, 11), (14, 15)]);
+        assert_split(&FileSplit::of_blocks(&blocks, 400, 100), &[], &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_log_copied_whole_is_divided_like_its_source(
+            frames in 0u64..30_000,
+            window in 2usize..300,
+            stride in 1usize..400,
+            fraction in 0.0f64..0.95,
+        ) {
+            let blocks = source_blocks(frames, window, stride, fraction);
+            prop_assert!(blocks.windows(2).all(|pair| pair[0].frames.end <= pair[1].frames.start), "{:?}", blocks);
+            prop_assert!(blocks.last().is_none_or(|last| last.frames.end <= frames));
+            let copy = |block: &SourceBlock| {
+                CopiedBlock { set: block.set, source: block.frames.clone(), frames: block.frames.clone() }
+            };
+            let copied: Vec<CopiedBlock> = blocks.iter().map(copy).collect();
+            let split = FileSplit::new(count_windows(frames, window as u64, stride as u64), window, stride, fraction);
+            let halves = split.validation_halves(window, stride);
+            let filled = |stretches: &[Range<u64>]| {
+                stretches.iter().filter(|stretch| !stretch.is_empty()).cloned().collect::<Vec<_>>()
+            };
+            prop_assert_eq!(FileSplit::of_blocks(&copied, window, stride).train, split.train);
+            prop_assert_eq!(halves_of_blocks(&copied, window, stride), halves.map(|half| filled(&half)));
+        }
     }
 
     #[test]

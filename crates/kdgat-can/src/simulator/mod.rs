@@ -10,7 +10,7 @@ mod folder;
 mod messages;
 pub(crate) mod random;
 mod vehicle;
-mod wire;
+pub(crate) mod wire;
 
 use std::path::Path;
 

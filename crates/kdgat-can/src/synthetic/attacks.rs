@@ -88,14 +88,14 @@ pub(super) struct Injection {
     pub position: usize,
 }
 
-/// What happens to a frame of the stretch.
+/// Change of a frame of the stretch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Change {
     Replace(Payload),
     Remove,
 }
 
-/// What an attacker does during one episode.
+/// Actions of an attacker during one episode.
 pub(super) struct Strike {
     /// Variant of the attack.
     pub manner: String,

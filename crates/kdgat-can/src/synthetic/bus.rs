@@ -1,6 +1,8 @@
 //! Puts attack frames among the frames of a log: they occupy the bus, so that later frames may have to wait.
 
-use crate::frame::Frame;
+use super::payloads::Payload;
+use crate::frame::{Frame, PAYLOAD_BYTES};
+use crate::simulator::wire::frame_bits;
 
 /// Longest time that frames wait for the bus because of an attack, in seconds. Attack frames that would make them wait longer are
 /// not sent: an attacker cannot send more than the bus carries.
@@ -9,9 +11,8 @@ const LONGEST_DELAY_SECONDS: f64 = 0.002;
 const OTHER_CLOCK_SECONDS: f64 = 1.0;
 /// Share of the gaps between frames that are too short to be the time of a frame, because of the recording device.
 const SHORT_GAPS: f64 = 0.1;
-/// Bits of a frame without payload, on average: with an identifier of 11 bits and of 29 bits, and the pause after it.
-const STANDARD_BITS: f64 = 49.0;
-const EXTENDED_BITS: f64 = 70.0;
+/// Bits that a frame with an identifier of 29 bits has in addition, without stuff bits.
+const EXTENDED_BITS: u32 = 20;
 /// Largest identifier of 11 bits.
 pub(super) const LARGEST_STANDARD_ID: u32 = 0x7FF;
 
@@ -32,7 +33,7 @@ impl Bus {
     /// Estimates the time of a bit from the gaps between frames, of which many are back to back.
     pub fn measure(&mut self, frames: &[Frame]) {
         let gap =
-            |pair: &[Frame]| (pair[1].timestamp - pair[0].timestamp) / bits(pair[1].can_id, pair[1].payload_length);
+            |pair: &[Frame]| (pair[1].timestamp - pair[0].timestamp) / bits(pair[1].can_id, &Payload::of(&pair[1]));
         let mut gaps: Vec<f64> = frames.windows(2).map(gap).filter(|gap| *gap > 0.0 && gap.is_finite()).collect();
         let short = (SHORT_GAPS * gaps.len() as f64) as usize;
         self.seconds_per_bit = match gaps.is_empty() {
@@ -45,7 +46,7 @@ impl Bus {
     pub fn send_own(&mut self, frame: &Frame) -> f64 {
         let restarts = frame.timestamp < self.last_of_log - OTHER_CLOCK_SECONDS;
         self.last_of_log = frame.timestamp;
-        let earliest = self.earliest(frame.can_id, frame.payload_length).filter(|_| self.is_busy && !restarts);
+        let earliest = self.earliest(frame.can_id, &Payload::of(frame)).filter(|_| self.is_busy && !restarts);
         let sent = match earliest.filter(|earliest| frame.timestamp < *earliest) {
             Some(earliest) => earliest,
             None => {
@@ -58,8 +59,8 @@ impl Bus {
     }
 
     /// The time at which an attack frame that is due at `due` is sent; `None` if the bus cannot carry it.
-    pub fn send_injected(&mut self, due: f64, can_id: u32, length: u8) -> Option<f64> {
-        let sent = self.earliest(can_id, length).map_or(due, |earliest| earliest.max(due));
+    pub fn send_injected(&mut self, due: f64, can_id: u32, payload: &Payload) -> Option<f64> {
+        let sent = self.earliest(can_id, payload).map_or(due, |earliest| earliest.max(due));
         if sent - due > LONGEST_DELAY_SECONDS {
             return None;
         }
@@ -69,33 +70,42 @@ impl Bus {
     }
 
     /// The earliest time at which a frame can have been sent after the last one.
-    fn earliest(&self, can_id: u32, length: u8) -> Option<f64> {
+    fn earliest(&self, can_id: u32, payload: &Payload) -> Option<f64> {
         let last = self.last?;
-        Some(to_microsecond(last + bits(can_id, length) * self.seconds_per_bit).max(last))
+        Some(to_microsecond(last + bits(can_id, payload) * self.seconds_per_bit).max(last))
     }
 }
 
-fn bits(can_id: u32, length: u8) -> f64 {
-    let frame = if can_id > LARGEST_STANDARD_ID { EXTENDED_BITS } else { STANDARD_BITS };
-    frame + 8.0 * f64::from(length.min(8))
+/// Bits that a frame occupies the bus for.
+fn bits(can_id: u32, payload: &Payload) -> f64 {
+    let more = if can_id > LARGEST_STANDARD_ID { EXTENDED_BITS } else { 0 };
+    f64::from(frame_bits(can_id, &payload.bytes, payload.length.min(PAYLOAD_BYTES as u8)) + more)
 }
 
-/// The next whole microsecond, like the times in most logs.
+/// The nearest whole microsecond, like the times in most logs.
 fn to_microsecond(seconds: f64) -> f64 {
-    (seconds * 1e6).ceil() / 1e6
+    (seconds * 1e6).round() / 1e6
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Its bits alternate: it has hardly a stuff bit.
+    const PAYLOAD: Payload = Payload { bytes: [0x55; 8], length: 8 };
+
     fn frame(timestamp: f64) -> Frame {
-        Frame { timestamp, can_id: 0x100, payload: [0; 8], payload_length: 8, attack: false }
+        Frame { timestamp, can_id: 0x2AA, payload: PAYLOAD.bytes, payload_length: PAYLOAD.length, attack: false }
+    }
+
+    /// Seconds of a frame at 500 kbit/s.
+    fn frame_seconds() -> f64 {
+        2e-6 * bits(0x2AA, &PAYLOAD)
     }
 
     fn bus() -> Bus {
         let mut bus = Bus::default();
-        let frames: Vec<Frame> = (0..100).map(|number| frame(0.000_226 * f64::from(number))).collect();
+        let frames: Vec<Frame> = (0..100).map(|number| frame(frame_seconds() * f64::from(number))).collect();
         bus.measure(&frames);
         assert!((bus.seconds_per_bit - 2e-6).abs() < 1e-8, "{}", bus.seconds_per_bit);
         bus
@@ -105,11 +115,12 @@ mod tests {
     fn frames_wait_for_an_attack_frame_and_catch_up() {
         let mut bus = bus();
         assert_eq!(bus.send_own(&frame(1.0)), 1.0);
-        let injected = bus.send_injected(1.000_3, 0x200, 8).unwrap();
+        let injected = bus.send_injected(1.000_3, 0x2AA, &PAYLOAD).unwrap();
         assert_eq!(injected, 1.000_3);
         let next: Vec<f64> =
             [1.000_35, 1.000_6, 1.002, 1.002_1].iter().map(|&time| bus.send_own(&frame(time))).collect();
-        assert!((next[0] - 1.000_526).abs() < 2e-6 && (next[1] - 1.000_752).abs() < 3e-6, "{next:?}");
+        let expected = [1.000_3 + frame_seconds(), 1.000_3 + 2.0 * frame_seconds()];
+        assert!((next[0] - expected[0]).abs() < 2e-6 && (next[1] - expected[1]).abs() < 3e-6, "{next:?}");
         // Nothing waits any more: times are those of the log, even if it has two frames closer than the bus allows.
         assert_eq!(next[2..], [1.002, 1.002_1]);
     }
@@ -118,8 +129,8 @@ mod tests {
     fn an_attack_frame_that_would_wait_too_long_is_not_sent() {
         let mut bus = bus();
         bus.send_own(&frame(1.0));
-        let sent = (0..100).filter(|_| bus.send_injected(1.0, 0, 8).is_some()).count();
-        assert_eq!(sent, 8, "2 ms hold 8 frames of 226 µs");
+        let sent = (0..100).filter(|_| bus.send_injected(1.0, 0x2AA, &PAYLOAD).is_some()).count();
+        assert_eq!(sent, (0.002 / frame_seconds()) as usize, "frames that 2 ms hold");
         assert!(bus.send_own(&frame(1.000_1)) > 1.001_8);
     }
 
@@ -127,9 +138,9 @@ mod tests {
     fn after_a_large_step_back_the_log_goes_on_at_its_own_time() {
         let mut bus = bus();
         bus.send_own(&frame(100.0));
-        bus.send_injected(100.001, 0, 8).unwrap();
+        bus.send_injected(100.001, 0, &PAYLOAD).unwrap();
         assert_eq!(bus.send_own(&frame(50.0)), 50.0);
-        bus.send_injected(50.0, 0, 8).unwrap();
+        bus.send_injected(50.0, 0, &PAYLOAD).unwrap();
         assert!(bus.send_own(&frame(49.9999)) > 50.0, "a small step back is not followed while the bus is busy");
     }
 
@@ -137,7 +148,7 @@ mod tests {
     fn equal_times_leave_the_speed_unknown() {
         let mut bus = Bus::default();
         bus.measure(&[frame(1.0); 5]);
-        assert_eq!(bus.send_injected(1.0, 0, 8), Some(1.0));
+        assert_eq!(bus.send_injected(1.0, 0x2AA, &PAYLOAD), Some(1.0));
         assert_eq!(bus.send_own(&frame(1.0)), 1.0);
     }
 }

@@ -14,7 +14,7 @@ use crate::frame::Frame;
 use crate::simulator::random::Stream;
 
 /// Shortest and longest duration of an episode, in seconds.
-const DURATIONS: [f64; 2] = [0.02, 4.0];
+const DURATIONS: [f64; 2] = [0.02, 2.5];
 /// An episode covers at most one part in this many of its stretch.
 const SHARE_OF_STRETCH: usize = 4;
 /// Frames of the stretch before its first episode and after its last one, at least.
@@ -147,7 +147,7 @@ impl<'a> Merger<'a> {
             let Injection { due, can_id, payload, .. } = injection;
             // Where the log's time steps back, a frame may be due after the next one.
             let due = due.min(timestamp);
-            let Some(timestamp) = self.bus.send_injected(due, can_id, payload.length) else { continue };
+            let Some(timestamp) = self.bus.send_injected(due, can_id, &payload) else { continue };
             self.merged.push(Frame {
                 timestamp,
                 can_id,

@@ -27,34 +27,34 @@ impl Stretch {
     }
 }
 
-/// The stretches of each log for one kind of attack, with at most `most_frames` frames in total, the same share of each set.
+/// The stretches for each kind of attack and each log, with at most `most_frames` frames in total, the same share of each set.
 ///
-/// `blocks` are the blocks of all logs. Where the share of a block would be shorter than [`LEAST_STRETCH`], some blocks give a
-/// stretch of that length and others none.
-pub(super) fn choose(blocks: &[Vec<SourceBlock>], most_frames: u64, random: Stream) -> Vec<Vec<Stretch>> {
+/// `blocks` are the blocks of all logs, and `randoms` place the stretches in them, one for each kind. Where the share of a block would
+/// be shorter than [`LEAST_STRETCH`], it gives a stretch of that length for some kinds and none for others.
+pub(super) fn choose(blocks: &[Vec<SourceBlock>], most_frames: u64, randoms: &[Stream]) -> Vec<Vec<Vec<Stretch>>> {
     let length = |block: &SourceBlock| block.frames.end - block.frames.start;
-    let all: u128 = blocks.iter().flatten().map(|block| u128::from(length(block))).sum();
+    let all = blocks.iter().flatten().map(|block| u128::from(length(block))).sum::<u128>() * randoms.len() as u128;
     let wanted = u128::from(most_frames).min(all);
     // Frames of each set that may still be taken from the blocks so far, times `all`.
     let mut credit = BlockSet::ALL.map(|_| 0u128);
-    let of_log = |(log, blocks): (usize, &Vec<SourceBlock>)| {
-        let random = random.child(log as u64);
-        let mut stretches = Vec::new();
+    let mut chosen = vec![vec![Vec::new(); blocks.len()]; randoms.len()];
+    for (log, blocks) in blocks.iter().enumerate() {
         for (number, block) in blocks.iter().enumerate() {
-            let credit = &mut credit[block.set as usize];
-            *credit += u128::from(length(block)) * wanted;
-            let available = length(block).min((*credit / all.max(1)) as u64);
-            if available == 0 || available < LEAST_STRETCH.min(length(block)) {
-                continue;
+            for (random, chosen) in randoms.iter().zip(&mut chosen) {
+                let credit = &mut credit[block.set as usize];
+                *credit += u128::from(length(block)) * wanted;
+                let available = length(block).min((*credit / all.max(1)) as u64);
+                if available == 0 || available < LEAST_STRETCH.min(length(block)) {
+                    continue;
+                }
+                *credit -= u128::from(available) * all;
+                let free = (length(block) - available + 1) as usize;
+                let start = block.frames.start + random.child(log as u64).below(number as u64, free) as u64;
+                chosen[log].push(Stretch { set: block.set, frames: start..start + available });
             }
-            *credit -= u128::from(available) * all;
-            let skipped = random.below(number as u64, (length(block) - available + 1) as usize) as u64;
-            let start = block.frames.start + skipped;
-            stretches.push(Stretch { set: block.set, frames: start..start + available });
         }
-        stretches
-    };
-    blocks.iter().enumerate().map(of_log).collect()
+    }
+    chosen
 }
 
 #[cfg(test)]
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn without_a_limit_everything_is_used() {
         let blocks = [blocks_of(&[5000, 700, 3]), blocks_of(&[20_000, 1])];
-        let chosen = choose(&blocks, u64::MAX, Stream::new(1));
-        for (blocks, stretches) in blocks.iter().zip(&chosen) {
+        let chosen = choose(&blocks, u64::MAX, &[Stream::new(1), Stream::new(2)]);
+        for (blocks, stretches) in blocks.iter().zip(&chosen[0]).chain(blocks.iter().zip(&chosen[1])) {
             let frames = |blocks: &[SourceBlock]| blocks.iter().map(|block| block.frames.clone()).collect::<Vec<_>>();
             assert_eq!(stretches.iter().map(|stretch| stretch.frames.clone()).collect::<Vec<_>>(), frames(blocks));
         }
@@ -96,12 +96,13 @@ mod tests {
         fn stretches_lie_in_their_blocks_and_keep_the_limit(
             logs in prop::collection::vec(prop::collection::vec(0u64..30_000, 1..9), 1..12),
             most in 1_000u64..60_000,
-            seed in any::<u64>(),
+            kinds in 1u64..9,
         ) {
             let blocks: Vec<Vec<SourceBlock>> = logs.iter().map(|lengths| blocks_of(lengths)).collect();
-            let chosen = choose(&blocks, most, Stream::new(seed));
+            let randoms: Vec<Stream> = (0..kinds).map(Stream::new).collect();
+            let chosen = choose(&blocks, most, &randoms);
             let mut taken = 0;
-            for (blocks, stretches) in blocks.iter().zip(&chosen) {
+            for (blocks, stretches) in chosen.iter().flat_map(|chosen| blocks.iter().zip(chosen)) {
                 for stretch in stretches {
                     let is_home = |block: &&SourceBlock| {
                         block.set == stretch.set
@@ -112,7 +113,8 @@ mod tests {
                     taken += stretch.frames.end - stretch.frames.start;
                 }
             }
-            let all: u64 = blocks.iter().flatten().map(|block| block.frames.end - block.frames.start).sum();
+            let once: u64 = blocks.iter().flatten().map(|block| block.frames.end - block.frames.start).sum();
+            let all = kinds * once;
             prop_assert!(taken <= most.min(all));
             // At most one unused stretch is left over for each set.
             prop_assert!(taken + 3 * (LEAST_STRETCH + 1) >= most.min(all), "{} of {}", taken, most.min(all));

@@ -79,6 +79,14 @@ fn survey(wanted: &Wanted<'_>, log: &SourceFile) -> Result<SourceLog, CanError> 
     let mut frames = Vec::with_capacity(BLOCK_FRAMES);
     while reader.read_block(BLOCK_FRAMES, &mut frames)? > 0 {}
     let frames = reader.report().frames;
+    let blocks = (wanted.divide)(frames);
+    let ends: Vec<u64> =
+        blocks.iter().flat_map(|block| [block.frames.start, block.frames.end]).chain([frames]).collect();
+    if !ends.is_sorted() {
+        let (value, expected) =
+            (format!("{blocks:?}"), "blocks within the log, in ascending order and without overlap");
+        return Err(CanError::InvalidSyntheticOption { option: "divide", value, expected });
+    }
     Ok(SourceLog {
         folder: log.folder.clone(),
         name: file_name(&log.path),
@@ -86,7 +94,7 @@ fn survey(wanted: &Wanted<'_>, log: &SourceFile) -> Result<SourceLog, CanError> 
         modified_nanoseconds,
         blake3: digest_of(&log.path)?,
         frames,
-        blocks: (wanted.divide)(frames),
+        blocks,
     })
 }
 
@@ -98,16 +106,15 @@ fn shares(options: &SyntheticOptions) -> Shares {
 fn write_logs(wanted: &Wanted<'_>, sources: &[SourceLog], folder: &Path) -> Result<Vec<SyntheticFile>, CanError> {
     let kinds = &wanted.options.kinds;
     let blocks: Vec<_> = sources.iter().map(|source| source.blocks.clone()).collect();
-    let most_frames = wanted.options.most_frames / kinds.len() as u64;
     let root = Stream::new(wanted.options.seed);
-    let of_kind = |kind: &SyntheticKind| stretches::choose(&blocks, most_frames, root.child(*kind as u64));
-    let stretches: Vec<Vec<Vec<Stretch>>> = kinds.iter().map(of_kind).collect();
+    let randoms: Vec<Stream> = kinds.iter().map(|kind| root.child(*kind as u64)).collect();
+    let stretches = stretches::choose(&blocks, wanted.options.most_frames, &randoms);
     let stems = stems(&wanted.logs);
     let of_log = |log: usize| {
         let copy = |(kind, stretches): (&SyntheticKind, &Vec<Vec<Stretch>>)| {
             let name = format!("{}-{kind}.csv.gz", stems[log]);
             let random = root.named(&stems[log]).child(*kind as u64);
-            Copy::new(folder, name, *kind, stretches[log].clone(), shares(wanted.options), random)
+            CopyWriter::new(folder, name, *kind, stretches[log].clone(), shares(wanted.options), random)
         };
         let copies = kinds.iter().zip(&stretches).map(copy).collect::<Result<Vec<_>, _>>()?;
         let files = write_copies(wanted, log, &sources[log], copies)?;
@@ -122,7 +129,7 @@ fn write_copies(
     wanted: &Wanted<'_>,
     log: usize,
     source: &SourceLog,
-    mut copies: Vec<Copy>,
+    mut copies: Vec<CopyWriter>,
 ) -> Result<Vec<SyntheticFile>, CanError> {
     let path = &wanted.logs[log].path;
     let mut reader = open_log(path, wanted.format)?;
@@ -156,7 +163,7 @@ fn stems(logs: &[&SourceFile]) -> Vec<String> {
 }
 
 /// A synthetic log that is being written.
-struct Copy {
+struct CopyWriter {
     kind: SyntheticKind,
     shares: Shares,
     random: Stream,
@@ -175,7 +182,7 @@ struct Piece {
     begins_stretch: bool,
 }
 
-impl Copy {
+impl CopyWriter {
     fn new(
         folder: &Path,
         name: String,
