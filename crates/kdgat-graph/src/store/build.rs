@@ -260,7 +260,7 @@ fn file_entries(plan: &Plan, outcomes: Vec<Outcome>) -> Vec<FileEntry> {
     let entry = |(log, outcome): (&PlannedLog, Outcome)| {
         let split = match (log.role, &log.synthetic) {
             (Role::Test, _) => FileSplit::default(),
-            (_, Some(_)) => FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction),
+            (_, Some(origin)) => FileSplit::of_blocks(&origin.blocks, options.window, options.stride),
             (Role::TrainAttackFree | Role::TrainWithAttacks, None) => {
                 FileSplit::new(outcome.graphs, options.window, options.stride, options.validation_fraction)
             }
