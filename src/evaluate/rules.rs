@@ -55,8 +55,8 @@ pub fn judge(
         let scores = |counts: &[Counts]| counts.iter().map(|counts| f64::from(counts[index])).collect::<Vec<f64>>();
         let unusable = |reason| EvaluateError::Input(format!("rule {}: {reason} in the validation data", rule.name()));
         let chosen = threshold::choose(method, &scores(&on_validation), &labels).map_err(unusable)?;
-        let calibrated = |car: &Option<(Vec<Counts>, Vec<Counts>)>| {
-            let (all, held_out) = car.as_ref()?;
+        let calibrated = |car: &Option<CarCounts>| {
+            let CarCounts { all, held_out } = car.as_ref()?;
             Some((scores(all), at_false_positive_rate(scores(held_out), by?.rule.rate)?))
         };
         let subject = Subject {
@@ -78,9 +78,17 @@ fn counts(
     graphs.map(|graph| Ok(profile.rule_counts(&store.try_graph(graph)?))).collect()
 }
 
+/// Counts for a file that is calibrated.
+struct CarCounts {
+    /// All windows, with the profile of the calibration windows.
+    all: Vec<Counts>,
+    /// The calibration windows, with profiles that were learned without them.
+    held_out: Vec<Counts>,
+}
+
 /// Counts of a calibrated file's windows with the profile of its calibration windows, and of these windows with profiles that were learned
 /// without them.
-fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<(Vec<Counts>, Vec<Counts>)>, EvaluateError> {
+fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, EvaluateError> {
     if file.calibration.is_empty() {
         return Ok(None);
     }
@@ -100,7 +108,7 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<(Vec<Counts>, Ve
         let without = ProfileLearner::merged(&learned, Some(number)).profile();
         held_out.extend(counts(store, &without, part.map(in_store))?);
     }
-    Ok(Some((counts(store, &whole, file.graphs.clone())?, held_out)))
+    Ok(Some(CarCounts { all: counts(store, &whole, file.graphs.clone())?, held_out }))
 }
 
 fn describe(rule: Rule) -> ModelReport {
