@@ -117,7 +117,7 @@ fn each_kind_of_deviation_shows_where_it_belongs() {
         frames.insert(at, extra);
         frames.truncate(at + 5);
         // The last complete window ends with the frame before the last one.
-        while (frames.len() - 1) % WINDOW != 0 {
+        while !(frames.len() - 1).is_multiple_of(WINDOW) {
             let skipped = frames.remove(0);
             assert!(skipped.timestamp < 1.0);
         }

@@ -1,6 +1,9 @@
 //! Whole runs on a GPU simulated in software: the losses of the CPU, memory peaks and leaks, the order of work, times, and CUDA
 //! graphs. The GPU tests run on it, too.
 
+// The tests of other files run here on the card, too, and each file brings its own copy of the support module.
+#![allow(clippy::duplicate_mod)]
+
 mod software_card_support;
 mod stage_support;
 

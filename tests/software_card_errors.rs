@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kdgat::memory::{Meter, Reclaim, is_out_of_memory, register_reclaim, retry_on_oom};
-use kdgat::torch::device::{DeviceError, Uploader};
+use kdgat::torch::device::Uploader;
 use software_card_support::Card;
 use software_card_support::runs::{
     AUTOENCODER, NORMAL, TWO_EPOCHS, Trained, assert_same_losses, losses, run_on, said, same_losses, student,
@@ -81,7 +81,7 @@ fn a_card_that_is_full_in_the_middle_of_uploads() {
         if number > 0 {
             filling.fill(device);
         }
-        let upload = || Ok::<_, DeviceError>(batch.upload(&mut uploader)?);
+        let upload = || batch.upload(&mut uploader);
         uploaded.push(retry_on_oom(Meter::new(device), upload).unwrap());
         assert!(filling.0.lock().unwrap().is_empty(), "the card was full");
     }
@@ -93,7 +93,7 @@ fn a_card_that_is_full_in_the_middle_of_uploads() {
     let others = Filling::default();
     others.fill(device);
     let large = distill_support::batch(&(0..40).collect::<Vec<_>>());
-    let mut upload = || retry_on_oom(Meter::new(device), || Ok::<_, DeviceError>(large.upload(&mut uploader)?));
+    let mut upload = || retry_on_oom(Meter::new(device), || large.upload(&mut uploader));
     assert!(is_out_of_memory(&upload().unwrap_err()));
     drop(others);
     assert_eq!(upload().unwrap().continuous.to_device(Device::Cpu), large.continuous);
