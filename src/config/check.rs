@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Problem};
 use super::fields::{Config, DistillationConfig};
-use super::later::later_fields;
+use super::later::before_its_default;
 use super::layer::{field, fields, out_of_range};
 use super::load::Loaded;
 use super::origin::Origin;
@@ -153,11 +153,10 @@ fn contradictions(config: &Config) -> Vec<Problem> {
 
 /// True if the field switches something off. A command that does not read the field has it off anyway, so the flag is harmless.
 ///
-/// Fields of [`later_fields`] are the exception: they are on by default and saved in models, and a model that has such a feature
-/// keeps it despite the flag.
+/// Fields that came later and are on by default are the exception: they are saved in models, and a model that has such a feature keeps
+/// it despite the flag.
 pub(super) fn says_no(field: &Field, config: &Config) -> bool {
-    let came_later = later_fields().any(|(later, _)| later.name == field.name);
-    field.kind.switch && !came_later && (field.show)(config) == "false"
+    field.kind.switch && before_its_default(field).is_none() && (field.show)(config) == "false"
 }
 
 fn ignored_flags(loaded: &Loaded, stage: Stage) -> Vec<Problem> {
