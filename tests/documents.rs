@@ -14,6 +14,11 @@ fn the_tutorial_on_simulated_data() {
     follow("docs/tutorial-sim.md", &[]);
 }
 
+#[test]
+fn the_tutorial_on_attack_free_traffic() {
+    follow("docs/tutorial-attack-free.md", &[]);
+}
+
 /// Trains for minutes, on data outside the repository.
 #[test]
 #[ignore = "takes minutes: scripts/tutorials runs it"]

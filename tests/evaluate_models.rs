@@ -262,15 +262,54 @@ fn the_deciding_threshold_is_a_rules_and_is_said() {
         bench.evaluate(&["--resamples", "0", "--threshold", threshold, "runs/small/gat_student_normal/1"]);
         detect()
     };
-    assert_eq!(tried("0.9"), "attacks: scores above 0.9 (0.9, recorded by `kdgat evaluate` on small)");
+    assert_eq!(tried("0.9"), "attacks: scores above 0.9 (0.9, recorded on small)");
     let youden = tried("youden");
-    assert!(youden.contains("(youden, recorded by `kdgat evaluate` on small)"), "{youden}");
+    assert!(youden.contains("(youden, recorded on small)"), "{youden}");
     assert_eq!(tried("0.9"), youden, "a number that was tried");
     assert_eq!(methods(), ["youden", "0.9"], "the one that was used last stands at the end");
     assert!(tried("fpr:0.1").contains("(fpr:0.1, "));
     assert_eq!(tried("youden"), youden, "the rule that was used last");
     assert!(tried("fpr:0.001").contains("(fpr:0.001, "));
     assert!(tried("youden").contains("(fpr:0.001, "), "the default rule comes before others");
+}
+
+/// One drive calibrates the others of its car, and is not tested with its own calibration.
+#[test]
+fn a_drive_calibrates_the_other_drives_of_its_car() {
+    let bench = Bench::new();
+    let run = bench.gat("gat_student_normal", 1, 1);
+    let from = format!("{KNOWN}/fuzzing.csv");
+    let judge = |more: &[&str]| {
+        let arguments = ["--resamples", "0", "--output", "judged", run.to_str().unwrap()];
+        bench.evaluate(&[&arguments[..], more].concat());
+        bench.rows("judged/metrics.csv")
+    };
+    let rows = judge(&["--calibrate-seconds", "1", "--calibrate-from", &from]);
+    let name = format!("first 1 s of {from}");
+    let calibrated: Vec<&str> = rows
+        .iter()
+        .filter(|row| row["calibration"] == name && row["scope"] == "file")
+        .map(|row| row["file"].as_str())
+        .collect();
+    assert_eq!(calibrated, ["spoofing.csv"]);
+    let graphs = |scope: &str, file: &str| {
+        let row = rows.iter().find(|row| row["scope"] == scope && row["file"] == file && row["folder"] == KNOWN);
+        row.unwrap()["graphs"].parse::<u64>().unwrap()
+    };
+    assert_eq!(
+        graphs("folder", ""),
+        graphs("file", "fuzzing.csv") + graphs("file", "spoofing.csv"),
+        "nothing is left out"
+    );
+
+    let refused = |arguments: &[&str], text: &str| {
+        let output = bench.kdgat(&[&["evaluate", "--data", "small", "--device", "cpu"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(text), "{}", stderr(&output));
+    };
+    let missing = format!("{KNOWN}/fuzing.csv");
+    refused(&["--calibrate-seconds", "1", "--calibrate-from", &missing], &format!("did you mean {from}?"));
+    refused(&["--calibrate-from", &from], "add --calibrate-seconds SECONDS");
 }
 
 #[test]

@@ -253,6 +253,24 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
         text.lines().map(score).collect()
     };
     assert_eq!(parsed(&detect(&["--threshold", "0.5"], &log)), of_file);
+    // An alarm names who differs from the profile, and by what.
+    let alarms = detect(&["--threshold", "0.0"], &log);
+    let named: Vec<serde_json::Value> = alarms
+        .lines()
+        .filter(|line| line.contains("\"culprits\""))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!named.is_empty());
+    for alarm in &named {
+        let culprits = alarm["culprits"].as_array().unwrap();
+        assert!((1..=3).contains(&culprits.len()), "{alarm}");
+        for culprit in culprits {
+            assert!(u32::from_str_radix(culprit["id"].as_str().unwrap(), 16).is_ok(), "{alarm}");
+            assert!(culprit["unusual"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{alarm}");
+        }
+    }
+    let all_normal = detect(&["--threshold", "1.0"], &log);
+    assert!(!all_normal.contains("culprits"), "windows that are no alarms have none");
     // A calibration has a profile of its own, from which the deviations are taken.
     let benign = std::fs::read_dir(dataset().join("train_01_attack_free")).unwrap().next().unwrap().unwrap().path();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_kdgat"))

@@ -37,7 +37,7 @@ pub struct DetectArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Decision threshold: a score above which a window is an attack, or the rule of a recorded threshold (fpr:RATE or youden)
-    /// (default: the calibration's threshold, else the one recorded by `kdgat evaluate`)
+    /// (default: the calibration's threshold, else the one recorded by the training or by `kdgat evaluate`)
     #[arg(long, value_name = "THRESHOLD", allow_negative_numbers = true, value_parser = parse_threshold)]
     pub threshold: Option<Threshold>,
     /// Calibration for this car, by name or as a file; none, or without the flag: the traffic is from the car of the training data
@@ -87,11 +87,18 @@ pub fn run(args: DetectArgs) -> Result<ExitCode> {
         busy += start.elapsed();
     }
     let notes = notes(&detector, stream.report());
-    let windows = detector.windows();
+    let (windows, hits) = (detector.windows(), detector.culprit_hits());
     let figures = detector.into_figures();
     eprintln!("{}; {} frames", alarms(windows, &figures, busy), stream.report().frames);
     if stream.has_labels() && windows > 0 {
         eprintln!("{}", by_labels(&figures));
+        if hits.alarms > 0 {
+            let (first, alarms) = (hits.first_is_attacker, hits.alarms);
+            eprintln!(
+                "by the labels: in {first} of {} for an attack, the first culprit sent attack frames",
+                counted(alarms, "alarm")
+            );
+        }
     }
     notes.iter().for_each(|note| eprintln!("{note}"));
     Ok(ExitCode::SUCCESS)
@@ -118,9 +125,8 @@ fn threshold(args: &DetectArgs, model: &TrainedModel) -> Result<Chosen> {
         }
     };
     let of_score = |score: f64, source: String| Chosen { threshold: AttackAbove::Score(score), car: None, source };
-    let recorded = |one: &RecordedThreshold| {
-        of_score(one.value, format!("{}, recorded by `kdgat evaluate` on {}", one.method, one.dataset))
-    };
+    let recorded =
+        |one: &RecordedThreshold| of_score(one.value, format!("{}, recorded on {}", one.method, one.dataset));
     match (args.threshold, calibration) {
         (Some(Threshold::Score(score)), calibration) => {
             let car = calibration.map(|(_, calibration)| calibration.car);

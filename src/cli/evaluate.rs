@@ -28,6 +28,10 @@ pub struct EvaluateArgs {
     /// traffic
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub calibrate_seconds: Option<f64>,
+    /// Calibrate on this test file (FOLDER/FILE) and test on the other drives of its car: those of its folder, or of all folders named
+    /// *unknown_vehicle* if it is in one. Without it, each file of an unknown car calibrates itself
+    #[arg(long, value_name = "FOLDER/FILE")]
+    pub calibrate_from: Option<String>,
     /// Folder for metrics.json and metrics.csv (default: `evaluation` next to the dataset's runs)
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
@@ -48,6 +52,7 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         runs: args.runs,
         predictions: args.predictions,
         calibrate_seconds: args.calibrate_seconds,
+        calibrate_from: args.calibrate_from,
         output: args.output,
         resamples: args.resamples,
         rules: args.rules,

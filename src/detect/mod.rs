@@ -18,7 +18,7 @@ use crate::evaluate::{CarScale, EvaluateError, ScoreKind, Scorer, TrainedModel};
 use crate::graph::assemble::Assembler;
 use crate::graph::features::LONGEST_WINDOW;
 use crate::graph::graph_stream::ReadyWindow;
-use crate::graph::{AssembleOptions, Columns, GraphStream};
+use crate::graph::{AssembleOptions, Columns, Culprit, GraphStream};
 use crate::interrupt;
 use crate::memory::{Meter, by_halves, retry_on_oom};
 use crate::nn::attention::Backend;
@@ -66,6 +66,36 @@ pub struct Detection {
     /// Robust deviations above what is usual for the car, if the model was calibrated for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviations: Option<f64>,
+    /// For an alarm of a model of the profile set: the IDs that differ most from the car's profile, at most [`MOST_CULPRITS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<NamedCulprit>,
+}
+
+/// Culprits named for an alarm.
+const MOST_CULPRITS: usize = 3;
+
+/// An ID that differs from the car's profile.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NamedCulprit {
+    /// The ID in hexadecimal.
+    pub id: String,
+    /// What is unusual about it, the most surprising first.
+    pub unusual: Vec<String>,
+}
+
+/// How often the first culprit of a right alarm sent attack frames, by the labels of the traffic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CulpritHits {
+    /// Alarms for windows with an attack, of a model of the profile set.
+    pub alarms: u64,
+    /// Those whose first culprit sent an attack frame.
+    pub first_is_attacker: u64,
+}
+
+impl From<Culprit> for NamedCulprit {
+    fn from(culprit: Culprit) -> Self {
+        Self { id: format!("{:03X}", culprit.can_id), unusual: culprit.reasons }
+    }
 }
 
 /// Scores a stream with one model.
@@ -81,6 +111,7 @@ pub struct Detector {
     watch: Watch,
     scored: u64,
     foreign: u64,
+    culprit_hits: CulpritHits,
 }
 
 impl Detector {
@@ -114,6 +145,7 @@ impl Detector {
             options,
             scored: 0,
             foreign: 0,
+            culprit_hits: CulpritHits::default(),
         })
     }
 
@@ -126,7 +158,8 @@ impl Detector {
         frames: &[Frame],
         mut each: impl FnMut(Detection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { scorer, kind, options, assemble, graphs, columns, assembler, watch, scored, foreign } = self;
+        let Self { scorer, kind, options, assemble, graphs, columns, assembler, watch, scored, foreign, culprit_hits } =
+            self;
         graphs.push(frames, |mut window| {
             columns.clear();
             window.append_to(0, columns);
@@ -144,6 +177,15 @@ impl Detector {
             *foreign += u64::from(unlisted.is_some_and(|(list, window)| list.of_window(&window.can_ids) > 0.0));
             let (start, attack) = (window.frames[0].timestamp, columns.labels.last() == Some(&1));
             watch.push(JudgedWindow { start, attack, alarm: is_attack, counted: true });
+            let culprits = match &assemble.profile {
+                Some(profile) if is_attack => profile.culprits(&columns.graph(0), MOST_CULPRITS),
+                _ => Vec::new(),
+            };
+            if attack && is_attack && assemble.profile.is_some() {
+                culprit_hits.alarms += 1;
+                culprit_hits.first_is_attacker +=
+                    u64::from(culprits.first().is_some_and(|first| first.attack_frames > 0));
+            }
             each(Detection {
                 window: *scored - 1,
                 first_frame: window.first_frame,
@@ -153,6 +195,7 @@ impl Detector {
                 id: format!("{:03X}", explained.can_id),
                 contribution: explained.contribution,
                 deviations,
+                culprits: culprits.into_iter().map(NamedCulprit::from).collect(),
             })
         })
     }
@@ -160,6 +203,11 @@ impl Detector {
     /// Number of scored windows to which the classifier's own ID list adds evidence of an attack, even if a car's list decided.
     pub fn windows_with_unknown_ids(&self) -> u64 {
         self.foreign
+    }
+
+    /// How often the first culprit of a right alarm sent attack frames.
+    pub fn culprit_hits(&self) -> CulpritHits {
+        self.culprit_hits
     }
 
     /// True if it uses a car's own scale.

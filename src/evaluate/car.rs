@@ -7,13 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::EvaluateError;
+use super::judge::ProfiledFile;
 use super::scores::{Profiled, Scorer};
 use crate::graph::assemble::Assembler;
 use crate::graph::profile::{ProfileLearner, fold_parts};
 use crate::graph::{AssembleOptions, CarProfile, Columns, Store};
 use crate::memory::{Meter, by_halves, retry_on_oom};
 
-/// Learns the car's profile from the `calibration` windows of a file (counted from its first graph), and scores all its windows with it.
+/// Learns the car's profile from the `calibration` windows of a store, and scores them and the windows `graphs` of a file with it.
 ///
 /// # Errors
 /// Fails if a graph cannot be read, and on errors of libtorch.
@@ -21,31 +22,30 @@ pub fn profile_file(
     scorer: &Scorer,
     store: &Arc<Store>,
     graphs: Range<u64>,
-    calibration: Range<usize>,
-) -> Result<(CarProfile, Vec<Profiled>), EvaluateError> {
-    let in_store = |range: Range<usize>| graphs.start + range.start as u64..graphs.start + range.end as u64;
-    let learn = |range: Range<usize>| -> Result<ProfileLearner, EvaluateError> {
+    calibration: Range<u64>,
+) -> Result<ProfiledFile, EvaluateError> {
+    let learn = |range: Range<u64>| -> Result<ProfileLearner, EvaluateError> {
         let mut learner = ProfileLearner::default();
-        for graph in in_store(range) {
+        for graph in range {
             learner.add(&store.try_graph(graph)?);
         }
         Ok(learner)
     };
-    let in_file = |part: Range<usize>| part.start + calibration.start..part.end + calibration.start;
-    let parts: Vec<Range<usize>> = fold_parts(calibration.len()).into_iter().map(in_file).collect();
+    let in_store = |part: Range<usize>| calibration.start + part.start as u64..calibration.start + part.end as u64;
+    let parts = fold_parts((calibration.end - calibration.start) as usize).into_iter().map(in_store);
+    let parts: Vec<Range<u64>> = parts.collect();
     let learned = parts.iter().map(|part| learn(part.clone())).collect::<Result<Vec<_>, _>>()?;
-    let score = |profile: CarProfile, range: Range<usize>| {
-        let graphs: Vec<u64> = in_store(range).collect();
+    let score = |profile: CarProfile, range: Range<u64>| {
+        let graphs: Vec<u64> = range.collect();
         let assemble = AssembleOptions { profile: Some(profile), ..scorer.assemble_options() };
         scorer.each_assembled(store, &graphs, assemble, |batch| scorer.profiled(batch))
     };
     let whole = ProfileLearner::merged(&learned, None).profile();
-    let mut windows = score(whole.clone(), 0..(graphs.end - graphs.start) as usize)?;
+    let mut of_calibration = Vec::new();
     for (number, part) in parts.into_iter().enumerate() {
-        let scored = score(ProfileLearner::merged(&learned, Some(number)).profile(), part.clone())?;
-        windows[part].clone_from_slice(&scored);
+        of_calibration.extend(score(ProfileLearner::merged(&learned, Some(number)).profile(), part)?);
     }
-    Ok((whole, windows))
+    Ok(ProfiledFile { calibration: of_calibration, graphs: score(whole, graphs)? })
 }
 
 /// Learns the car's profile from these attack-free windows of a stream, and scores each with the profile of the other parts.

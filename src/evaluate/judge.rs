@@ -31,8 +31,9 @@ pub struct TestFile {
     pub cut: Cut,
     /// For each graph, true if it contains an attack.
     pub labels: Vec<bool>,
-    /// Calibration graphs, counted from the file's first; empty for known cars.
-    pub calibration: Range<usize>,
+    /// Positions in the store of the calibration graphs, of this file or of another drive of the car; empty for cars that are not
+    /// calibrated.
+    pub calibration: Range<u64>,
     /// Graphs left out of the test: those that calibrate, or share a frame with one that does.
     pub left_out: Range<usize>,
 }
@@ -74,8 +75,8 @@ pub struct ModelScores {
     pub test: Vec<Vec<f32>>,
     /// Scale of benign validation graphs.
     pub scale: Scale,
-    /// Profiled graphs of each unknown car's file; empty for the other files.
-    pub unknown: Vec<Vec<Profiled>>,
+    /// Profiled graphs of each calibrated file; `None` for the other files.
+    pub unknown: Vec<Option<ProfiledFile>>,
     /// Foreign-ID shares, for a classifier with a list of known IDs.
     pub foreign_ids: Option<ForeignIds>,
     /// The least score that is called an attack on another car: see
@@ -83,16 +84,28 @@ pub struct ModelScores {
     pub least_score: Option<f64>,
 }
 
-/// Calibration of unknown cars.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The graphs of a file that is calibrated, with the values that calibration needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfiledFile {
+    /// The calibration graphs.
+    pub calibration: Vec<Profiled>,
+    /// All graphs of the file.
+    pub graphs: Vec<Profiled>,
+}
+
+/// Calibration of other cars.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CalibrateBy {
     pub seconds: f64,
     pub rule: Rule,
+    /// The test file, as FOLDER/FILE, whose traffic calibrates the other drives of its car; none: each file of an unknown car
+    /// calibrates itself.
+    pub from: Option<String>,
 }
 
 impl Subject {
     /// One model with its recorded threshold, and with 0.5, too, if it is a classifier.
-    pub fn single(model: &ModelScores, recorded: (String, f64), files: &[TestFile], by: Option<CalibrateBy>) -> Self {
+    pub fn single(model: &ModelScores, recorded: (String, f64), files: &[TestFile], by: Option<&CalibrateBy>) -> Self {
         let kind = model.kind;
         let mut thresholds = vec![recorded];
         if kind == ScoreKind::AttackProbability && thresholds[0].0 != "0.5" {
@@ -108,7 +121,7 @@ impl Subject {
         models: [&ModelScores; 2],
         choose: impl FnOnce(&[f64]) -> Result<(String, f64), EvaluateError>,
         files: &[TestFile],
-        by: Option<CalibrateBy>,
+        by: Option<&CalibrateBy>,
     ) -> Result<Self, EvaluateError> {
         let scales = models.map(|model| model.scale);
         let validation = mean_of(&models, &scales, |model| &model.validation);
@@ -117,7 +130,7 @@ impl Subject {
     }
 
     /// Rows for each folder and each file, at each threshold, before and after calibration.
-    pub fn judge(&self, files: &[TestFile], by: Option<CalibrateBy>, bootstrap: &Bootstrap) -> Vec<Row> {
+    pub fn judge(&self, files: &[TestFile], by: Option<&CalibrateBy>, bootstrap: &Bootstrap) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut begin = 0;
         for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
@@ -132,7 +145,7 @@ impl Subject {
     }
 
     /// The curve of each folder, before and after calibration.
-    pub fn curves(&self, files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Curve> {
+    pub fn curves(&self, files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<Curve> {
         let mut curves = Vec::new();
         let mut begin = 0;
         for of_folder in files.chunk_by(|a, b| a.folder == b.folder) {
@@ -158,7 +171,7 @@ impl Subject {
         &self,
         files: &[TestFile],
         file: usize,
-        by: Option<CalibrateBy>,
+        by: Option<&CalibrateBy>,
     ) -> Vec<(String, Vec<f64>, Decision)> {
         let variant = |Judged { calibrated, files: judged }: Judged| {
             let decision = self.decisions(files, &judged, calibrated).swap_remove(0);
@@ -172,7 +185,7 @@ impl Subject {
         files: &[TestFile],
         range: Range<usize>,
         file: Option<&str>,
-        by: Option<CalibrateBy>,
+        by: Option<&CalibrateBy>,
         bootstrap: &Bootstrap,
     ) -> Vec<Row> {
         let mut rows = Vec::new();
@@ -262,8 +275,10 @@ fn operator_figures(files: &[TestFile], judged: &[usize], decision: &Decision) -
 /// Name of the rows without calibration.
 pub const NOT_CALIBRATED: &str = "none";
 
-fn calibration_name(calibrated: bool, by: Option<CalibrateBy>) -> String {
-    by.filter(|_| calibrated).map_or_else(|| NOT_CALIBRATED.to_owned(), |by| format!("first {} s", by.seconds))
+fn calibration_name(calibrated: bool, by: Option<&CalibrateBy>) -> String {
+    let Some(by) = by.filter(|_| calibrated) else { return NOT_CALIBRATED.to_owned() };
+    let of = by.from.as_ref().map_or(String::new(), |from| format!(" of {from}"));
+    format!("first {} s{of}", by.seconds)
 }
 
 /// Values of the tested graphs.
@@ -283,21 +298,22 @@ fn mean_of(models: &[&ModelScores], scales: &[Scale], raw: impl Fn(&ModelScores)
 }
 
 /// For each unknown car's file: scores on its own scale, and the threshold, both from its calibration windows.
-fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
+fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<&CalibrateBy>) -> Vec<Option<(Vec<f64>, f64)>> {
     let of_file = |(index, file): (usize, &TestFile)| {
-        let graphs = models.iter().map(|model| model.unknown[index].as_slice());
-        let windows = |graphs: &[Profiled]| graphs.get(file.calibration.clone()).map(<[_]>::to_vec);
-        let cars = models.iter().zip(graphs.clone());
-        let cars = cars
-            .map(|(model, graphs)| CarScale::of(model.kind, &windows(graphs)?, model.foreign_ids, by?.rule))
-            .collect::<Option<Vec<_>>>()?;
+        let profiled = models.iter().map(|model| model.unknown[index].as_ref()).collect::<Option<Vec<_>>>()?;
+        let cars = models
+            .iter()
+            .zip(&profiled)
+            .map(|(model, profiled)| CarScale::of(model.kind, &profiled.calibration, model.foreign_ids, by?.rule));
+        let cars = cars.collect::<Option<Vec<_>>>()?;
         let of_graph = |graph: usize| {
-            let deviations = |((car, _), graphs): (&(CarScale, _), &[Profiled])| car.deviations(&graphs[graph]);
-            cars.iter().zip(graphs.clone()).map(deviations).sum::<f64>() / models.len() as f64
+            let deviations = |((car, _), of): (&(CarScale, _), &&ProfiledFile)| car.deviations(&of.graphs[graph]);
+            cars.iter().zip(&profiled).map(deviations).sum::<f64>() / models.len() as f64
         };
         let usual = |window: usize| cars.iter().map(|(_, usual)| usual[window]).sum::<f64>() / models.len() as f64;
         let scores = (0..file.labels.len()).map(of_graph).collect();
-        let threshold = at_false_positive_rate((0..file.calibration.len()).map(usual).collect(), by?.rule.rate)?;
+        let windows = profiled.iter().map(|profiled| profiled.calibration.len()).min()?;
+        let threshold = at_false_positive_rate((0..windows).map(usual).collect(), by?.rule.rate)?;
         let least = models.iter().zip(&cars).map(|(model, (car, _))| Some(car.deviations_of_score(model.least_score?)));
         let least = least.sum::<Option<f64>>().map(|sum| sum / models.len() as f64);
         Some((scores, least.map_or(threshold, |least| threshold.max(least))))
@@ -309,10 +325,11 @@ fn calibrated(models: &[&ModelScores], files: &[TestFile], by: Option<CalibrateB
 mod tests {
     use super::*;
 
-    fn file(folder: &str, name: &str, labels: Vec<bool>, calibration: Range<usize>) -> TestFile {
+    fn file(folder: &str, name: &str, labels: Vec<bool>, left_out: Range<usize>) -> TestFile {
         let graphs = 0..labels.len() as u64;
         let starts = graphs.clone().map(|graph| graph as f64 / 2.0).collect();
-        let (cut, left_out) = (Cut { window: 100, stride: 100 }, calibration.clone());
+        let calibration = left_out.start as u64..left_out.end as u64;
+        let cut = Cut { window: 100, stride: 100 };
         TestFile {
             folder: folder.to_owned(),
             name: name.to_owned(),
@@ -323,6 +340,16 @@ mod tests {
             calibration,
             left_out,
         }
+    }
+
+    fn by() -> CalibrateBy {
+        CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100), from: None }
+    }
+
+    /// A file whose graphs have these log odds, the first ones of which calibrate.
+    fn profiled(raw: &[f32], calibration: Range<usize>) -> ProfiledFile {
+        let graphs: Vec<_> = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
+        ProfiledFile { calibration: graphs[calibration].to_vec(), graphs }
     }
 
     /// A car with all log odds 20 higher: every window is called an attack until it is calibrated.
@@ -339,8 +366,7 @@ mod tests {
         let kind = ScoreKind::AttackProbability;
         let validation = raw(-10.0)[..150].to_vec();
         let scale = Scale::of(kind, &validation).unwrap();
-        let unknown = raw(10.0).into_iter().map(|raw| Profiled { raw, profile: None, unlisted: None }).collect();
-        let unknown = vec![Vec::new(), unknown];
+        let unknown = vec![None, Some(profiled(&raw(10.0), 0..50))];
         let model = ModelScores {
             kind,
             held_out: vec![true; 150],
@@ -351,7 +377,8 @@ mod tests {
             foreign_ids: None,
             least_score: None,
         };
-        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
+        let by = by();
+        let by = Some(&by);
         let subject = Subject::single(&model, ("fpr:0.01".to_owned(), kind.score(-3.5)), &files, by);
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 0, seed: 0 });
         let f1 = |folder: usize, calibration: &str, method: &str| {
@@ -381,7 +408,8 @@ mod tests {
             thresholds: vec![("fpr:0.01".to_owned(), 0.5)],
             calibrated: vec![Some((vec![0.0, 1.0, 30.0, 40.0], 3.0)), None],
         };
-        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
+        let by = by();
+        let by = Some(&by);
         let rows = subject.judge(&files, by, &Bootstrap { resamples: 20, seed: 0 });
         let row = |file: Option<&str>, calibration: &str| {
             rows.iter().find(|row| row.file.as_deref() == file && row.calibration == calibration)
@@ -402,20 +430,18 @@ mod tests {
         let labels: Vec<bool> = (0..60).map(|index| index >= 50).collect();
         let files = [file("test_02_unknown_vehicle_known_attack", "a", labels, 0..40)];
         let raw: Vec<f32> = (0..60).map(|index| (index % 7) as f32 + if index >= 50 { 30.0 } else { 0.0 }).collect();
-        let model = |is_profiled: bool| {
-            let profiled = raw.iter().map(|&raw| Profiled { raw, profile: None, unlisted: None }).collect();
-            ModelScores {
-                kind: ScoreKind::AttackProbability,
-                held_out: vec![true; 50],
-                validation: raw[..50].to_vec(),
-                test: vec![raw.clone()],
-                scale: Scale::of(ScoreKind::AttackProbability, &raw[..50]).unwrap(),
-                unknown: vec![if is_profiled { profiled } else { Vec::new() }],
-                foreign_ids: None,
-                least_score: None,
-            }
+        let model = |is_profiled: bool| ModelScores {
+            kind: ScoreKind::AttackProbability,
+            held_out: vec![true; 50],
+            validation: raw[..50].to_vec(),
+            test: vec![raw.clone()],
+            scale: Scale::of(ScoreKind::AttackProbability, &raw[..50]).unwrap(),
+            unknown: vec![is_profiled.then(|| profiled(&raw, 0..40))],
+            foreign_ids: None,
+            least_score: None,
         };
-        let by = Some(CalibrateBy { seconds: 10.0, rule: Rule::new(0.01, 100, 100) });
+        let by = by();
+        let by = Some(&by);
         let calibrations = |other: bool| {
             let choose = |_: &[f64]| Ok(("fpr:0.01".to_owned(), 2.0));
             let subject = Subject::mean([&model(true), &model(other)], choose, &files, by).unwrap();

@@ -37,7 +37,7 @@ pub fn judge(
     files: &[TestFile],
     validation: &[u64],
     method: Threshold,
-    by: Option<CalibrateBy>,
+    by: Option<&CalibrateBy>,
     bootstrap: &Bootstrap,
 ) -> Result<Vec<Judged>, EvaluateError> {
     let profile = store.profile().ok_or(StoreError::NoProfile)?;
@@ -92,8 +92,9 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, Eval
     if file.calibration.is_empty() {
         return Ok(None);
     }
-    let in_store = |window: usize| file.graphs.start + (file.calibration.start + window) as u64;
-    let parts = fold_parts(file.calibration.len());
+    let in_store = |window: usize| file.calibration.start + window as u64;
+    let windows = (file.calibration.end - file.calibration.start) as usize;
+    let parts = fold_parts(windows);
     let mut learned = Vec::with_capacity(parts.len());
     for part in &parts {
         let mut learner = ProfileLearner::default();
@@ -103,7 +104,7 @@ fn of_car(store: &Arc<Store>, file: &TestFile) -> Result<Option<CarCounts>, Eval
         learned.push(learner);
     }
     let whole = ProfileLearner::merged(&learned, None).profile();
-    let mut held_out = Vec::with_capacity(file.calibration.len());
+    let mut held_out = Vec::with_capacity(windows);
     for (number, part) in parts.into_iter().enumerate() {
         let without = ProfileLearner::merged(&learned, Some(number)).profile();
         held_out.extend(counts(store, &without, part.map(in_store))?);

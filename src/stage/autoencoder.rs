@@ -8,6 +8,7 @@ use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher};
 use super::training::{self, Graphs};
+use super::validation;
 use crate::config::{Config, Stage};
 use crate::distill::hints::Hints;
 use crate::distill::losses::{Projection, VgaeWeights};
@@ -38,7 +39,9 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     })?;
     let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
     let student = VgaeObjective { model, teacher, distillation };
-    run.train(student, Architecture::Vgae(architecture), parameters, &mut graphs)
+    let outcome = run.train(student, Architecture::Vgae(architecture), parameters, &mut graphs)?;
+    validation::record_threshold(config, &data, &outcome)?;
+    Ok(outcome)
 }
 
 /// Selects the attack-free graphs: a model trained on them alone reconstructs unusual graphs badly.

@@ -11,6 +11,7 @@ use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::training::{self, Graphs, StagePlan};
+use super::validation;
 use crate::config::{Config, KdLoss, Stage, TaskLoss};
 use crate::distill::hints::Hints;
 use crate::distill::losses::LogitLoss;
@@ -64,7 +65,9 @@ fn train(
     })?;
     let teacher = teacher::start(config, found, data, usage)?;
     let student = GatObjective { model, task, teacher, distillation, labels: None };
-    run.train(student, Architecture::Gat(architecture), parameters, plan)
+    let outcome = run.train(student, Architecture::Gat(architecture), parameters, plan)?;
+    validation::record_threshold(config, data, &outcome)?;
+    Ok(outcome)
 }
 
 /// Selects all graphs, normal ones and attacks.

@@ -10,26 +10,25 @@ use tch::Device;
 
 use super::predictions::{Predictions, write_predictions};
 use super::run_data::warn_of_other;
+use super::validation::{self, Validated, only, validation_graphs};
 use super::{StageError, setup, training};
-use crate::can::synthetic;
-use crate::config::{Config, Threshold};
+use crate::config::{Config, Threshold, nearest};
 use crate::evaluate::bootstrap::Bootstrap;
 use crate::evaluate::calibration::{FEWEST_WINDOWS, Rule, calibration_stretch, is_unknown_vehicle, left_out};
 use crate::evaluate::car;
 use crate::evaluate::curves::{self, CURVES, Curve};
-use crate::evaluate::held_out::held_out;
 use crate::evaluate::id_list::IdList;
-use crate::evaluate::judge::{CalibrateBy, ModelScores, Subject, TestFile};
+use crate::evaluate::judge::{CalibrateBy, ModelScores, ProfiledFile, Subject, TestFile};
 use crate::evaluate::operator::Cut;
 use crate::evaluate::ranking::Ranking;
-use crate::evaluate::records::{self, RecordedThreshold, ValidationScores};
+use crate::evaluate::records::RecordedThreshold;
 use crate::evaluate::speed;
 use crate::evaluate::tables::{ModelReport, Report};
 use crate::evaluate::windows::{self, ModelWindows, WINDOWS, Window, WindowsFile};
 use crate::evaluate::{EvaluateError, Scorer, TrainedModel, models, rules, threshold};
 use crate::files;
+use crate::graph::Store;
 use crate::graph::store::manifest::FileEntry;
-use crate::graph::{AssembleOptions, Split, Store};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::Architecture;
 use crate::nn::attention::Backend;
@@ -43,6 +42,8 @@ pub struct EvaluateOptions {
     pub predictions: Option<PathBuf>,
     /// Calibrate unknown cars on this many seconds of their attack-free traffic; none: no calibration.
     pub calibrate_seconds: Option<f64>,
+    /// The test file, as FOLDER/FILE, that calibrates the other drives of its car; none: each file of an unknown car calibrates itself.
+    pub calibrate_from: Option<String>,
     /// Folder for the results; none: `evaluation` next to the dataset's runs.
     pub output: Option<PathBuf>,
     /// Bootstrap resamples of the confidence intervals.
@@ -67,6 +68,7 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
     setup::use_threads(config.training.threads);
     let device = setup::device(config.training.device)?;
     let calibrate = calibrate_by(config, options)?;
+    let calibrate = calibrate.as_ref();
     let store = setup::open_store(config)?;
     let dataset = store.manifest().dataset.clone();
     let models = find_models(config, options, &dataset)?;
@@ -135,14 +137,21 @@ pub fn evaluate(config: &Config, options: &EvaluateOptions) -> Result<(Report, P
 }
 
 fn calibrate_by(config: &Config, options: &EvaluateOptions) -> Result<Option<CalibrateBy>, StageError> {
-    let Some(seconds) = options.calibrate_seconds else { return Ok(None) };
+    let Some(seconds) = options.calibrate_seconds else {
+        return match &options.calibrate_from {
+            None => Ok(None),
+            Some(from) => Err(StageError::Input(format!(
+                "--calibrate-from {from}: add --calibrate-seconds SECONDS, how much of its attack-free traffic to calibrate with"
+            ))),
+        };
+    };
     if !(seconds.is_finite() && seconds > 0.0) {
         return Err(StageError::Input(format!("--calibrate-seconds {seconds}: must be above 0")));
     }
     match config.evaluation.threshold {
         Threshold::FalsePositiveRate(rate) => {
             let rule = Rule::new(rate, config.data.window, config.data.stride);
-            Ok(Some(CalibrateBy { seconds, rule }))
+            Ok(Some(CalibrateBy { seconds, rule, from: options.calibrate_from.clone() }))
         }
         other => Err(StageError::Input(format!(
             "--calibrate-seconds with --threshold {other}: a new car has no labels, so only a false-positive rate can be set; \
@@ -207,21 +216,28 @@ pub(super) fn expect_fit(config: &Config, model: &TrainedModel) -> Result<(), St
 }
 
 /// The files of the test folders; those of unknown cars with the graphs used for calibration.
-pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
+pub(super) fn test_files(store: &Store, calibrate: Option<&CalibrateBy>) -> Result<Vec<TestFile>, StageError> {
+    let from = calibrate.map(|by| calibrating_drive(store, by)).transpose()?.flatten();
     let mut files = Vec::new();
     for entry in store.manifest().files.iter().filter(|file| file.role == crate::can::Role::Test && file.graphs > 0) {
         let graphs = entry.first_graph..entry.first_graph + entry.graphs;
         let labels = labels(store, graphs.clone())?;
         let starts =
             graphs.clone().map(|graph| Ok(store.try_graph(graph)?.start_time)).collect::<Result<_, StageError>>()?;
-        let calibration = match calibrate {
-            Some(by) if is_unknown_vehicle(&entry.folder) => calibrating(store, entry, by.seconds)?,
+        let calibration = match (&from, calibrate) {
+            (Some(drive), _) if drive.is_of_same_car(entry) => drive.windows.clone(),
+            (None, Some(by)) if is_unknown_vehicle(&entry.folder) => calibrating(store, entry, by.seconds)?,
             _ => graphs.start..graphs.start,
         };
         let options = &store.manifest().options;
-        let left_out = left_out(&calibration, &graphs, options.window, options.stride);
-        let in_file = |range: Range<u64>| (range.start - graphs.start) as usize..(range.end - graphs.start) as usize;
-        let (calibration, left_out) = (in_file(calibration), in_file(left_out));
+        let left_out = match &from {
+            // Those windows are of another file.
+            Some(_) => 0..0,
+            None => {
+                let left_out = left_out(&calibration, &graphs, options.window, options.stride);
+                (left_out.start - graphs.start) as usize..(left_out.end - graphs.start) as usize
+            }
+        };
         let (folder, name) = (entry.folder.clone(), entry.name.clone());
         let cut = Cut { window: options.window, stride: options.stride };
         files.push(TestFile { folder, name, graphs, starts, cut, labels, calibration, left_out });
@@ -230,8 +246,51 @@ pub(super) fn test_files(store: &Store, calibrate: Option<CalibrateBy>) -> Resul
         let dataset = &store.manifest().dataset;
         return Err(StageError::Input(format!("dataset {dataset} has no test_* folder with a window to score")));
     }
-    files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_uncalibrated);
+    if from.is_none() {
+        files.chunk_by(|a, b| a.folder == b.folder).for_each(warn_of_uncalibrated);
+    }
     Ok(files)
+}
+
+/// A drive that calibrates the other drives of its car.
+struct CalibratingDrive<'a> {
+    entry: &'a FileEntry,
+    /// Positions of the calibration windows in the store.
+    windows: Range<u64>,
+}
+
+impl CalibratingDrive<'_> {
+    /// True for another drive of the same car: a file of the same folder, or of any folder of unknown cars if this is one. Datasets in
+    /// this layout have one unknown car.
+    fn is_of_same_car(&self, other: &FileEntry) -> bool {
+        let both_unknown = is_unknown_vehicle(&self.entry.folder) && is_unknown_vehicle(&other.folder);
+        let is_itself = (&self.entry.folder, &self.entry.name) == (&other.folder, &other.name);
+        !is_itself && (both_unknown || self.entry.folder == other.folder)
+    }
+}
+
+/// The drive named by `--calibrate-from`, if any.
+fn calibrating_drive<'a>(store: &'a Store, by: &CalibrateBy) -> Result<Option<CalibratingDrive<'a>>, StageError> {
+    let Some(from) = &by.from else { return Ok(None) };
+    let is_tested = |file: &&FileEntry| file.role == crate::can::Role::Test && file.graphs > 0;
+    let name = |file: &FileEntry| format!("{}/{}", file.folder, file.name);
+    let Some(entry) = store.manifest().files.iter().filter(is_tested).find(|file| name(file) == *from) else {
+        let files: Vec<String> = store.manifest().files.iter().filter(is_tested).map(name).collect();
+        return Err(StageError::Input(format!(
+            "--calibrate-from {from}: {} has no such test file; did you mean {}?",
+            store.manifest().dataset,
+            nearest(from, files.iter().map(String::as_str))
+        )));
+    };
+    let windows = calibrating(store, entry, by.seconds)?;
+    if windows.is_empty() {
+        return Err(StageError::Input(format!(
+            "--calibrate-from {from}: its first {} s have fewer than {FEWEST_WINDOWS} attack-free windows; raise --calibrate-seconds, or \
+             name another file",
+            by.seconds
+        )));
+    }
+    Ok(Some(CalibratingDrive { entry, windows }))
 }
 
 /// The graphs of a file used for calibration; an empty range if there are too few.
@@ -268,15 +327,6 @@ fn labels(store: &Store, graphs: impl IntoIterator<Item = u64>) -> Result<Vec<bo
     Ok(graphs.into_iter().map(|graph| store.try_graph(graph).map(|view| view.attack)).collect::<Result<_, _>>()?)
 }
 
-/// The validation graphs that thresholds are chosen on: all recorded traffic, and the windows of synthetic logs that have an attack. What
-/// those logs have between their attacks is a copy of recorded traffic.
-fn validation_graphs(store: &Store) -> Vec<u64> {
-    let mut graphs = store.select(Split::Validation, None);
-    let copies: Vec<u64> = store.select_folder(synthetic::FOLDER, Split::Validation, Some(false));
-    graphs.retain(|graph| copies.binary_search(graph).is_err());
-    graphs
-}
-
 fn score(
     model: TrainedModel,
     store: &Arc<Store>,
@@ -286,42 +336,18 @@ fn score(
     kernel: Backend,
 ) -> Result<Scored, StageError> {
     let scorer = retry_on_oom(Meter::new(device), || Scorer::new(&model, device, kernel))?;
-    let validation_graphs = validation_graphs(store);
-    let validation = scorer.score_store(store, &validation_graphs)?;
-    let validation_labels = labels(store, validation_graphs.iter().copied())?;
-    let held_out = held_out_of(&model, store, &validation_graphs)?;
+    let Validated { raw: validation, held_out, labels: validation_labels, recorded } =
+        validation::choose_threshold(&model, &scorer, store, method)?;
     let (raw, held_out_labels) = (only(&held_out, &validation), only(&held_out, &validation_labels));
-    let on_this_data = ValidationScores {
-        kind: scorer.kind(),
-        raw: &raw,
-        labels: &held_out_labels,
-        dataset: &store.manifest().dataset,
-        data_digest: store.digest(),
-    };
-    let mut recorded = match records::find(&model, method, &on_this_data)? {
-        Some(recorded) => recorded,
-        None if raw.is_empty() && !validation.is_empty() => return Err(no_window_is_held_out(&model)),
-        None => RecordedThreshold::choose(method, &model, &on_this_data)?,
-    };
-    if scorer.features().needs_history() && recorded.short_profile.is_none() && recorded.data_digest == store.digest() {
-        let seen: Vec<u64> = only(&held_out, &validation_graphs);
-        let least = short_threshold(&scorer, store, &seen, &held_out_labels, method)?;
-        recorded.short_profile = Some(least.max(recorded.value));
-    }
-    // Recorded thresholds, too: the last entry is the one used last.
-    match records::record(&model, &recorded) {
-        // The results of a read-only run are just as valid.
-        Err(error @ EvaluateError::File { .. }) => {
-            tracing::warn!("{error}; the evaluation continues without recording it")
+    let profiled = |file: &TestFile| {
+        if file.calibration.is_empty() {
+            return Ok(None);
         }
-        recorded => recorded?,
-    }
-    let profiled = |file: &TestFile| match file.calibration.is_empty() {
-        true => Ok(Vec::new()),
-        false if scorer.features().needs_history() => {
-            car::profile_file(&scorer, store, file.graphs.clone(), file.calibration.clone()).map(|(_, windows)| windows)
+        if scorer.features().needs_history() {
+            return car::profile_file(&scorer, store, file.graphs.clone(), file.calibration.clone()).map(Some);
         }
-        false => scorer.profile_store(store, &file.graphs.clone().collect::<Vec<_>>()),
+        let of = |graphs: &Range<u64>| scorer.profile_store(store, &graphs.clone().collect::<Vec<_>>());
+        Ok::<_, EvaluateError>(Some(ProfiledFile { calibration: of(&file.calibration)?, graphs: of(&file.graphs)? }))
     };
     let unknown = files.iter().map(profiled).collect::<Result<_, _>>()?;
     let test: Vec<u64> = files.iter().flat_map(|file| file.graphs.clone()).collect();
@@ -344,20 +370,6 @@ fn score(
     Ok(Scored { model, scores, recorded, speed, validation_roc_auc, windows })
 }
 
-/// The threshold for validation windows that are seen with the profile of ten seconds of their log.
-fn short_threshold(
-    scorer: &Scorer,
-    store: &Arc<Store>,
-    graphs: &[u64],
-    labels: &[bool],
-    method: Threshold,
-) -> Result<f64, StageError> {
-    let assemble = AssembleOptions { short_profiles: true, ..scorer.assemble_options() };
-    let raw = scorer.each_assembled(store, graphs, assemble, |batch| scorer.raw_scores(batch))?;
-    let scores: Vec<f64> = raw.into_iter().map(|raw| scorer.kind().score(raw)).collect();
-    threshold::choose(method, &scores, labels).map_err(StageError::Input)
-}
-
 /// Warns if the requested false-positive rate is too small for the number of validation windows.
 fn warn_of_rare(method: Threshold, scored: &[Scored]) {
     let Threshold::FalsePositiveRate(rate) = method else { return };
@@ -369,48 +381,6 @@ fn warn_of_rare(method: Threshold, scored: &[Scored]) {
             Threshold::FalsePositiveRate(threshold::smallest_rate(windows))
         );
     }
-}
-
-/// For each validation graph: true if the model was not trained on any of its frames. Warns if it was trained on some.
-fn held_out_of(model: &TrainedModel, store: &Store, graphs: &[u64]) -> Result<Vec<bool>, StageError> {
-    let options = &store.manifest().options;
-    let cut = format!("--stride {} --validation-fraction {}", options.stride, options.validation_fraction);
-    let Some(held_out) = held_out(model, store, graphs)? else {
-        tracing::warn!(
-            "{} was trained on {}, too, with another split that it does not record: validation windows here ({cut}) may be among \
-             its training windows, and the threshold chosen on them too low",
-            model.name,
-            model.description.dataset.name
-        );
-        return Ok(vec![true; graphs.len()]);
-    };
-    let trained = held_out.iter().filter(|held_out| !**held_out).count();
-    if let Some(own) = model.split.filter(|_| trained > 0) {
-        let own = format!("--stride {} --validation-fraction {}", own.stride, own.validation_fraction);
-        tracing::warn!(
-            "{} was trained ({own}) on frames of {trained} of the {} validation windows ({cut}); its threshold is chosen without \
-             them",
-            model.name,
-            graphs.len()
-        );
-    }
-    Ok(held_out)
-}
-
-fn no_window_is_held_out(model: &TrainedModel) -> StageError {
-    let own = model.split.map_or(String::new(), |split| {
-        format!(" --stride {} --validation-fraction {}", split.stride, split.validation_fraction)
-    });
-    StageError::Input(format!(
-        "no threshold for {}: it was trained on frames of all validation windows; evaluate it once with{own}; the threshold \
-         recorded then is used with any other stride",
-        model.name
-    ))
-}
-
-/// The values of the held-out graphs.
-fn only<T: Copy>(held_out: &[bool], values: &[T]) -> Vec<T> {
-    values.iter().zip(held_out).filter(|(_, held_out)| **held_out).map(|(value, _)| *value).collect()
 }
 
 /// Describes the most informative test windows of a model.

@@ -25,6 +25,7 @@ mod synthetic;
 mod teacher;
 mod teacher_cache;
 mod training;
+mod validation;
 
 pub use autoencoder::autoencoder;
 pub use classifier::{curriculum, normal};

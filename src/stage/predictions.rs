@@ -85,7 +85,7 @@ pub fn write_predictions(
     subject: &Subject,
     files: &[TestFile],
     store: &Store,
-    calibrate: Option<CalibrateBy>,
+    calibrate: Option<&CalibrateBy>,
 ) -> Result<(), StageError> {
     let Some(predictions) = predictions else { return Ok(()) };
     for (index, file) in files.iter().enumerate() {

@@ -41,7 +41,7 @@ pub use graph_stream::GraphStream;
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
 pub use node_budget::NodeBudget;
 pub use node_scaling::NodeScaling;
-pub use profile::CarProfile;
+pub use profile::{CarProfile, Culprit, ProfileLearner};
 pub use shuffle::Shuffle;
 pub use split::Split;
 pub use store::{BuildOptions, Event, Progress, Share, StageTimes, Store, build_part, merge, open_or_build};

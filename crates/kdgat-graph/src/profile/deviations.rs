@@ -96,6 +96,11 @@ impl Usual {
         }
     }
 
+    /// Shortest usual gap.
+    pub(super) fn low_seconds(&self) -> f32 {
+        self.low_seconds
+    }
+
     /// Silence from which a regular ID is overdue; infinite for others.
     pub(super) fn high_seconds(&self) -> f32 {
         self.high_seconds

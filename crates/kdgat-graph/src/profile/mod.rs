@@ -4,6 +4,7 @@
 //! and the IDs before them; the [deviations](deviations) from it mean the same on every car, and are the node features of the profile
 //! set. A model carries the profile of its training data; a calibration replaces it with another car's.
 
+mod culprits;
 pub mod deviations;
 mod learner;
 pub mod rules;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use kdgat_can::frame::PAYLOAD_BYTES;
 use serde::{Deserialize, Serialize};
 
+pub use culprits::Culprit;
 pub use deviations::DEVIATIONS;
 pub use learner::ProfileLearner;
 
