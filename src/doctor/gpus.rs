@@ -1,8 +1,9 @@
 //! GPUs as reported by the driver, whether libtorch can use them or not.
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
+
+use crate::memory::load_nvml;
 
 /// NVIDIA's driver.
 #[derive(Debug, Default, Serialize)]
@@ -46,7 +47,7 @@ pub fn driver() -> Driver {
 }
 
 fn ask() -> Result<Driver, NvmlError> {
-    let nvml = Nvml::init()?;
+    let nvml = load_nvml()?;
     let gpus = (0..nvml.device_count()?).map(|index| {
         let device = nvml.device_by_index(index)?;
         let memory = device.memory_info()?;

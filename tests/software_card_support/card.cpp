@@ -13,7 +13,7 @@
 // - the last error of CUDA's runtime, which stays until it is read and is thrown at the next launch;
 // - the current card of each thread, and which cards have a context;
 // - CUDA graphs: a stream that is recorded does not run, a replay uses the recording's memory, which is a pool of its own;
-// - NVML's total and used memory; the share of memory in the allocator's settings.
+// - NVML's names, capabilities, total and used memory; the share of memory in the allocator's settings.
 //
 // Results are those of the CPU: the CPU's kernels compute on the card's memory, and random numbers come from the CPU's generator,
 // so that losses equal those of a run on the CPU.
@@ -36,6 +36,7 @@
 //                                    work takes no real time
 //   SOFTWARE_CARD_WORKSPACE=BYTES  memory that the first matrix product of each stream takes for good, as cuBLAS does (0)
 //   SOFTWARE_CARD_MIG=1        NVML says that the card is divided into slices
+//   SOFTWARE_CARD_CAPABILITY=75  NVML's compute capability, 7.5 (9.0)
 //   SOFTWARE_CARD_REPORT=FILE  counts, as JSON, when the process ends
 //
 // A process with a fault ends with exit code 86, one with a wrong setting with 87.

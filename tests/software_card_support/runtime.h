@@ -123,7 +123,7 @@ const char* cudaGetErrorString(int code) {
   }
 }
 
-// ---- the part of NVML that the program uses: the memory of a whole card
+// ---- the part of NVML that the program uses: names, capabilities, and the memory of whole cards
 
 int nvmlInit_v2() {
   return 0;
@@ -143,6 +143,22 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
     return 6; // not found
   }
   *device = reinterpret_cast<void*>(static_cast<uintptr_t>(index) + 1);
+  return 0;
+}
+
+int nvmlDeviceGetName(void*, char* name, unsigned length) {
+  std::snprintf(name, length, "Software card");
+  return 0;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
+  *major = card::settings().capability / 10;
+  *minor = card::settings().capability % 10;
+  return 0;
+}
+
+int nvmlSystemGetDriverVersion(char* version, unsigned length) {
+  std::snprintf(version, length, "580.0");
   return 0;
 }
 

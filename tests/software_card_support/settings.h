@@ -47,6 +47,8 @@ struct Settings {
   // Memory that the first matrix product of each stream takes for good.
   size_t workspace = 0;
   bool is_sliced = false;
+  // Compute capability, such as 75 for 7.5.
+  int capability = 90;
   std::string report;
 };
 
@@ -146,10 +148,13 @@ inline Settings read_settings() {
       settings.workspace = number(name, value);
     } else if (key == "MIG") {
       settings.is_sliced = number(name, value) != 0;
+    } else if (key == "CAPABILITY") {
+      settings.capability = static_cast<int>(number(name, value));
     } else if (key == "REPORT") {
       settings.report = value;
     } else {
-      refuse(name + " is not a setting (COUNT, MEMORY, SEED, POISON, CHECK, FAIL, LEAVE_OUT, SLOW, WORKSPACE, MIG, REPORT)");
+      refuse(name + " is not a setting (COUNT, MEMORY, SEED, POISON, CHECK, FAIL, LEAVE_OUT, SLOW, WORKSPACE, MIG,"
+             " CAPABILITY, REPORT)");
     }
   }
   if (settings.cards < 1 || settings.cards > kMaxCards) {

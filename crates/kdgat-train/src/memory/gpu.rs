@@ -25,11 +25,15 @@ pub fn total_bytes(index: usize) -> Option<u64> {
 
 fn by_nvml(index: usize) -> Option<MemoryInfo> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
-    let nvml = NVML.get_or_init(|| load().ok()).as_ref()?;
+    let nvml = NVML.get_or_init(|| load_nvml().ok()).as_ref()?;
     memory_of(nvml, index).ok()
 }
 
-fn load() -> Result<Nvml, NvmlError> {
+/// Loads NVML, or the library that tests load instead.
+///
+/// # Errors
+/// If there is no driver, or it does not answer.
+pub fn load_nvml() -> Result<Nvml, NvmlError> {
     match test_cuda_library() {
         Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
         None => Nvml::init(),

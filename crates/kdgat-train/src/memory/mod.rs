@@ -16,7 +16,7 @@ mod sampler;
 mod start;
 
 pub use activity::{Activity, current_activity, set_activity, set_epoch};
-pub use gpu::used_bytes as gpu_used_bytes;
+pub use gpu::{load_nvml, used_bytes as gpu_used_bytes};
 pub use meter::{Meter, Reading};
 pub use process::{ProcessMemory, available_bytes, physical_bytes};
 pub use reclaim::{Reclaim, register as register_reclaim};
