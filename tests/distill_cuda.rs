@@ -15,7 +15,8 @@ use kdgat::distill::{
 };
 use kdgat::graph::Batch;
 use kdgat::torch::device::{
-    self, StreamGuard, cuda_device_count, cuda_sleep, device_memory, reset_device_peak, synchronize,
+    self, Recording, RecordingPool, StreamGuard, captured_bytes, cuda_device_count, cuda_sleep, device_memory,
+    empty_cache, reset_device_peak, synchronize,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -96,6 +97,30 @@ fn nothing_is_left_between_visits_and_peaks_are_ordered() {
     let [(layer, _), (forward, _), (resident, bytes)] = peaks[..] else { unreachable!() };
     assert!(layer <= forward && forward < resident, "{peaks:?}");
     assert!(resident - forward > bytes * 8 / 10, "lower by about the teacher's size: {peaks:?}");
+}
+
+/// What a replay needs is reserved and belongs to no tensor, but a teacher cannot have it.
+#[test]
+fn memory_of_cuda_graphs_is_not_free() {
+    let Some((device, _gpu)) = gpu() else { return };
+    let values = Tensor::ones([1 << 20], (Kind::Float, device));
+    let work = || values.f_exp()?.f_neg().map(drop);
+    // The GPU loads a kernel at its first use.
+    work().unwrap();
+    let (accelerator, pool) = (Cuda::new(device).unwrap(), RecordingPool::new(device).unwrap());
+    let free_bytes = || {
+        empty_cache(device).unwrap();
+        accelerator.memory().free_bytes.unwrap()
+    };
+    let before = free_bytes();
+    let (recording, ()) = Recording::of(pool, work).unwrap();
+    let captured = captured_bytes();
+    assert!(captured >= 2 << 22, "{captured} bytes for two tensors of 4 MiB");
+    let during = free_bytes();
+    assert!(during + captured <= before, "{during} bytes free of {before}, {captured} captured");
+    drop(recording);
+    assert_eq!(captured_bytes(), 0);
+    assert!(free_bytes() > during, "the memory of a freed graph is free");
 }
 
 /// GPU whose copies start late.

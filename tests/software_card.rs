@@ -16,12 +16,14 @@ mod torch_device;
 
 use std::process::Command;
 
+use kdgat::torch::device::{Event, PinnedBlock, Stream, empty_cache, synchronize};
 use software_card_support::Card;
 use software_card_support::runs::{
     AUTOENCODER, COMMON, NORMAL, Stage, TWO_EPOCHS, Trained, assert_same_losses, column, losses, on_cpu, run_on, said,
     student, success_on,
 };
 use stage_support::Workplace;
+use tch::{Device, Kind, Tensor};
 
 #[test]
 fn software_card_trains_teachers_as_the_cpu_does() {
@@ -216,6 +218,46 @@ fn software_card_of_two_opens_nothing_on_the_other() {
     assert_eq!(counted["cards"][1]["has_context"], true);
 }
 
+/// Runs on two cards in a process of its own. The first card is the thread's current one, and has no context yet.
+#[test]
+fn calls_for_a_card_that_is_not_current() {
+    if kdgat::torch::test_cuda_library().is_none() {
+        return;
+    }
+    kdgat::torch::load_cuda();
+    let second = Device::Cuda(1);
+    match std::env::var("KDGAT_TEST_CALL").unwrap().as_str() {
+        "record" => {
+            let mut event = Event::new(second, true).unwrap();
+            event.record(&Stream::from_pool(second, false).unwrap()).unwrap();
+            event.synchronize().unwrap();
+        }
+        "lock pages" => assert!(PinnedBlock::new(1 << 12, second).unwrap().is_page_locked()),
+        "empty the cache" => {
+            drop(Tensor::zeros([1 << 12], (Kind::Float, second)));
+            empty_cache(second).unwrap();
+        }
+        call => assert_eq!(call, "synchronize"),
+    }
+    synchronize(second).unwrap();
+}
+
+#[test]
+fn software_card_of_two_is_used_from_any_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    for call in ["record", "lock pages", "empty the cache", "synchronize"] {
+        let report = folder.path().join(format!("{call}.json"));
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        Card::new().count(2).variable("KDGAT_TEST_CALL", call).report(&report).apply(&mut command);
+        let output = command.args(["--exact", "calls_for_a_card_that_is_not_current"]).output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+        assert!(output.status.success() && told.contains("1 passed"), "{call}: {told}");
+        let counted: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        assert_eq!(counted["cards"][0]["has_context"], false, "{call}: the first card was used: {counted}");
+        assert_eq!(counted["cards"][1]["has_context"], true, "{call}: {counted}");
+    }
+}
+
 #[test]
 fn software_card_of_two_is_asked_for_its_memory() {
     let plan = ["memory", "plan", "--preset", "gat,student", "--device", "cuda:1"];
@@ -354,5 +396,47 @@ fn software_card_in_slices_has_no_share_of_the_whole() {
         let arguments = [&student(&NORMAL, &run)[..], &["--max-epochs", "1", "--gpu-memory-limit", "1GiB"]].concat();
         let (told, _) = success_on(&card, workplace, &arguments);
         assert!(told.contains(expected), "{told}");
+    }
+}
+
+#[test]
+fn software_card_has_no_more_than_its_free_memory() {
+    let workplace = &Trained::get().workplace;
+    for (limit, expected) in [("1GiB", "of 1.00 GiB (as configured)"), ("8GiB", "of 4.00 GiB (free on the GPU)")] {
+        let run = format!("limit-{limit}");
+        let arguments = [&student(&NORMAL, &run)[..], &["--max-epochs", "1", "--gpu-memory-limit", limit]].concat();
+        let (told, _) = success_on(&Card::new(), workplace, &arguments);
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+#[test]
+fn software_card_may_be_too_old() {
+    let workplace = Workplace::new();
+    let doctor = |capability: u32| {
+        let mut command = workplace.command(&["doctor"]);
+        // Too little memory to measure copies, which would take long.
+        Card::new().capability(capability).memory(1 << 20).apply(&mut command);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let told = doctor(61);
+    let reason =
+        "Software card cannot be used: compute capability 6.1: CUDA 13 has dropped cards older than Turing (7.5)";
+    assert!(told.contains(reason), "{told}");
+    let told = doctor(75);
+    assert!(told.contains("compute capability 7.5") && !told.contains("cannot be used"), "{told}");
+}
+
+#[test]
+fn software_card_warns_of_inexact_products() {
+    let workplace = &Trained::get().workplace;
+    for (value, expected) in [("1", true), ("0", false)] {
+        let run = format!("tf32-{value}");
+        let arguments = [&student(&NORMAL, &run)[..], &["--max-epochs", "1"]].concat();
+        let card = Card::new().variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", value);
+        let (told, _) = success_on(&card, workplace, &arguments);
+        assert_eq!(told.contains("warning: TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1: matrix products"), expected, "{told}");
     }
 }

@@ -1,15 +1,27 @@
 //! A GPU simulated in software that runs out of memory, or whose calls fail: the same losses, or a clear error.
 
+#[path = "../benches/common/mod.rs"]
+mod common;
 mod distill_support;
 mod software_card_support;
 mod stage_support;
 
+use std::cell::Cell;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use common::training::{ADAM, Training};
+use kdgat::can::Dataset;
+use kdgat::distill::frozen::LoadedModel;
+use kdgat::evaluate::TrainedModel;
+use kdgat::graph::{AssembleOptions, BuildOptions, Loader, LoaderOptions, open_or_build};
+use kdgat::memory::probe::Probe;
 use kdgat::memory::{Meter, Reclaim, is_out_of_memory, register_reclaim, retry_on_oom};
+use kdgat::nn::attention::Backend;
 use kdgat::torch::device::Uploader;
+use kdgat::{curriculum, evaluate};
 use software_card_support::Card;
 use software_card_support::runs::{
     AUTOENCODER, NORMAL, TWO_EPOCHS, Trained, assert_same_losses, losses, run_on, said, same_losses, student,
@@ -128,6 +140,94 @@ fn software_card_may_be_full_in_the_middle_of_an_upload() {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains("error: ") && told.contains("out of memory"), "{told}");
     }
+}
+
+/// Runs on a card in a process of its own. Wherever a batch goes to a full card, there is memory after another try.
+#[test]
+fn a_card_that_is_full_when_graphs_are_scored_or_measured() {
+    let Some(run) = std::env::var_os("KDGAT_TEST_RUN").map(PathBuf::from) else { return };
+    kdgat::torch::load_cuda();
+    let (card, filling) = (Device::Cuda(0), Arc::new(Filling::default()));
+    let holder: Arc<dyn Reclaim> = Arc::<Filling>::clone(&filling);
+    register_reclaim(&holder);
+    let fill = |device: Device| {
+        if device == card {
+            filling.fill(card);
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = Dataset::open(stage_support::dataset()).unwrap();
+    let store = Arc::new(open_or_build(&dataset, &BuildOptions::default(), folder.path(), &()).unwrap());
+    let graphs: Vec<u64> = (0..40).collect();
+    let same = |what: &str, of: &dyn Fn(Device) -> Vec<f32>| {
+        let (found, expected) = (of(card), of(Device::Cpu));
+        assert!(filling.0.lock().unwrap().is_empty(), "{what}: the card was full");
+        let near =
+            found.iter().zip(&expected).all(|(found, expected)| (found - expected).abs() <= 1e-5 * expected.abs());
+        assert!(found.len() == graphs.len() && near, "{what}: {found:?} instead of {expected:?}");
+    };
+    same("difficulties", &|device| {
+        let model = LoadedModel::open(&run.join("best.safetensors")).unwrap();
+        let scorer = curriculum::Scorer::new(model, device, Backend::Composed).unwrap();
+        fill(device);
+        let mut scores = Vec::new();
+        let take = |chunk: &[curriculum::GraphScore]| {
+            scores.extend(chunk.iter().map(|score| score.difficulty));
+            Ok(())
+        };
+        scorer.score(&store, &graphs, 25, take).unwrap();
+        scores
+    });
+    let model = TrainedModel::read(&run).unwrap();
+    same("scores", &|device| {
+        let scorer = evaluate::Scorer::new(&model, device, Backend::Composed).unwrap();
+        fill(device);
+        scorer.each_of_store(&store, &graphs, |batch| scorer.raw_scores(batch)).unwrap()
+    });
+
+    let mut training = Training::new(&model.description.architecture, None, 1, card).unwrap();
+    let assemble = AssembleOptions {
+        vocabulary: Arc::new(store.vocabulary().clone()),
+        unknown_drop: None,
+        edge_attributes: false,
+        hashed_ids: false,
+        profile: None,
+        short_profiles: false,
+    };
+    let loader = Loader::start(Arc::clone(&store), LoaderOptions { assemble, workers: 1, prefetch_batches: 1 });
+    let is_filled = Cell::new(false);
+    let probe = Probe {
+        objective: training.objective.as_mut(),
+        trainable: &mut training.trainable,
+        loader: &loader,
+        graphs: &graphs,
+        size_of: &|graph| {
+            // Asked for before the first batch is loaded, when all else is on the card.
+            if !is_filled.replace(true) {
+                fill(card);
+            }
+            let view = store.graph(graph);
+            (view.num_nodes() as u64, (view.num_edges() + view.num_nodes()) as u64)
+        },
+        cap: 8,
+        waiting_batches: 1,
+        adam: ADAM,
+        precision: None,
+        device: card,
+    };
+    probe.measure().unwrap();
+    assert!(is_filled.get() && filling.0.lock().unwrap().is_empty(), "the card was full");
+}
+
+#[test]
+fn software_card_may_be_full_when_graphs_are_scored_or_measured() {
+    let run = Trained::get().workplace.path("autoencoder-teacher");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let run = run.to_str().unwrap();
+    Card::new().memory(64 << 20).late(3).variable("KDGAT_TEST_RUN", run).apply(&mut command);
+    let output = command.args(["--exact", "a_card_that_is_full_when_graphs_are_scored_or_measured"]).output().unwrap();
+    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
 }
 
 /// Errors injected into calls of every kind give the same losses, or an error that names the cause.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kdgat::torch::autocast::Autocast;
 use kdgat::torch::device::{
-    DeviceError, Event, PinnedBlock, Recording, RecordingPool, Stream, StreamGuard, allocator_settings, copy,
+    DeviceError, Event, PinnedBlock, Recording, RecordingPool, Stream, StreamGuard, Uploader, allocator_settings, copy,
     cuda_device_count, cuda_sleep, device_memory, empty_cache, record_stream, reset_device_peak,
     set_allocator_settings, synchronize,
 };
@@ -172,6 +172,26 @@ fn copies_overlap_and_events_keep_their_order() {
     record_stream(&device, &current).unwrap();
     assert_eq!(device.sum(Kind::Double).double_value(&[]), f64::from(1 << 20));
     assert!(copied.is_done().unwrap() && side.is_idle().unwrap());
+}
+
+/// Neither the copy of a batch nor the next use of its page-locked memory waits for queued steps.
+#[test]
+fn uploads_do_not_wait_for_queued_work() {
+    if !gpu("uploads to a GPU") {
+        return;
+    }
+    let mut uploader = Uploader::new(GPU).unwrap();
+    let values = Tensor::arange(1 << 10, (Kind::Float, Device::Cpu));
+    // More uploads than page-locked blocks, and than those that another upload has to wait for.
+    let mut uploads = || (0..8).map(|_| uploader.upload(&[&values]).unwrap().remove(0)).collect::<Vec<_>>();
+    drop(uploads());
+    synchronize(GPU).unwrap();
+    cuda_sleep(200_000_000).unwrap();
+    let uploaded = uploads();
+    assert!(!Stream::current(GPU).unwrap().is_idle().unwrap(), "an upload waited for queued work");
+    for tensor in uploaded {
+        assert_eq!(tensor.to_device(Device::Cpu), values);
+    }
 }
 
 #[test]

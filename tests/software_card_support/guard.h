@@ -75,6 +75,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
+  // As in CUDA, the stream's card is current meanwhile. Returning to the earlier card gives that a context.
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     Lock lock(state().lock);
     if (*event == nullptr) {
@@ -84,14 +85,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       *event = made.release();
     }
     check_call("record");
+    const c10::Device earlier = exchangeDevice(stream.device());
     open_context(stream.device_index());
     card::record(*static_cast<Event*>(*event), index_of(stream));
+    setDevice(earlier);
   }
   void block(void* event, const c10::Stream& stream) const override {
     Lock lock(state().lock);
     if (event != nullptr) {
       check_call("wait");
+      const c10::Device earlier = exchangeDevice(stream.device());
       let_wait(index_of(stream), *static_cast<Event*>(event));
+      setDevice(earlier);
     }
   }
   bool queryEvent(void* event) const override {

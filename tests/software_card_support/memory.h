@@ -380,6 +380,8 @@ struct Allocator final : c10::DeviceAllocator {
   }
   void emptyCache(c10::MempoolId_t) override {
     Lock lock(state().lock);
+    // It waits for the current card.
+    open_context(current().card);
     for (int index = 0; index < settings().cards && state().recording.stream < 0; ++index) {
       release_kept(index);
     }

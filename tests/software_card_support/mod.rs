@@ -119,6 +119,17 @@ impl Card {
         self.set("MIG", 1)
     }
 
+    /// Sets the compute capability, such as 75 for 7.5.
+    pub fn capability(self, capability: u32) -> Self {
+        self.set("CAPABILITY", capability)
+    }
+
+    /// Sets another variable of the environment.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Writes counts to this file when the process ends.
     pub fn report(self, file: &Path) -> Self {
         self.set("REPORT", file.display())
@@ -131,9 +142,8 @@ impl Card {
     }
 
     /// Sets options of the allocator, as a user does.
-    pub fn allocator(mut self, settings: &str) -> Self {
-        self.variables.push(("PYTORCH_ALLOC_CONF".to_owned(), settings.to_owned()));
-        self
+    pub fn allocator(self, settings: &str) -> Self {
+        self.variable("PYTORCH_ALLOC_CONF", settings)
     }
 
     fn set(mut self, name: &str, value: impl ToString) -> Self {
@@ -144,6 +154,8 @@ impl Card {
     /// Makes `command` run on this card.
     pub fn apply(&self, command: &mut Command) {
         command.env(TEST_CUDA_LIBRARY, library());
+        // A test's own setting: the card refuses names that it does not know.
+        command.env_remove("SOFTWARE_CARD_ERRORS");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 }

@@ -259,7 +259,10 @@ fn relative_distance(expected: &Tensor, found: &Tensor) -> Result<f64, TchError>
 
 #[cfg(test)]
 mod tests {
+    use tch::Device;
+
     use super::*;
+    use crate::memory::{Meter, retry_on_oom};
 
     #[test]
     fn cuda_graphs_are_freed_unless_a_step_uses_them() {
@@ -274,6 +277,18 @@ mod tests {
         let mut recorded = shared.lock();
         assert!(recorded.steps.is_empty() && recorded.has_stopped());
         assert!(recorded.is_to_be_told() && !recorded.is_to_be_told(), "the user is told once");
+    }
+
+    #[test]
+    fn cuda_graphs_are_freed_before_other_work_runs_out_of_memory() {
+        let shared = SharedRecordings::new();
+        let key = (SizeClass { nodes: 1, edges: 1, successors: 1, graphs: 1 }, 0);
+        shared.lock().steps.insert(key, Met::Once);
+        let outcome = retry_on_oom(Meter::new(Device::Cpu), || match shared.lock().steps.is_empty() {
+            true => Ok(()),
+            false => Err(TchError::Torch("CUDA out of memory".into())),
+        });
+        assert!(outcome.is_ok(), "{outcome:?}");
     }
 
     #[test]

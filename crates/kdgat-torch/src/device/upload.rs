@@ -179,6 +179,21 @@ mod tests {
     }
 
     #[test]
+    fn the_next_tensors_are_gathered_while_a_copy_runs() {
+        let stream = Stream::from_pool(Device::Cpu, false).unwrap();
+        let mut copies = CopyStream { stream, blocks: Vec::new(), next: 0, not_page_locked: None };
+        let mut start_of_block = |length: usize| {
+            let block = copies.block(Device::Cpu, length).unwrap();
+            assert!(block.memory.len() >= length);
+            block.memory.tensor(0, &[1], Kind::Uint8).unwrap().data_ptr()
+        };
+        let starts: Vec<_> = (0..BLOCKS).map(|_| start_of_block(100)).collect();
+        assert!(starts.len() > 1 && !starts[1..].contains(&starts[0]), "the first copy would have to be over");
+        assert!(starts.iter().all(|start| start_of_block(50) == *start), "blocks are used in turn");
+        start_of_block(200);
+    }
+
+    #[test]
     fn a_gpu_that_is_not_there_is_an_error() {
         if super::super::cuda_device_count().is_ok() {
             println!("skipped: there is a GPU");
