@@ -66,7 +66,7 @@ fn unknown_names_are_answered_with_the_nearest() {
         (vec!["data", "buidl"], "a similar subcommand exists: 'build'"),
         (vec!["qqq"], "a similar subcommand exists: '"),
         // Suggestions by meaning take precedence over suggestions by spelling.
-        (vec!["train"], "some similar subcommands exist: 'autoencoder', 'normal'"),
+        (vec!["learn"], "some similar subcommands exist: 'train', 'autoencoder', 'normal'"),
         (vec!["test"], "a similar subcommand exists: 'evaluate'"),
         (vec!["data", "test"], "a similar subcommand exists: '"),
     ] {

@@ -3,7 +3,7 @@
 use kdgat::distill::Weights;
 use kdgat::graph::{Batch, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, FreshParameters, Gat, GatConfig, Scope, Vgae, VgaeConfig};
+use kdgat::nn::{Architecture, FreshParameters, Gat, GatConfig, Gnn, Scope, Vgae, VgaeConfig};
 use tch::{Device, Tensor};
 
 use super::Error;
@@ -80,6 +80,7 @@ pub fn random_tensors(architecture: &Architecture, seed: u64) -> Result<Vec<(Str
     match architecture {
         Architecture::Vgae(config) => drop(Vgae::new(scope, config, Backend::Auto)?),
         Architecture::Gat(config) => drop(Gat::new(scope, config, Backend::Auto)?),
+        Architecture::Graph(config) => drop(Gnn::new(scope, config, Backend::Auto)?),
     }
     Ok(parameters.into_tensors().into_iter().map(|named| (named.name, named.tensor.detach())).collect())
 }
@@ -148,6 +149,8 @@ pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool
                 }
             }
         }
+        // No benchmark divides the work of these models.
+        Architecture::Graph(_) => {}
         Architecture::Gat(config) => {
             let width = config.hidden * config.heads;
             for layer in 0..config.layers {

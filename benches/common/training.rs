@@ -102,6 +102,7 @@ impl Training {
                 };
                 Box::new(VgaeObjective { model, teacher: link, distillation })
             }
+            Architecture::Graph(_) => return Err("this benchmark trains models of CAN windows".into()),
             Architecture::Gat(config) => {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);

@@ -1,23 +1,92 @@
 //! `kdgat data check`: the contents of a dataset and its pitfalls, before anything is built.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::exit::UsageError;
 use super::{data, exit, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::Config;
 use crate::graph::BuildOptions;
+use crate::graph::dataset::{self, Feature, Summary, TargetValues};
 use crate::stage;
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
 pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
+    if let Some(path) = config.data.data.as_ref().filter(|path| dataset::is_dataset(path)) {
+        return of_graphs(path, json);
+    }
     let dataset = stage::recorded_dataset(config)?;
     let BuildOptions { format, window, max_reject_share, threads, .. } = stage::build_options(config);
     let report = check::check(&dataset, &CheckOptions { format, window, max_reject_share, threads });
     let text = if json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) };
     output::write(&text)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(exit::INPUT) })
+}
+
+/// Reads a dataset of graphs and prints its columns and pitfalls.
+fn of_graphs(path: &Path, json: bool) -> Result<ExitCode> {
+    let set = dataset::read(path).map_err(|error| UsageError(error.to_string()))?;
+    let summary = Summary::of(&set);
+    let text = if json { serde_json::to_string_pretty(&summary)? + "\n" } else { describe_graphs(&summary) };
+    output::write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe_graphs(summary: &Summary) -> String {
+    let Summary { name, schema, graphs, nodes, edges, left_out, .. } = summary;
+    let sizes = |[least, mean, most]: [f64; 3]| format!("{least:.0} to {most:.0}, {mean:.1} on average");
+    let columns = |features: &[Feature]| match features {
+        [] => "none".to_owned(),
+        features => features.iter().map(describe_feature).collect::<Vec<_>>().join(", "),
+    };
+    let direction = if summary.undirected { "each with its reverse" } else { "directed" };
+    let mut text = format!("{name}: {graphs} graphs, {}\n\n", schema.task.as_str());
+    text += &format!("nodes          {}\n", sizes(*nodes));
+    text += &format!("edges          {}, {direction}\n", sizes(*edges));
+    text += &format!("node features  {}\n", columns(&schema.node_features));
+    text += &format!("edge features  {}\n", columns(&schema.edge_features));
+    for (target, values) in schema.targets.iter().zip(&summary.target_values) {
+        text += &format!("target {:<7} {}\n", target.name, describe_target(&target.classes, values));
+    }
+    text += &match summary.splits {
+        Some([train, validation, test]) => {
+            format!("split          {train} training, {validation} validation, {test} test\n")
+        }
+        None => "split          none: folds are made (--folds, --fold) or read (--folds-file)\n".to_owned(),
+    };
+    for (count, what) in [(left_out.self_loops, "self-loops"), (left_out.repeated, "repeated edges")] {
+        if count > 0 {
+            text += &format!("note: {count} {what} are left out\n");
+        }
+    }
+    if !schema.edge_features.is_empty() {
+        text += "note: edge features are not used by the models yet\n";
+    }
+    summary.warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
+    text
+}
+
+fn describe_feature(feature: &Feature) -> String {
+    match &feature.values {
+        Some(values) => format!("{} ({} values)", feature.name, values.len()),
+        None => feature.name.clone(),
+    }
+}
+
+fn describe_target(classes: &[String], values: &TargetValues) -> String {
+    match values {
+        TargetValues::Classes(counts) => {
+            let pairs = classes.iter().zip(counts).map(|(class, count)| format!("{class}: {count}"));
+            format!("{} classes ({})", classes.len(), pairs.collect::<Vec<_>>().join(", "))
+        }
+        TargetValues::Positives(count) => format!("{count} graphs have it"),
+        TargetValues::Moments([least, mean, deviation, most]) => {
+            format!("{least:.4} to {most:.4}, {mean:.4} ± {deviation:.4}")
+        }
+    }
 }
 
 const COLUMNS: [&str; 9] =

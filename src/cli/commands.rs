@@ -35,6 +35,8 @@ pub enum Command {
     Normal(Settings),
     /// Train a classifier on a curriculum of growing difficulty (--preset gat,teacher or gat,student)
     Curriculum(CurriculumArgs),
+    /// Train a network on graphs of any kind (--data DIR or NAME.zip; --preset gin,teacher or gin,student)
+    Train(Settings),
     /// Train an agent that fuses a VGAE and a GAT, and compare it with fixed weights and other baselines (--preset dqn,teacher or
     /// dqn,student)
     Fusion(FusionArgs),

@@ -176,6 +176,11 @@ fn usual(model: &TrainedModel) -> Result<(f64, String)> {
         Architecture::Gat(_) => {
             Ok((0.5, format!("no threshold is recorded for {}; `kdgat evaluate {run}` chooses one", model.name)))
         }
+        Architecture::Graph(_) => Err(UsageError(format!(
+            "{} was trained on graphs, not on CAN windows; `kdgat detect` needs a vgae or gat",
+            model.name
+        ))
+        .into()),
         Architecture::Vgae(_) => Err(UsageError(format!(
             "no threshold is recorded for {}, and the scores of an autoencoder have no default threshold; run `kdgat evaluate {run}` \
              or `kdgat calibrate`, or give --threshold",

@@ -44,6 +44,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             start(&loaded.config)?;
             Ok(exit_code(&torch::recover(|| stage::curriculum(&loaded.config))?))
         }
+        Command::Train(settings) => {
+            let loaded = settings.load_for(Stage::Train)?;
+            start(&loaded.config)?;
+            Ok(exit_code(&torch::recover(|| stage::train(&loaded.config))?))
+        }
         Command::Fusion(args) => {
             let loaded = args.settings.load_for_fusion()?;
             start(&loaded.config)?;

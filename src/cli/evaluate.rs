@@ -57,6 +57,11 @@ pub fn run(args: EvaluateArgs) -> Result<ExitCode> {
         resamples: args.resamples,
         rules: args.rules,
     };
+    if stage::is_graph_dataset(&loaded.config) {
+        let (text, folder) = stage::evaluate_graphs(&loaded.config, &options)?;
+        output::write(&format!("{text}\nwritten: {}\n", folder.join("graph_metrics.{json,csv}").display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (report, folder) = stage::evaluate(&loaded.config, &options)?;
     let is_calibrated = |row: &Row| row.calibration != NOT_CALIBRATED;
     if options.calibrate_seconds.is_some() && !report.models.iter().any(|model| model.rows.iter().any(is_calibrated)) {

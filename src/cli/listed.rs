@@ -22,6 +22,7 @@ const COMMANDS: &[(&str, Listed)] = &[
     ("autoencoder", Listed::Training(Stage::Autoencoder)),
     ("normal", Listed::Training(Stage::Normal)),
     ("curriculum", Listed::Training(Stage::Curriculum)),
+    ("train", Listed::Training(Stage::Train)),
     ("fusion", Listed::Training(Stage::Fusion)),
     ("evaluate", Listed::Reading(&[reads::EVALUATE])),
     ("export", Listed::Reading(&[reads::EXPORT, reads::EXPORT_EXAMPLES])),

@@ -12,7 +12,7 @@ use crate::config::nearest;
 
 /// Command names that users may expect, and the commands that do what they mean.
 const EXPECTED: &[(&[&str], &[&str])] = &[
-    (&["train", "fit", "learn", "run"], &["autoencoder", "normal"]),
+    (&["training", "fit", "learn", "run"], &["train", "autoencoder", "normal"]),
     (&["distill", "distil", "kd", "student", "teacher"], &["autoencoder", "normal"]),
     (&["vgae", "vae"], &["autoencoder"]),
     (&["gat", "classifier", "classify"], &["normal"]),

@@ -17,6 +17,7 @@ pub enum Stage {
     Normal,
     Curriculum,
     Fusion,
+    Train,
 }
 
 impl Stage {
@@ -27,6 +28,7 @@ impl Stage {
             Stage::Normal => "normal",
             Stage::Curriculum => "curriculum",
             Stage::Fusion => "fusion",
+            Stage::Train => "train",
         }
     }
 
@@ -36,7 +38,14 @@ impl Stage {
             Stage::Autoencoder => ModelKind::Vgae,
             Stage::Normal | Stage::Curriculum => ModelKind::Gat,
             Stage::Fusion => ModelKind::Dqn,
+            Stage::Train => ModelKind::Gin,
         }
+    }
+
+    /// True if the stage trains this architecture.
+    pub fn trains(self, model: ModelKind) -> bool {
+        use ModelKind::{Gat, Gcn, Gin, Mlp, Sage};
+        model == self.model() || (self == Stage::Train && matches!(model, Gin | Gcn | Sage | Gat | Mlp))
     }
 }
 
@@ -55,7 +64,7 @@ pub fn check_stage(loaded: &Loaded, stage: Stage) -> Result<(), ConfigError> {
         other => other.map(|()| Vec::new())?,
     };
     let found = loaded.config.model.model;
-    if found != stage.model() {
+    if !stage.trains(found) {
         problems.push(Problem::Combination {
             what: format!(
                 "`kdgat {}` trains a {}, but model is {found} ({})",
@@ -87,6 +96,17 @@ fn contradictions(config: &Config) -> Vec<Problem> {
         model.model == ModelKind::Gat && model.hidden.len() != 1,
         &format!("model gat has one hidden width, hidden has {}", model.hidden.len()),
         "use --preset gat,student (or another size), or --hidden with one number",
+    );
+    let of_graphs = matches!(model.model, ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp);
+    refuse(
+        of_graphs && model.hidden.len() != 1,
+        &format!("model {} has one hidden width, hidden has {}", model.model, model.hidden.len()),
+        "use a preset such as gin,student, or --hidden with one number",
+    );
+    refuse(
+        config.graphs.fold >= config.graphs.folds && config.graphs.folds_file.is_none(),
+        &format!("fold is {}, but there are {} folds, counted from 0", config.graphs.fold, config.graphs.folds),
+        "lower --fold, or raise --folds",
     );
     refuse(
         training.precision == Precision::Half && training.device == DeviceChoice::Cpu,

@@ -46,7 +46,7 @@ config_fields! {
         /// Name of the model's size; part of the run folder's name. Presets set it together with the widths. A model whose size starts with
         /// `teacher` and that is trained without `use_kd` is registered as the dataset's teacher.
         size: String = "student".to_string();
-        /// Widths of the hidden layers: one number per layer for vgae and dqn, a single number for gat.
+        /// Widths of the hidden layers: one number per layer for vgae and dqn, a single number for the others.
         hidden: Vec<usize> = vec![80, 40, 16], Between(1.0, 1e6);
         /// Width of the latent space (vgae).
         latent: usize = 16, Between(1.0, 1e6);
@@ -62,7 +62,7 @@ config_fields! {
         id_probes: usize = 2, Between(1.0, 8.0);
         /// Share of activations that dropout sets to zero in training. Raise it if the validation loss rises while the training loss falls.
         dropout: f64 = 0.1, Below(0.0, 1.0);
-        /// Attention layers (gat). A vgae has one per hidden width.
+        /// Layers (gat and the models of `kdgat train`). A vgae has one per hidden width.
         layers: usize = 2, Between(1.0, 1024.0);
         /// Fully connected layers of the classification head (gat).
         fc_layers: usize = 3, Between(1.0, 1024.0);
@@ -194,6 +194,19 @@ config_fields! {
         difficulty_chunk: usize = 500, AtLeast(1.0);
         /// The VGAE that scores difficulty: a run's folder or a weight file. none: the dataset's registered VGAE teacher.
         difficulty_model: Option<PathBuf> = None;
+    }
+
+    /// Graphs of other kinds than CAN windows (`kdgat train`): see docs/graphs.md.
+    graphs: GraphsConfig {
+        /// Pooling of each layer's nodes to one row of the graph.
+        pooling: PoolingChoice = PoolingChoice::Sum;
+        /// Number of folds that the graphs are divided into if the dataset does not say which graphs are for testing; one fold is the test
+        /// set. Folds have the classes in equal shares and do not depend on the seed.
+        folds: usize = 10, Between(2.0, 1e6);
+        /// The fold to test on, from 0.
+        fold: usize = 0;
+        /// JSON file with published folds: a list of folds, each with `test` and `model_selection`, by number of the graph from 0.
+        folds_file: Option<PathBuf> = None;
     }
 
     /// The agent of `kdgat fusion`, which learns how much weight the classifier and the autoencoder get: see docs/fusion.md.

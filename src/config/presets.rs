@@ -14,6 +14,8 @@ use super::text::{Entry, Node, Table, parse_toml};
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("dqn", include_str!("../../presets/dqn.toml")),
     ("gat", include_str!("../../presets/gat.toml")),
+    ("gcn", include_str!("../../presets/gcn.toml")),
+    ("gin", include_str!("../../presets/gin.toml")),
     ("gpu-12gb", include_str!("../../presets/gpu-12gb.toml")),
     ("gpu-141gb", include_str!("../../presets/gpu-141gb.toml")),
     ("gpu-16gb", include_str!("../../presets/gpu-16gb.toml")),
@@ -22,8 +24,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("gpu-40gb", include_str!("../../presets/gpu-40gb.toml")),
     ("gpu-8gb", include_str!("../../presets/gpu-8gb.toml")),
     ("gpu-80gb", include_str!("../../presets/gpu-80gb.toml")),
+    ("mlp", include_str!("../../presets/mlp.toml")),
     ("profile", include_str!("../../presets/profile.toml")),
     ("quick", include_str!("../../presets/quick.toml")),
+    ("sage", include_str!("../../presets/sage.toml")),
     ("vgae", include_str!("../../presets/vgae.toml")),
 ];
 

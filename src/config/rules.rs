@@ -107,9 +107,35 @@ const FUSION_FIELDS: &[&str] = &[
     "reward_balance",
 ];
 
+/// Fields of CAN windows and of models of them.
+const CAN_FIELDS: &[&str] = &[
+    "window",
+    "stride",
+    "features",
+    "max_reject_share",
+    "keep_duplicates",
+    "synthetic_attacks",
+    "log_format",
+    "embedding",
+    "id_encoding",
+    "id_buckets",
+    "id_probes",
+    "conv",
+    "unknown_drop",
+    "fc_layers",
+    "foreign_ids",
+    "task_loss",
+    "focal_gamma",
+    "gradient_checkpointing",
+    "cuda_graphs",
+];
+
 /// True if a stage reads a field under any configuration; the stage's help lists these.
 pub fn may_read(stage: Stage, field: &Field) -> bool {
-    let configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion));
+    let mut configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion)).to_vec();
+    if stage == Stage::Train {
+        configs.iter_mut().for_each(|config| config.model.model = ModelKind::Gat);
+    }
     let rules = || RULES.iter().filter(|rule| rule.fields.contains(&field.name));
     configs.iter().any(|config| rules().all(|rule| (rule.is_read)(config, stage)))
 }
@@ -148,6 +174,24 @@ pub const RULES: &[Rule] = &[
         remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
+        fields: &["pooling", "folds", "fold", "folds_file"],
+        is_read: |_, stage| stage == Stage::Train,
+        because: "only `kdgat train` reads it",
+        remedy: "use `kdgat train` or drop it",
+    },
+    Rule {
+        fields: CAN_FIELDS,
+        is_read: |_, stage| stage != Stage::Train,
+        because: "`kdgat train` reads graphs of other kinds than CAN windows",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["folds"],
+        is_read: |config, _| config.graphs.folds_file.is_none(),
+        because: "folds_file lists the folds",
+        remedy: "drop it",
+    },
+    Rule {
         fields: GRAPH_MODEL_FIELDS,
         is_read: |_, stage| stage != Stage::Fusion,
         because: "the agent of `kdgat fusion` reads states, not graphs",
@@ -173,7 +217,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],
-        is_read: |config, _| config.model.model == ModelKind::Gat,
+        is_read: |config, stage| config.model.model == ModelKind::Gat || stage == Stage::Train,
         because: "it belongs to the classifier (gat), and this command trains a vgae",
         remedy: "drop it",
     },
@@ -181,6 +225,12 @@ pub const RULES: &[Rule] = &[
         fields: &["kd_vgae_latent_weight", "kd_vgae_recon_weight", "latent"],
         is_read: |config, _| config.model.model == ModelKind::Vgae,
         because: "it belongs to the autoencoder (vgae), and this command trains a gat",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: &["heads"],
+        is_read: |config, stage| stage != Stage::Train || config.model.model == ModelKind::Gat,
+        because: "only a gat has attention heads",
         remedy: "drop it",
     },
     Rule {

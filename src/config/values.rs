@@ -247,6 +247,21 @@ choices! {
         Gat = "gat",
         /// Q-network of the agent that fuses the two (`kdgat fusion`)
         Dqn = "dqn",
+        /// Graph isomorphism network (`kdgat train`; Xu et al. 2019)
+        Gin = "gin",
+        /// Graph convolutional network (`kdgat train`; Kipf & Welling 2017)
+        Gcn = "gcn",
+        /// GraphSAGE with the mean aggregator (`kdgat train`; Hamilton et al. 2017)
+        Sage = "sage",
+        /// Multilayer perceptron on node features and degrees, without messages (`kdgat train`)
+        Mlp = "mlp",
+    }
+    /// How the nodes of a graph become one row.
+    PoolingChoice {
+        /// Their sum
+        Sum = "sum",
+        /// Their mean
+        Mean = "mean",
     }
     /// The learning algorithm of the fusion agent.
     FusionKind {

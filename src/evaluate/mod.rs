@@ -12,6 +12,7 @@ pub mod calibrations;
 pub mod car;
 pub mod curves;
 pub mod error;
+pub mod graphs;
 pub mod held_out;
 pub mod id_list;
 pub mod judge;

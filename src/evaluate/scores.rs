@@ -125,6 +125,12 @@ impl Scorer {
         let mut given = GivenTensors::new(tensors);
         let network = match &model.description.architecture {
             Architecture::Gat(config) => Network::Gat(Gat::new(Scope::root(&mut given), config, kernel)?),
+            Architecture::Graph(_) => {
+                return Err(EvaluateError::Input(format!(
+                    "{} was trained on graphs of other kinds than CAN windows; name that dataset with --data",
+                    model.name
+                )));
+            }
             Architecture::Vgae(config) => Network::Vgae(Vgae::new(Scope::root(&mut given), config, kernel)?),
         };
         given.check_all_used(|_| false)?;

@@ -13,7 +13,10 @@ use crate::memory::budget::{
 use crate::nn::attention::Backend;
 use crate::nn::gat::CLASSES;
 use crate::nn::parameters::{Init, Role};
-use crate::nn::{Architecture, Gat, GatConfig, InputConfig, ModelError, Scope, TensorSource, Vgae, VgaeConfig, vgae};
+use crate::nn::{
+    Architecture, Gat, GatConfig, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Scope, TensorSource, Vgae,
+    VgaeConfig, vgae,
+};
 
 const F32: f64 = 4.0;
 /// Factor for rounding, small tensors, and terms too small to count.
@@ -48,6 +51,7 @@ pub fn weight_bytes(architecture: &Architecture) -> Result<(f64, f64), ModelErro
     match architecture {
         Architecture::Vgae(config) => drop(Vgae::new(Scope::root(&mut counted), config, Backend::Auto)?),
         Architecture::Gat(config) => drop(Gat::new(Scope::root(&mut counted), config, Backend::Auto)?),
+        Architecture::Graph(config) => drop(Gnn::new(Scope::root(&mut counted), config, Backend::Auto)?),
     }
     Ok((counted.parameters, counted.buffers))
 }
@@ -81,7 +85,11 @@ pub fn estimate(
     let parameters = parameters + hints.as_ref().map_or(0.0, |hints| hints.regressor);
     let burst = circumstances.burst.max(1) as f64;
     let edge_features = student.reads_edge_features() || teacher.is_some_and(Architecture::reads_edge_features);
-    let data = batch_data(edge_features, student.input());
+    let node_features = match student {
+        Architecture::Graph(config) => config.node_features,
+        other => other.input().node_features(),
+    };
+    let data = batch_data(edge_features, node_features);
     let mut components = Vec::new();
     let mut add = |name, moment, bytes: Linear| components.push(Component { name, moment, bytes });
     add("parameters", Moment::Always, Linear::fixed(parameters + 2.0 * buffers));
@@ -128,9 +136,9 @@ fn per_node(bytes: f64) -> Linear {
 }
 
 /// Bytes of a batch. Per node: two indices, features, two pointers and the graph; per edge: three indices and a successor.
-fn batch_data(edge_features: bool, input: &InputConfig) -> Linear {
+fn batch_data(edge_features: bool, node_features: i64) -> Linear {
     let attributes = if edge_features { F32 * EDGE_FEATURES as f64 } else { 0.0 };
-    Linear { fixed: 0.0, per_node: 32.0 + F32 * input.node_features() as f64 + 1.0, per_edge: 20.0 + attributes }
+    Linear { fixed: 0.0, per_node: 32.0 + F32 * node_features as f64 + 1.0, per_edge: 20.0 + attributes }
 }
 
 /// Bytes per node of a teacher's targets, including hints if `hints` is set.
@@ -138,6 +146,7 @@ pub(super) fn targets_per_node(teacher: &Architecture, nodes_per_graph: f64, hin
     let outputs = match teacher {
         Architecture::Vgae(config) => (config.latent + config.input.node_features()) as f64,
         Architecture::Gat(_) => CLASSES as f64 / nodes_per_graph.max(1.0),
+        Architecture::Graph(config) => config.outputs as f64 / nodes_per_graph.max(1.0),
     };
     let hidden = if hints { hidden_per_node(teacher, nodes_per_graph) } else { 0.0 };
     F32 * (outputs + hidden)
@@ -148,6 +157,7 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
     match architecture {
         Architecture::Vgae(config) => vgae::last_width(config) as f64,
         Architecture::Gat(config) => config.embedding_columns() as f64,
+        Architecture::Graph(config) => config.embedding_columns() as f64,
     }
 }
 
@@ -155,7 +165,7 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
 fn hidden_per_node(architecture: &Architecture, nodes_per_graph: f64) -> f64 {
     match architecture {
         Architecture::Vgae(_) => hidden_columns(architecture),
-        Architecture::Gat(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
+        Architecture::Gat(_) | Architecture::Graph(_) => hidden_columns(architecture) / nodes_per_graph.max(1.0),
     }
 }
 
@@ -199,6 +209,8 @@ fn forward_per_node(architecture: &Architecture, fused: bool) -> f64 {
             let width = (config.hidden * config.heads) as f64;
             F32 * width * (config.layers as f64 + 4.0)
         }
+        // Features, and the values of one layer: sums, hidden values of its MLP, normalised and active ones.
+        Architecture::Graph(config) => F32 * (2.0 * config.node_features as f64 + 6.0 * config.width() as f64),
     }
 }
 
@@ -208,6 +220,7 @@ fn activations(architecture: &Architecture, circumstances: &Circumstances) -> Li
         Architecture::Vgae(config) => vgae_activations(config, circumstances),
         Architecture::Gat(config) if circumstances.fused => fused_gat_activations(config, circumstances),
         Architecture::Gat(config) => gat_activations(config, circumstances),
+        Architecture::Graph(config) => graph_activations(config, circumstances),
     };
     let of_edge_features = edge_terms(architecture).map_or(0.0, |terms| terms.in_step(circumstances.checkpointing));
     Linear { per_edge: kept.per_edge + F32 * of_edge_features, ..kept }
@@ -313,6 +326,25 @@ fn gat_activations(config: &GatConfig, circumstances: &Circumstances) -> Linear 
     with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances)
 }
 
+/// A layer stores its sums, the values before and after each of up to two normalisations, and the input of each linear layer; the
+/// backward adds the gradients of one layer. Where sums over neighbours are composed of torch's operations, each edge has a row.
+fn graph_activations(config: &GnnConfig, circumstances: &Circumstances) -> Linear {
+    let (width, layers) = (config.width() as f64, config.layers as f64);
+    let stored = if config.kind == GnnKind::Gin { 6.0 } else { 5.0 };
+    let head = 4.0 * width * layers / circumstances.nodes_per_graph.max(1.0);
+    let values = 3.0 * config.node_features as f64 + (stored * layers + 4.0) * width + head;
+    let widest = width.max(config.node_features as f64);
+    let per_edge = match (circumstances.fused, config.kind) {
+        (_, GnnKind::Gat) => {
+            return with_edges(values, config.heads as f64 * layers, width * layers, width, circumstances);
+        }
+        (_, GnnKind::Mlp) => 0.0,
+        (true, _) => 1.0,
+        (false, _) => 2.0 * widest,
+    };
+    Linear { fixed: 0.0, per_node: F32 * values, per_edge: F32 * per_edge }
+}
+
 /// Values that GATv2 adds per edge: the scaled features, and each layer's projection of them, as wide as its output.
 struct EdgeTerms {
     features: f64,
@@ -348,6 +380,7 @@ fn edge_terms(architecture: &Architecture) -> Option<EdgeTerms> {
             (2, vgae_widths(config).into_iter().chain([config.input.node_features() as f64]).collect())
         }
         Architecture::Gat(config) => (1, vec![(config.hidden * config.heads) as f64; config.layers as usize]),
+        Architecture::Graph(_) => (0, Vec::new()),
     };
     let features = (scalings * EDGE_FEATURES) as f64;
     architecture.reads_edge_features().then_some(EdgeTerms { features, widths })

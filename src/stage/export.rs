@@ -130,8 +130,9 @@ fn short(digest: &str) -> &str {
 fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
     let Architecture::Gat(architecture) = &model.description.architecture else {
         return Err(StageError::Input(format!(
-            "{} is an autoencoder; only classifiers (gat) can be exported as ONNX",
-            model.name
+            "{} is a {}; only classifiers of CAN windows (gat) can be exported as ONNX",
+            model.name,
+            model.description.architecture.model_name()
         )));
     };
     let foreign_ids = model.description.foreign_ids;
@@ -182,6 +183,7 @@ fn examples(config: &Config, model: &TrainedModel, count: usize) -> Result<State
     let name = match model.description.architecture {
         Architecture::Gat(_) => "logits",
         Architecture::Vgae(_) => "difficulty",
+        Architecture::Graph(_) => "outputs",
     };
     let mut examples = inputs(&batch)?;
     examples.insert(name.to_owned(), scorer.answers(&batch)?);

@@ -33,6 +33,7 @@ pub fn plan_memory(config: &Config, size: Option<PlannedSize>) -> Result<String,
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
         ModelKind::Dqn => return Err(no_plan()),
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => return Err(no_plan_of_graphs()),
     };
     let Planned { student, teacher, graphs, validation_nodes, on_gpu } = match size {
         Some(size) => Planned {
@@ -116,6 +117,7 @@ fn of_dataset(config: &Config, stage: Stage) -> Result<Planned, StageError> {
         Stage::Autoencoder => Architecture::Vgae(vgae_config(config, &data)?),
         Stage::Normal | Stage::Curriculum => Architecture::Gat(gat_config(config, &data)?),
         Stage::Fusion => return Err(no_plan()),
+        Stage::Train => return Err(no_plan_of_graphs()),
     };
     // The error for a missing teacher names the command that trains it.
     let teacher = teacher::find(config, stage, &data)?.map(|found| found.architecture);
@@ -159,6 +161,11 @@ fn no_plan() -> StageError {
     StageError::Input(text.into())
 }
 
+fn no_plan_of_graphs() -> StageError {
+    let text = "a memory plan is made for models of CAN windows only; `kdgat train` measures its memory when it starts";
+    StageError::Input(text.into())
+}
+
 /// The configured model with an assumed number of CAN IDs.
 fn assumed(config: &Config) -> Result<Architecture, StageError> {
     let model = &config.model;
@@ -186,5 +193,6 @@ fn assumed(config: &Config) -> Result<Architecture, StageError> {
             input: assumed_input(config),
         }),
         ModelKind::Dqn => return Err(no_plan()),
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => return Err(no_plan_of_graphs()),
     })
 }

@@ -8,6 +8,7 @@ mod curriculum;
 mod curriculum_log;
 mod error;
 mod evaluate;
+mod evaluate_graphs;
 mod export;
 mod fusion;
 mod fusion_models;
@@ -24,6 +25,7 @@ mod sizing;
 mod synthetic;
 mod teacher;
 mod teacher_cache;
+mod train;
 mod training;
 mod validation;
 
@@ -33,6 +35,7 @@ pub use compare::{CompareOptions, Comparison, compare};
 pub use curriculum::CURRICULUM_COLUMNS;
 pub use error::StageError;
 pub use evaluate::{EvaluateOptions, evaluate};
+pub use evaluate_graphs::evaluate_graphs;
 pub use export::{ExportOptions, Exported, export};
 pub use fusion::{FusionOutcome, fusion};
 pub use fusion_models::model_of_dataset;
@@ -41,7 +44,8 @@ pub use outcome::Outcome;
 pub use run_data::RunData;
 pub use score_only::score_only;
 pub use setup::{
-    SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, merge_gathered,
-    merge_store_parts, open_store, recorded_dataset,
+    SIMULATED, build_options, build_store_part, data_digest, find_store, gather_notes, gather_store, is_graph_dataset,
+    merge_gathered, merge_store_parts, open_store, recorded_dataset,
 };
 pub use teacher_cache::{Cached, cache_teacher};
+pub use train::train;

@@ -115,6 +115,8 @@ impl<'a> Run<'a> {
         let (training_loader, validation_loader) =
             training::loaders(self.config, &self.data.store, &vocabulary, edge_features);
         let mut options = training::fit_options(self.config, self.data.device);
+        // Some operations of graph networks are composed of libtorch's.
+        options.uses_own_threads &= self.stage != Stage::Train;
         let sizing = Sizing {
             config: self.config,
             data: self.data,

@@ -9,7 +9,7 @@ use super::StageError;
 use crate::can::catalogue::{self, SIMULATED};
 use crate::distill::frozen;
 use crate::evaluate::TrainedModel;
-use crate::graph::Store;
+use crate::graph::{Store, dataset};
 use crate::shell;
 
 /// A run and its training data.
@@ -91,6 +91,9 @@ impl RunData {
             Source::Named(data) => data.clone(),
             Source::Called(name) => PathBuf::from(name),
         };
+        if dataset::is_dataset(&data) {
+            return Ok(Some(data));
+        }
         match catalogue::open(&data, catalogue::data_folder().as_deref()) {
             Ok(_) => Ok(Some(data)),
             Err(error) => Err(StageError::Input(format!(

@@ -9,7 +9,8 @@ use tch::Device;
 use super::{StageError, synthetic};
 use crate::can::{self, Dataset, Format, ReadReport};
 use crate::config::{Config, DeviceChoice, FeatureChoice, LogFormat, Precision};
-use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather};
+use crate::graph::dataset;
+use crate::graph::store::{self, Gathered, Gathering, duplicates::Duplicates, gather, open_or_build_graphs};
 use crate::graph::{BuildOptions, Event, FeatureSet, Progress, Share, Store, build_part, merge, open_or_build};
 use crate::memory;
 use crate::nn::DatasetIdentity;
@@ -28,6 +29,48 @@ pub struct Data {
 
 /// Sets the number of threads, finds the device, and opens the store.
 pub fn open(config: &Config) -> Result<Data, StageError> {
+    let device = prepare(config)?;
+    Ok(data(device, open_store(config)?))
+}
+
+/// Like [`open`], for a dataset of graphs that are no CAN windows.
+pub fn open_graphs(config: &Config) -> Result<Data, StageError> {
+    let device = prepare(config)?;
+    Ok(data(device, open_graph_store(config)?))
+}
+
+fn data(device: Device, store: Arc<Store>) -> Data {
+    let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
+    Data { device, store, dataset }
+}
+
+/// True if the configured dataset is one of graphs that are no CAN windows.
+pub fn is_graph_dataset(config: &Config) -> bool {
+    config.data.data.as_ref().is_some_and(|data| dataset::is_dataset(data))
+}
+
+/// Opens the store of the configured dataset of graphs; builds it if it does not exist or its source has changed.
+pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
+    let Some(source) = &config.data.data else {
+        return Err(StageError::Input(
+            "`kdgat train` needs a dataset of graphs: --data DIR or --data NAME.zip (TUDataset, or CSV tables; see docs/graphs.md)".into(),
+        ));
+    };
+    if !source.exists() {
+        return Err(StageError::Input(format!("--data {}: there is no such folder or file", source.display())));
+    }
+    if !dataset::is_dataset(source) {
+        return Err(StageError::Input(format!(
+            "--data {}: no dataset of graphs (TUDataset, or CSV tables; see docs/graphs.md); logs of a CAN bus are trained on with \
+             `kdgat autoencoder`, `normal` or `curriculum`",
+            source.display()
+        )));
+    }
+    Ok(Arc::new(open_or_build_graphs(source, &config.data.stores_dir, &BuildLines::default())?))
+}
+
+/// Sets the number of threads and the memory limit, and finds the device.
+fn prepare(config: &Config) -> Result<Device, StageError> {
     use_threads(config.training.threads);
     // Set now, so that it also applies to the difficulty scoring before a training.
     let limit = memory::limits::host_limit(config.memory.memory_limit.map(|size| size.0));
@@ -49,9 +92,7 @@ pub fn open(config: &Config) -> Result<Data, StageError> {
              captured; remove {setting} from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, or use --cuda-graphs false"
         )));
     }
-    let store = open_store(config)?;
-    let dataset = DatasetIdentity { name: store.manifest().dataset.clone(), digest: store.digest().to_owned() };
-    Ok(Data { device, store, dataset })
+    Ok(device)
 }
 
 /// Sets the number of CPU threads for computation; 0 uses all cores.
@@ -87,7 +128,7 @@ fn choose(choice: DeviceChoice) -> Result<Device, StageError> {
 
 /// Opens the store of the configured dataset; builds it if it does not exist or its sources have changed.
 pub fn open_store(config: &Config) -> Result<Arc<Store>, StageError> {
-    let (dataset, options) = (dataset(config)?, build_options(config));
+    let (dataset, options) = (can_dataset(config)?, build_options(config));
     Ok(Arc::new(open_or_build(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?))
 }
 
@@ -121,14 +162,14 @@ pub fn data_digest(config: &Config) -> Result<Option<String>, StageError> {
     if config.data.data.is_none() {
         return Ok(None);
     }
-    let (dataset, options) = (dataset(config)?, build_options(config));
+    let (dataset, options) = (can_dataset(config)?, build_options(config));
     let digest = store::build::sources_digest(&dataset, &options, &config.data.stores_dir, &BuildLines::default())?;
     Ok(Some(digest))
 }
 
 /// Builds one part of the store. Returns the part's folder.
 pub fn build_store_part(config: &Config, share: Share) -> Result<PathBuf, StageError> {
-    let (dataset, options) = (dataset(config)?, build_options(config));
+    let (dataset, options) = (can_dataset(config)?, build_options(config));
     Ok(build_part(&dataset, &options, share, &config.data.stores_dir, &BuildLines::default())?)
 }
 
@@ -139,13 +180,13 @@ pub fn merge_store_parts(config: &Config, parts: &[PathBuf]) -> Result<Store, St
 
 /// Opens the store if it exists, or acquires the right to assemble it from parts that other processes build.
 pub fn gather_store(config: &Config, parts: usize) -> Result<Gathered, StageError> {
-    let (dataset, options) = (dataset(config)?, build_options(config));
+    let (dataset, options) = (can_dataset(config)?, build_options(config));
     Ok(gather(&dataset, &options, parts, &config.data.stores_dir, &BuildLines::default())?)
 }
 
 /// The folder for the state of a build in parts, and the store's name.
 pub fn gather_notes(config: &Config, parts: usize) -> Result<(PathBuf, String), StageError> {
-    let (dataset, options) = (dataset(config)?, build_options(config));
+    let (dataset, options) = (can_dataset(config)?, build_options(config));
     Ok(store::gather::notes_of(&dataset, &options, parts, &config.data.stores_dir)?)
 }
 
@@ -155,7 +196,7 @@ pub fn merge_gathered(gathering: Gathering) -> Result<Store, StageError> {
 }
 
 /// Opens the configured dataset, with its synthetic attacks if they are configured; creates both on first use.
-pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
+pub fn can_dataset(config: &Config) -> Result<Dataset, StageError> {
     let dataset = recorded_dataset(config)?;
     if config.data.synthetic_attacks { synthetic::add(dataset, config) } else { Ok(dataset) }
 }
@@ -163,6 +204,10 @@ pub fn dataset(config: &Config) -> Result<Dataset, StageError> {
 /// Opens the configured dataset without synthetic attacks; creates the simulated one on first use.
 pub fn recorded_dataset(config: &Config) -> Result<Dataset, StageError> {
     match &config.data.data {
+        Some(data) if dataset::is_dataset(data) => Err(StageError::Input(format!(
+            "--data {}: a dataset of graphs; train on it with `kdgat train`",
+            data.display()
+        ))),
         Some(data) => Ok(can::catalogue::open(data, can::catalogue::data_folder().as_deref())?),
         None => simulated(&config.data.stores_dir),
     }

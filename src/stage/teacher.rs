@@ -15,9 +15,10 @@ use crate::distill::{
     CacheMode, CacheOptions, Precision, RegistryError, Residency, StoreShape, Teacher, TeacherOptions, Weights,
 };
 use crate::graph::Store;
+use crate::graph::dataset::GraphSplit;
 use crate::memory::{self, Meter, retry_on_oom};
 use crate::nn::weights::StateDict;
-use crate::nn::{Architecture, ModelDescription};
+use crate::nn::{Architecture, GnnConfig, ModelDescription};
 use crate::shell;
 use crate::train::checkpoint;
 
@@ -62,6 +63,79 @@ pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTe
     let (architecture, weights) = (found.architecture, found.weights);
     let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
     Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+}
+
+/// Finds the configured teacher of a graph network, if any: by path, or the one registered for the dataset. It may have other layers than
+/// the student, but must read the same columns and have the same outputs.
+///
+/// # Errors
+/// Also if the teacher was trained on another division of the graphs: it would pass on labels of this one's test graphs.
+pub fn find_for_graphs(
+    config: &Config,
+    data: &Data,
+    student: &GnnConfig,
+    split: &GraphSplit,
+) -> Result<Option<FoundTeacher>, StageError> {
+    if !config.distillation.use_kd {
+        return Ok(None);
+    }
+    let fold = match config.graphs.fold {
+        0 => String::new(),
+        fold => format!(" --fold {fold}"),
+    };
+    let command = format!("kdgat train --preset gin,teacher{}{fold}", data_flag(config));
+    let found = match &config.distillation.teacher_path {
+        Some(path) => open(path)?,
+        None => {
+            let registry = Registry::new(&config.distillation.teachers_dir);
+            let found = registry.find(&data.dataset.name, "graph").map_err(|error| match error {
+                RegistryError::NoTeacher { wanted, root, near, .. } => {
+                    RegistryError::NoTeacher { wanted, root, near, command: command.clone() }
+                }
+                other => other,
+            })?;
+            retry_on_oom(Meter::new(Device::Cpu), || Ok::<_, StageError>(LoadedModel::registered(&found)?))?
+        }
+    };
+    let path = found.path.display();
+    let Architecture::Graph(architecture) = &found.architecture else {
+        let kind = found.architecture.model_name();
+        return Err(StageError::Input(format!(
+            "the teacher {path} is a {kind} of CAN windows; train one with {command}"
+        )));
+    };
+    let columns = |config: &GnnConfig| format!("{} node features and {} outputs", config.node_features, config.outputs);
+    let is_alike = |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty());
+    if is_alike(architecture) != is_alike(student) {
+        return Err(StageError::Input(format!(
+            "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
+            columns(architecture),
+            columns(student)
+        )));
+    }
+    if let Some((digest, origin)) = recorded_split(&found.path).filter(|(digest, _)| *digest != split.test_digest()) {
+        return Err(StageError::Input(format!(
+            "the teacher {path} was trained on another division of the graphs ({origin}, test graphs {digest}; this run: {}, {}), so that \
+             it may have been trained on graphs that this run tests on; train one with {command}, or name one with --teacher-path",
+            split.origin,
+            split.test_digest()
+        )));
+    }
+    let asked = if config.distillation.kd_hint_weight > 0.0 { Asked::OutputsAndHints } else { Asked::Outputs };
+    let (architecture, weights) = (found.architecture, found.weights);
+    let (vocabulary, vocabulary_digest) = (TeacherVocabulary::Shared, "none".to_owned());
+    Ok(Some(FoundTeacher { architecture, weights, vocabulary, vocabulary_digest, asked }))
+}
+
+/// Digest of the test graphs and origin of the division that a model was trained with, from the `config.json` beside its weights; `None` if
+/// it records none.
+fn recorded_split(weights: &Path) -> Option<(String, String)> {
+    let text = std::fs::read(weights.parent()?.join("config.json")).ok()?;
+    let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
+    let split = in_section("inputs").or_else(|| in_section("metrics"))?;
+    let text = |name: &str| split.get(name).and_then(|value| value.as_str()).map(str::to_owned);
+    Some((text("test_digest")?, text("origin")?))
 }
 
 /// Refuses a teacher of another kind than the student: its targets would not match.
@@ -200,6 +274,9 @@ pub fn register(config: &Config, best: &Path, outcome: &Outcome) -> Result<PathB
     metrics.insert("epochs".into(), outcome.epochs.into());
     metrics.insert("best_epoch".into(), outcome.best_epoch.into());
     metrics.insert("val_loss".into(), outcome.best_val_loss.into());
+    if let Some(split) = outcome.inputs.get("split") {
+        metrics.insert("split".into(), split.clone());
+    }
     if let Some(parts) = outcome.best.as_ref().and_then(|best| best["parts"].as_object()) {
         metrics.extend(parts.clone());
     }

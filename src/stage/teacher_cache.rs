@@ -60,6 +60,10 @@ pub fn cache_teacher(config: &Config) -> Result<Cached, StageError> {
     let stage = match config.model.model {
         ModelKind::Vgae => Stage::Autoencoder,
         ModelKind::Gat => Stage::Normal,
+        ModelKind::Gin | ModelKind::Gcn | ModelKind::Sage | ModelKind::Mlp => {
+            let text = "targets of `kdgat train` are cached while it trains; `kdgat teachers cache` is for models of CAN windows";
+            return Err(StageError::Input(text.into()));
+        }
         ModelKind::Dqn => {
             let text = "an agent of `kdgat fusion` has no targets to cache; use --preset vgae,student or gat,student";
             return Err(StageError::Input(text.into()));

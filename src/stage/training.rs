@@ -68,6 +68,9 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
             distillation.kd_vgae_recon_weight],
         "curriculum": config.curriculum,
     });
+    if stage == Stage::Train {
+        content["graphs"] = json!(config.graphs);
+    }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
     }

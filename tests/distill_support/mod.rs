@@ -90,6 +90,7 @@ pub fn batch(graphs: &[u64]) -> Batch {
         node_pointers: Tensor::from_slice(&node_pointers),
         graph_of_node: Tensor::from_slice(&graph_of_node),
         labels: Tensor::from_slice(&labels),
+        targets: None,
         real: None,
     }
 }

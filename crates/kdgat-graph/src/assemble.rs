@@ -83,6 +83,7 @@ pub struct Assembler {
     node_pointers: Vec<i64>,
     graph_of_node: Vec<i64>,
     labels: Vec<i64>,
+    targets_of_graphs: Vec<f32>,
     /// For each node of the current graph, true if the data has a self-loop.
     data_self_loop: Vec<bool>,
     /// Next free place of each source of the current graph.
@@ -97,13 +98,21 @@ pub(super) struct Shape {
     vocabulary_size: i64,
     node_features: usize,
     edge_attributes: bool,
+    /// Number of targets of a graph.
+    targets: usize,
     /// True if node features are copied; otherwise a tensor is passed in.
     copies_node_features: bool,
 }
 
 impl Shape {
     pub(super) fn new(vocabulary_size: i64, features: FeatureSet, edge_attributes: bool) -> Self {
-        Self { vocabulary_size, node_features: features.node_features(), edge_attributes, copies_node_features: true }
+        Self {
+            vocabulary_size,
+            node_features: features.node_features(),
+            edge_attributes,
+            targets: features.targets(),
+            copies_node_features: true,
+        }
     }
 }
 
@@ -234,6 +243,7 @@ impl Assembler {
         emptied(&mut self.node_pointers, views.len() + 1).push(0);
         emptied(&mut self.graph_of_node, nodes);
         emptied(&mut self.labels, views.len());
+        emptied(&mut self.targets_of_graphs, views.len() * shape.targets);
         Ok(())
     }
 
@@ -248,7 +258,12 @@ impl Assembler {
         }
         self.graph_of_node.resize(self.can_ids.len(), graph);
         self.node_pointers.push(self.can_ids.len() as i64);
-        self.labels.push(view.attack.into());
+        self.targets_of_graphs.extend_from_slice(view.targets_of_graph);
+        self.labels.push(match view.targets_of_graph {
+            [] => view.attack.into(),
+            // Numbers of classes are small; other targets have no label.
+            [first, ..] => *first as i64,
+        });
         Ok(())
     }
 
@@ -400,6 +415,10 @@ impl Assembler {
             node_pointers: tensor("node_pointers", &self.node_pointers, &[num_graphs + 1], Kind::Int64)?,
             graph_of_node: tensor("graph_of_node", &self.graph_of_node, &[nodes], Kind::Int64)?,
             labels: tensor("labels", &self.labels, &[num_graphs], Kind::Int64)?,
+            targets: match shape.targets {
+                0 => None,
+                count => Some(tensor("targets", &self.targets_of_graphs, &[num_graphs, count as i64], Kind::Float)?),
+            },
             real: None,
         })
     }

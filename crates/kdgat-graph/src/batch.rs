@@ -88,8 +88,10 @@ pub struct Batch {
     pub node_pointers: Tensor,
     /// `[num_nodes]`, i64: the graph that each node belongs to.
     pub graph_of_node: Tensor,
-    /// `[num_graphs]`, i64: 1 if any frame of the window is an attack frame.
+    /// `[num_graphs]`, i64: 1 if any frame of the window is an attack frame; for other graphs the number of the class, if they have one.
     pub labels: Tensor,
+    /// `[num_graphs, number of targets]`, f32: targets of graphs that are no CAN windows.
+    pub targets: Option<Tensor>,
     /// Masks of the real nodes and graphs of a [padded](Batch::padded) batch; `None` for others.
     pub real: Option<Real>,
 }
@@ -169,6 +171,7 @@ impl Batch {
             node_pointers: tensor(&self.node_pointers)?,
             graph_of_node: tensor(&self.graph_of_node)?,
             labels: tensor(&self.labels)?,
+            targets: self.targets.as_ref().map(&mut *tensor).transpose()?,
             real: self.real.as_ref().map(|real| real.try_map(tensor)).transpose()?,
         })
     }

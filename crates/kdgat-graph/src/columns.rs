@@ -3,8 +3,8 @@
 use kdgat_can::Frame;
 use kdgat_can::frame::PAYLOAD_BYTES;
 
+use super::FeatureSet;
 use super::history::FrameFacts;
-use super::{EDGE_FEATURES, FeatureSet};
 
 /// Graphs in memory as columns, in the layout of a shard.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Columns {
     pub can_ids: Vec<u32>,
     /// `[num_nodes, features.node_features()]`: node features; empty for graphs of the profile set that hold frames.
     pub node_features: Vec<f32>,
-    /// `[num_edges, EDGE_FEATURES]`: edge features.
+    /// `[num_edges, features.edge_features()]`: edge features.
     pub edge_features: Vec<f32>,
     /// `[num_edges]`: source node of each edge, numbered within the graph.
     pub sources: Vec<u16>,
@@ -35,6 +35,8 @@ pub struct Columns {
     pub row_pointers: Vec<u16>,
     /// `[num_graphs]`: 1 if any frame of the window is an attack frame.
     pub labels: Vec<u8>,
+    /// `[num_graphs, features.targets()]`: targets of graphs that are no CAN windows: numbers of classes, labels or values.
+    pub graph_targets: Vec<f32>,
     /// `[num_nodes]`: 1 if the node sent at least one frame of the window that is not an attack frame.
     pub attack_free: Vec<u8>,
     /// The nodes' frames; only for the profile set.
@@ -83,6 +85,7 @@ impl Columns {
             targets: Vec::new(),
             row_pointers: Vec::new(),
             labels: Vec::new(),
+            graph_targets: Vec::new(),
             attack_free: Vec::new(),
             frame_gaps: Vec::new(),
             frame_times: Vec::new(),
@@ -176,8 +179,10 @@ pub struct GraphView<'a> {
     pub targets: &'a [u16],
     /// `[num_nodes + 1]`: edges of target `i` are `row_pointers[i]..row_pointers[i + 1]`.
     pub row_pointers: &'a [u16],
-    /// `[num_edges, EDGE_FEATURES]`: edge features.
+    /// `[num_edges, features.edge_features()]`: edge features.
     pub edge_features: &'a [f32],
+    /// `[features.targets()]`: targets of a graph that is no CAN window.
+    pub targets_of_graph: &'a [f32],
     /// True if any frame of the window is an attack frame.
     pub attack: bool,
     /// Index of the file in the manifest.
@@ -237,9 +242,10 @@ impl Columns {
         let (of_node, of_frame) =
             if self.features.needs_history() { (4 + 2 + 4, 8 + 2 * PAYLOAD_BYTES + FRAME_FLAGS) } else { (0, 0) };
         let per_node = 4 + 4 * self.features.stored_node_features() as u64 + 2 + 1 + of_node;
-        let per_edge = 4 * EDGE_FEATURES as u64 + 2 + 2;
+        let per_edge = 4 * self.features.edge_features() as u64 + 2 + 2;
         let frames = self.frame_gaps.len() as u64 * of_frame as u64;
-        16 + graphs * (8 + 8 + 8 + 8 + 4 + 2 + 1) + nodes * per_node + edges * per_edge + frames
+        let per_graph = 8 + 8 + 8 + 8 + 4 + 2 + 1 + 4 * self.features.targets() as u64;
+        16 + graphs * per_graph + nodes * per_node + edges * per_edge + frames
     }
 
     /// Appends a frame of the node appended last.
@@ -266,6 +272,7 @@ impl Columns {
         self.targets.clear();
         self.row_pointers.clear();
         self.labels.clear();
+        self.graph_targets.clear();
         self.attack_free.clear();
         self.frame_gaps.clear();
         self.frame_times.clear();
@@ -295,6 +302,7 @@ impl Columns {
         self.targets.extend_from_slice(graph.targets);
         self.row_pointers.extend_from_slice(graph.row_pointers);
         self.edge_features.extend_from_slice(graph.edge_features);
+        self.graph_targets.extend_from_slice(graph.targets_of_graph);
         self.frame_gaps.extend_from_slice(graph.frames.gaps);
         self.frame_times.extend_from_slice(graph.frames.times);
         self.frame_payloads.extend_from_slice(graph.frames.payloads);
@@ -332,6 +340,7 @@ impl Columns {
         let edges = self.edge_pointers[index] as usize..self.edge_pointers[index + 1] as usize;
         // Graphs of the profile set have frames; only those of an edge list have features already.
         let width = if self.node_features.is_empty() { 0 } else { self.features.node_features() };
+        let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
         GraphView {
             frames: self.frames_of(index, nodes.clone()),
             can_ids: &self.can_ids[nodes.clone()],
@@ -340,7 +349,8 @@ impl Columns {
             sources: &self.sources[edges.clone()],
             targets: &self.targets[edges.clone()],
             row_pointers: &self.row_pointers[nodes.start + index..nodes.end + index + 1],
-            edge_features: &self.edge_features[edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES],
+            edge_features: &self.edge_features[edges.start * edge_width..edges.end * edge_width],
+            targets_of_graph: &self.graph_targets[index * targets..(index + 1) * targets],
             attack: self.labels[index] != 0,
             file: self.files[index],
             first_frame: self.first_frames[index],

@@ -51,6 +51,10 @@ pub enum StoreError {
         expected: u64,
     },
 
+    /// A dataset of graphs cannot be read.
+    #[error(transparent)]
+    Dataset(#[from] crate::dataset::DatasetError),
+
     /// Graphs of the profile set without a profile.
     #[error("the graphs hold frames, and no profile of the car is given to compute their features with")]
     NoProfile,
@@ -193,6 +197,10 @@ impl StoreError {
             | Self::SourceChanged { .. }
             | Self::Parts { .. }
             | Self::EdgeList { .. } => true,
+            Self::Dataset(error) => match error {
+                crate::dataset::DatasetError::Io { source, .. } => files::is_about_the_path(source),
+                _ => true,
+            },
             Self::Can(error) => match error {
                 CanError::UnreadableFolder { source, .. }
                 | CanError::Open { source, .. }

@@ -22,6 +22,13 @@ pub enum FeatureSet {
     /// Deviations from a car's profile. The store holds the frames; batches hold the features, computed with the profile of the
     /// model that reads them.
     Profile,
+    /// Columns of a dataset of graphs other than CAN windows, as its schema lists them.
+    Columns {
+        /// Number of node features.
+        nodes: u16,
+        /// Number of targets of a graph.
+        targets: u16,
+    },
 }
 
 impl FeatureSet {
@@ -31,6 +38,28 @@ impl FeatureSet {
             Self::Window => "window",
             Self::Rich => "rich",
             Self::Profile => "profile",
+            Self::Columns { .. } => "columns",
+        }
+    }
+
+    /// True for graphs that are no CAN windows.
+    pub const fn is_columns(self) -> bool {
+        matches!(self, Self::Columns { .. })
+    }
+
+    /// Number of targets of a graph besides its label.
+    pub const fn targets(self) -> usize {
+        match self {
+            Self::Columns { targets, .. } => targets as usize,
+            _ => 0,
+        }
+    }
+
+    /// Number of edge features.
+    pub const fn edge_features(self) -> usize {
+        match self {
+            Self::Columns { .. } => 0,
+            _ => EDGE_FEATURES,
         }
     }
 
@@ -40,6 +69,7 @@ impl FeatureSet {
             Self::Window => NODE_FEATURES,
             Self::Rich => RICH_NODE_FEATURES,
             Self::Profile => DEVIATIONS,
+            Self::Columns { nodes, .. } => nodes as usize,
         }
     }
 
@@ -56,7 +86,7 @@ impl FeatureSet {
         matches!(self, Self::Profile)
     }
 
-    /// The set with this number of node features.
+    /// The set of CAN windows with this number of node features.
     pub fn of_width(node_features: usize) -> Option<Self> {
         [Self::Window, Self::Rich, Self::Profile].into_iter().find(|set| set.node_features() == node_features)
     }
@@ -66,6 +96,7 @@ impl FeatureSet {
         match self {
             Self::Window | Self::Profile => 8,
             Self::Rich => 9,
+            Self::Columns { .. } => 0,
         }
     }
 
@@ -76,6 +107,7 @@ impl FeatureSet {
             Self::Profile => deviations::SHARE,
             Self::Window => 9,
             Self::Rich => 24,
+            Self::Columns { .. } => 0,
         }
     }
 

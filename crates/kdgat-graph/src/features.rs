@@ -108,6 +108,7 @@ impl FeatureExtractor {
                 self.append_edges(columns, |_, _, _, occurrences| rich::edge_features(frames, occurrences));
                 self.append_rich_nodes(frames, columns);
             }
+            FeatureSet::Columns { .. } => unreachable!("graphs of a schema are not made from frames"),
             FeatureSet::Profile => {
                 self.append_edges(columns, |extractor, source, target, occurrences| {
                     extractor.edge_features(source, target, occurrences)

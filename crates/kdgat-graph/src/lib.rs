@@ -8,6 +8,7 @@
 pub mod assemble;
 pub mod batch;
 pub mod columns;
+pub mod dataset;
 pub mod edge_list;
 pub mod edge_scaling;
 pub mod error;
@@ -33,6 +34,7 @@ pub mod window;
 pub use assemble::{AssembleOptions, UnknownDrop, assemble};
 pub use batch::{Adjacency, Batch};
 pub use columns::{Columns, FramesView, GraphView, NodeFrame};
+pub use dataset::{DatasetError, Schema, Task};
 pub use edge_scaling::EdgeScaling;
 pub use error::StoreError;
 pub use feature_set::{FeatureSet, RICH_NODE_FEATURES};

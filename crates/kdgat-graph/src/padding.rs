@@ -125,6 +125,7 @@ impl Batch {
             node_pointers: filled(&self.node_pointers, graphs, class.nodes)?,
             graph_of_node: filled(&self.graph_of_node, nodes, own.graphs)?,
             labels: filled(&self.labels, graphs, 0)?,
+            targets: self.targets.as_ref().map(|targets| filled(targets, graphs, 0)).transpose()?,
             real: Some(Real {
                 nodes: Mask::of(own.nodes, class.nodes, device)?,
                 graphs: Mask::of(own.graphs, class.graphs, device)?,
@@ -166,7 +167,7 @@ impl Batch {
         Ok(())
     }
 
-    fn tensors(&self) -> [Option<&Tensor>; 17] {
+    fn tensors(&self) -> [Option<&Tensor>; 18] {
         let Adjacency { row_pointers, sources, targets, column_pointers, transposed, components: _ } = &self.adjacency;
         let nodes = self.real.as_ref().map(|real| &real.nodes);
         let graphs = self.real.as_ref().map(|real| &real.graphs);
@@ -184,6 +185,7 @@ impl Batch {
             Some(&self.node_pointers),
             Some(&self.graph_of_node),
             Some(&self.labels),
+            self.targets.as_ref(),
             nodes.map(|mask| &mask.rows),
             nodes.map(|mask| &mask.count),
             graphs.map(|mask| &mask.rows),

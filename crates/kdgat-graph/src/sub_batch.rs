@@ -18,6 +18,8 @@ impl Batch {
         let successors = self.successor_runs(&nodes)?;
         let take = |tensor: &Tensor, runs: &Runs| tensor.f_index_select(0, &runs.index(tensor)?);
         let edge_attributes = self.edge_attributes.as_ref().map(|tensor| take(tensor, &edges)).transpose()?;
+        let rows: Vec<i64> = positions.iter().map(|&graph| graph as i64).collect();
+        let rows = Tensor::f_from_slice(&rows)?.f_to_device(self.labels.device())?;
         Ok(Batch {
             graph_index: Arc::new(positions.iter().map(|&graph| self.graph_index[graph]).collect()),
             can_ids: Arc::new(nodes.ranges.iter().flat_map(|nodes| &self.can_ids[as_usize(nodes)]).copied().collect()),
@@ -31,11 +33,8 @@ impl Batch {
             vocabulary_size: self.vocabulary_size,
             node_pointers: nodes.pointers(&self.node_pointers)?,
             graph_of_node: nodes.number_of_run(&self.graph_of_node)?,
-            labels: self.labels.f_index_select(
-                0,
-                &Tensor::f_from_slice(&positions.iter().map(|&graph| graph as i64).collect::<Vec<_>>())?
-                    .f_to_device(self.labels.device())?,
-            )?,
+            labels: self.labels.f_index_select(0, &rows)?,
+            targets: self.targets.as_ref().map(|targets| targets.f_index_select(0, &rows)).transpose()?,
             real: None,
         })
     }

@@ -4,7 +4,7 @@ use kdgat_graph::{EdgeScaling, ForeignIds, Vocabulary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{GatConfig, InputConfig, ModelError, VgaeConfig};
+use super::{GatConfig, GnnConfig, InputConfig, ModelError, VgaeConfig};
 
 /// Maximum number of columns of a layer or an embedding. The limits of heads and layers follow. All equal those of the
 /// command line.
@@ -56,14 +56,17 @@ pub enum Architecture {
     Vgae(VgaeConfig),
     /// A GAT classifier.
     Gat(GatConfig),
+    /// A network for graphs of any kind.
+    Graph(GnnConfig),
 }
 
 impl Architecture {
-    /// Name of the model: `vgae` or `gat`.
+    /// Name of the model: `vgae`, `gat` or `graph`.
     pub fn model_name(&self) -> &'static str {
         match self {
             Self::Vgae(_) => "vgae",
             Self::Gat(_) => "gat",
+            Self::Graph(_) => "graph",
         }
     }
 
@@ -72,6 +75,7 @@ impl Architecture {
         match self {
             Self::Vgae(config) => config.edge_scaling.is_some(),
             Self::Gat(config) => config.edge_scaling.is_some(),
+            Self::Graph(_) => false,
         }
     }
 
@@ -80,6 +84,7 @@ impl Architecture {
         match self {
             Self::Vgae(config) => &config.input,
             Self::Gat(config) => &config.input,
+            Self::Graph(config) => &config.input,
         }
     }
 
@@ -96,6 +101,7 @@ impl Architecture {
         match self {
             Self::Vgae(config) => config.check(),
             Self::Gat(config) => config.check(),
+            Self::Graph(config) => config.check(),
         }
     }
 
@@ -104,6 +110,8 @@ impl Architecture {
         match self {
             Self::Vgae(config) => config.vocabulary_size,
             Self::Gat(config) => config.vocabulary_size,
+            // Its graphs have no IDs; UNKNOWN alone.
+            Self::Graph(_) => 1,
         }
     }
 
@@ -113,8 +121,9 @@ impl Architecture {
         serde_json::from_value(json).map_err(|error| ModelError::Architecture {
             field: "architecture",
             found: format!("{error}"),
-            expected: "model is 'vgae' (hidden, latent, heads, embedding, vocabulary_size, dropout) \
-                       or 'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout)",
+            expected: "model is 'vgae' (hidden, latent, heads, embedding, vocabulary_size, dropout), \
+                       'gat' (hidden, layers, heads, embedding, fc_layers, vocabulary_size, dropout), \
+                       or 'graph' (kind, node_features, hidden, layers, heads, outputs, pooling, dropout)",
         })
     }
 
@@ -123,6 +132,7 @@ impl Architecture {
         let fields = match self {
             Self::Vgae(config) => serde_json::to_value(config),
             Self::Gat(config) => serde_json::to_value(config),
+            Self::Graph(config) => serde_json::to_value(config),
         };
         // Numbers and lists of numbers always convert to JSON.
         fields.unwrap_or(Value::Null)

@@ -77,7 +77,7 @@ pub fn output_layer(scope: &mut Scope, config: &VgaeConfig) -> Result<Conv, Mode
 pub fn reconstruction(values: Tensor, config: &VgaeConfig, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
     match config.input.features() {
         FeatureSet::Window => sigmoid(&values, kernel, mode),
-        FeatureSet::Rich | FeatureSet::Profile => Ok(values),
+        FeatureSet::Rich | FeatureSet::Profile | FeatureSet::Columns { .. } => Ok(values),
     }
 }
 

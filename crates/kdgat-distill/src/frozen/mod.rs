@@ -4,6 +4,7 @@
 //! vocabulary by its CAN ID; an ID that the teacher does not know is its UNKNOWN.
 
 mod gat;
+mod graph;
 mod loaded;
 mod vgae;
 mod weight_file;
@@ -24,6 +25,7 @@ use super::registry::{Registered, RegistryError, TeacherConfig};
 use super::{StoreShape, Teacher, TeacherError, TeacherOptions, Weights};
 
 pub use gat::FrozenGat;
+pub use graph::FrozenGraph;
 pub use loaded::LoadedModel;
 pub use vgae::FrozenVgae;
 pub use weight_file::{NoModel, TEACHER_WEIGHTS, weight_file};
@@ -150,6 +152,7 @@ pub fn model(
     match architecture {
         Architecture::Vgae(config) => Box::new(FrozenVgae::new(config, vocabulary, kernel, asked)),
         Architecture::Gat(config) => Box::new(FrozenGat::new(config, vocabulary, kernel, asked)),
+        Architecture::Graph(config) => Box::new(FrozenGraph::new(config, kernel, asked)),
     }
 }
 
@@ -194,7 +197,11 @@ fn check_architecture(architecture: &Architecture, ids: usize) -> Result<(), kdg
 pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherError> {
     let architecture = architecture(config).map_err(ModelError::from)?;
     let features = architecture.input().features();
-    let batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
+    let mut batch = probe_batch(config.vocabulary.len() as i64 + 1, features).map_err(ModelError::Other)?;
+    if let Architecture::Graph(config) = &architecture {
+        let size = [batch.num_nodes(), config.node_features];
+        batch.continuous = Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from)?;
+    }
     let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
     let model = model(architecture, vocabulary, Backend::Auto, Asked::Outputs);
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;

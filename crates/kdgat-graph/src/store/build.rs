@@ -175,6 +175,8 @@ pub(super) fn finish(
         duplicates,
         scaling,
         profile,
+        schema: None,
+        given_splits: None,
         files,
         shards: renamed(shards, &building.path)?,
     };

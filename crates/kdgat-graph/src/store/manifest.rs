@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::duplicates::Duplicates;
 use super::options::BuildOptions;
+use crate::dataset::Schema;
 use crate::profile::{FOLDS, ProfileLearner};
 use crate::split::FileSplit;
 use crate::{CarProfile, EdgeScaling, FeatureSet, NodeScaling, StoreError, Vocabulary};
@@ -47,6 +48,12 @@ pub struct Manifest {
     /// Profiles of the car from the attack-free training windows, for the profile set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<StoreProfile>,
+    /// Schema of graphs that are no CAN windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Schema>,
+    /// For such graphs, the set that the source assigns each of them to, as a letter: t(raining), v(alidation), x (test).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_splits: Option<String>,
     /// The shards, in order of their graphs.
     pub shards: Vec<ShardEntry>,
 }
@@ -225,7 +232,8 @@ impl Manifest {
         }
         manifest.check_positions().map_err(&damaged)?;
         manifest.check_scaling().map_err(&damaged)?;
-        manifest.check_profile().map_err(damaged)?;
+        manifest.check_profile().map_err(&damaged)?;
+        manifest.check_schema().map_err(damaged)?;
         Ok(manifest)
     }
 
@@ -255,6 +263,9 @@ impl Manifest {
         if let Some(profile) = &self.profile {
             canonical["profile"] = json!(profile);
         }
+        if let Some(schema) = &self.schema {
+            canonical["schema"] = json!([schema, self.given_splits]);
+        }
         blake3::hash(canonical.to_string().as_bytes()).to_hex().to_string()
     }
 
@@ -270,7 +281,7 @@ impl Manifest {
 
     fn check_scaling(&self) -> Result<(), String> {
         match (&self.scaling, self.features) {
-            (None, FeatureSet::Window | FeatureSet::Profile) => Ok(()),
+            (None, FeatureSet::Window | FeatureSet::Profile | FeatureSet::Columns { .. }) => Ok(()),
             (Some(scaling), FeatureSet::Rich) => scaling.nodes.problem().map_or(Ok(()), Err),
             (scaling, features) => {
                 let has = if scaling.is_some() { "has" } else { "lacks" };
@@ -287,6 +298,22 @@ impl Manifest {
                 let has = if profile.is_some() { "has" } else { "lacks" };
                 Err(format!("a store of {} features {has} a profile", self.features))
             }
+        }
+    }
+
+    fn check_schema(&self) -> Result<(), String> {
+        let (columns, graphs) = (self.features, self.totals.graphs);
+        let fits = match (&self.schema, columns) {
+            (Some(schema), FeatureSet::Columns { nodes, targets }) => {
+                schema.node_columns() == usize::from(nodes) && schema.targets.len() == usize::from(targets)
+            }
+            (None, columns) => !columns.is_columns(),
+            (Some(_), _) => false,
+        };
+        let splits_fit = self.given_splits.as_ref().is_none_or(|splits| splits.len() as u64 == graphs);
+        match fits && splits_fit {
+            true => Ok(()),
+            false => Err(format!("its schema does not fit its {columns} features, or its splits its {graphs} graphs")),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod build;
 mod chain;
 pub mod duplicates;
 pub mod gather;
+mod graphs;
 pub mod id_set;
 mod ingest;
 mod journal;
@@ -22,6 +23,7 @@ mod sources;
 
 pub use build::open_or_build;
 pub use gather::{Gathered, Gathering, gather};
+pub use graphs::open_or_build_graphs;
 pub use options::BuildOptions;
 pub use part::{Share, build_part, merge};
 pub use progress::{Event, Progress, StageTimes};
@@ -36,6 +38,7 @@ use kdgat_can::Role;
 use manifest::{FileEntry, Manifest};
 use shard::Shard;
 
+use super::dataset::Schema;
 use super::profile::fold_of;
 use super::split::halves_of_blocks;
 use super::{CarProfile, FeatureSet, GraphView, Split, StoreError, Vocabulary};
@@ -104,6 +107,20 @@ impl Store {
     /// The manifest: sources, parameters, counts and checksums.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Schema of graphs that are no CAN windows.
+    pub fn schema(&self) -> Option<&Schema> {
+        self.manifest.schema.as_ref()
+    }
+
+    /// The set that the source assigns graph `graph` to, if it assigns graphs.
+    pub fn given_split(&self, graph: u64) -> Option<Split> {
+        match self.manifest.given_splits.as_ref()?.as_bytes().get(graph as usize)? {
+            b't' => Some(Split::Train),
+            b'v' => Some(Split::Validation),
+            _ => Some(Split::Test),
+        }
     }
 
     /// The set of node and edge features.

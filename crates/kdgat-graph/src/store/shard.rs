@@ -17,7 +17,7 @@ use tch::Tensor;
 
 use super::manifest::ShardEntry;
 use crate::columns::{Columns, FRAME_FLAGS, FramesView};
-use crate::{EDGE_FEATURES, FeatureSet, GraphView, StoreError};
+use crate::{FeatureSet, GraphView, StoreError};
 
 #[cfg(target_endian = "big")]
 compile_error!("shards are little-endian and read in place");
@@ -41,6 +41,7 @@ enum Column {
     Sources,
     Targets,
     RowPointers,
+    GraphTargets,
     Labels,
     AttackFree,
     FrameGaps,
@@ -82,7 +83,8 @@ fn layout(features: FeatureSet) -> Layout {
         (Files, "file", Dtype::U32, 1, Rows::Graphs),
         (CanIds, "can_id", Dtype::U32, 1, Rows::Nodes),
         (NodeFeatures, "node_features", Dtype::F32, features.stored_node_features(), Rows::Nodes),
-        (EdgeFeatures, "edge_features", Dtype::F32, EDGE_FEATURES, Rows::Edges),
+        (EdgeFeatures, "edge_features", Dtype::F32, features.edge_features(), Rows::Edges),
+        (GraphTargets, "graph_targets", Dtype::F32, features.targets(), Rows::Graphs),
     ];
     let narrow = [
         (Sources, "edge_source", Dtype::U16, 1, Rows::Edges),
@@ -167,6 +169,7 @@ fn content(columns: &Columns, column: Column) -> &[u8] {
         Column::Sources => bytemuck::cast_slice(&columns.sources),
         Column::Targets => bytemuck::cast_slice(&columns.targets),
         Column::RowPointers => bytemuck::cast_slice(&columns.row_pointers),
+        Column::GraphTargets => bytemuck::cast_slice(&columns.graph_targets),
         Column::Labels => &columns.labels,
         Column::AttackFree => &columns.attack_free,
         Column::FrameGaps => bytemuck::cast_slice(&columns.frame_gaps),
@@ -280,6 +283,7 @@ impl Shard {
         let nodes = self.span(Column::NodePointers, index, self.nodes)?;
         let edges = self.span(Column::EdgePointers, index, self.edges)?;
         let width = self.features.stored_node_features();
+        let (edge_width, targets) = (self.features.edge_features(), self.features.targets());
         Ok(GraphView {
             first_frame: self.column::<u64>(Column::FirstFrames, index..index + 1)[0],
             start_time: self.column::<f64>(Column::StartTimes, index..index + 1)[0],
@@ -287,7 +291,8 @@ impl Shard {
             can_ids: self.column(Column::CanIds, nodes.clone()),
             node_features: self.column(Column::NodeFeatures, nodes.start * width..nodes.end * width),
             frames: self.frames_of(index, nodes.clone()),
-            edge_features: self.column(Column::EdgeFeatures, edges.start * EDGE_FEATURES..edges.end * EDGE_FEATURES),
+            edge_features: self.column(Column::EdgeFeatures, edges.start * edge_width..edges.end * edge_width),
+            targets_of_graph: self.column(Column::GraphTargets, index * targets..(index + 1) * targets),
             sources: self.column(Column::Sources, edges.clone()),
             targets: self.column(Column::Targets, edges),
             row_pointers: self.column(Column::RowPointers, nodes.start + index..nodes.end + index + 1),

@@ -16,6 +16,7 @@ pub mod input;
 pub mod latent;
 pub mod linear;
 pub mod math;
+pub mod neighbours;
 pub mod norm;
 mod norm_backward;
 pub mod pool;

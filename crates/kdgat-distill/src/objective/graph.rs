@@ -1,0 +1,218 @@
+//! The loss of a graph network: its task, and distillation of a teacher's outputs if there is a teacher.
+
+use tch::{Kind, Reduction, Tensor};
+
+use super::{Student, TeacherLink, absent, parts, target};
+use crate::TargetName;
+use crate::hints::Hints;
+use crate::losses::{self, LogitLoss};
+use kdgat_graph::{Batch, Task};
+use kdgat_nn::layers::Mode;
+use kdgat_nn::{Gnn, ModelError, TargetScale};
+use kdgat_torch::autocast::widened;
+use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+
+/// A graph network in training, with or without a teacher.
+pub struct GraphObjective {
+    /// The student.
+    pub model: Gnn,
+    /// What is predicted.
+    pub task: Task,
+    /// The connection to the teacher.
+    pub teacher: TeacherLink,
+    /// The distillation loss; `None` without a teacher.
+    pub distillation: Option<GraphDistillation>,
+}
+
+/// The distillation loss of a graph network and its weight.
+#[derive(Debug)]
+pub struct GraphDistillation {
+    /// The comparison of logits; for regression the distance of standardised values is used.
+    pub loss: LogitLoss,
+    /// α: share of the distillation in the total loss.
+    pub alpha: f64,
+    /// Scales of the teacher's outputs, for regression.
+    pub teacher_scales: Vec<TargetScale>,
+    /// The loss of a hidden layer, if hints are used.
+    pub hints: Option<Hints>,
+}
+
+/// Names of the parts of the loss of a classifier; the last only if hints are used.
+const OF_CLASSES: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "hint_kd"];
+/// Names of the parts of the loss of several labels.
+const OF_LABELS: &[&str] = &["task_loss", "kd_loss", "label_accuracy", "teacher_agreement", "hint_kd"];
+/// Names of the parts of the loss of values.
+const OF_VALUES: &[&str] = &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "hint_kd"];
+
+impl GraphObjective {
+    fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
+        let pooled = self.model.embed(batch, mode)?;
+        let outputs = widened(&self.model.classify(&pooled, mode)?)?;
+        let truth = self.truth(batch)?;
+        let task = self.task_loss(&outputs, batch, &truth)?;
+        self.teacher.read()?;
+        let targets = self.teacher.rows_of(part)?;
+        let figure = self.figure(&outputs, batch, &truth)?;
+        let (total, kd, agreement, hint) = match (&self.distillation, targets) {
+            (Some(distillation), Some(targets)) => {
+                let taught = target(&targets, TargetName::Logits)?.gathered()?;
+                let taught = self.on_own_scale(&taught, &distillation.teacher_scales)?;
+                let mut kd = self.kd_loss(distillation, &outputs, &taught, batch)?;
+                let mut distance = None;
+                if let Some(hints) = &distillation.hints {
+                    let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;
+                    let hint = hints.compare(&pooled, &hidden, None)?;
+                    kd = kd.f_add(&hint.weighted()?)?;
+                    distance = Some(hint.distance);
+                }
+                let total = losses::total(&kd, &task, distillation.alpha)?;
+                (total, kd, self.agreement(&outputs, &taught)?, distance)
+            }
+            _ => (task.shallow_clone(), absent(&task), absent(&task), None),
+        };
+        let mut parts = vec![task, kd, figure, agreement];
+        parts.extend(hint);
+        Ok(Losses { total, parts })
+    }
+
+    /// Targets on the scale of the outputs, `[num_graphs, number of targets]`.
+    fn truth(&self, batch: &Batch) -> Result<Tensor, ObjectiveError> {
+        let targets = batch.targets.as_ref().ok_or("the batch has no targets")?;
+        let scales = &self.model.config().target_scales;
+        if scales.is_empty() {
+            return Ok(targets.shallow_clone());
+        }
+        let row = |value: fn(&TargetScale) -> f64| -> Result<Tensor, ModelError> {
+            let values: Vec<f32> = scales.iter().map(|scale| value(scale) as f32).collect();
+            Ok(Tensor::f_from_slice(&values)?.f_to_device(targets.device())?)
+        };
+        Ok(targets.f_sub(&row(|scale| scale.mean)?)?.f_div(&row(|scale| scale.deviation)?)?)
+    }
+
+    /// The teacher's standardised values on the student's scale.
+    fn on_own_scale(&self, taught: &Tensor, scales: &[TargetScale]) -> Result<Tensor, ModelError> {
+        let own = &self.model.config().target_scales;
+        if self.task != Task::Regression || own == scales {
+            return Ok(taught.shallow_clone());
+        }
+        let pairs = || own.iter().zip(scales);
+        let factors: Vec<f32> = pairs().map(|(own, other)| (other.deviation / own.deviation) as f32).collect();
+        let offsets: Vec<f32> = pairs().map(|(own, other)| ((other.mean - own.mean) / own.deviation) as f32).collect();
+        let row = |values: &[f32]| -> Result<Tensor, ModelError> {
+            Ok(Tensor::f_from_slice(values)?.f_to_device(taught.device())?)
+        };
+        Ok(taught.f_mul(&row(&factors)?)?.f_add(&row(&offsets)?)?)
+    }
+
+    /// Cross entropy, binary cross entropy of each label, or mean squared error of standardised values.
+    fn task_loss(&self, outputs: &Tensor, batch: &Batch, truth: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(match self.task {
+            Task::Classification => {
+                let (ignored_label, smoothing) = (-100, 0.0);
+                outputs.f_cross_entropy_loss(
+                    &batch.labels,
+                    None::<&Tensor>,
+                    Reduction::Mean,
+                    ignored_label,
+                    smoothing,
+                )?
+            }
+            Task::MultiLabel => {
+                outputs.f_binary_cross_entropy_with_logits(truth, None::<&Tensor>, None::<&Tensor>, Reduction::Mean)?
+            }
+            Task::Regression => outputs.f_mse_loss(truth, Reduction::Mean)?,
+        })
+    }
+
+    fn kd_loss(
+        &self,
+        distillation: &GraphDistillation,
+        outputs: &Tensor,
+        taught: &Tensor,
+        batch: &Batch,
+    ) -> Result<Tensor, ModelError> {
+        Ok(match self.task {
+            Task::Classification => distillation.loss.of(outputs, taught, &batch.labels, None)?,
+            // Each label is a distribution over two values.
+            Task::MultiLabel => outputs.f_binary_cross_entropy_with_logits(
+                &taught.f_sigmoid()?,
+                None::<&Tensor>,
+                None::<&Tensor>,
+                Reduction::Mean,
+            )?,
+            Task::Regression => losses::logit_distance(outputs, taught, None)?,
+        })
+    }
+
+    /// The reported figure: accuracy, share of right labels, or mean absolute error in the units of the targets, over all targets.
+    fn figure(&self, outputs: &Tensor, batch: &Batch, truth: &Tensor) -> Result<Tensor, ModelError> {
+        match self.task {
+            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(&batch.labels)?),
+            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&truth.f_gt(0.5)?)?),
+            Task::Regression => {
+                let scales = self.model.config().target_scales.iter().map(|scale| scale.deviation as f32);
+                let units = Tensor::f_from_slice(&scales.collect::<Vec<_>>())?.f_to_device(outputs.device())?;
+                Ok(outputs.f_sub(truth)?.f_abs()?.f_mul(&units)?.f_mean(Kind::Float)?)
+            }
+        }
+    }
+
+    fn agreement(&self, outputs: &Tensor, taught: &Tensor) -> Result<Tensor, ModelError> {
+        match self.task {
+            Task::Classification => share(&outputs.f_argmax(-1, false)?.f_eq_tensor(&taught.f_argmax(-1, false)?)?),
+            Task::MultiLabel => share(&outputs.f_gt(0.0)?.f_eq_tensor(&taught.f_gt(0.0)?)?),
+            Task::Regression => Ok(outputs.f_sub(taught)?.f_abs()?.f_mean(Kind::Float)?),
+        }
+    }
+}
+
+fn share(flags: &Tensor) -> Result<Tensor, ModelError> {
+    Ok(flags.f_to_kind(Kind::Float)?.f_mean(Kind::Float)?)
+}
+
+impl Objective for GraphObjective {
+    fn parts(&self) -> &'static [&'static str] {
+        let names = match self.task {
+            Task::Classification => OF_CLASSES,
+            Task::MultiLabel => OF_LABELS,
+            Task::Regression => OF_VALUES,
+        };
+        parts(names, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+    }
+
+    fn source(&self) -> &dyn TargetSource {
+        &self.teacher
+    }
+
+    fn source_mut(&mut self) -> &mut dyn TargetSource {
+        &mut self.teacher
+    }
+
+    fn training_loss(&mut self, batch: &Batch, part: &Part, backward: Backward) -> Result<Losses, ObjectiveError> {
+        let losses = self.loss(batch, part, Mode::Training)?;
+        backward(&losses.total)?;
+        Ok(losses)
+    }
+
+    fn validation_loss(&mut self, batch: &Batch, part: &Part) -> Result<Losses, ObjectiveError> {
+        self.loss(batch, part, Mode::Evaluation)
+    }
+
+    fn share(&self, part: &Part, whole: &Part) -> f64 {
+        // All losses are means over graphs.
+        part.graphs.len() as f64 / whole.graphs.len().max(1) as f64
+    }
+}
+
+impl Student for GraphObjective {
+    fn teacher(&self) -> &TeacherLink {
+        &self.teacher
+    }
+
+    /// Activations are always stored: recomputing them is not implemented for these layers.
+    fn set_checkpointing(&mut self, _: bool) {}
+
+    fn into_teacher(self) -> TeacherLink {
+        self.teacher
+    }
+}

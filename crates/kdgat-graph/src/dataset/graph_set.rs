@@ -1,0 +1,173 @@
+//! A dataset of graphs in memory, as flat arrays.
+
+use serde::Serialize;
+
+use super::error::DatasetError;
+use super::schema::Schema;
+use crate::Split;
+
+/// Most nodes of a graph: node numbers of a store have 16 bits.
+pub const MOST_NODES: usize = u16::MAX as usize;
+
+/// Graphs with their features and targets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphSet {
+    /// Name of the dataset.
+    pub name: String,
+    /// Its columns.
+    pub schema: Schema,
+    /// `[num_graphs]`: the graphs' names in their source.
+    pub graph_ids: Vec<String>,
+    /// `[num_graphs + 1]`: nodes of graph `g` are `node_pointers[g]..node_pointers[g + 1]`.
+    pub node_pointers: Vec<u64>,
+    /// `[num_nodes, schema.node_columns()]`: continuous features and one-hot categorical ones, in the order of the schema.
+    pub node_features: Vec<f32>,
+    /// `[num_graphs + 1]`: edges of graph `g` are `edge_pointers[g]..edge_pointers[g + 1]`.
+    pub edge_pointers: Vec<u64>,
+    /// `[num_edges]`: source of each edge, numbered within its graph.
+    pub sources: Vec<u32>,
+    /// `[num_edges]`: target of each edge, ascending within a graph; sources ascend for each target.
+    pub targets: Vec<u32>,
+    /// `[num_edges, schema.edge_columns()]`: as `node_features`.
+    pub edge_features: Vec<f32>,
+    /// `[num_graphs, number of targets]`: numbers of classes, labels of 0 and 1, or values; NaN for a graph that is only to be predicted.
+    pub graph_targets: Vec<f32>,
+    /// `[num_graphs]`: the set that the source assigns each graph to, if it does.
+    pub splits: Option<Vec<Split>>,
+    /// Edges that were left out.
+    pub left_out: LeftOut,
+}
+
+/// Edges of a source that are not in the graphs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Edges from a node to itself: layers add the node itself where their formula has it.
+    pub self_loops: u64,
+    /// Edges that repeat another one of the same graph.
+    pub repeated: u64,
+}
+
+impl GraphSet {
+    /// Number of graphs.
+    pub fn num_graphs(&self) -> usize {
+        self.graph_ids.len()
+    }
+
+    /// Number of nodes of a graph.
+    pub fn num_nodes(&self, graph: usize) -> usize {
+        (self.node_pointers[graph + 1] - self.node_pointers[graph]) as usize
+    }
+
+    /// Number of edges of a graph.
+    pub fn num_edges(&self, graph: usize) -> usize {
+        (self.edge_pointers[graph + 1] - self.edge_pointers[graph]) as usize
+    }
+
+    /// Targets of a graph, `[number of targets]`.
+    pub fn targets_of(&self, graph: usize) -> &[f32] {
+        let count = self.schema.targets.len();
+        &self.graph_targets[graph * count..(graph + 1) * count]
+    }
+
+    /// True if each edge has its reverse.
+    pub fn is_undirected(&self) -> bool {
+        (0..self.num_graphs()).all(|graph| {
+            let edges = self.edge_pointers[graph] as usize..self.edge_pointers[graph + 1] as usize;
+            let pairs = || self.sources[edges.clone()].iter().zip(&self.targets[edges.clone()]);
+            let mut forward: Vec<(u32, u32)> = pairs().map(|(&source, &target)| (source, target)).collect();
+            let mut reverse: Vec<(u32, u32)> = pairs().map(|(&source, &target)| (target, source)).collect();
+            forward.sort_unstable();
+            reverse.sort_unstable();
+            forward == reverse
+        })
+    }
+}
+
+/// An edge of a source, in the numbering of its graph.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawEdge {
+    pub graph: u32,
+    pub source: u32,
+    pub target: u32,
+    /// Row of its features.
+    pub row: u32,
+}
+
+/// Edges in the order of the graphs, then of targets, then of sources.
+pub(super) struct SortedEdges {
+    pub pointers: Vec<u64>,
+    pub sources: Vec<u32>,
+    pub targets: Vec<u32>,
+    /// For each edge, the row of its features.
+    pub rows: Vec<u32>,
+    pub left_out: LeftOut,
+}
+
+impl SortedEdges {
+    /// Sorts edges, and leaves out self-loops and repeated edges; of the latter the first one stays.
+    pub fn new(mut edges: Vec<RawEdge>, num_graphs: usize) -> Self {
+        let mut left_out = LeftOut::default();
+        let before = edges.len();
+        edges.retain(|edge| edge.source != edge.target);
+        left_out.self_loops = (before - edges.len()) as u64;
+        edges.sort_unstable_by_key(|edge| (edge.graph, edge.target, edge.source, edge.row));
+        let before = edges.len();
+        edges.dedup_by_key(|edge| (edge.graph, edge.target, edge.source));
+        left_out.repeated = (before - edges.len()) as u64;
+        let mut pointers = vec![0; num_graphs + 1];
+        edges.iter().for_each(|edge| pointers[edge.graph as usize + 1] += 1);
+        for graph in 0..num_graphs {
+            pointers[graph + 1] += pointers[graph];
+        }
+        let of = |value: fn(&RawEdge) -> u32| edges.iter().map(value).collect();
+        Self {
+            pointers,
+            sources: of(|edge| edge.source),
+            targets: of(|edge| edge.target),
+            rows: of(|edge| edge.row),
+            left_out,
+        }
+    }
+}
+
+/// Refuses a graph with more nodes than a store can number.
+pub(super) fn expect_few_nodes(file: &str, line: u64, nodes: usize, graph: &str) -> Result<(), DatasetError> {
+    if nodes <= MOST_NODES {
+        return Ok(());
+    }
+    let found = format!("graph {graph} has more than {MOST_NODES} nodes");
+    Err(DatasetError::line(file, line, found, format!("at most {MOST_NODES} nodes in a graph")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sorted_edges_are_the_distinct_ones_in_order(
+            raw in prop::collection::vec((0u32..4, 0u32..5, 0u32..5), 0..80),
+        ) {
+            let edges = raw.iter().zip(0..).map(|(&(graph, source, target), row)| RawEdge { graph, source, target, row });
+            let sorted = SortedEdges::new(edges.collect(), 4);
+            let mut expected: Vec<(u32, u32, u32)> =
+                raw.iter().filter(|edge| edge.1 != edge.2).map(|&(graph, source, target)| (graph, target, source)).collect();
+            let loops = raw.len() - expected.len();
+            expected.sort_unstable();
+            expected.dedup();
+            let graphs = (0..4).flat_map(|graph| sorted.pointers[graph]..sorted.pointers[graph + 1]).collect::<Vec<_>>();
+            prop_assert_eq!(graphs, (0..expected.len() as u64).collect::<Vec<_>>());
+            for (at, &(graph, target, source)) in expected.iter().enumerate() {
+                prop_assert_eq!((sorted.sources[at], sorted.targets[at]), (source, target));
+                // The features are those of the first of equal edges.
+                let first = raw.iter().position(|&edge| edge == (graph, source, target)).unwrap();
+                prop_assert_eq!(sorted.rows[at] as usize, first);
+                let within = sorted.pointers[graph as usize]..sorted.pointers[graph as usize + 1];
+                prop_assert!(within.contains(&(at as u64)));
+            }
+            prop_assert_eq!(sorted.left_out.self_loops as usize, loops);
+            prop_assert_eq!(sorted.left_out.repeated as usize, raw.len() - loops - expected.len());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Datasets of graphs other than CAN windows: their schema, and readers of the formats that they come in.
+
+mod csv_table;
+mod error;
+mod folds;
+mod graph_set;
+pub mod schema;
+mod source_files;
+mod summary;
+mod table;
+mod tu;
+
+use std::path::Path;
+
+pub use error::DatasetError;
+pub use folds::{FoldOptions, GraphSplit};
+pub use graph_set::{GraphSet, LeftOut, MOST_NODES};
+pub use schema::{Feature, Schema, Target, Task};
+pub use summary::{Summary, TargetValues};
+
+use source_files::SourceFiles;
+
+/// True if `path` is a dataset of graphs in a known format: a zip archive, or a folder with the files of one.
+pub fn is_dataset(path: &Path) -> bool {
+    let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip")) && path.is_file();
+    is_archive || (path.is_dir() && SourceFiles::open(path).is_ok_and(|files| format_of(&files).is_some()))
+}
+
+/// Reads a dataset of graphs.
+///
+/// # Errors
+/// An unknown format, a missing file, or a line that does not fit; each names the file and the line.
+pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
+    let files = SourceFiles::open(path)?;
+    match format_of(&files) {
+        Some(Format::Tu) => tu::read(&files),
+        Some(Format::Table) => table::read(&files),
+        None => Err(DatasetError::Unusable {
+            root: path.to_owned(),
+            detail: format!(
+                "no dataset of graphs: it has neither {} (tabular) nor NAME{} (TUDataset); its files: {}",
+                table::GRAPHS,
+                tu::INDICATOR,
+                files.names().join(", ")
+            ),
+        }),
+    }
+}
+
+/// Digest of the names and contents of a dataset's files.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn source_digest(path: &Path) -> Result<String, DatasetError> {
+    let files = SourceFiles::open(path)?;
+    let mut hash = blake3::Hasher::new();
+    for name in files.names() {
+        let bytes = files.read(name)?.unwrap_or_default();
+        hash.update(&(name.len() as u64).to_le_bytes());
+        hash.update(name.as_bytes());
+        hash.update(blake3::hash(&bytes).as_bytes());
+    }
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+/// A format of datasets.
+enum Format {
+    /// The text format of the TUDataset collection.
+    Tu,
+    /// CSV tables.
+    Table,
+}
+
+fn format_of(files: &SourceFiles) -> Option<Format> {
+    let names = files.names();
+    if names.iter().any(|name| name == table::GRAPHS || name == table::SETTINGS) {
+        return Some(Format::Table);
+    }
+    names.iter().any(|name| name.ends_with(tu::INDICATOR)).then_some(Format::Tu)
+}

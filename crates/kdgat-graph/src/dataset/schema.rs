@@ -1,0 +1,103 @@
+//! The columns of a dataset of graphs: what its nodes and edges have, and what is to be predicted.
+
+use serde::{Deserialize, Serialize};
+
+/// What is to be predicted of each graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// One of several classes.
+    Classification,
+    /// Several labels, each 0 or 1.
+    MultiLabel,
+    /// One or several numbers.
+    Regression,
+}
+
+impl Task {
+    /// Its name in files and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Classification => "classification",
+            Self::MultiLabel => "multi-label",
+            Self::Regression => "regression",
+        }
+    }
+}
+
+/// A target: a column to predict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Name of the column.
+    pub name: String,
+    /// Names of the classes, in the order of their numbers; empty unless the task is classification.
+    pub classes: Vec<String>,
+}
+
+/// A feature of nodes or edges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feature {
+    /// Name of the column.
+    pub name: String,
+    /// The values of a categorical feature, in the order of their numbers; `None` for a continuous one.
+    pub values: Option<Vec<String>>,
+}
+
+impl Feature {
+    /// Number of input columns: one for a continuous feature, one for each value of a categorical one.
+    pub fn columns(&self) -> usize {
+        self.values.as_ref().map_or(1, Vec::len)
+    }
+}
+
+/// The columns of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schema {
+    /// The task.
+    pub task: Task,
+    /// The targets; one for classification.
+    pub targets: Vec<Target>,
+    /// Features of nodes.
+    pub node_features: Vec<Feature>,
+    /// Features of edges.
+    pub edge_features: Vec<Feature>,
+}
+
+impl Schema {
+    /// Number of input columns of a node.
+    pub fn node_columns(&self) -> usize {
+        self.node_features.iter().map(Feature::columns).sum()
+    }
+
+    /// Number of input columns of an edge.
+    pub fn edge_columns(&self) -> usize {
+        self.edge_features.iter().map(Feature::columns).sum()
+    }
+}
+
+/// Numbers the distinct values of a column: integers in numerical order, other texts in alphabetical order. Returns the values in that
+/// order, and the number of each entry.
+pub fn numbered(entries: &[String]) -> (Vec<String>, Vec<u32>) {
+    let mut values: Vec<&String> = entries.iter().collect();
+    values.sort_unstable();
+    values.dedup();
+    if values.iter().all(|value| value.parse::<i64>().is_ok()) {
+        values.sort_by_key(|value| value.parse::<i64>().unwrap_or_default());
+    }
+    let order: std::collections::HashMap<&String, u32> = values.iter().copied().zip(0..).collect();
+    let numbers = entries.iter().map(|entry| order[entry]).collect();
+    (values.into_iter().cloned().collect(), numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_numbered_in_numerical_order() {
+        let texts = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
+        assert_eq!(numbered(&texts(&["10", "-1", "2", "10"])), (texts(&["-1", "2", "10"]), vec![2, 0, 1, 2]));
+        assert_eq!(numbered(&texts(&["C", "10", "C"])), (texts(&["10", "C"]), vec![1, 0, 1]));
+        assert_eq!(numbered(&[]), (Vec::new(), Vec::new()));
+    }
+}

@@ -1,0 +1,101 @@
+"""Writes tests/data/parity/graph_models.safetensors: outputs and gradients of graph networks made of PyTorch Geometric's layers.
+
+    python scripts/parity_graphs.py tests/data/parity/graph_models.safetensors
+
+Needs torch and torch_geometric (scripts/bench installs both into an environment of their own). See tests/data/README.md.
+"""
+
+import json
+import struct
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+from torch_geometric.nn import MLP, BatchNorm, GATConv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+
+FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 5, 8, 3, 4, 2
+POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
+
+
+def conv(kind, columns):
+    if kind == "gin":
+        return GINConv(MLP([columns, HIDDEN, HIDDEN]))
+    if kind == "gcn":
+        return GCNConv(columns, HIDDEN)
+    if kind == "sage":
+        return SAGEConv(columns, HIDDEN)
+    return GATConv(columns, HIDDEN, heads=HEADS)
+
+
+class Network(nn.Module):
+    def __init__(self, kind, pool):
+        super().__init__()
+        width = HIDDEN * (HEADS if kind == "gat" else 1)
+        self.pool = POOLS[pool]
+        self.convs = nn.ModuleList(conv(kind, FEATURES if layer == 0 else width) for layer in range(LAYERS))
+        self.norms = nn.ModuleList(BatchNorm(width) for _ in range(LAYERS))
+        self.head = MLP([width * LAYERS, width, OUTPUTS], norm=None)
+
+    def forward(self, x, edge_index, batch):
+        pooled = []
+        for layer, norm in zip(self.convs, self.norms):
+            x = norm(layer(x, edge_index)).relu()
+            pooled.append(self.pool(x, batch))
+        return self.head(torch.cat(pooled, 1))
+
+
+def graphs():
+    """Random graphs of 1 to 9 nodes, undirected, without self-loops; the second has no edge."""
+    generator = torch.Generator().manual_seed(1)
+    edges, sizes, first = [], [7, 4, 1, 9, 2], 0
+    for graph, nodes in enumerate(sizes):
+        for one in range(nodes):
+            for other in range(one):
+                if graph != 1 and torch.rand((), generator=generator) < 0.5:
+                    edges += [(first + one, first + other), (first + other, first + one)]
+        first += nodes
+    x = torch.randn(first, FEATURES, generator=generator)
+    batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return x, torch.tensor(edges).T.contiguous(), batch
+
+
+def save(path, tensors):
+    header, data, offset = {}, [], 0
+    for name, tensor in sorted(tensors.items()):
+        array = tensor.detach().contiguous().numpy()
+        kind = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}[array.dtype]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        data.append(array.tobytes())
+        offset += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def main():
+    x, edge_index, batch = graphs()
+    tensors = {"x": x, "edge_index": edge_index, "batch": batch}
+    for kind, pool in [("gin", "sum"), ("gcn", "mean"), ("sage", "sum"), ("gat", "mean")]:
+        torch.manual_seed(0)
+        network = Network(kind, pool)
+        for norm in [module for module in network.modules() if isinstance(module, nn.BatchNorm1d)]:
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.uniform_(norm.bias, -0.5, 0.5)
+            nn.init.uniform_(norm.running_mean, -0.5, 0.5)
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)
+        for name, tensor in network.state_dict().items():
+            if not name.endswith("eps"):
+                tensors[f"{kind}.state.{name}"] = tensor.clone()
+        network.eval()
+        tensors[f"{kind}.evaluation"] = network(x, edge_index, batch)
+        network.train()
+        outputs = network(x, edge_index, batch)
+        outputs.square().mean().backward()
+        tensors[f"{kind}.training"] = outputs
+        tensors |= {f"{kind}.gradient.{name}": parameter.grad for name, parameter in network.named_parameters()}
+    save(sys.argv[1], tensors)
+
+
+main()
