@@ -5,13 +5,19 @@ mod stage_support;
 use std::collections::HashMap;
 
 use kdgat::can::Frame;
+use kdgat::distill::frozen::{self, Asked, LoadedModel, TeacherVocabulary};
+use kdgat::distill::{StoreShape, TargetName, Teacher, TeacherOptions};
+use kdgat::evaluate::{Scorer, TrainedModel};
+use kdgat::graph::assemble::assemble;
 use kdgat::graph::columns::Columns;
 use kdgat::graph::profile::deviations as feature;
 use kdgat::graph::profile::rules::Rule;
 use kdgat::graph::profile::{DEVIATIONS, ProfileLearner};
-use kdgat::graph::{CarProfile, FeatureSet, GraphStream};
+use kdgat::graph::{CarProfile, FeatureSet, GraphStream, Store};
+use kdgat::nn::attention::Backend;
 use proptest::prelude::*;
 use stage_support::{Workplace, dataset};
+use tch::Device;
 
 const WINDOW: usize = 20;
 
@@ -192,6 +198,27 @@ proptest! {
     }
 }
 
+/// As a teacher, a model of the profile set gives the outputs that it has as a student: IDs are hidden from both.
+fn assert_is_its_own_teacher(place: &Workplace, run: &std::path::Path) {
+    let model = TrainedModel::read(run).unwrap();
+    let scorer = Scorer::new(&model, Device::Cpu, Backend::Auto).unwrap();
+    let stores = std::fs::read_dir(place.path("stores")).unwrap().map(|entry| entry.unwrap().path());
+    let store = stores.filter_map(|path| Store::open(&path).ok()).find(|store| store.features() == FeatureSet::Profile);
+    let store = store.unwrap();
+    let batch = assemble(&store, &(0..40).collect::<Vec<_>>(), &scorer.assemble_options()).unwrap();
+    let own = scorer.answers(&batch).unwrap();
+    let loaded = LoadedModel::open(run).unwrap();
+    let vocabulary = TeacherVocabulary::new(&loaded.architecture, loaded.vocabulary, store.vocabulary());
+    let frozen = frozen::model(loaded.architecture, vocabulary, Backend::Auto, Asked::Outputs);
+    let options = TeacherOptions::new(Device::Cpu);
+    let mut teacher = Teacher::start(frozen, loaded.weights, &options, &StoreShape::new(&store, None)).unwrap();
+    teacher.submit(vec![batch]);
+    let targets = teacher.targets().unwrap();
+    let taught = targets.get(TargetName::Logits).unwrap();
+    assert!(taught.allclose(&own, 1e-5, 1e-5, false), "{taught} {own}");
+    teacher.finish().unwrap();
+}
+
 /// Trains, evaluates with rules, calibrates, and detects: detection has the scores of the evaluation, bit by bit.
 #[test]
 fn a_classifier_of_the_profile_set_runs_through_all_commands() {
@@ -253,6 +280,7 @@ fn a_classifier_of_the_profile_set_runs_through_all_commands() {
         text.lines().map(score).collect()
     };
     assert_eq!(parsed(&detect(&["--threshold", "0.5"], &log)), of_file);
+    assert_is_its_own_teacher(&place, &run);
     // An alarm names who differs from the profile, and by what.
     let alarms = detect(&["--threshold", "0.0"], &log);
     let named: Vec<serde_json::Value> = alarms

@@ -249,7 +249,10 @@ pub fn cache_options(config: &Config, found: &FoundTeacher, store: &Store) -> Ca
         path: Some(settings.teacher_cache_dir.join(name)),
         ram_budget_bytes: memory::available_bytes().min(limit.bytes) / CACHE_SHARE_OF_FREE_MEMORY,
         architecture: found.architecture.to_json().to_string(),
-        features: format!("vocabulary {}", found.vocabulary_digest),
+        features: match found.vocabulary {
+            TeacherVocabulary::Hidden => "IDs hidden".to_owned(),
+            _ => format!("vocabulary {}", found.vocabulary_digest),
+        },
     }
 }
 

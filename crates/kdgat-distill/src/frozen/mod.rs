@@ -48,11 +48,16 @@ pub enum TeacherVocabulary {
     Own(Arc<Vocabulary>),
     /// The teacher hashes CAN IDs.
     Hashed,
+    /// IDs are hidden from the teacher: it reads deviations from a car's profile, and all its nodes are UNKNOWN.
+    Hidden,
 }
 
 impl TeacherVocabulary {
     /// Chooses the mapping for a teacher of this architecture; `Shared` if both vocabularies list the same IDs.
     pub fn new(architecture: &Architecture, teacher: Vocabulary, student: &Vocabulary) -> Self {
+        if architecture.input().profile.is_some() {
+            return Self::Hidden;
+        }
         if architecture.hashes_ids() {
             return Self::Hashed;
         }
@@ -80,6 +85,7 @@ impl NodeIndices {
             TeacherVocabulary::Shared => Ok(batch.id_index.shallow_clone()),
             TeacherVocabulary::Own(vocabulary) => self.looked_up(batch, &|id| vocabulary.index_of(id)),
             TeacherVocabulary::Hashed => self.looked_up(batch, &|id| id),
+            TeacherVocabulary::Hidden => batch.id_index.f_zeros_like()?.f_add_scalar(i64::from(Vocabulary::UNKNOWN)),
         }
     }
 
@@ -202,7 +208,8 @@ pub fn check(config: &TeacherConfig, weights: Weights) -> Result<(), TeacherErro
         let size = [batch.num_nodes(), config.node_features];
         batch.continuous = Tensor::f_full(size, 0.5, (Kind::Float, Device::Cpu)).map_err(ModelError::from)?;
     }
-    let vocabulary = if architecture.hashes_ids() { TeacherVocabulary::Hashed } else { TeacherVocabulary::Shared };
+    let own = Vocabulary::from_ids(config.vocabulary.iter().copied());
+    let vocabulary = TeacherVocabulary::new(&architecture, own.clone(), &own);
     let model = model(architecture, vocabulary, Backend::Auto, Asked::Outputs);
     let mut running = Teacher::start(model, weights, &TeacherOptions::new(Device::Cpu), &StoreShape::default())?;
     running.submit(vec![batch.shallow_clone(), batch.shallow_clone()]);
