@@ -130,9 +130,12 @@ fn short(digest: &str) -> &str {
 fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
     let Architecture::Gat(architecture) = &model.description.architecture else {
         return Err(StageError::Input(format!(
-            "{} is a {}; only classifiers of CAN windows (gat) can be exported as ONNX",
+            "{} is {}; only classifiers (gat) can be exported as ONNX",
             model.name,
-            model.description.architecture.model_name()
+            match model.description.architecture {
+                Architecture::Vgae(_) => "an autoencoder",
+                Architecture::Gat(_) | Architecture::Graph(_) => "a network for other graphs than CAN windows",
+            }
         )));
     };
     let foreign_ids = model.description.foreign_ids;
