@@ -256,7 +256,7 @@ choices! {
         /// Multilayer perceptron on node features and degrees, without messages (`kdgat train`)
         Mlp = "mlp",
     }
-    /// How the nodes of a graph become one row.
+    /// Pooling of the nodes of a graph to one row.
     PoolingChoice {
         /// Their sum
         Sum = "sum",

@@ -79,11 +79,11 @@ const MOST_CULPRITS: usize = 3;
 pub struct NamedCulprit {
     /// The ID in hexadecimal.
     pub id: String,
-    /// What is unusual about it, the most surprising first.
+    /// Its unusual events, the most surprising first.
     pub unusual: Vec<String>,
 }
 
-/// How often the first culprit of a right alarm sent attack frames, by the labels of the traffic.
+/// Share of right alarms whose first culprit sent attack frames, by the labels of the traffic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CulpritHits {
     /// Alarms for windows with an attack, of a model of the profile set.
@@ -205,7 +205,7 @@ impl Detector {
         self.foreign
     }
 
-    /// How often the first culprit of a right alarm sent attack frames.
+    /// Share of right alarms whose first culprit sent attack frames.
     pub fn culprit_hits(&self) -> CulpritHits {
         self.culprit_hits
     }

@@ -45,7 +45,7 @@ impl GnnKind {
     }
 }
 
-/// How the nodes of a graph become one row.
+/// Pooling of the nodes of a graph to one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
@@ -79,7 +79,7 @@ pub struct GnnConfig {
     pub heads: i64,
     /// Number of outputs: classes, or targets.
     pub outputs: i64,
-    /// How nodes become a graph's row.
+    /// Pooling of nodes to a graph's row.
     pub pooling: Pooling,
     /// Dropout probability of activations in training.
     pub dropout: f64,

@@ -16,7 +16,7 @@ use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, 
 pub struct GraphObjective {
     /// The student.
     pub model: Gnn,
-    /// What is predicted.
+    /// The task: classification or regression.
     pub task: Task,
     /// The connection to the teacher.
     pub teacher: TeacherLink,

@@ -24,7 +24,7 @@ pub enum DatasetError {
         root: PathBuf,
         /// Name of the missing file.
         file: String,
-        /// What the format requires.
+        /// The format's requirement.
         expected: &'static str,
     },
 
@@ -35,9 +35,9 @@ pub enum DatasetError {
         file: String,
         /// Line, from 1.
         line: u64,
-        /// What was found.
+        /// The text or value found.
         found: String,
-        /// What was expected.
+        /// The expected text or value.
         expected: String,
     },
 
@@ -46,7 +46,7 @@ pub enum DatasetError {
     Unusable {
         /// The dataset.
         root: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         detail: String,
     },
 }

@@ -12,7 +12,7 @@ use crate::{Split, Store, StoreError};
 /// Seed of the made folds: the same for all runs, so that seeds and models are compared on the same graphs.
 const FOLD_SEED: u64 = 0x6b64_6761_7420_666f;
 
-/// How the graphs are divided.
+/// Options of the division of graphs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoldOptions {
     /// File with published folds; none: the dataset's own split, or made folds.
@@ -34,7 +34,7 @@ pub struct GraphSplit {
     pub validation: Vec<u64>,
     /// Graphs for testing.
     pub test: Vec<u64>,
-    /// Where the division comes from, for the user.
+    /// Origin of the division, for the user.
     pub origin: String,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is to be predicted of each graph.
+/// Kind of prediction for each graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {

@@ -29,7 +29,7 @@ pub struct Summary {
     pub target_values: Vec<TargetValues>,
     /// Graphs of the training, validation and test split, if the source assigns graphs to them.
     pub splits: Option<[usize; 3]>,
-    /// What may mislead.
+    /// Pitfalls: facts that may mislead.
     pub warnings: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct Culprit {
     pub can_id: u32,
     /// Sum of the surprises of its unusual events, in nats.
     pub surprise: f32,
-    /// What is unusual, the most surprising first.
+    /// Unusual events, the most surprising first.
     pub reasons: Vec<String>,
     /// Number of its frames that are labelled as attack frames.
     pub attack_frames: usize,
