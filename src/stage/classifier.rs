@@ -12,9 +12,8 @@ use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherUse};
 use super::training::{self, Graphs, StagePlan};
 use super::validation;
-use crate::config::{Config, KdLoss, Stage, TaskLoss};
+use crate::config::{Config, Stage, TaskLoss};
 use crate::distill::hints::Hints;
-use crate::distill::losses::LogitLoss;
 use crate::distill::objective::{GatDistillation, GatObjective};
 use crate::graph::Split;
 use crate::memory::{Meter, retry_on_oom};
@@ -132,12 +131,7 @@ fn distillation(
         .into());
     };
     let options = &config.distillation;
-    let temperature = options.kd_temperature;
-    let loss = match options.kd_loss {
-        KdLoss::Kl => LogitLoss::SoftLabels { temperature },
-        KdLoss::Dkd => LogitLoss::Decoupled { temperature },
-        KdLoss::Mse => LogitLoss::Distance,
-    };
+    let loss = training::logit_loss(config);
     let columns = [student.embedding_columns(), architecture.embedding_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
     Ok(GatDistillation { loss, alpha: options.kd_alpha, hints })

@@ -8,9 +8,8 @@ use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher;
 use super::training::{self, Graphs};
-use crate::config::{Config, KdLoss, ModelKind, PoolingChoice, Stage};
+use crate::config::{Config, ModelKind, PoolingChoice, Stage};
 use crate::distill::hints::Hints;
-use crate::distill::losses::LogitLoss;
 use crate::distill::objective::{GraphDistillation, GraphObjective};
 use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{Schema, Store, Task};
@@ -138,12 +137,7 @@ fn distillation(
         .into());
     };
     let options = &config.distillation;
-    let temperature = options.kd_temperature;
-    let loss = match options.kd_loss {
-        KdLoss::Kl => LogitLoss::SoftLabels { temperature },
-        KdLoss::Dkd => LogitLoss::Decoupled { temperature },
-        KdLoss::Mse => LogitLoss::Distance,
-    };
+    let loss = training::logit_loss(config);
     let columns = [student.embedding_columns(), architecture.embedding_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
     let teacher_scales = architecture.target_scales.clone();

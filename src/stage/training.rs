@@ -11,9 +11,10 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, Precision, Schedule as ScheduleChoice,
-    Stage,
+    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, Precision,
+    Schedule as ScheduleChoice, Stage,
 };
+use crate::distill::losses::LogitLoss;
 use crate::graph::{
     AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop,
     Vocabulary,
@@ -313,6 +314,16 @@ pub fn edge_scaling(config: &Config, data: &Data) -> Result<Option<EdgeScaling>,
             Some(EdgeScaling::of(&data.store, &attack_free)?)
         }
     })
+}
+
+/// The configured comparison of the student's logits with the teacher's.
+pub fn logit_loss(config: &Config) -> LogitLoss {
+    let temperature = config.distillation.kd_temperature;
+    match config.distillation.kd_loss {
+        KdLoss::Kl => LogitLoss::SoftLabels { temperature },
+        KdLoss::Dkd => LogitLoss::Decoupled { temperature },
+        KdLoss::Mse => LogitLoss::Distance,
+    }
 }
 
 /// True if hidden layers are distilled, too.
