@@ -5,12 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::exit::UsageError;
 use super::{data, exit, output};
 use crate::can::check::{self, CheckOptions, CheckReport, LogCheck, Severity, readable};
 use crate::config::Config;
-use crate::graph::BuildOptions;
 use crate::graph::dataset::{self, Feature, Summary, TargetValues};
+use crate::graph::{BuildOptions, StoreError};
 use crate::stage;
 
 /// Reads all logs and prints the report. Exit code 2 if a build would refuse a log.
@@ -28,7 +27,7 @@ pub fn run(config: &Config, json: bool) -> Result<ExitCode> {
 
 /// Reads a dataset of graphs and prints its columns and pitfalls.
 fn of_graphs(path: &Path, json: bool) -> Result<ExitCode> {
-    let set = dataset::read(path).map_err(|error| UsageError(error.to_string()))?;
+    let set = dataset::read(path).map_err(StoreError::from)?;
     let summary = Summary::of(&set);
     let text = if json { serde_json::to_string_pretty(&summary)? + "\n" } else { describe_graphs(&summary) };
     output::write(&text)?;
