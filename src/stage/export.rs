@@ -128,18 +128,15 @@ fn short(digest: &str) -> &str {
 }
 
 fn onnx(model: &TrainedModel, description: &Value) -> Result<Vec<u8>, StageError> {
-    let Architecture::Gat(architecture) = &model.description.architecture else {
-        return Err(StageError::Input(format!(
-            "{} is {}; only classifiers (gat) can be exported as ONNX",
-            model.name,
-            match model.description.architecture {
-                Architecture::Vgae(_) => "an autoencoder",
-                Architecture::Gat(_) | Architecture::Graph(_) => "a network for other graphs than CAN windows",
-            }
-        )));
+    let found = match &model.description.architecture {
+        Architecture::Gat(architecture) => {
+            let labels = [("kdgat", description.to_string())];
+            return Ok(onnx::classifier(architecture, model.description.foreign_ids, &model.state, &labels)?);
+        }
+        Architecture::Vgae(_) => "an autoencoder",
+        Architecture::Graph(_) => "a network for other graphs than CAN windows",
     };
-    let foreign_ids = model.description.foreign_ids;
-    Ok(onnx::classifier(architecture, foreign_ids, &model.state, &[("kdgat", description.to_string())])?)
+    Err(StageError::Input(format!("{} is {found}; only classifiers (gat) can be exported as ONNX", model.name)))
 }
 
 fn file_error(path: &Path, action: &'static str, source: io::Error) -> StageError {
