@@ -245,6 +245,25 @@ fn data_check_describes_and_refuses() {
     );
 }
 
+#[test]
+fn a_graph_too_large_for_a_store_is_refused_by_the_check_and_by_training() {
+    let place = Workplace::new();
+    let folder = place.path().join("dense");
+    write_tables(&folder, 10);
+    let mut nodes = fs::read_to_string(folder.join("nodes.csv")).unwrap();
+    let mut edges = fs::read_to_string(folder.join("edges.csv")).unwrap();
+    // All of the 260 · 259 possible edges: more than 65,535.
+    for source in 0..260 {
+        nodes += &format!("g3,m{source},0.5,C\n");
+        (0..260).filter(|target| *target != source).for_each(|target| edges += &format!("g3,m{source},m{target},1\n"));
+    }
+    fs::write(folder.join("nodes.csv"), nodes).unwrap();
+    fs::write(folder.join("edges.csv"), edges).unwrap();
+    let text = "dense: graph g3 has 67348 edges; a graph can have at most 65535";
+    refused(&place, &["data", "check", "--data", "dense"], text);
+    refused(&place, &["train", "--preset", "gin,teacher", "--data", "dense"], text);
+}
+
 /// A teacher, a student that learns from it while it is offloaded, and their evaluation, for classes.
 #[test]
 fn a_teacher_and_its_student_are_trained_and_evaluated() {

@@ -1,5 +1,7 @@
 //! A dataset of graphs in memory, as flat arrays.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::error::DatasetError;
@@ -8,6 +10,8 @@ use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
 pub const MOST_NODES: usize = u16::MAX as usize;
+/// Most edges of a graph: row pointers of a store have 16 bits.
+const MOST_EDGES: usize = u16::MAX as usize;
 
 /// Graphs with their features and targets.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +132,16 @@ impl SortedEdges {
             left_out,
         }
     }
+}
+
+/// Refuses a dataset with a graph of more edges than a store can number.
+pub(super) fn expect_few_edges(root: &Path, set: &GraphSet) -> Result<(), DatasetError> {
+    let Some(graph) = (0..set.num_graphs()).find(|&graph| set.num_edges(graph) > MOST_EDGES) else { return Ok(()) };
+    let (id, edges) = (&set.graph_ids[graph], set.num_edges(graph));
+    let detail = format!(
+        "graph {id} has {edges} edges; a graph can have at most {MOST_EDGES}: remove the graph or sample its edges"
+    );
+    Err(DatasetError::Unusable { root: root.to_owned(), detail })
 }
 
 /// Refuses a graph with more nodes than a store can number.

@@ -29,22 +29,25 @@ pub fn is_dataset(path: &Path) -> bool {
 /// Reads a dataset of graphs.
 ///
 /// # Errors
-/// An unknown format, a missing file, or a line that does not fit; each names the file and the line.
+/// An unknown format, a missing file, a line that does not fit, or a graph too large for a store; each names the file and the line,
+/// or the graph.
 pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
     let files = SourceFiles::open(path)?;
-    match format_of(&files) {
-        Some(Format::Tu) => tu::read(&files),
-        Some(Format::Table) => table::read(&files),
-        None => Err(DatasetError::Unusable {
-            root: path.to_owned(),
-            detail: format!(
+    let set = match format_of(&files) {
+        Some(Format::Tu) => tu::read(&files)?,
+        Some(Format::Table) => table::read(&files)?,
+        None => {
+            let detail = format!(
                 "no dataset of graphs: it has neither {} (tabular) nor NAME{} (TUDataset); its files: {}",
                 table::GRAPHS,
                 tu::INDICATOR,
                 files.names().join(", ")
-            ),
-        }),
-    }
+            );
+            return Err(DatasetError::Unusable { root: path.to_owned(), detail });
+        }
+    };
+    graph_set::expect_few_edges(path, &set)?;
+    Ok(set)
 }
 
 /// Digest of the names and contents of a dataset's files.

@@ -17,8 +17,6 @@ use crate::{FeatureSet, Split, StoreError, Vocabulary};
 const READER_VERSION: u32 = 1;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
-/// Most edges of a graph: row pointers have 16 bits.
-const MOST_EDGES: usize = u16::MAX as usize;
 
 /// Opens the store of a dataset of graphs under `stores_dir`; reads the dataset and builds the store if there is none of the same files.
 ///
@@ -85,7 +83,7 @@ fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
     for graph in 0..set.num_graphs() {
-        append(&mut columns, &set, graph)?;
+        append(&mut columns, &set, graph);
         if columns.bytes() >= options.shard_bytes || graph + 1 == set.num_graphs() {
             let path = folder.join(format!("shard-{:05}.safetensors", shards.len()));
             let (mut entry, file) = shard::write(&path, &columns)?;
@@ -148,18 +146,14 @@ fn entry_of(set: &GraphSet, source_digest: String) -> FileEntry {
     }
 }
 
-fn append(columns: &mut Columns, set: &GraphSet, graph: usize) -> Result<(), StoreError> {
+fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     let nodes = set.node_pointers[graph] as usize..set.node_pointers[graph + 1] as usize;
     let edges = set.edge_pointers[graph] as usize..set.edge_pointers[graph + 1] as usize;
-    if edges.len() > MOST_EDGES {
-        let detail = format!("{} has {} edges, at most {MOST_EDGES} fit", set.graph_ids[graph], edges.len());
-        return Err(StoreError::Graph { graph: graph as u64, detail });
-    }
     let width = columns.features.node_features();
     columns.can_ids.extend(0..nodes.len() as u32);
     columns.attack_free.resize(columns.can_ids.len(), 1);
     columns.node_features.extend_from_slice(&set.node_features[nodes.start * width..nodes.end * width]);
-    // Graphs have at most 65535 nodes: the readers have checked that.
+    // Graphs have at most 65535 nodes and edges: `dataset::read` has checked that.
     columns.sources.extend(set.sources[edges.clone()].iter().map(|&node| node as u16));
     columns.targets.extend(set.targets[edges.clone()].iter().map(|&node| node as u16));
     let mut rows = vec![0u16; nodes.len() + 1];
@@ -170,5 +164,4 @@ fn append(columns: &mut Columns, set: &GraphSet, graph: usize) -> Result<(), Sto
     columns.row_pointers.extend_from_slice(&rows);
     columns.graph_targets.extend_from_slice(set.targets_of(graph));
     columns.finish_graph(false, 0, graph as u64, 0.0);
-    Ok(())
 }
