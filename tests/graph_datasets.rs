@@ -308,6 +308,17 @@ fn a_teacher_and_its_student_are_trained_and_evaluated() {
     refused(&place, &[&other[..], &data].concat(), "another division of the graphs");
     with(&["train", "--preset", "gin,teacher", "--hidden", "16", "--layers", "2", "--max-epochs", "1", "--fold", "3"]);
     with(&other);
+
+    // Only the configuration of a run says which graphs are for testing: without it, nothing is scored or taught.
+    let folder = place.path().join("runs/SHAPES/gin_teacher_train/1");
+    fs::write(folder.join("config.json"), "{").unwrap();
+    let taught =
+        ["train", "--preset", "gin,student", "--teacher-path", "runs/SHAPES/gin_teacher_train/1/best.safetensors"];
+    refused(&place, &[&taught[..], &data].concat(), "gin_teacher_train/1/config.json: damaged");
+    refused(&place, &[&["evaluate"][..], &data].concat(), "gin_teacher_train/1/config.json: not the configuration");
+    fs::remove_file(folder.join("config.json")).unwrap();
+    let named = ["evaluate", "runs/SHAPES/gin_teacher_train/1"];
+    refused(&place, &[&named[..], &data].concat(), "does not record how its graphs were divided");
 }
 
 /// A regression: its errors are in the units of the target, and a resumed run goes on to the same losses.

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
-use super::train::{fold_options, schema};
+use super::train::schema;
 use super::{EvaluateOptions, StageError, setup, training};
 use crate::config::Config;
 use crate::evaluate::graphs::{Metric, Tested, baseline, mean_and_deviation};
@@ -50,11 +51,21 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
         [] => models::all_of_dataset(&config.output.runs_dir, &config.distillation.teachers_dir, &dataset)?,
         runs => runs.iter().map(|run| TrainedModel::read(run)).collect::<Result<Vec<_>, _>>()?,
     };
-    // A registered teacher is the copy of a run, and records no fold.
-    let runs: Vec<TrainedModel> = found
-        .into_iter()
-        .filter(|model| model.folder.join("config.json").exists() && frozen(model).is_some())
-        .collect();
+    let mut runs = Vec::new();
+    for model in found {
+        match division_of(&model)? {
+            Some(division) => runs.push((model, division)),
+            // A registered teacher is the copy of a run, and records no division.
+            None if options.runs.is_empty() => {}
+            None => {
+                return Err(StageError::Input(format!(
+                    "{} does not record how its graphs were divided, so nothing says which are for testing; name the folder of the \
+                     run that it comes from",
+                    model.name
+                )));
+            }
+        }
+    }
     if runs.is_empty() {
         return Err(StageError::Input(format!(
             "no finished run of dataset {dataset} below {}; train one with `kdgat train --preset gin,teacher`, or name a run's folder",
@@ -63,41 +74,64 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
     }
     let schema = schema(&store)?.clone();
     let mut evaluated = Vec::new();
-    for model in &runs {
+    for (model, division) in &runs {
         eprintln!("scoring with {}", model.name);
-        evaluated.push(evaluate_one(config, options, model, &store, &schema, device)?);
+        evaluated.push(evaluate_one(config, options, (model, division), &store, &schema, device)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     write(&folder, &dataset, &schema, &evaluated)?;
     Ok((text(&dataset, &evaluated), folder))
 }
 
-/// The frozen configuration of a run; `None` for weights without one.
-fn frozen(model: &TrainedModel) -> Option<Value> {
-    let text = fs::read(model.folder.join("config.json")).ok()?;
-    let found: Value = serde_json::from_slice(&text).ok()?;
-    found.get("config").cloned()
+/// The file of a run that records its division: the configuration it started with.
+#[derive(Deserialize)]
+struct Frozen {
+    config: Option<FrozenSections>,
 }
 
-/// The division that a run was trained with.
-fn options_of(model: &TrainedModel, config: &Config) -> FoldOptions {
-    let recorded = frozen(model).unwrap_or_default();
-    let field = |section: &str, name: &str| recorded.get(section).and_then(|section| section.get(name)).cloned();
-    let now = fold_options(config);
-    FoldOptions {
-        file: field("graphs", "folds_file").and_then(|file| file.as_str().map(PathBuf::from)),
-        folds: field("graphs", "folds").and_then(|folds| folds.as_u64()).map_or(now.folds, |folds| folds as usize),
-        fold: field("graphs", "fold").and_then(|fold| fold.as_u64()).map_or(now.fold, |fold| fold as usize),
-        validation_fraction: field("data", "validation_fraction")
-            .and_then(|share| share.as_f64())
-            .unwrap_or(now.validation_fraction),
-    }
+#[derive(Deserialize)]
+struct FrozenSections {
+    graphs: FrozenGraphs,
+    data: FrozenData,
+}
+
+#[derive(Deserialize)]
+struct FrozenGraphs {
+    folds_file: Option<PathBuf>,
+    folds: usize,
+    fold: usize,
+}
+
+#[derive(Deserialize)]
+struct FrozenData {
+    validation_fraction: f64,
+}
+
+/// The division that a run was trained with; `None` for weights without the configuration of a run.
+fn division_of(model: &TrainedModel) -> Result<Option<FoldOptions>, StageError> {
+    let path = model.folder.join("config.json");
+    let text = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
+    };
+    let frozen: Frozen = serde_json::from_slice(&text).map_err(|error| {
+        StageError::Input(format!(
+            "{}: not the configuration of a run of `kdgat train` ({error}); train it again",
+            path.display()
+        ))
+    })?;
+    Ok(frozen.config.map(|FrozenSections { graphs, data }| FoldOptions {
+        file: graphs.folds_file,
+        folds: graphs.folds,
+        fold: graphs.fold,
+        validation_fraction: data.validation_fraction,
+    }))
 }
 
 fn evaluate_one(
     config: &Config,
     options: &EvaluateOptions,
-    model: &TrainedModel,
+    (model, division): (&TrainedModel, &FoldOptions),
     store: &Arc<Store>,
     schema: &Schema,
     device: Device,
@@ -112,7 +146,7 @@ fn evaluate_one(
     if model.description.dataset.digest != store.digest() {
         tracing::warn!("{} was trained on other graphs than {} has now", model.name, store.manifest().dataset);
     }
-    let split = GraphSplit::of(store, &options_of(model, config))?;
+    let split = GraphSplit::of(store, division)?;
     if split.test.is_empty() {
         return Err(StageError::Input(format!("{}: no graph is left for testing ({})", model.name, split.origin)));
     }

@@ -1,5 +1,6 @@
 //! The teacher of a run: found by the configuration, started on its thread; and the registration of a new teacher after training.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Map;
@@ -113,7 +114,7 @@ pub fn find_for_graphs(
             columns(student)
         )));
     }
-    if let Some((digest, origin)) = recorded_split(&found.path).filter(|(digest, _)| *digest != split.test_digest()) {
+    if let Some((digest, origin)) = recorded_split(&found.path)?.filter(|(digest, _)| *digest != split.test_digest()) {
         return Err(StageError::Input(format!(
             "the teacher {path} was trained on another division of the graphs ({origin}, test graphs {digest}; this run: {}, {}), so that \
              it may have been trained on graphs that this run tests on; train one with {command}, or name one with --teacher-path",
@@ -129,13 +130,22 @@ pub fn find_for_graphs(
 
 /// Digest of the test graphs and origin of the division that a model was trained with, from the `config.json` beside its weights; `None` if
 /// it records none.
-fn recorded_split(weights: &Path) -> Option<(String, String)> {
-    let text = std::fs::read(weights.parent()?.join("config.json")).ok()?;
-    let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+fn recorded_split(weights: &Path) -> Result<Option<(String, String)>, StageError> {
+    let path = weights.with_file_name("config.json");
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|source| StageError::File { path: path.clone(), action: "read", source })?,
+    };
+    let config: serde_json::Value = serde_json::from_slice(&text).map_err(|error| {
+        StageError::Input(format!(
+            "{}: damaged ({error}), so nothing says which graphs the teacher beside it was not trained on; train it again",
+            path.display()
+        ))
+    })?;
     let in_section = |name: &str| config.get(name).and_then(|section| section.get("split"));
-    let split = in_section("inputs").or_else(|| in_section("metrics"))?;
-    let text = |name: &str| split.get(name).and_then(|value| value.as_str()).map(str::to_owned);
-    Some((text("test_digest")?, text("origin")?))
+    let split = in_section("inputs").or_else(|| in_section("metrics"));
+    let text = |name: &str| split.and_then(|split| split.get(name)?.as_str()).map(str::to_owned);
+    Ok(text("test_digest").zip(text("origin")))
 }
 
 /// Refuses a teacher of another kind than the student: its targets would not match.

@@ -59,7 +59,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
 }
 
 /// The configured division of the graphs.
-pub fn fold_options(config: &Config) -> FoldOptions {
+fn fold_options(config: &Config) -> FoldOptions {
     FoldOptions {
         file: config.graphs.folds_file.clone(),
         folds: config.graphs.folds,
