@@ -53,7 +53,7 @@ pub fn is_graph_dataset(config: &Config) -> bool {
 pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     let Some(source) = &config.data.data else {
         return Err(StageError::Input(
-            "`kdgat train` needs a dataset of graphs: --data DIR or --data NAME.zip (TUDataset, or CSV tables; see docs/graphs.md)".into(),
+            "`kdgat train` needs a dataset of graphs: --data DIR or --data NAME.zip (tables, TUDataset or extended XYZ; see docs/graphs.md)".into(),
         ));
     };
     if !source.exists() {
@@ -61,7 +61,7 @@ pub fn open_graph_store(config: &Config) -> Result<Arc<Store>, StageError> {
     }
     if !dataset::is_dataset(source) {
         return Err(StageError::Input(format!(
-            "--data {}: no dataset of graphs (TUDataset, or CSV tables; see docs/graphs.md); logs of a CAN bus are trained on with \
+            "--data {}: no dataset of graphs (tables, TUDataset or extended XYZ; see docs/graphs.md); logs of a CAN bus are trained on with \
              `kdgat autoencoder`, `normal` or `curriculum`",
             source.display()
         )));

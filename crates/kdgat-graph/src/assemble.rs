@@ -10,9 +10,7 @@ use bytemuck::Pod;
 use kdgat_base::random::{self, Purpose};
 use tch::{Kind, Tensor};
 
-use super::{
-    Adjacency, Batch, CarProfile, Columns, EDGE_FEATURES, FeatureSet, GraphView, Store, StoreError, Vocabulary,
-};
+use super::{Adjacency, Batch, CarProfile, Columns, FeatureSet, GraphView, Store, StoreError, Vocabulary};
 
 /// Options for assembling batches.
 #[derive(Debug, Clone)]
@@ -98,6 +96,8 @@ pub(super) struct Shape {
     vocabulary_size: i64,
     node_features: usize,
     edge_attributes: bool,
+    /// Number of features of an edge.
+    edge_features: usize,
     /// Number of targets of a graph.
     targets: usize,
     /// True if node features are copied; otherwise a tensor is passed in.
@@ -110,6 +110,7 @@ impl Shape {
             vocabulary_size,
             node_features: features.node_features(),
             edge_attributes,
+            edge_features: features.edge_features(),
             targets: features.targets(),
             copies_node_features: true,
         }
@@ -206,7 +207,6 @@ impl Assembler {
         shape: &Shape,
         row_of: RowOf<'_>,
     ) -> Result<(), StoreError> {
-        let edge_attributes = shape.edge_attributes;
         self.reserve(views, shape)?;
         for (view, &graph) in views.iter().zip(graphs) {
             let error = |detail| StoreError::Graph { graph, detail };
@@ -215,7 +215,7 @@ impl Assembler {
             }
             let first_node = self.can_ids.len();
             self.append_nodes(view, shape, row_of).map_err(error)?;
-            self.append_rows(view, first_node, edge_attributes);
+            self.append_rows(view, first_node, shape);
             self.append_columns(view, first_node);
             self.append_successors(view, first_node, shape.vocabulary_size);
         }
@@ -237,7 +237,7 @@ impl Assembler {
         emptied(&mut self.targets, edges + nodes);
         emptied(&mut self.column_pointers, nodes + 1).push(0);
         emptied(&mut self.transposed, edges + nodes);
-        let attributes = if shape.edge_attributes { (edges + nodes) * EDGE_FEATURES } else { 0 };
+        let attributes = if shape.edge_attributes { (edges + nodes) * shape.edge_features } else { 0 };
         emptied(&mut self.edge_attributes, attributes);
         emptied(&mut self.successors, edges + 1);
         emptied(&mut self.node_pointers, views.len() + 1).push(0);
@@ -268,8 +268,8 @@ impl Assembler {
     }
 
     /// Appends edges by target: for each row the sources below the target, the self-loop, the sources above.
-    fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, edge_attributes: bool) {
-        let base = first_node as i32;
+    fn append_rows(&mut self, view: &GraphView<'_>, first_node: usize, shape: &Shape) {
+        let (base, width) = (first_node as i32, shape.edge_features);
         let nodes = view.num_nodes();
         let begin = self.sources.len();
         self.sources.resize(begin + view.num_edges() + nodes, 0);
@@ -296,12 +296,12 @@ impl Assembler {
             row_begin += others + 1;
             self.row_pointers.push(row_begin as i32);
 
-            if edge_attributes {
-                let features = &view.edge_features[row.start * EDGE_FEATURES..row.end * EDGE_FEATURES];
-                let (before, rest) = features.split_at(below * EDGE_FEATURES);
-                let after = &rest[usize::from(has_loop) * EDGE_FEATURES..];
+            if shape.edge_attributes {
+                let features = &view.edge_features[row.start * width..row.end * width];
+                let (before, rest) = features.split_at(below * width);
+                let after = &rest[usize::from(has_loop) * width..];
                 self.edge_attributes.extend_from_slice(before);
-                self.edge_attributes.extend_from_slice(&mean_of_rows(before, after));
+                append_mean_of_rows(before, after, width, &mut self.edge_attributes);
                 self.edge_attributes.extend_from_slice(after);
             }
         }
@@ -384,9 +384,12 @@ impl Assembler {
             true => id_index.shallow_clone(),
         };
         let edge_attributes = match shape.edge_attributes {
-            true => {
-                Some(tensor("edge_attributes", &self.edge_attributes, &[edges, EDGE_FEATURES as i64], Kind::Float)?)
-            }
+            true => Some(tensor(
+                "edge_attributes",
+                &self.edge_attributes,
+                &[edges, shape.edge_features as i64],
+                Kind::Float,
+            )?),
             false => None,
         };
         let adjacency = Adjacency {
@@ -443,16 +446,21 @@ fn sort_distinct(values: &mut [i64]) -> usize {
     kept
 }
 
-fn mean_of_rows(before: &[f32], after: &[f32]) -> [f32; EDGE_FEATURES] {
-    let mut mean = [0.0f32; EDGE_FEATURES];
-    let rows = (before.len() + after.len()) / EDGE_FEATURES;
-    for row in before.chunks_exact(EDGE_FEATURES).chain(after.chunks_exact(EDGE_FEATURES)) {
+/// Appends the mean of rows of `width` values; zeros without rows.
+fn append_mean_of_rows(before: &[f32], after: &[f32], width: usize, means: &mut Vec<f32>) {
+    if width == 0 {
+        return;
+    }
+    let begin = means.len();
+    means.resize(begin + width, 0.0);
+    let mean = &mut means[begin..];
+    let rows = (before.len() + after.len()) / width;
+    for row in before.chunks_exact(width).chain(after.chunks_exact(width)) {
         mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
     }
     if rows > 0 {
         mean.iter_mut().for_each(|sum| *sum /= rows as f32);
     }
-    mean
 }
 
 fn tensor<T: Pod>(name: &'static str, values: &[T], size: &[i64], kind: Kind) -> Result<Tensor, StoreError> {

@@ -10,7 +10,7 @@ use super::{EDGE_FEATURES, NODE_FEATURES};
 /// Number of continuous node features of the rich set.
 pub const RICH_NODE_FEATURES: usize = 35;
 
-/// A set of node and edge features. All sets have [`EDGE_FEATURES`] edge features, with different meanings.
+/// A set of node and edge features. All sets of CAN windows have [`EDGE_FEATURES`] edge features, with different meanings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureSet {
@@ -26,6 +26,9 @@ pub enum FeatureSet {
     Columns {
         /// Number of node features.
         nodes: u16,
+        /// Number of edge features.
+        #[serde(default)]
+        edges: u16,
         /// Number of targets of a graph.
         targets: u16,
     },
@@ -58,7 +61,7 @@ impl FeatureSet {
     /// Number of edge features.
     pub const fn edge_features(self) -> usize {
         match self {
-            Self::Columns { .. } => 0,
+            Self::Columns { edges, .. } => edges as usize,
             _ => EDGE_FEATURES,
         }
     }
@@ -117,7 +120,7 @@ impl FeatureSet {
     }
 }
 
-// The width of edge features in a batch is the same for all sets.
+// The width of edge features in a batch is the same for all sets of CAN windows.
 const _: () = assert!(EDGE_FEATURES == 11);
 
 impl fmt::Display for FeatureSet {

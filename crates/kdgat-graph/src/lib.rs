@@ -7,6 +7,7 @@
 
 pub mod assemble;
 pub mod batch;
+pub mod batch_budget;
 pub mod columns;
 pub mod dataset;
 pub mod edge_list;
@@ -19,7 +20,6 @@ pub mod graph_stream;
 pub mod history;
 pub mod loader;
 pub mod moments;
-pub mod node_budget;
 pub mod node_scaling;
 pub mod padding;
 pub mod profile;
@@ -33,6 +33,7 @@ pub mod window;
 
 pub use assemble::{AssembleOptions, UnknownDrop, assemble};
 pub use batch::{Adjacency, Batch};
+pub use batch_budget::{BatchBudget, GraphSize};
 pub use columns::{Columns, FramesView, GraphView, NodeFrame};
 pub use dataset::{DatasetError, Schema, Task};
 pub use edge_scaling::EdgeScaling;
@@ -41,7 +42,6 @@ pub use feature_set::{FeatureSet, RICH_NODE_FEATURES};
 pub use foreign_ids::{ForeignCounts, ForeignIds};
 pub use graph_stream::GraphStream;
 pub use loader::{Loader, LoaderOptions, shuffled_batches};
-pub use node_budget::NodeBudget;
 pub use node_scaling::NodeScaling;
 pub use profile::{CarProfile, Culprit, ProfileLearner};
 pub use shuffle::Shuffle;

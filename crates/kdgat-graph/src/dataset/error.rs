@@ -1,4 +1,4 @@
-//! Errors of reading a dataset of graphs: each names the file and the line.
+//! Errors of reading a dataset of graphs: each names the file and the line or row.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,6 +41,30 @@ pub enum DatasetError {
         expected: String,
     },
 
+    /// A row of a Parquet file holds something else than the format requires.
+    #[error("{file}, row {row}: {found}, expected {expected}")]
+    Row {
+        /// Name of the file.
+        file: String,
+        /// Row, from 1.
+        row: u64,
+        /// The text or value found.
+        found: String,
+        /// The expected text or value.
+        expected: String,
+    },
+
+    /// A file as a whole is not as the format requires.
+    #[error("{file}: {found}, expected {expected}")]
+    File {
+        /// Name of the file.
+        file: String,
+        /// The problem.
+        found: String,
+        /// The requirement.
+        expected: String,
+    },
+
     /// The dataset as a whole cannot be used.
     #[error("{}: {detail}", root.display())]
     Unusable {
@@ -54,12 +78,47 @@ pub enum DatasetError {
 impl DatasetError {
     /// An error at a line.
     pub(super) fn line(file: &str, line: u64, found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self::Line { file: file.to_owned(), line, found: found.into(), expected: expected.into() }
+        Origin::line(file, line).error(found, expected)
     }
 
     /// An error of the operating system.
     pub(super) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         |source| Self::Io { path, source }
+    }
+}
+
+/// A place in a source file, for errors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin<'a> {
+    pub file: &'a str,
+    pub place: Place,
+}
+
+/// A place within a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// The file as a whole.
+    File,
+    /// A line, from 1.
+    Line(u64),
+    /// A row of a Parquet file, from 1.
+    Row(u64),
+}
+
+impl<'a> Origin<'a> {
+    /// A line of a file.
+    pub fn line(file: &'a str, line: u64) -> Self {
+        Self { file, place: Place::Line(line) }
+    }
+
+    /// An error at this place.
+    pub fn error(self, found: impl Into<String>, expected: impl Into<String>) -> DatasetError {
+        let (file, found, expected) = (self.file.to_owned(), found.into(), expected.into());
+        match self.place {
+            Place::File => DatasetError::File { file, found, expected },
+            Place::Line(line) => DatasetError::Line { file, line, found, expected },
+            Place::Row(row) => DatasetError::Row { file, row, found, expected },
+        }
     }
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::error::DatasetError;
-use super::schema::Schema;
+use super::error::{DatasetError, Origin};
+use super::schema::{Feature, Schema};
 use crate::Split;
 
 /// Most nodes of a graph: node numbers of a store have 16 bits.
 pub const MOST_NODES: usize = u16::MAX as usize;
 /// Most edges of a graph: row pointers of a store have 16 bits.
-const MOST_EDGES: usize = u16::MAX as usize;
+pub(super) const MOST_EDGES: usize = u16::MAX as usize;
 
 /// Graphs with their features and targets.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,6 +87,17 @@ impl GraphSet {
     }
 }
 
+/// Edges of all graphs in the order of a [`GraphSet`], with their features.
+pub(super) struct Edges {
+    pub features: Vec<Feature>,
+    /// `[num_edges, columns of the features]`.
+    pub values: Vec<f32>,
+    pub pointers: Vec<u64>,
+    pub sources: Vec<u32>,
+    pub targets: Vec<u32>,
+    pub left_out: LeftOut,
+}
+
 /// An edge of a source, in the numbering of its graph.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawEdge {
@@ -145,12 +156,12 @@ pub(super) fn expect_few_edges(root: &Path, set: &GraphSet) -> Result<(), Datase
 }
 
 /// Refuses a graph with more nodes than a store can number.
-pub(super) fn expect_few_nodes(file: &str, line: u64, nodes: usize, graph: &str) -> Result<(), DatasetError> {
+pub(super) fn expect_few_nodes(origin: Origin<'_>, nodes: usize, graph: &str) -> Result<(), DatasetError> {
     if nodes <= MOST_NODES {
         return Ok(());
     }
     let found = format!("graph {graph} has more than {MOST_NODES} nodes");
-    Err(DatasetError::line(file, line, found, format!("at most {MOST_NODES} nodes in a graph")))
+    Err(origin.error(found, format!("at most {MOST_NODES} nodes in a graph")))
 }
 
 #[cfg(test)]

@@ -1,14 +1,21 @@
 //! Datasets of graphs other than CAN windows: their schema, and readers of the formats that they come in.
 
-mod csv_table;
 mod error;
 mod folds;
 mod graph_set;
+#[cfg(feature = "parquet")]
+mod parquet_table;
+mod radius;
 pub mod schema;
+mod settings;
 mod source_files;
 mod summary;
 mod table;
+mod table_file;
+mod targets;
 mod tu;
+mod xyz;
+mod xyz_frame;
 
 use std::path::Path;
 
@@ -20,10 +27,11 @@ pub use summary::{Summary, TargetValues};
 
 use source_files::SourceFiles;
 
-/// True if `path` is a dataset of graphs in a known format: a zip archive, or a folder with the files of one.
+/// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, or a folder with the files of one.
 pub fn is_dataset(path: &Path) -> bool {
-    let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip")) && path.is_file();
-    is_archive || (path.is_dir() && SourceFiles::open(path).is_ok_and(|files| format_of(&files).is_some()))
+    let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
+    let is_file = (is_archive || xyz::is_xyz(&path.to_string_lossy())) && path.is_file();
+    is_file || (path.is_dir() && SourceFiles::open(path).is_ok_and(|files| format_of(&files).is_some()))
 }
 
 /// Reads a dataset of graphs.
@@ -36,9 +44,10 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
     let set = match format_of(&files) {
         Some(Format::Tu) => tu::read(&files)?,
         Some(Format::Table) => table::read(&files)?,
+        Some(Format::Xyz) => xyz::read(&files)?,
         None => {
             let detail = format!(
-                "no dataset of graphs: it has neither {} (tabular) nor NAME{} (TUDataset); its files: {}",
+                "no dataset of graphs: it has neither {}.csv (tabular), nor NAME{} (TUDataset), nor *.xyz (extended XYZ); its files: {}",
                 table::GRAPHS,
                 tu::INDICATOR,
                 files.names().join(", ")
@@ -50,6 +59,9 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
     Ok(set)
 }
 
+/// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
+pub const TARGETS: &str = "targets.safetensors";
+
 /// Digest of the names and contents of a dataset's files.
 ///
 /// # Errors
@@ -57,7 +69,7 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
 pub fn source_digest(path: &Path) -> Result<String, DatasetError> {
     let files = SourceFiles::open(path)?;
     let mut hash = blake3::Hasher::new();
-    for name in files.names() {
+    for name in files.names().iter().filter(|name| *name != TARGETS) {
         let bytes = files.read(name)?.unwrap_or_default();
         hash.update(&(name.len() as u64).to_le_bytes());
         hash.update(name.as_bytes());
@@ -70,13 +82,21 @@ pub fn source_digest(path: &Path) -> Result<String, DatasetError> {
 enum Format {
     /// The text format of the TUDataset collection.
     Tu,
-    /// CSV tables.
+    /// Tables as CSV or Parquet.
     Table,
+    /// Frames of atoms.
+    Xyz,
 }
 
 fn format_of(files: &SourceFiles) -> Option<Format> {
     let names = files.names();
-    if names.iter().any(|name| name == table::GRAPHS || name == table::SETTINGS) {
+    if names.iter().any(|name| table_file::is_table(name, table::GRAPHS)) {
+        return Some(Format::Table);
+    }
+    if names.iter().any(|name| xyz::is_xyz(name)) {
+        return Some(Format::Xyz);
+    }
+    if names.iter().any(|name| name == settings::SETTINGS) {
         return Some(Format::Table);
     }
     names.iter().any(|name| name.ends_with(tu::INDICATOR)).then_some(Format::Tu)

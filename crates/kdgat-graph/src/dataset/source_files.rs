@@ -1,4 +1,4 @@
-//! The files of a dataset: in a folder, or in a zip archive.
+//! The files of a dataset: in a folder, in a zip archive, or a single file.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,6 +8,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::DatasetError;
+use super::xyz;
 
 /// Largest size of one unpacked file of an archive: a damaged or hostile archive may unpack to anything.
 const MOST_BYTES: u64 = 16 << 30;
@@ -22,12 +23,14 @@ pub(super) struct SourceFiles {
 
 enum Content {
     Folder,
+    /// The only file is the root itself.
+    File,
     /// Full names of the members, in the order of `names`.
     Archive(Vec<String>),
 }
 
 impl SourceFiles {
-    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive.
+    /// Lists the files of a folder or zip archive; folders within are not searched, except those of an archive. An XYZ file is alone.
     pub fn open(root: &Path) -> Result<Self, DatasetError> {
         if root.is_dir() {
             let mut names = Vec::new();
@@ -40,6 +43,10 @@ impl SourceFiles {
             names.sort_unstable();
             return Ok(Self { root: root.to_owned(), content: Content::Folder, names });
         }
+        if xyz::is_xyz(&root.to_string_lossy()) {
+            let names = root.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
+            return Ok(Self { root: root.to_owned(), content: Content::File, names });
+        }
         let archive = open_archive(root)?;
         let mut members: Vec<String> =
             archive.file_names().filter(|name| !name.ends_with('/')).map(str::to_owned).collect();
@@ -48,9 +55,14 @@ impl SourceFiles {
         Ok(Self { root: root.to_owned(), content: Content::Archive(members), names })
     }
 
-    /// The folder or archive.
+    /// The folder, archive or file.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// True if the dataset is a single file, which has nothing beside it.
+    pub fn is_single(&self) -> bool {
+        matches!(self.content, Content::File)
     }
 
     /// Names of the files, without folders, ascending.
@@ -66,6 +78,7 @@ impl SourceFiles {
                 let path = self.root.join(name);
                 std::fs::read(&path).map(Some).map_err(DatasetError::io(&path))
             }
+            Content::File => std::fs::read(&self.root).map(Some).map_err(DatasetError::io(&self.root)),
             Content::Archive(members) => {
                 let mut archive = open_archive(&self.root)?;
                 let member = archive.by_name(&members[position]).map_err(|error| damaged(&self.root, error))?;

@@ -3,7 +3,7 @@
 //! `NAME_A.txt` has an edge a line, `NAME_graph_indicator.txt` the graph of each node, `NAME_graph_labels.txt` the class of each graph (or
 //! `NAME_graph_attributes.txt` its values, for regression); labels and attributes of nodes and edges are optional. Numbers count from 1.
 
-use super::error::DatasetError;
+use super::error::{DatasetError, Origin};
 use super::graph_set::{GraphSet, RawEdge, SortedEdges, expect_few_nodes};
 use super::schema::{Feature, Schema, Target, Task, numbered};
 use super::source_files::SourceFiles;
@@ -273,7 +273,7 @@ impl Nodes {
             };
             positions.push(Place { graph: graph - 1, node: *count as u32 });
             *count += 1;
-            expect_few_nodes(&file, line, *count, &graph.to_string())?;
+            expect_few_nodes(Origin::line(&file, line), *count, &graph.to_string())?;
         }
         if let Some(empty) = counts.iter().position(|&count| count == 0) {
             let detail = format!("graph {} has no node: no line of {file} names it; remove its target", empty + 1);

@@ -14,7 +14,7 @@ use crate::split::FileSplit;
 use crate::{FeatureSet, Split, StoreError, Vocabulary};
 
 /// Version of the readers and of the layout: raised whenever the same source gives another store.
-const READER_VERSION: u32 = 1;
+const READER_VERSION: u32 = 2;
 /// Largest degree with a column of its own, for graphs whose nodes have no feature; larger degrees share the last column.
 const MOST_DEGREES: usize = 64;
 
@@ -73,12 +73,13 @@ fn with_node_features(mut set: GraphSet) -> GraphSet {
 }
 
 fn write(set: GraphSet, source_digest: String, folder: &Path) -> Result<Manifest, StoreError> {
-    let widths = [set.schema.node_columns(), set.schema.targets.len()].map(u16::try_from);
-    let [Ok(nodes), Ok(targets)] = widths else {
-        let value = format!("{} node features, {} targets", set.schema.node_columns(), set.schema.targets.len());
-        return Err(StoreError::Parameter { name: "schema", value, expected: "at most 65535 columns of either" });
+    let widths = [set.schema.node_columns(), set.schema.edge_columns(), set.schema.targets.len()];
+    let [Ok(nodes), Ok(edges), Ok(targets)] = widths.map(u16::try_from) else {
+        let [nodes, edges, targets] = widths;
+        let value = format!("{nodes} node features, {edges} edge features, {targets} targets");
+        return Err(StoreError::Parameter { name: "schema", value, expected: "at most 65535 columns of each" });
     };
-    let features = FeatureSet::Columns { nodes, targets };
+    let features = FeatureSet::Columns { nodes, edges, targets };
     let options = BuildOptions { features, ..BuildOptions::default() };
     let mut shards = Vec::new();
     let mut columns = Columns::new(features);
@@ -149,13 +150,15 @@ fn entry_of(set: &GraphSet, source_digest: String) -> FileEntry {
 fn append(columns: &mut Columns, set: &GraphSet, graph: usize) {
     let nodes = set.node_pointers[graph] as usize..set.node_pointers[graph + 1] as usize;
     let edges = set.edge_pointers[graph] as usize..set.edge_pointers[graph + 1] as usize;
-    let width = columns.features.node_features();
+    let (width, edge_width) = (columns.features.node_features(), columns.features.edge_features());
     columns.can_ids.extend(0..nodes.len() as u32);
     columns.attack_free.resize(columns.can_ids.len(), 1);
     columns.node_features.extend_from_slice(&set.node_features[nodes.start * width..nodes.end * width]);
     // Graphs have at most 65535 nodes and edges: `dataset::read` has checked that.
     columns.sources.extend(set.sources[edges.clone()].iter().map(|&node| node as u16));
     columns.targets.extend(set.targets[edges.clone()].iter().map(|&node| node as u16));
+    let features = &set.edge_features[edges.start * edge_width..edges.end * edge_width];
+    columns.edge_features.extend_from_slice(features);
     let mut rows = vec![0u16; nodes.len() + 1];
     set.targets[edges].iter().for_each(|&target| rows[target as usize + 1] += 1);
     for node in 1..rows.len() {

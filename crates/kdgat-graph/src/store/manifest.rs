@@ -304,8 +304,10 @@ impl Manifest {
     fn check_schema(&self) -> Result<(), String> {
         let (columns, graphs) = (self.features, self.totals.graphs);
         let fits = match (&self.schema, columns) {
-            (Some(schema), FeatureSet::Columns { nodes, targets }) => {
-                schema.node_columns() == usize::from(nodes) && schema.targets.len() == usize::from(targets)
+            (Some(schema), FeatureSet::Columns { nodes, edges, targets }) => {
+                schema.node_columns() == usize::from(nodes)
+                    && (edges == 0 || schema.edge_columns() == usize::from(edges))
+                    && schema.targets.len() == usize::from(targets)
             }
             (None, columns) => !columns.is_columns(),
             (Some(_), _) => false,

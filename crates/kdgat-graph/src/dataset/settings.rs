@@ -1,0 +1,138 @@
+//! The optional file of settings of a dataset, `kdgat-graphs.toml`.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::{DatasetError, Origin};
+use super::radius::Radius;
+use super::schema::Task;
+use super::source_files::SourceFiles;
+
+/// The file of settings.
+pub(super) const SETTINGS: &str = "kdgat-graphs.toml";
+
+/// The content of `kdgat-graphs.toml`; every field may be left out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Name of the dataset; default: the folder's.
+    pub name: Option<String>,
+    /// `classification`, `multi-label` or `regression`; default: by the values of the targets.
+    pub task: Option<Task>,
+    /// Columns of the table of graphs, or keys of the comment lines, to predict; default: `y` and all that begin with `y_`, or `energy`.
+    pub targets: Option<Vec<String>>,
+    /// Column or key with `train`, `validation` or `test`; default: `split`, if there is one.
+    pub split: Option<String>,
+    /// True if edges have a direction; false adds the reverse of each edge.
+    directed: Option<Spanned<bool>>,
+    /// Largest distance of two nodes with an edge made from their positions.
+    cutoff: Option<Spanned<f64>>,
+    /// Number of Gaussians that a distance is expanded in.
+    radial_basis: Option<Spanned<usize>>,
+    /// The text of the file.
+    #[serde(skip)]
+    text: String,
+}
+
+impl Settings {
+    /// Reads the file, if there is one.
+    pub fn read(files: &SourceFiles) -> Result<Self, DatasetError> {
+        let Some(bytes) = files.read(SETTINGS)? else { return Ok(Self::default()) };
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let settings = toml::from_str::<Self>(&text).map_err(|error| {
+            let expected =
+                "name, task (classification, multi-label, regression), targets, split, directed, cutoff, radial_basis";
+            origin(&text, error.span().unwrap_or(0..0)).error(error.message(), expected)
+        })?;
+        Ok(Self { text, ..settings })
+    }
+
+    /// True if edges have a direction.
+    pub fn directed(&self) -> bool {
+        self.directed.as_ref().is_none_or(|directed| *directed.get_ref())
+    }
+
+    /// The cutoff and the radial basis of made edges; `None` without a cutoff.
+    ///
+    /// # Errors
+    /// A value that cannot be used, or a setting that would be ignored.
+    pub fn radius(&self) -> Result<Option<Radius>, DatasetError> {
+        match (&self.cutoff, &self.radial_basis) {
+            (Some(cutoff), _) => self.radius_or(*cutoff.get_ref()).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(basis)) => {
+                let expected = "`cutoff`, too: the basis expands the lengths of edges made from positions";
+                Err(self.origin(basis.span()).error("`radial_basis` without `cutoff`", expected))
+            }
+        }
+    }
+
+    /// The radial basis of made edges, and their cutoff, or the default one.
+    ///
+    /// # Errors
+    /// A value that cannot be used, or a setting that would be ignored.
+    pub fn radius_or(&self, default_cutoff: f64) -> Result<Radius, DatasetError> {
+        if let Some(directed) = &self.directed {
+            let expected = "no `directed`: edges made from positions have both directions";
+            return Err(self.origin(directed.span()).error("`directed` beside edges made from positions", expected));
+        }
+        let cutoff = self.cutoff.as_ref().map_or(default_cutoff, |cutoff| *cutoff.get_ref());
+        // Distances are compared by their squares.
+        if cutoff <= 0.0 || !(cutoff * cutoff).is_normal() {
+            return Err(self.cutoff_origin().error(format!("cutoff {cutoff}"), "a positive, finite distance"));
+        }
+        let Some(basis) = &self.radial_basis else { return Ok(Radius { cutoff, basis: Radius::DEFAULT_BASIS }) };
+        if !Radius::BASES.contains(basis.get_ref()) {
+            let expected = format!("{} to {} Gaussians", Radius::BASES.start(), Radius::BASES.end());
+            return Err(self.origin(basis.span()).error(format!("radial_basis {}", basis.get_ref()), expected));
+        }
+        Ok(Radius { cutoff, basis: *basis.get_ref() })
+    }
+
+    /// The line of the cutoff.
+    pub fn cutoff_origin(&self) -> Origin<'static> {
+        self.origin(self.cutoff.as_ref().map_or(0..0, Spanned::span))
+    }
+
+    fn origin(&self, span: Range<usize>) -> Origin<'static> {
+        origin(&self.text, span)
+    }
+}
+
+/// The line of a value in the file.
+fn origin(text: &str, span: Range<usize>) -> Origin<'static> {
+    let before = text.get(..span.start).unwrap_or_default();
+    Origin::line(SETTINGS, 1 + before.matches('\n').count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        Settings { text: text.to_owned(), ..toml::from_str(text).unwrap() }
+    }
+
+    #[test]
+    fn cutoff_and_basis_are_checked_with_their_lines() {
+        let radius = |text: &str| settings(text).radius().unwrap();
+        assert_eq!(radius(""), None);
+        assert_eq!(settings("").radius_or(5.0).unwrap(), Radius { cutoff: 5.0, basis: 16 });
+        assert_eq!(radius("cutoff = 3\nradial_basis = 8"), Some(Radius { cutoff: 3.0, basis: 8 }));
+        for (text, expected) in [
+            ("name = 'a'\nradial_basis = 8", "kdgat-graphs.toml, line 2: `radial_basis` without `cutoff`"),
+            ("name = 'a'\n\ncutoff = 0.0", "kdgat-graphs.toml, line 3: cutoff 0, expected a positive"),
+            ("cutoff = -1.5", "line 1: cutoff -1.5"),
+            ("cutoff = nan", "line 1: cutoff NaN"),
+            ("cutoff = inf", "line 1: cutoff inf"),
+            ("cutoff = 1.0\nradial_basis = 1", "line 2: radial_basis 1, expected 2 to 256 Gaussians"),
+            ("cutoff = 1.0\nradial_basis = 257", "line 2: radial_basis 257"),
+            ("directed = true\ncutoff = 1.0", "line 1: `directed` beside edges made from positions"),
+        ] {
+            let error = settings(text).radius().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A file of the tabular format, CSV or Parquet: named columns, and errors with file and line or row.
+
+use csv::{ReaderBuilder, StringRecord, Trim};
+
+use super::error::{DatasetError, Origin, Place};
+#[cfg(feature = "parquet")]
+use super::parquet_table;
+use super::source_files::SourceFiles;
+
+/// A file with named columns.
+pub(super) struct TableFile {
+    file: String,
+    columns: Vec<String>,
+    /// The content as CSV.
+    bytes: Vec<u8>,
+    is_parquet: bool,
+}
+
+/// A row and its place in the file.
+pub(super) struct Row<'a> {
+    table: &'a TableFile,
+    /// Line or row.
+    pub place: Place,
+    record: &'a StringRecord,
+}
+
+/// True if a file is a table of this name: `NAME.csv` or `NAME.parquet`.
+pub(super) fn is_table(file: &str, name: &str) -> bool {
+    file.strip_prefix(name).is_some_and(|ending| ending == ".csv" || ending == ".parquet")
+}
+
+impl TableFile {
+    /// Reads `NAME.csv` or `NAME.parquet`; `None` if there is neither.
+    pub fn read(files: &SourceFiles, name: &str) -> Result<Option<Self>, DatasetError> {
+        let found = files.names().iter().filter(|file| is_table(file, name)).collect::<Vec<_>>();
+        let file = match found[..] {
+            [] => return Ok(None),
+            [file] => file,
+            [first, second, ..] => {
+                let origin = Origin { file: second, place: Place::File };
+                return Err(origin.error(format!("the same table as {first}"), "one of the two: remove the other"));
+            }
+        };
+        let is_parquet = file.ends_with(".parquet");
+        let bytes = files.read(file)?.unwrap_or_default();
+        let bytes = if is_parquet { parquet_as_csv(file, bytes)? } else { bytes };
+        let mut table = Self { file: file.to_owned(), columns: Vec::new(), bytes, is_parquet };
+        let header = reader(&table.bytes).headers().cloned().map_err(|error| table.broken(&error))?;
+        table.columns = header.iter().map(|name| name.trim_start_matches('\u{feff}').to_owned()).collect();
+        let columns = &table.columns;
+        if let Some(at) = (1..columns.len()).find(|&at| columns[..at].contains(&columns[at])) {
+            return Err(table.header().error(format!("column '{}' twice", columns[at]), "each column once"));
+        }
+        Ok(Some(table))
+    }
+
+    /// Reads a table that the format requires.
+    pub fn required(files: &SourceFiles, name: &str, expected: &'static str) -> Result<Self, DatasetError> {
+        let (root, file) = (files.root(), format!("{name}.csv"));
+        let missing = || DatasetError::MissingFile { root: root.to_owned(), file, expected };
+        Self::read(files, name)?.ok_or_else(missing)
+    }
+
+    /// Name of the file.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Names of the columns.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// The place of the names of the columns, for errors.
+    pub fn header(&self) -> Origin<'_> {
+        let place = if self.is_parquet { Place::File } else { Place::Line(1) };
+        Origin { file: &self.file, place }
+    }
+
+    /// Position of a column, if there is one of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column == name)
+    }
+
+    /// Position of a column that must exist.
+    pub fn column(&self, name: &str) -> Result<usize, DatasetError> {
+        let found = || format!("no column '{name}' among {}", self.columns.join(", "));
+        self.find(name).ok_or_else(|| self.header().error(found(), format!("a column '{name}'")))
+    }
+
+    /// Columns whose names begin with `prefix`, or are `alone`: positions, in the order of the file.
+    pub fn starting_with(&self, prefix: &str, alone: Option<&str>) -> Vec<usize> {
+        let fits = |name: &String| name.starts_with(prefix) || alone == Some(name.as_str());
+        self.columns.iter().enumerate().filter(|(_, name)| fits(name)).map(|(at, _)| at).collect()
+    }
+
+    /// Calls `each` for every row.
+    pub fn each_row(&self, mut each: impl FnMut(Row<'_>) -> Result<(), DatasetError>) -> Result<(), DatasetError> {
+        let mut reader = reader(&self.bytes);
+        let mut record = StringRecord::new();
+        while reader.read_record(&mut record).map_err(|error| self.broken(&error))? {
+            let place = self.place(record.position());
+            each(Row { table: self, place, record: &record })?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, position: Option<&csv::Position>) -> Place {
+        match position {
+            // Record 0 is the header.
+            Some(position) if self.is_parquet => Place::Row(position.record()),
+            Some(position) => Place::Line(position.line()),
+            None => self.header().place,
+        }
+    }
+
+    fn broken(&self, error: &csv::Error) -> DatasetError {
+        let origin = Origin { file: &self.file, place: self.place(error.position()) };
+        match error.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                origin.error(format!("{len} fields"), format!("{expected_len} as in the header"))
+            }
+            _ => origin.error(error.to_string(), "comma-separated values in UTF-8"),
+        }
+    }
+}
+
+impl Row<'_> {
+    /// The cell of a column; an error if it is empty.
+    pub fn text(&self, column: usize) -> Result<&str, DatasetError> {
+        match self.record.get(column) {
+            Some(text) if !text.is_empty() => Ok(text),
+            _ => Err(self.error(column, "an empty field", "a value")),
+        }
+    }
+
+    /// The cell of a column as a finite number.
+    pub fn number(&self, column: usize) -> Result<f32, DatasetError> {
+        let text = self.text(column)?;
+        match text.parse::<f32>() {
+            Ok(value) if value.is_finite() => Ok(value),
+            _ => Err(self.error(column, &format!("'{text}'"), "a finite number")),
+        }
+    }
+
+    /// The cell of a column as a finite coordinate.
+    pub fn coordinate(&self, column: usize) -> Result<f64, DatasetError> {
+        let text = self.text(column)?;
+        match text.parse::<f64>() {
+            Ok(value) if value.is_finite() => Ok(value),
+            _ => Err(self.error(column, &format!("'{text}'"), "a finite coordinate")),
+        }
+    }
+
+    /// The place of the row, for errors.
+    pub fn origin(&self) -> Origin<'_> {
+        Origin { file: &self.table.file, place: self.place }
+    }
+
+    /// An error about the cell of a column.
+    pub fn error(&self, column: usize, found: &str, expected: &str) -> DatasetError {
+        self.origin().error(format!("column '{}' has {found}", self.table.columns[column]), expected)
+    }
+}
+
+fn reader(bytes: &[u8]) -> csv::Reader<&[u8]> {
+    ReaderBuilder::new().trim(Trim::All).from_reader(bytes)
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_as_csv(file: &str, bytes: Vec<u8>) -> Result<Vec<u8>, DatasetError> {
+    let unreadable = |problem| Origin { file, place: Place::File }.error(problem, "a readable Parquet file");
+    parquet_table::as_csv(bytes).map_err(unreadable)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet_as_csv(file: &str, _: Vec<u8>) -> Result<Vec<u8>, DatasetError> {
+    let expected = "CSV: this program was built without Parquet support; rebuild it with `--features parquet`";
+    Err(Origin { file, place: Place::File }.error("a Parquet file", expected))
+}

@@ -1,0 +1,348 @@
+//! Parses the frames of the extended XYZ format: a number of atoms, a comment line of `key=value` pairs, and a line for each atom.
+//!
+//! A value with spaces is in quotes, braces or brackets; a key without a value is true. `Properties=NAME:TYPE:COUNT:…` describes the
+//! columns of the atoms; without it, they are those of plain XYZ: species and position.
+
+use std::iter::Peekable;
+use std::str::Lines;
+
+use super::error::{DatasetError, Origin};
+use super::graph_set::expect_few_nodes;
+
+/// Columns of a frame without `Properties`.
+const PLAIN: &str = "species:S:1:pos:R:3";
+
+/// A frame of a file.
+pub(super) struct Frame<'file, 'text> {
+    /// Line of the comment.
+    pub comment: Origin<'file>,
+    pub pairs: Vec<Pair>,
+    /// Species of each atom.
+    pub species: Vec<&'text str>,
+    /// Position of each atom.
+    pub positions: Vec<[f64; 3]>,
+}
+
+/// A key of a comment line and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub key: String,
+    pub value: String,
+}
+
+impl Frame<'_, '_> {
+    /// The pair of a key.
+    pub fn pair(&self, key: &str) -> Option<&Pair> {
+        self.pairs.iter().find(|pair| pair.key == key)
+    }
+
+    /// The pair of a key in upper or lower case.
+    pub fn pair_in_any_case(&self, key: &str) -> Option<&Pair> {
+        self.pairs.iter().find(|pair| pair.key.eq_ignore_ascii_case(key))
+    }
+}
+
+/// Reads the frames of a file one after the other.
+pub(super) struct Frames<'file, 'text> {
+    file: &'file str,
+    lines: Peekable<Lines<'text>>,
+    /// Number of the line read last.
+    line: u64,
+}
+
+impl<'file, 'text> Frames<'file, 'text> {
+    /// The frames of a file with this text.
+    pub fn new(file: &'file str, text: &'text str) -> Self {
+        Self { file, lines: text.trim_start_matches('\u{feff}').lines().peekable(), line: 0 }
+    }
+
+    /// The next frame; `None` at the end of the file.
+    pub fn next(&mut self) -> Result<Option<Frame<'file, 'text>>, DatasetError> {
+        while self.lines.peek().is_some_and(|line| line.trim().is_empty()) {
+            self.next_line();
+        }
+        let Some(text) = self.next_line() else { return Ok(None) };
+        let atoms = self.number_of_atoms(text.trim())?;
+        let Some(comment) = self.next_line() else {
+            return Err(self.origin().error("the end of the file", "a comment line after the number of atoms"));
+        };
+        let comment_origin = self.origin();
+        let pairs = pairs(comment).map_err(|found| comment_origin.error(found, "key=value pairs"))?;
+        let mut frame = Frame { comment: comment_origin, pairs, species: Vec::new(), positions: Vec::new() };
+        refuse_periodic(&frame)?;
+        let layout = Layout::of(&frame)?;
+        for atom in 0..atoms {
+            let Some(line) = self.next_line() else {
+                let found = format!("the end of the file after {atom} of {atoms} atoms");
+                return Err(self.origin().error(found, "a line for each atom"));
+            };
+            let (species, position) = layout.atom(line, self.origin())?;
+            frame.species.push(species);
+            frame.positions.push(position);
+        }
+        Ok(Some(frame))
+    }
+
+    fn number_of_atoms(&self, text: &str) -> Result<usize, DatasetError> {
+        match text.parse::<usize>() {
+            Ok(0) => Err(self.origin().error("a frame of 0 atoms", "at least one atom")),
+            Ok(atoms) => expect_few_nodes(self.origin(), atoms, "of this frame").map(|()| atoms),
+            Err(_) => {
+                let expected =
+                    "the number of atoms of a frame; if this is an atom, the number of its frame is too small";
+                Err(self.origin().error(format!("'{text}'"), expected))
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Option<&'text str> {
+        let line = self.lines.next();
+        self.line += u64::from(line.is_some());
+        line
+    }
+
+    /// The line read last.
+    fn origin(&self) -> Origin<'file> {
+        Origin::line(self.file, self.line)
+    }
+}
+
+/// The columns of the atoms that are read.
+struct Layout {
+    /// Number of columns.
+    columns: usize,
+    /// Column of the species.
+    species: usize,
+    /// First of three columns of the position.
+    position: usize,
+}
+
+impl Layout {
+    fn of(frame: &Frame<'_, '_>) -> Result<Self, DatasetError> {
+        let properties = frame.pair_in_any_case("Properties").map_or(PLAIN, |pair| pair.value.as_str());
+        let error = |found: String, expected: &str| frame.comment.error(found, expected);
+        let fields: Vec<&str> = properties.split(':').collect();
+        let (mut columns, mut species, mut position) = (0, None, None);
+        for property in fields.chunks(3) {
+            let [name, kind, count] = property else {
+                return Err(error(format!("Properties={properties}"), "NAME:TYPE:COUNT for each property"));
+            };
+            if !matches!(*kind, "S" | "R" | "I" | "L") {
+                let expected = "S (text), R (real number), I (integer) or L (logical)";
+                return Err(error(format!("type '{kind}' of property '{name}'"), expected));
+            }
+            // Far more columns than any file has: their sum cannot overflow.
+            let Some(width) = count.parse::<u16>().ok().filter(|width| *width > 0) else {
+                let found = format!("'{count}' columns of property '{name}'");
+                return Err(error(found, "a number of columns from 1 to 65535"));
+            };
+            let wanted = match *name {
+                "species" => Some((&mut species, "S", 1)),
+                "pos" => Some((&mut position, "R", 3)),
+                _ => None,
+            };
+            if let Some((column, expected_kind, expected_width)) = wanted {
+                if (*kind, width) != (expected_kind, expected_width) || column.is_some() {
+                    let expected = format!("{name}:{expected_kind}:{expected_width}, once");
+                    return Err(error(format!("{name}:{kind}:{width} in Properties={properties}"), &expected));
+                }
+                *column = Some(columns);
+            }
+            columns += usize::from(width);
+        }
+        match (species, position) {
+            (Some(species), Some(position)) => Ok(Self { columns, species, position }),
+            _ => Err(error(format!("Properties={properties}"), "species:S:1 and pos:R:3 among the properties")),
+        }
+    }
+
+    /// Species and position of an atom.
+    fn atom<'a>(&self, line: &'a str, origin: Origin<'_>) -> Result<(&'a str, [f64; 3]), DatasetError> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.len() != self.columns {
+            let expected = format!(
+                "{} as in Properties (without it: species, x, y, z); if this is no atom, the number of atoms is too large",
+                self.columns
+            );
+            return Err(origin.error(format!("{} columns", fields.len()), expected));
+        }
+        let mut position = [0.0; 3];
+        for (value, field) in position.iter_mut().zip(&fields[self.position..]) {
+            let parsed = field.parse::<f64>().ok().filter(|value| value.is_finite());
+            *value = parsed.ok_or_else(|| origin.error(format!("'{field}'"), "a finite coordinate"))?;
+        }
+        Ok((fields[self.species], position))
+    }
+}
+
+/// Refuses a frame with periodic boundaries: `pbc` with a T, or a lattice without `pbc`.
+fn refuse_periodic(frame: &Frame<'_, '_>) -> Result<(), DatasetError> {
+    let found = match (frame.pair_in_any_case("pbc"), frame.pair_in_any_case("Lattice")) {
+        (None, None) => return Ok(()),
+        (None, Some(_)) => "a Lattice without pbc".to_owned(),
+        (Some(Pair { value, .. }), _) => {
+            let is_separator = |letter: char| letter.is_whitespace() || letter == ',';
+            let mut is_periodic = false;
+            for axis in value.split(is_separator).filter(|axis| !axis.is_empty()) {
+                match axis.to_ascii_lowercase().as_str() {
+                    "t" | "true" | "1" => is_periodic = true,
+                    "f" | "false" | "0" => {}
+                    _ => return Err(frame.comment.error(format!("pbc '{value}'"), "T or F for each axis")),
+                }
+            }
+            if !is_periodic {
+                return Ok(());
+            }
+            format!("pbc=\"{value}\"")
+        }
+    };
+    let expected = "no periodic boundaries: they are not supported yet (molecules in a box can have pbc=\"F F F\")";
+    Err(frame.comment.error(found, expected))
+}
+
+/// The pairs of a comment line.
+///
+/// # Errors
+/// The problem.
+fn pairs(comment: &str) -> Result<Vec<Pair>, String> {
+    let mut pairs: Vec<Pair> = Vec::new();
+    let mut rest = comment.trim_start();
+    while !rest.is_empty() {
+        let (key, after) = token(rest, |letter| letter.is_whitespace() || letter == '=')?;
+        if key.is_empty() {
+            return Err(format!("a '=' without a key before '{}'", after.trim()));
+        }
+        let Some(value) = after.trim_start().strip_prefix('=') else {
+            pairs.push(Pair { key, value: "T".to_owned() });
+            rest = after.trim_start();
+            continue;
+        };
+        let (value, after) = token(value.trim_start(), char::is_whitespace)?;
+        if pairs.iter().any(|pair| pair.key == key) {
+            return Err(format!("key '{key}' a second time"));
+        }
+        pairs.push(Pair { key, value });
+        rest = after.trim_start();
+    }
+    Ok(pairs)
+}
+
+/// The text up to a letter that ends it, or to the closing delimiter if it opens with one; and the rest.
+fn token(text: &str, ends: impl Fn(char) -> bool) -> Result<(String, &str), String> {
+    let close = match text.chars().next() {
+        Some(quote @ ('"' | '\'')) => quote,
+        Some('{') => '}',
+        Some('[') => ']',
+        _ => {
+            let end = text.find(ends).unwrap_or(text.len());
+            return Ok((text[..end].to_owned(), &text[end..]));
+        }
+    };
+    let mut value = String::new();
+    let mut depth = 1;
+    // Both delimiters are one byte long.
+    let mut letters = text.char_indices().skip(1);
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => value.extend(letters.next().map(|(_, escaped)| escaped)),
+            _ if letter == close && depth == 1 => return Ok((value, &text[at + 1..])),
+            _ => {
+                depth = depth + usize::from(text.starts_with(letter)) - usize::from(letter == close);
+                value.push(letter);
+            }
+        }
+    }
+    Err(format!("no closing {close} after {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Vec<Frame<'static, '_>>, String> {
+        let mut frames = Frames::new("a.xyz", text);
+        std::iter::from_fn(|| frames.next().map_err(|error| error.to_string()).transpose()).collect()
+    }
+
+    #[test]
+    fn comments_are_split_into_pairs() {
+        let text =
+            r#" energy=-1.5 Name="a \"b\" = c" flag list={1 2 3} rows=[[1, 2], [3, 4]] spaced = 'x y' "a key"=7"#;
+        let found = pairs(text).unwrap();
+        let found: Vec<(&str, &str)> = found.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect();
+        let expected = [
+            ("energy", "-1.5"),
+            ("Name", "a \"b\" = c"),
+            ("flag", "T"),
+            ("list", "1 2 3"),
+            ("rows", "[1, 2], [3, 4]"),
+            ("spaced", "x y"),
+            ("a key", "7"),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(pairs("  "), Ok(Vec::new()));
+        assert!(pairs("energy=1 energy=2").unwrap_err().contains("key 'energy' a second time"));
+        assert!(pairs("name=\"a").unwrap_err().contains("no closing \""));
+        assert!(pairs("= 5").unwrap_err().contains("without a key"));
+    }
+
+    #[test]
+    fn columns_are_found_by_the_properties() {
+        let text = "\u{feff}2\nProperties=forces:R:3:pos:R:3:tag:L:1:species:S:1 pbc=\"F F F\" Lattice=\"1 0 0\"\r\n\
+                    9 9 9 1 2 3 T C\n9 9 9 -1 2e-1 3 F H  \n\n1\nplain\nO 0 0 0\n\n";
+        let frames = read(text).unwrap();
+        assert_eq!(frames.len(), 2);
+        assert_eq!((&frames[0].species[..], &frames[1].species[..]), (&["C", "H"][..], &["O"][..]));
+        assert_eq!(frames[0].positions, [[1.0, 2.0, 3.0], [-1.0, 0.2, 3.0]]);
+        assert_eq!(frames[1].comment.error("a", "b").to_string(), "a.xyz, line 7: a, expected b");
+    }
+
+    #[test]
+    fn bad_frames_are_named_with_their_line() {
+        for (text, expected) in [
+            ("H 0 0 0\n", "a.xyz, line 1: 'H 0 0 0', expected the number of atoms"),
+            ("0\n\n", "line 1: a frame of 0 atoms"),
+            ("-1\n\n", "line 1: '-1'"),
+            ("70000\n\n", "line 1: graph of this frame has more than 65535 nodes"),
+            ("1\n", "line 1: the end of the file, expected a comment line"),
+            ("2\n\nH 0 0 0\n", "line 3: the end of the file after 1 of 2 atoms"),
+            (
+                "1\n\nH 0 0 0\nH 0 0 1\n",
+                "line 4: 'H 0 0 1', expected the number of atoms of a frame; if this is an atom",
+            ),
+            ("2\n\nH 0 0 0\n1\n\nH 0 0 0\n", "line 4: 1 columns, expected 4 as in Properties"),
+            ("1\n\nH 0 0 NaN\n", "line 3: 'NaN', expected a finite coordinate"),
+            ("1\n\nH inf 0 0\n", "line 3: 'inf'"),
+            ("1\nProperties=species:S:1:pos:Q:3\nH 0 0 0\n", "line 2: type 'Q' of property 'pos'"),
+            (
+                "1\nProperties=species:S:1:pos:R\nH 0 0 0\n",
+                "line 2: Properties=species:S:1:pos:R, expected NAME:TYPE:COUNT",
+            ),
+            ("1\nProperties=species:S:1:pos:R:0\nH\n", "line 2: '0' columns of property 'pos'"),
+            ("1\nProperties=species:S:1:pos:R:2\nH 0 0\n", "line 2: pos:R:2 in Properties"),
+            ("1\nProperties=pos:R:3\n0 0 0\n", "expected species:S:1 and pos:R:3"),
+            ("1\nname=\"a\nH 0 0 0\n", "line 2: no closing \""),
+            ("1\nLattice=\"1 0 0 0 1 0 0 0 1\"\nH 0 0 0\n", "line 2: a Lattice without pbc"),
+            (
+                "1\npbc=\"F F T\"\nH 0 0 0\n",
+                "line 2: pbc=\"F F T\", expected no periodic boundaries: they are not supported yet",
+            ),
+            ("1\npbc=[true, false, false]\nH 0 0 0\n", "not supported yet"),
+            ("1\npbc=maybe\nH 0 0 0\n", "line 2: pbc 'maybe', expected T or F"),
+        ] {
+            let error = read(text).err().unwrap_or_default();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        /// Text of any kind is read or refused, but never a panic.
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-3HC \n=\"'\\[\\]{}\\\\é:.-]{0,80}", comment in "\\PC{0,60}") {
+            let _ = read(&text);
+            let _ = pairs(&comment);
+            let _ = read(&format!("1\n{comment}\nH 0 0 0\n"));
+        }
+    }
+}
