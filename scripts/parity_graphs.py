@@ -12,15 +12,19 @@ import sys
 import numpy as np
 import torch
 from torch import nn
-from torch_geometric.nn import MLP, BatchNorm, GATConv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+from torch_geometric.nn import (
+    MLP, BatchNorm, GATConv, GCNConv, GINConv, GINEConv, SAGEConv, global_add_pool, global_mean_pool,
+)
 
-FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 5, 8, 3, 4, 2
+FEATURES, EDGE_FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 5, 3, 8, 3, 4, 2
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 
 
 def conv(kind, columns):
     if kind == "gin":
         return GINConv(MLP([columns, HIDDEN, HIDDEN]))
+    if kind == "gine":
+        return GINEConv(MLP([columns, HIDDEN, HIDDEN]), edge_dim=EDGE_FEATURES)
     if kind == "gcn":
         return GCNConv(columns, HIDDEN)
     if kind == "sage":
@@ -33,14 +37,16 @@ class Network(nn.Module):
         super().__init__()
         width = HIDDEN * (HEADS if kind == "gat" else 1)
         self.pool = POOLS[pool]
+        self.reads_edges = kind == "gine"
         self.convs = nn.ModuleList(conv(kind, FEATURES if layer == 0 else width) for layer in range(LAYERS))
         self.norms = nn.ModuleList(BatchNorm(width) for _ in range(LAYERS))
         self.head = MLP([width * LAYERS, width, OUTPUTS], norm=None)
 
-    def forward(self, x, edge_index, batch):
+    def forward(self, x, edge_index, edge_attr, batch):
         pooled = []
         for layer, norm in zip(self.convs, self.norms):
-            x = norm(layer(x, edge_index)).relu()
+            edges = (edge_index, edge_attr) if self.reads_edges else (edge_index,)
+            x = norm(layer(x, *edges)).relu()
             pooled.append(self.pool(x, batch))
         return self.head(torch.cat(pooled, 1))
 
@@ -76,8 +82,9 @@ def save(path, tensors):
 
 def main():
     x, edge_index, batch = graphs()
-    tensors = {"x": x, "edge_index": edge_index, "batch": batch}
-    for kind, pool in [("gin", "sum"), ("gcn", "mean"), ("sage", "sum"), ("gat", "mean")]:
+    edge_attr = torch.randn(edge_index.shape[1], EDGE_FEATURES, generator=torch.Generator().manual_seed(2))
+    tensors = {"x": x, "edge_index": edge_index, "edge_attr": edge_attr, "batch": batch}
+    for kind, pool in [("gin", "sum"), ("gine", "sum"), ("gcn", "mean"), ("sage", "sum"), ("gat", "mean")]:
         torch.manual_seed(0)
         network = Network(kind, pool)
         for norm in [module for module in network.modules() if isinstance(module, nn.BatchNorm1d)]:
@@ -89,9 +96,9 @@ def main():
             if not name.endswith("eps"):
                 tensors[f"{kind}.state.{name}"] = tensor.clone()
         network.eval()
-        tensors[f"{kind}.evaluation"] = network(x, edge_index, batch)
+        tensors[f"{kind}.evaluation"] = network(x, edge_index, edge_attr, batch)
         network.train()
-        outputs = network(x, edge_index, batch)
+        outputs = network(x, edge_index, edge_attr, batch)
         outputs.square().mean().backward()
         tensors[f"{kind}.training"] = outputs
         tensors |= {f"{kind}.gradient.{name}": parameter.grad for name, parameter in network.named_parameters()}

@@ -75,7 +75,7 @@ impl Architecture {
         match self {
             Self::Vgae(config) => config.edge_scaling.is_some(),
             Self::Gat(config) => config.edge_scaling.is_some(),
-            Self::Graph(_) => false,
+            Self::Graph(config) => config.edge_features > 0,
         }
     }
 

@@ -44,7 +44,7 @@ pub enum ModelError {
         /// The requirement on the value.
         expected: &'static str,
     },
-    /// A GATv2 model got a batch without edge features.
+    /// A model that reads edge features got a batch without edge features.
     #[error("the model reads edge features, but the batch has none; assemble batches with edge_attributes")]
     NoEdgeFeatures,
     /// A batch has a different feature set than the model.

@@ -1,9 +1,10 @@
-//! Graph networks for graphs of any kind: GIN (Xu et al. 2019), GCN (Kipf & Welling 2017), GraphSAGE with the mean aggregator (Hamilton et
-//! al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
+//! Graph networks for graphs of any kind: GIN (Xu et al. 2019), with edge features GIN-E (Hu et al. 2020), GCN (Kipf & Welling 2017),
+//! GraphSAGE with the mean aggregator (Hamilton et al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
 //!
 //! Node features → layers, each with batch norm, ReLU and dropout → sum or mean over each graph's nodes of every layer's output,
-//! concatenated → head of two linear layers → one number for each class or target. The layers and the names of their tensors are those of
-//! PyTorch Geometric's `GINConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
+//! concatenated → head of two linear layers → one number for each class or target; with `embedding_columns`, a linear layer also maps the
+//! pooled rows to an embedding of the graph. The layers and the names of their tensors are those of
+//! PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
 
 use kdgat_graph::{Adjacency, Batch};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use tch::{Kind, Tensor};
 
 use super::attention::Backend;
 use super::description::expect_sizes;
+use super::fused::edge_messages::edge_message_sum;
 use super::fused::neighbours::neighbour_sum;
 use super::layers::{BatchNorm, Linear, Mode, matmul_transposed, pool_layers, relu_dropout};
 use super::parameters::{Init, Scope};
@@ -71,6 +73,9 @@ pub struct GnnConfig {
     pub kind: GnnKind,
     /// Number of features of a node.
     pub node_features: i64,
+    /// Number of features of an edge that the layers read; 0: none. Only for GIN, which becomes GIN-E.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edge_features: i64,
     /// Columns of a layer's output; for GAT, of each head.
     pub hidden: i64,
     /// Number of layers.
@@ -79,6 +84,9 @@ pub struct GnnConfig {
     pub heads: i64,
     /// Number of outputs: classes, or targets.
     pub outputs: i64,
+    /// Columns of the embedding of a graph that the model predicts besides its outputs; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub embedding_columns: i64,
     /// Pooling of nodes to a graph's row.
     pub pooling: Pooling,
     /// Dropout probability of activations in training.
@@ -91,6 +99,10 @@ pub struct GnnConfig {
     pub input: InputConfig,
 }
 
+fn is_zero(value: &i64) -> bool {
+    *value == 0
+}
+
 impl GnnConfig {
     /// Columns of a layer's output.
     pub fn width(&self) -> i64 {
@@ -98,7 +110,7 @@ impl GnnConfig {
     }
 
     /// Columns of a graph's pooled row.
-    pub fn embedding_columns(&self) -> i64 {
+    pub fn pooled_columns(&self) -> i64 {
         self.width() * self.layers
     }
 
@@ -124,7 +136,14 @@ impl GnnConfig {
         if self.heads != 1 && self.kind != GnnKind::Gat {
             return refuse("heads", self.heads.to_string(), "must be 1 for all kinds but gat");
         }
-        if self.embedding_columns() > 1_000_000 {
+        if self.edge_features != 0 && (self.kind != GnnKind::Gin || !(1..=1_000_000).contains(&self.edge_features)) {
+            return refuse("edge_features", self.edge_features.to_string(), "must be 0 for all kinds but gin");
+        }
+        if !(0..=1_000_000).contains(&self.embedding_columns) {
+            let found = self.embedding_columns.to_string();
+            return refuse("embedding_columns", found, "must be from 0 to 1000000");
+        }
+        if self.pooled_columns() > 1_000_000 {
             let found = format!("{} with {} heads in {} layers", self.hidden, self.heads, self.layers);
             return refuse("hidden", found, "the product of the three must be at most 1000000");
         }
@@ -149,6 +168,7 @@ pub struct Gnn {
     kernel: Backend,
     layers: Vec<GnnLayer>,
     head: GnnHead,
+    embedding: Option<Linear>,
 }
 
 impl Gnn {
@@ -158,7 +178,11 @@ impl Gnn {
         let layers =
             (0..config.layers).map(|index| GnnLayer::new(&mut scope, config, index)).collect::<Result<_, _>>()?;
         let head = GnnHead::new(&mut scope, config)?;
-        Ok(Self { config: config.clone(), kernel, layers, head })
+        let embedding = match config.embedding_columns {
+            0 => None,
+            columns => Some(Linear::new(scope.sub("embedding"), config.pooled_columns(), columns)?),
+        };
+        Ok(Self { config: config.clone(), kernel, layers, head, embedding })
     }
 
     /// The model's architecture.
@@ -182,6 +206,11 @@ impl Gnn {
         self.head.forward(pooled, self.config.dropout, self.kernel, mode)
     }
 
+    /// Embeddings for pooled rows, `[num_graphs, embedding_columns]`; `None` for a model without embedding.
+    pub fn embedding(&self, pooled: &Tensor) -> Result<Option<Tensor>, ModelError> {
+        self.embedding.as_ref().map(|layer| layer.forward(pooled, self.kernel)).transpose()
+    }
+
     /// Outputs of each graph, `[num_graphs, outputs]`: logits, or standardised values.
     pub fn forward(&self, batch: &Batch, mode: Mode) -> Result<Tensor, ModelError> {
         self.classify(&self.embed(batch, mode)?, mode)
@@ -191,7 +220,7 @@ impl Gnn {
 /// The first layer's input: node features, `[num_nodes, node_features]`; for an MLP with ln(1 + degree) as a last column.
 ///
 /// # Errors
-/// If the batch has another number of node features.
+/// If the batch has another number of node or edge features.
 pub fn node_input(config: &GnnConfig, batch: &Batch) -> Result<Tensor, ModelError> {
     let found = batch.continuous.size().get(1).copied().unwrap_or(0);
     if found != config.node_features {
@@ -200,6 +229,17 @@ pub fn node_input(config: &GnnConfig, batch: &Batch) -> Result<Tensor, ModelErro
             found: format!("{} in the model, {found} in the data", config.node_features),
             expected: "the data that the model was trained on, or data with the same columns",
         });
+    }
+    if config.edge_features > 0 {
+        let features = batch.edge_attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+        let found = features.size().get(1).copied().unwrap_or(0);
+        if found != config.edge_features {
+            return Err(ModelError::Architecture {
+                field: "edge_features",
+                found: format!("{} in the model, {found} in the data", config.edge_features),
+                expected: "the data that the model was trained on, or data with the same columns",
+            });
+        }
     }
     match config.kind {
         GnnKind::Mlp => {
@@ -237,9 +277,21 @@ pub struct GnnLayer {
 
 #[derive(Debug)]
 enum GnnConv {
-    Gin { first: Linear, inner_norm: BatchNorm, second: Linear },
-    Gcn { weight: Tensor, bias: Tensor },
-    Sage { neighbours: Linear, own: Tensor },
+    Gin {
+        /// Maps edge features to the columns of the nodes; `None` without edge features.
+        edges: Option<Linear>,
+        first: Linear,
+        inner_norm: BatchNorm,
+        second: Linear,
+    },
+    Gcn {
+        weight: Tensor,
+        bias: Tensor,
+    },
+    Sage {
+        neighbours: Linear,
+        own: Tensor,
+    },
     Gat(GatConv),
     Mlp(Linear),
 }
@@ -252,10 +304,15 @@ impl GnnLayer {
         let mut conv = convs.sub(index);
         let conv = match config.kind {
             GnnKind::Gin => {
+                let edges = match config.edge_features {
+                    0 => None,
+                    features => Some(Linear::new(conv.sub("lin"), features, input)?),
+                };
                 let mut nn = conv.sub("nn");
                 let first = Linear::new(nn.sub("lins").sub(0), input, width)?;
                 let inner_norm = BatchNorm::new(nn.sub("norms").sub(0).sub("module"), width)?;
-                GnnConv::Gin { first, inner_norm, second: Linear::new(nn.sub("lins").sub(1), width, width)? }
+                let second = Linear::new(nn.sub("lins").sub(1), width, width)?;
+                GnnConv::Gin { edges, first, inner_norm, second }
             }
             GnnKind::Gcn => GnnConv::Gcn {
                 weight: conv.sub("lin").parameter("weight", &[width, input], Init::Glorot)?,
@@ -285,6 +342,9 @@ impl GnnLayer {
             GnnKind::Mlp => &["lin.weight", "lin.bias"],
         };
         let mut names: Vec<String> = conv.iter().map(|name| format!("convs.{index}.{name}")).collect();
+        if config.edge_features > 0 {
+            names.extend(["weight", "bias"].map(|name| format!("convs.{index}.lin.{name}")));
+        }
         if config.kind == GnnKind::Gin {
             names.extend(norm(&format!("convs.{index}.nn.norms.0")));
         }
@@ -311,10 +371,17 @@ impl GnnConv {
     fn forward(&self, x: &Tensor, batch: &Batch, kernel: Backend, mode: Mode) -> Result<Tensor, ModelError> {
         let adjacency = &batch.adjacency;
         Ok(match self {
-            // nn((1 + ε)·x_i + Σ_j x_j) with ε = 0: the sum over the neighbours and the node itself.
-            Self::Gin { first, inner_norm, second } => {
+            // nn((1 + ε)·x_i + Σ_j m_j) with ε = 0, and m_j = x_j or, with edge features, ReLU(x_j + W e_ji + b).
+            Self::Gin { edges, first, inner_norm, second } => {
                 let real = batch.real.as_ref().map(|real| &real.nodes);
-                let hidden = first.forward(&neighbour_sum(x, adjacency, kernel)?, kernel)?;
+                let sums = match edges {
+                    None => neighbour_sum(x, adjacency, kernel)?,
+                    Some(edges) => {
+                        let features = batch.edge_attributes.as_ref().ok_or(ModelError::NoEdgeFeatures)?;
+                        edge_message_sum(x, &edges.forward(features, kernel)?, adjacency, kernel)?
+                    }
+                };
+                let hidden = first.forward(&sums, kernel)?;
                 second.forward(&inner_norm.forward(&hidden, real, 0.0, kernel, mode)?, kernel)?
             }
             // Σ_j W x_j / √(d_i d_j) + b over the neighbours and the node itself, d counting both.
@@ -344,15 +411,20 @@ pub struct GnnHead {
 }
 
 impl GnnHead {
-    /// Names of its tensors.
-    pub const TENSORS: [&'static str; 4] =
-        ["head.lins.0.weight", "head.lins.0.bias", "head.lins.1.weight", "head.lins.1.bias"];
+    /// Names of its tensors, and of those of the embedding.
+    pub fn tensor_names(config: &GnnConfig) -> Vec<String> {
+        let mut names = vec!["head.lins.0.weight", "head.lins.0.bias", "head.lins.1.weight", "head.lins.1.bias"];
+        if config.embedding_columns > 0 {
+            names.extend(["embedding.weight", "embedding.bias"]);
+        }
+        names.into_iter().map(str::to_owned).collect()
+    }
 
     /// Builds the head.
     pub fn new(scope: &mut Scope, config: &GnnConfig) -> Result<Self, ModelError> {
         let mut head = scope.sub("head");
         let mut lins = head.sub("lins");
-        let first = Linear::new(lins.sub(0), config.embedding_columns(), config.width())?;
+        let first = Linear::new(lins.sub(0), config.pooled_columns(), config.width())?;
         let second = lins.sub(1);
         let activation = second.layer_id();
         Ok(Self { first, activation, second: Linear::new(second, config.width(), config.outputs)? })
@@ -378,7 +450,7 @@ mod tests {
 
     /// A path of three nodes, a star of four, and a node without edges; features are 0, 1, 2…
     fn batch() -> Batch {
-        let mut columns = Columns::new(FeatureSet::Columns { nodes: 2, targets: 1 });
+        let mut columns = Columns::new(FeatureSet::Columns { nodes: 2, edges: 3, targets: 1 });
         let graphs: [(u32, &[(u16, u16)]); 3] =
             [(3, &[(0, 1), (1, 0), (1, 2), (2, 1)]), (4, &[(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0)]), (1, &[])];
         let mut feature = 0.0;
@@ -395,6 +467,7 @@ mod tests {
             for &(source, target) in &edges {
                 columns.sources.push(source);
                 columns.targets.push(target);
+                columns.edge_features.extend([f32::from(source) - 1.5, f32::from(target) * -0.5, feature.sin()]);
                 rows[target as usize + 1] += 1;
             }
             (1..rows.len()).for_each(|node| rows[node] += rows[node - 1]);
@@ -402,18 +475,21 @@ mod tests {
             columns.graph_targets.push(1.0);
             columns.finish_graph(false, 0, 0, 0.0);
         }
-        let options = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+        let mut options = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+        options.edge_attributes = true;
         Assembler::default().assemble_columns(&columns, &options).unwrap()
     }
 
-    fn config(kind: GnnKind) -> GnnConfig {
+    fn config(kind: GnnKind, edge_features: i64) -> GnnConfig {
         GnnConfig {
             kind,
             node_features: 2,
+            edge_features,
             hidden: 6,
             layers: 2,
             heads: if kind == GnnKind::Gat { 2 } else { 1 },
             outputs: 3,
+            embedding_columns: 5,
             pooling: Pooling::Sum,
             dropout: 0.0,
             target_scales: Vec::new(),
@@ -421,7 +497,15 @@ mod tests {
         }
     }
 
-    const KINDS: [GnnKind; 5] = [GnnKind::Gin, GnnKind::Gcn, GnnKind::Sage, GnnKind::Gat, GnnKind::Mlp];
+    /// All kinds, with the number of edge features that they read.
+    const KINDS: [(GnnKind, i64); 6] = [
+        (GnnKind::Gin, 0),
+        (GnnKind::Gin, 3),
+        (GnnKind::Gcn, 0),
+        (GnnKind::Sage, 0),
+        (GnnKind::Gat, 0),
+        (GnnKind::Mlp, 0),
+    ];
 
     #[test]
     fn labels_and_targets_reach_the_batch() {
@@ -443,14 +527,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn messages_of_edges_are_added_to_the_node() {
+        let batch = batch();
+        let x = &batch.continuous;
+        let edges = Tensor::full([batch.adjacency.num_edges(), 2], -1.0, (Kind::Float, Device::Cpu));
+        for kernel in [Backend::Fused, Backend::Composed] {
+            let sums = edge_message_sum(x, &edges, &batch.adjacency, kernel).unwrap();
+            let first = |tensor: &Tensor, node: i64| tensor.double_value(&[node, 0]);
+            let message = |node: i64| (first(x, node) - 1.0).max(0.0);
+            assert_eq!(first(&sums, 1), first(x, 1) + message(0) + message(2));
+            assert_eq!(first(&sums, 7), first(x, 7), "its self-loop is no message");
+        }
+    }
+
     /// The fused passes give the composed ones' outputs and gradients.
     #[test]
     fn fused_and_composed_agree() {
         let batch = batch();
-        for kind in KINDS {
+        for (kind, edge_features) in KINDS {
             let of = |kernel: Backend| {
                 let mut parameters = FreshParameters::new(5, Device::Cpu);
-                let model = Gnn::new(Scope::root(&mut parameters), &config(kind), kernel).unwrap();
+                let model = Gnn::new(Scope::root(&mut parameters), &config(kind, edge_features), kernel).unwrap();
                 let outputs = model.forward(&batch, Mode::Training).unwrap();
                 outputs.square().sum(Kind::Float).backward();
                 let tensors = parameters.into_tensors();
@@ -474,9 +572,9 @@ mod tests {
     #[test]
     fn a_graph_has_the_same_output_in_every_batch() {
         let batch = batch();
-        for kind in KINDS {
+        for (kind, edge_features) in KINDS {
             let mut parameters = FreshParameters::new(5, Device::Cpu);
-            let model = Gnn::new(Scope::root(&mut parameters), &config(kind), Backend::Auto).unwrap();
+            let model = Gnn::new(Scope::root(&mut parameters), &config(kind, edge_features), Backend::Auto).unwrap();
             let together = tch::no_grad(|| model.forward(&batch, Mode::Evaluation).unwrap());
             for graph in 0..3 {
                 let alone = batch.select_graphs(&[graph]).unwrap();
@@ -488,13 +586,13 @@ mod tests {
 
     #[test]
     fn every_tensor_is_named_by_its_layer() {
-        for kind in KINDS {
-            let config = config(kind);
+        for (kind, edge_features) in KINDS {
+            let config = config(kind, edge_features);
             let mut parameters = FreshParameters::new(1, Device::Cpu);
             Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
             let mut found: Vec<String> = parameters.into_tensors().into_iter().map(|named| named.name).collect();
             let layers = (0..config.layers).flat_map(|index| GnnLayer::tensor_names(&config, index));
-            let mut expected: Vec<String> = layers.chain(GnnHead::TENSORS.map(str::to_owned)).collect();
+            let mut expected: Vec<String> = layers.chain(GnnHead::tensor_names(&config)).collect();
             found.sort();
             expected.sort();
             assert_eq!(found, expected);
@@ -504,9 +602,18 @@ mod tests {
     #[test]
     fn other_columns_are_refused() {
         let mut parameters = FreshParameters::new(1, Device::Cpu);
-        let config = GnnConfig { node_features: 5, ..config(GnnKind::Gin) };
+        let config = GnnConfig { node_features: 5, ..config(GnnKind::Gin, 0) };
         let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
         let error = model.forward(&batch(), Mode::Evaluation).unwrap_err().to_string();
         assert!(error.contains("5 in the model, 2 in the data"), "{error}");
+        let without_edges = Batch { edge_attributes: None, ..batch() };
+        let config = super::tests::config(GnnKind::Gin, 3);
+        let mut parameters = FreshParameters::new(1, Device::Cpu);
+        let model = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap();
+        let error = model.forward(&without_edges, Mode::Evaluation).unwrap_err().to_string();
+        assert!(error.contains("the batch has none"), "{error}");
+        let config = super::tests::config(GnnKind::Sage, 3);
+        let error = Gnn::new(Scope::root(&mut parameters), &config, Backend::Auto).unwrap_err().to_string();
+        assert!(error.contains("edge_features"), "{error}");
     }
 }

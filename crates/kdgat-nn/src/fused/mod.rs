@@ -10,6 +10,7 @@ pub mod activation;
 mod distances;
 pub mod distillation;
 pub mod dropout;
+pub mod edge_messages;
 pub mod fan_out;
 pub mod hashed_input;
 pub mod input;
