@@ -82,8 +82,10 @@ config_fields! {
     training: TrainingConfig {
         /// Maximum number of epochs.
         max_epochs: usize = 300, AtLeast(1.0);
-        /// Early stopping: training ends after this many epochs without a lower validation loss.
+        /// Early stopping: training ends after this many epochs without a lower validation loss (or a better `monitor`).
         patience: usize = 100, AtLeast(1.0);
+        /// Quantity that chooses the best epoch and stops the training early (`kdgat train`).
+        monitor: MonitorChoice = MonitorChoice::Loss;
         /// Initial learning rate.
         lr: f64 = 0.002, Above(0.0);
         /// L2 penalty on the weights, added to the gradients in Adam. Raise it against overfitting.
@@ -103,6 +105,8 @@ config_fields! {
         /// Maximum number of nodes per batch, for datasets whose graphs differ much in size. Graphs beyond it move to the next batch. none:
         /// only graphs are counted.
         batch_nodes: Option<usize> = None, AtLeast(1.0);
+        /// Maximum number of edges per batch, in the same way.
+        batch_edges: Option<usize> = None, AtLeast(1.0);
         /// Choose the largest batch size up to `batch_size` that fits the memory. Turn it off to get the same batches, and losses, on every
         /// machine.
         optimize_batch_size: bool = true;
@@ -159,6 +163,15 @@ config_fields! {
         kd_hint_weight: f64 = 0.0, AtLeast(0.0);
         /// Distillation loss of the classifier (gat).
         kd_loss: KdLoss = KdLoss::Kl;
+        /// File with a teacher's outputs for all graphs of the dataset (`kdgat train`), from which the student learns instead of from a
+        /// teacher's weights: safetensors or CSV, see docs/graphs.md. none: targets.safetensors in the dataset's folder, if there is one.
+        targets_file: Option<PathBuf> = None;
+        /// Weight of the distance between embeddings within the distillation loss, if the teacher's outputs have one.
+        kd_embedding_weight: f64 = 1.0, Above(0.0);
+        /// Loss between the student's and the teacher's embeddings of graphs.
+        kd_embedding_loss: EmbeddingLossChoice = EmbeddingLossChoice::Cosine;
+        /// Temperature of the contrastive loss: the cosines are divided by it.
+        kd_embedding_temperature: f64 = 0.1, Above(0.0);
         /// Keep the teacher's weights in host memory except while it computes: saves GPU memory. Short for `teacher_residency = "forward"`.
         #[alias = "offload_teacher_to_cpu"]
         offload_teacher: bool = false;
@@ -200,6 +213,8 @@ config_fields! {
     graphs: GraphsConfig {
         /// Pooling of each layer's nodes to one row of the graph.
         pooling: PoolingChoice = PoolingChoice::Sum;
+        /// Read edge features if the dataset has any: a gin becomes GIN-E.
+        edge_features: bool = true;
         /// Number of folds that the graphs are divided into if the dataset does not say which graphs are for testing; one fold is the test
         /// set. Folds have the classes in equal shares and do not depend on the seed.
         folds: usize = 10, Between(2.0, 1e6);

@@ -21,6 +21,24 @@ const DISTILLATION_FIELDS: &[&str] = &[
     "kd_vgae_recon_weight",
     "kd_hint_weight",
     "kd_loss",
+    "targets_file",
+    "kd_embedding_weight",
+    "kd_embedding_loss",
+    "kd_embedding_temperature",
+    "offload_teacher",
+    "teacher_residency",
+    "teacher_burst",
+    "teacher_layer_slots",
+    "use_teacher_cache",
+    "teacher_cache",
+    "teacher_cache_precision",
+    "teacher_cache_dir",
+];
+
+/// Fields of a teacher that computes, which a file with its outputs replaces.
+const COMPUTING_TEACHER_FIELDS: &[&str] = &[
+    "teacher_path",
+    "kd_hint_weight",
     "offload_teacher",
     "teacher_residency",
     "teacher_burst",
@@ -57,6 +75,7 @@ const GRAPH_MODEL_FIELDS: &[&str] = &[
     "foreign_ids",
     "accumulate_grad_batches",
     "batch_nodes",
+    "batch_edges",
     "optimize_batch_size",
     "min_steps_per_epoch",
     "num_workers",
@@ -134,7 +153,9 @@ const CAN_FIELDS: &[&str] = &[
 pub fn may_read(stage: Stage, field: &Field) -> bool {
     let mut configs = [FusionKind::Dqn, FusionKind::Bandit].map(|fusion| eager(stage, fusion)).to_vec();
     if stage == Stage::Train {
-        configs.iter_mut().for_each(|config| config.model.model = ModelKind::Gat);
+        for (config, model) in configs.iter_mut().zip([ModelKind::Gat, ModelKind::Gin]) {
+            config.model.model = model;
+        }
     }
     let rules = || RULES.iter().filter(|rule| rule.fields.contains(&field.name));
     configs.iter().any(|config| rules().all(|rule| (rule.is_read)(config, stage)))
@@ -151,6 +172,7 @@ fn eager(stage: Stage, fusion: FusionKind) -> Config {
     config.training.device = DeviceChoice::Auto;
     config.distillation.use_kd = true;
     config.distillation.kd_loss = KdLoss::Kl;
+    config.distillation.kd_embedding_loss = EmbeddingLossChoice::Contrastive;
     config.distillation.teacher_residency = Some(Residency::Layer);
     config.distillation.use_teacher_cache = true;
     config.distillation.teacher_cache = TeacherCache::Disk;
@@ -174,10 +196,28 @@ pub const RULES: &[Rule] = &[
         remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
-        fields: &["pooling", "folds", "fold", "folds_file"],
+        fields: &["pooling", "edge_features", "folds", "fold", "folds_file", "monitor"],
         is_read: |_, stage| stage == Stage::Train,
         because: "only `kdgat train` reads it",
         remedy: "use `kdgat train` or drop it",
+    },
+    Rule {
+        fields: &["targets_file", "kd_embedding_weight", "kd_embedding_loss", "kd_embedding_temperature"],
+        is_read: |_, stage| stage == Stage::Train,
+        because: "only `kdgat train` learns from a file with a teacher's outputs",
+        remedy: "drop it",
+    },
+    Rule {
+        fields: COMPUTING_TEACHER_FIELDS,
+        is_read: |config, _| config.distillation.targets_file.is_none(),
+        because: "targets_file has the teacher's outputs, so no teacher computes",
+        remedy: "drop it, or drop --targets-file",
+    },
+    Rule {
+        fields: &["kd_embedding_temperature"],
+        is_read: |config, _| config.distillation.kd_embedding_loss == EmbeddingLossChoice::Contrastive,
+        because: "only the contrastive loss has a temperature",
+        remedy: "add --kd-embedding-loss contrastive or drop it",
     },
     Rule {
         fields: CAN_FIELDS,
@@ -232,6 +272,12 @@ pub const RULES: &[Rule] = &[
         is_read: |config, stage| stage != Stage::Train || config.model.model == ModelKind::Gat,
         because: "only a gat has attention heads",
         remedy: "drop it",
+    },
+    Rule {
+        fields: &["edge_features"],
+        is_read: |config, _| config.model.model == ModelKind::Gin,
+        because: "only a gin reads edge features",
+        remedy: "use --model gin or drop it",
     },
     Rule {
         fields: &["kd_temperature"],

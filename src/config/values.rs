@@ -319,6 +319,22 @@ choices! {
         /// Mean squared difference of the logits (Kim et al. 2021)
         Mse = "mse",
     }
+    MonitorChoice {
+        /// The validation loss: the lowest is the best
+        Loss = "loss",
+        /// The metric of the task: validation accuracy (classes, labels) or mean absolute error (values); the loss decides between epochs of the same metric
+        Metric = "metric",
+    }
+    EmbeddingLossChoice {
+        /// One minus the cosine of the student's and the teacher's embedding
+        Cosine = "cosine",
+        /// Mean squared difference
+        Mse = "mse",
+        /// Finding each graph's teacher embedding among those of the batch (G-CRD, Joshi et al. 2022)
+        Contrastive = "contrastive",
+        /// Mean squared difference between the cosines of all pairs of graphs of the batch (Park et al. 2019)
+        Relational = "relational",
+    }
     Residency {
         /// On the device all the time
         Resident = "resident",

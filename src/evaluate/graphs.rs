@@ -1,7 +1,7 @@
-//! Metrics of models of `kdgat train` on the graphs of their test set, and their means over runs that differ by fold or seed.
+//! Metrics of models of `kdgat train` on the graphs of their test set.
 
 use kdgat_base::random;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::bootstrap::quantile;
 use super::ranking::Ranking;
@@ -17,14 +17,20 @@ pub struct Tested {
 }
 
 /// A metric of a model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     /// Its name.
     pub name: String,
     /// Its value; NaN if the test set does not define it.
+    #[serde(deserialize_with = "number_or_nan")]
     pub value: f64,
     /// 95 % confidence interval from resampled graphs; `None` for a metric without one.
     pub interval: Option<[f64; 2]>,
+}
+
+/// Reads a number; null, which JSON has in place of NaN, is NaN.
+fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Tested {
@@ -146,16 +152,6 @@ pub fn baseline(schema: &Schema, training: &[Vec<f64>], test: &[Vec<f64>]) -> Te
     Tested { outputs: vec![outputs; test.len()], targets: test.to_vec() }
 }
 
-/// Mean and standard deviation (of a sample) of the finite values; the deviation is NaN for fewer than two.
-pub fn mean_and_deviation(values: &[f64]) -> (f64, f64, usize) {
-    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    let count = finite.len();
-    let mean = finite.iter().sum::<f64>() / count as f64;
-    let squares: f64 = finite.iter().map(|value| (value - mean).powi(2)).sum();
-    let deviation = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { f64::NAN };
-    (mean, deviation, count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +188,12 @@ mod tests {
         let metrics = tested.metrics(&schema(Task::Regression, &[]), 0, 1);
         assert_eq!((value(&metrics, "y MAE"), value(&metrics, "y RMSE")), (1.5, 2.5f64.sqrt()));
         assert!(value(&metrics, "y R2").is_nan(), "the targets do not vary");
-        assert_eq!(mean_and_deviation(&[1.0, 3.0, f64::NAN]), (2.0, 2.0f64.sqrt(), 2));
+    }
+
+    #[test]
+    fn an_undefined_value_survives_json() {
+        let metric = Metric { name: "y R2".to_owned(), value: f64::NAN, interval: None };
+        let read: Metric = serde_json::from_str(&serde_json::to_string(&metric).unwrap()).unwrap();
+        assert!(read.value.is_nan() && read.interval.is_none());
     }
 }

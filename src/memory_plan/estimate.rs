@@ -157,7 +157,7 @@ fn hidden_columns(architecture: &Architecture) -> f64 {
     match architecture {
         Architecture::Vgae(config) => vgae::last_width(config) as f64,
         Architecture::Gat(config) => config.embedding_columns() as f64,
-        Architecture::Graph(config) => config.embedding_columns() as f64,
+        Architecture::Graph(config) => config.pooled_columns() as f64,
     }
 }
 

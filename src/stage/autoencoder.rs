@@ -24,7 +24,7 @@ pub fn autoencoder(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, STAGE, &data)?;
-    let run = Run::open(config, STAGE, &data, found.as_ref(), Map::new())?;
+    let run = Run::open(config, STAGE, &data, found.as_ref().map(FoundTeacher::identity), Map::new())?;
 
     let architecture = vgae_config(config, &data)?;
     let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
@@ -66,8 +66,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     training::expect_validation(&validation, &data.dataset.name)?;
     let batch_graphs = training::batch_graphs(config, training.len());
     let shuffle = training::shuffle(config);
-    let node_budget = training::node_budget(config, &data.store)?;
-    Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
+    let budget = training::batch_budget(config, &data.store)?;
+    Ok(Graphs { training, validation, batch_graphs, budget, packed: false, seed: config.training.seed, shuffle })
 }
 
 /// The configured VGAE for this dataset.

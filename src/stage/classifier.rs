@@ -25,7 +25,7 @@ pub fn normal(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open(config)?;
     let mut graphs = graphs(config, &data)?;
     let found = teacher::find(config, stage, &data)?;
-    let run = Run::open(config, stage, &data, found.as_ref(), Map::new())?;
+    let run = Run::open(config, stage, &data, found.as_ref().map(FoundTeacher::identity), Map::new())?;
     let usage = graphs.teacher_use();
     train(config, &data, run, found, usage, &mut graphs)
 }
@@ -38,7 +38,7 @@ pub fn curriculum(config: &Config) -> Result<Outcome, StageError> {
     let found = teacher::find(config, stage, &data)?;
     let scorer = curriculum::scorer(config, &data)?;
     let inputs = curriculum::inputs(scorer.as_ref());
-    let run = Run::open(config, stage, &data, found.as_ref(), inputs)?;
+    let run = Run::open(config, stage, &data, found.as_ref().map(FoundTeacher::identity), inputs)?;
     if let Some(scorer) = scorer {
         plan.score(config, &data, &scorer, run.directory(), run.resumes())?;
     }
@@ -86,8 +86,8 @@ fn graphs(config: &Config, data: &Data) -> Result<Graphs, StageError> {
     training::expect_validation(&validation, &data.dataset.name)?;
     let batch_graphs = training::batch_graphs(config, training.len());
     let shuffle = training::shuffle(config);
-    let node_budget = training::node_budget(config, &data.store)?;
-    Ok(Graphs { training, validation, batch_graphs, node_budget, seed: config.training.seed, shuffle })
+    let budget = training::batch_budget(config, &data.store)?;
+    Ok(Graphs { training, validation, batch_graphs, budget, packed: false, seed: config.training.seed, shuffle })
 }
 
 /// The configured GAT for this dataset.

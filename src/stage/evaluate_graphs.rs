@@ -1,45 +1,31 @@
 //! Scores models of `kdgat train` on the test graphs of their own folds.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::train::schema;
-use super::{EvaluateOptions, StageError, setup, training};
+use super::{EvaluateOptions, StageError, foreign, setup, training};
 use crate::config::Config;
-use crate::evaluate::graphs::{Metric, Tested, baseline, mean_and_deviation};
-use crate::evaluate::{EvaluateError, TrainedModel, models};
+use crate::distill::TargetName;
+use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, Mean, RunResult};
+use crate::evaluate::graphs::{Metric, Tested, baseline};
+use crate::evaluate::{EvaluateError, TrainedModel, models, retrieval};
 use crate::files;
 use crate::graph::dataset::{FoldOptions, GraphSplit};
-use crate::graph::{AssembleOptions, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
+use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
 use crate::nn::layers::Mode;
 use crate::nn::{Architecture, GivenTensors, Gnn, ModelError, Scope, weights};
 
 /// Graphs per batch.
 const BATCH_GRAPHS: usize = 512;
-
-/// A model and its metrics.
-#[derive(Debug, Serialize)]
-struct Evaluated {
-    model: String,
-    /// Runs of one group differ by seed or fold.
-    group: String,
-    parameters: usize,
-    fold: String,
-    seed: Option<u64>,
-    test_graphs: usize,
-    metrics: Vec<Metric>,
-    #[serde(skip)]
-    baseline: Vec<Metric>,
-}
 
 /// Runs `kdgat evaluate` on a dataset of graphs. Returns the tables and the folder of the results.
 pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(String, PathBuf), StageError> {
@@ -53,8 +39,8 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
     };
     let mut runs = Vec::new();
     for model in found {
-        match division_of(&model)? {
-            Some(division) => runs.push((model, division)),
+        match records_of(&model)? {
+            Some(recorded) => runs.push((model, recorded)),
             // A registered teacher is the copy of a run, and records no division.
             None if options.runs.is_empty() => {}
             None => {
@@ -74,13 +60,17 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
     }
     let schema = schema(&store)?.clone();
     let mut evaluated = Vec::new();
-    for (model, division) in &runs {
+    for (model, recorded) in &runs {
         eprintln!("scoring with {}", model.name);
-        evaluated.push(evaluate_one(config, options, (model, division), &store, &schema, device)?);
+        evaluated.push(evaluate_one(config, options, (model, recorded), &store, &schema, device)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
-    write(&folder, &dataset, &schema, &evaluated)?;
-    Ok((text(&dataset, &evaluated), folder))
+    let groups = graph_runs::groups(&evaluated);
+    let comparisons = graph_runs::comparisons(&groups);
+    fs::create_dir_all(&folder).map_err(file_error(&folder))?;
+    write_json(&folder, &dataset, schema.task, &evaluated, &groups, &comparisons)?;
+    write_csv(&folder, &evaluated)?;
+    Ok((text(&dataset, &evaluated, &groups, &comparisons), folder))
 }
 
 /// The file of a run that records its division: the configuration it started with.
@@ -93,6 +83,20 @@ struct Frozen {
 struct FrozenSections {
     graphs: FrozenGraphs,
     data: FrozenData,
+    distillation: FrozenDistillation,
+}
+
+#[derive(Deserialize)]
+struct FrozenDistillation {
+    #[serde(default)]
+    targets_file: Option<PathBuf>,
+}
+
+/// The records of a run that its evaluation needs.
+struct Recorded {
+    division: FoldOptions,
+    /// The file with the outputs of its teacher, if the run names one.
+    targets_file: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -107,8 +111,8 @@ struct FrozenData {
     validation_fraction: f64,
 }
 
-/// The division that a run was trained with; `None` for weights without the configuration of a run.
-fn division_of(model: &TrainedModel) -> Result<Option<FoldOptions>, StageError> {
+/// The division that a run was trained with, and its targets; `None` for weights without the configuration of a run.
+fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
     let path = model.folder.join("config.json");
     let text = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -120,22 +124,25 @@ fn division_of(model: &TrainedModel) -> Result<Option<FoldOptions>, StageError> 
             path.display()
         ))
     })?;
-    Ok(frozen.config.map(|FrozenSections { graphs, data }| FoldOptions {
-        file: graphs.folds_file,
-        folds: graphs.folds,
-        fold: graphs.fold,
-        validation_fraction: data.validation_fraction,
+    Ok(frozen.config.map(|FrozenSections { graphs, data, distillation }| Recorded {
+        division: FoldOptions {
+            file: graphs.folds_file,
+            folds: graphs.folds,
+            fold: graphs.fold,
+            validation_fraction: data.validation_fraction,
+        },
+        targets_file: distillation.targets_file,
     }))
 }
 
 fn evaluate_one(
     config: &Config,
     options: &EvaluateOptions,
-    (model, division): (&TrainedModel, &FoldOptions),
+    (model, recorded): (&TrainedModel, &Recorded),
     store: &Arc<Store>,
     schema: &Schema,
     device: Device,
-) -> Result<Evaluated, StageError> {
+) -> Result<RunResult, StageError> {
     let Architecture::Graph(architecture) = &model.description.architecture else {
         return Err(StageError::Input(format!(
             "{} is a model of CAN windows, not of {}",
@@ -146,7 +153,7 @@ fn evaluate_one(
     if model.description.dataset.digest != store.digest() {
         tracing::warn!("{} was trained on other graphs than {} has now", model.name, store.manifest().dataset);
     }
-    let split = GraphSplit::of(store, division)?;
+    let split = GraphSplit::of(store, &recorded.division)?;
     if split.test.is_empty() {
         return Err(StageError::Input(format!("{}: no graph is left for testing ({})", model.name, split.origin)));
     }
@@ -160,93 +167,195 @@ fn evaluate_one(
             |&graph: &u64| Ok(store.try_graph(graph)?.targets_of_graph.iter().map(|&value| f64::from(value)).collect());
         graphs.iter().map(of).collect()
     };
-    let tested =
-        Tested { outputs: outputs(&network, schema, store, &split.test, device)?, targets: truth(&split.test)? };
+    let Answers { outputs, embedding } = answers(&network, schema, store, &split.test, device)?;
+    let tested = Tested { outputs, targets: truth(&split.test)? };
     let simplest = baseline(schema, &truth(&split.training)?, &tested.targets);
     let seed = config.training.seed;
-    Ok(Evaluated {
+    let mut metrics = tested.metrics(schema, options.resamples, seed);
+    let mut of_simplest = simplest.metrics(schema, 0, seed);
+    let taught = taught_embedding(config, (model, recorded), store, &split.test)?;
+    if let (Some(embedding), Some(taught)) = (embedding, taught) {
+        let ranks = retrieval::ranks(&embedding, &taught)?;
+        metrics.extend(retrieval::metrics(&ranks));
+        of_simplest.extend(retrieval::chance(ranks.len()));
+    }
+    Ok(RunResult {
         model: model.name.clone(),
         group: model.group.clone(),
+        distilled: model.distilled,
         parameters: model.num_parameters(),
         fold: split.origin,
         seed: model.seed,
+        seen_graphs: split.training.len() + split.validation.len(),
         test_graphs: split.test.len(),
-        metrics: tested.metrics(schema, options.resamples, seed),
-        baseline: simplest.metrics(schema, 0, seed),
+        settings: model.settings.iter().cloned().collect(),
+        metrics,
+        baseline: of_simplest,
     })
 }
 
-/// Probabilities, or values in the units of the targets, `[num_graphs, outputs]`.
-fn outputs(
+/// The teacher's embeddings of these graphs, `[num_graphs, columns]`, if the model predicts them and the file is still there.
+fn taught_embedding(
+    config: &Config,
+    (model, recorded): (&TrainedModel, &Recorded),
+    store: &Store,
+    graphs: &[u64],
+) -> Result<Option<Tensor>, StageError> {
+    let Architecture::Graph(architecture) = &model.description.architecture else { return Ok(None) };
+    let (true, Some(source)) = (architecture.embedding_columns > 0, &config.data.data) else { return Ok(None) };
+    let path = foreign::path_for(recorded.targets_file.as_deref(), source).filter(|path| path.is_file());
+    let Some(path) = path else {
+        tracing::warn!(
+            "{}: the file with its teacher's embeddings is not there, so retrieval is not scored",
+            model.name
+        );
+        return Ok(None);
+    };
+    let targets = foreign::open(&path, source, store)?;
+    if model.description.teacher_digest.as_deref() != Some(targets.digest()) {
+        tracing::warn!("{}: {} has changed since the model was trained with it", model.name, path.display());
+    }
+    match targets.columns(TargetName::Embedding) {
+        Some(columns) if columns as i64 == architecture.embedding_columns => {
+            let rows = Tensor::f_from_slice(&targets.rows(TargetName::Embedding, graphs))?;
+            Ok(Some(rows.f_view([graphs.len() as i64, columns as i64])?))
+        }
+        found => Err(StageError::Input(format!(
+            "{}: {} has an embedding of {} columns, the model predicts {}; train it again",
+            model.name,
+            path.display(),
+            found.unwrap_or(0),
+            architecture.embedding_columns
+        ))),
+    }
+}
+
+/// A model's answers for some graphs.
+struct Answers {
+    /// Probabilities, or values in the units of the targets, `[num_graphs, outputs]`.
+    outputs: Vec<Vec<f64>>,
+    /// `[num_graphs, embedding_columns]`, in host memory; `None` for a model without embedding.
+    embedding: Option<Tensor>,
+}
+
+fn answers(
     network: &Gnn,
     schema: &Schema,
     store: &Arc<Store>,
     graphs: &[u64],
     device: Device,
-) -> Result<Vec<Vec<f64>>, StageError> {
-    let assemble = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+) -> Result<Answers, StageError> {
+    let mut assemble = AssembleOptions::new(Arc::new(Vocabulary::from_ids([])));
+    assemble.edge_attributes = network.config().edge_features > 0;
     let loader = Loader::start(Arc::clone(store), LoaderOptions { assemble, workers: 1, prefetch_batches: 2 });
     let batches = graphs.chunks(BATCH_GRAPHS).map(<[u64]>::to_vec).collect();
-    let mut all = Vec::with_capacity(graphs.len());
+    let mut all: Vec<GraphAnswer> = Vec::with_capacity(graphs.len());
     for batch in loader.epoch(batches, 0) {
         let rows = by_halves(Meter::new(device), &batch?, &mut |batch| {
-            tch::no_grad(|| {
-                let outputs = network.forward(&batch.to_device(device)?, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
-                let outputs = match schema.task {
-                    Task::Classification => outputs.f_softmax(-1, Kind::Double)?,
-                    Task::MultiLabel => outputs.f_sigmoid()?,
-                    Task::Regression => outputs,
-                };
-                let columns = outputs.size()[1].max(1) as usize;
-                let values: Vec<f32> = weights::floats(&outputs)?;
-                let rows = values.chunks_exact(columns).map(|row| row.iter().map(|&value| f64::from(value)).collect());
-                Ok::<_, EvaluateError>(rows.collect::<Vec<Vec<f64>>>())
-            })
+            tch::no_grad(|| answers_of_batch(network, schema.task, &batch.to_device(device)?))
         })?;
         all.extend(rows);
     }
     let scales = &network.config().target_scales;
     for row in &mut all {
-        row.iter_mut().zip(scales).for_each(|(value, scale)| *value = *value * scale.deviation + scale.mean);
+        let values = row.outputs.iter_mut().zip(scales);
+        values.for_each(|(value, scale)| *value = *value * scale.deviation + scale.mean);
     }
-    Ok(all)
+    let embeddings: Vec<&Tensor> = all.iter().filter_map(|row| row.embedding.as_ref()).collect();
+    let embedding = if embeddings.is_empty() { None } else { Some(Tensor::f_stack(&embeddings, 0)?) };
+    Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding })
 }
 
-fn text(dataset: &str, evaluated: &[Evaluated]) -> String {
-    let mut text = format!("{dataset}\n\n");
-    let names: Vec<&str> = evaluated[0].metrics.iter().map(|metric| metric.name.as_str()).collect();
-    let width = evaluated.iter().map(|one| one.model.len()).max().unwrap_or(0).max(24);
-    let line = |text: &mut String, name: &str, parameters: &str, graphs: &str, cells: &[String]| {
+/// A model's answer for a graph.
+struct GraphAnswer {
+    /// Probabilities or standardised values.
+    outputs: Vec<f64>,
+    /// `[embedding_columns]`
+    embedding: Option<Tensor>,
+}
+
+fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<GraphAnswer>, EvaluateError> {
+    let pooled = network.embed(batch, Mode::Evaluation)?;
+    let outputs = network.classify(&pooled, Mode::Evaluation)?.f_to_kind(Kind::Double)?;
+    let outputs = match task {
+        Task::Classification => outputs.f_softmax(-1, Kind::Double)?,
+        Task::MultiLabel => outputs.f_sigmoid()?,
+        Task::Regression => outputs,
+    };
+    let embedding = network.embedding(&pooled)?.map(|rows| rows.f_to_device(Device::Cpu)).transpose()?;
+    let columns = outputs.size()[1].max(1) as usize;
+    let values: Vec<f32> = weights::floats(&outputs)?;
+    let answer = |(graph, row): (i64, &[f32])| {
+        let embedding = embedding.as_ref().map(|rows| rows.f_get(graph)).transpose()?;
+        Ok(GraphAnswer { outputs: row.iter().map(|&value| f64::from(value)).collect(), embedding })
+    };
+    (0..).zip(values.chunks_exact(columns)).map(answer).collect()
+}
+
+/// Line of a printed table.
+struct Line {
+    name: String,
+    parameters: String,
+    /// Number of test graphs, or of runs.
+    count: String,
+    /// One for each metric.
+    cells: Vec<String>,
+}
+
+fn text(dataset: &str, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[Comparison]) -> String {
+    let metrics = graph_runs::metric_names(runs);
+    let head = |count: &str| Line {
+        name: "model".to_owned(),
+        parameters: "parameters".to_owned(),
+        count: count.to_owned(),
+        cells: metrics.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let of_run = |run: &RunResult| Line {
+        name: run.model.clone(),
+        parameters: run.parameters.to_string(),
+        count: run.test_graphs.to_string(),
+        cells: metrics.iter().map(|metric| run.metric(metric).map_or("–".to_owned(), cell)).collect(),
+    };
+    let of_group = |group: &Group| Line {
+        name: group.name.clone(),
+        parameters: group.runs[0].parameters.to_string(),
+        count: group.runs.len().to_string(),
+        cells: metrics.iter().map(|metric| group.mean(metric).text()).collect(),
+    };
+    let simplest = Line {
+        name: BASELINE.to_owned(),
+        parameters: "0".to_owned(),
+        count: String::new(),
+        cells: metrics.iter().map(|metric| graph_runs::baseline(runs, metric).text()).collect(),
+    };
+    let every: Vec<Line> = [head("graphs")].into_iter().chain(runs.iter().map(of_run)).collect();
+    let means = groups.iter().map(of_group).chain([simplest]);
+    let means: Vec<Line> = [head("runs")].into_iter().chain(means).collect();
+    let width = every.iter().chain(&means).map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let mut text = format!("{dataset}\n\n{}", aligned(&every, width));
+    text += &format!("\nmeans over runs that differ by fold or seed\n\n{}", aligned(&means, width));
+    let of_first: Vec<&Comparison> =
+        comparisons.iter().filter(|found| metrics.first() == Some(&found.metric.as_str())).collect();
+    if !of_first.is_empty() {
+        text += "\nstudent with teacher − student alone, on the same test graphs\n\n";
+    }
+    for found in of_first {
         // Writing to a String cannot fail.
-        let _ = write!(text, "{name:<width$}  {parameters:>10}  {graphs:>6}");
+        let _ = writeln!(text, "{} − {}: {} {}", found.distilled, found.alone, found.metric, found.text());
+    }
+    text
+}
+
+fn aligned(lines: &[Line], width: usize) -> String {
+    let mut text = String::new();
+    for Line { name, parameters, count, cells } in lines {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{name:<width$}  {parameters:>10}  {count:>6}");
         for cell in cells {
             let _ = write!(text, "  {cell:>22}");
         }
         text.push('\n');
-    };
-    line(&mut text, "model", "parameters", "graphs", &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-    for one in evaluated {
-        let cells: Vec<String> = one.metrics.iter().map(cell).collect();
-        line(&mut text, &one.model, &one.parameters.to_string(), &one.test_graphs.to_string(), &cells);
     }
-    let mut groups: BTreeMap<&str, Vec<&Evaluated>> = BTreeMap::new();
-    evaluated.iter().for_each(|one| groups.entry(&one.group).or_default().push(one));
-    text += "\nmeans over runs that differ by fold or seed\n\n";
-    line(&mut text, "model", "parameters", "runs", &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-    let over = |of: &[&[Metric]]| -> Vec<String> {
-        let of_metric = |at: usize| {
-            let values: Vec<f64> = of.iter().map(|metrics| metrics[at].value).collect();
-            let (mean, deviation, count) = mean_and_deviation(&values);
-            if count > 1 { format!("{mean:.4} ± {deviation:.4}") } else { format!("{mean:.4}") }
-        };
-        (0..names.len()).map(of_metric).collect()
-    };
-    for (group, members) in &groups {
-        let metrics: Vec<&[Metric]> = members.iter().map(|one| one.metrics.as_slice()).collect();
-        line(&mut text, group, &members[0].parameters.to_string(), &members.len().to_string(), &over(&metrics));
-    }
-    let baselines: Vec<&[Metric]> = evaluated.iter().map(|one| one.baseline.as_slice()).collect();
-    line(&mut text, "most frequent or mean", "0", &evaluated.len().to_string(), &over(&baselines));
     text
 }
 
@@ -257,32 +366,66 @@ fn cell(metric: &Metric) -> String {
     }
 }
 
-fn write(folder: &Path, dataset: &str, schema: &Schema, evaluated: &[Evaluated]) -> Result<(), StageError> {
-    let error = |path: &Path| {
-        let path = path.to_owned();
-        move |source| StageError::File { path, action: "write", source }
+fn write_json(
+    folder: &Path,
+    dataset: &str,
+    task: Task,
+    runs: &[RunResult],
+    groups: &[Group<'_>],
+    comparisons: &[Comparison],
+) -> Result<(), StageError> {
+    let metrics = graph_runs::metric_names(runs);
+    let means = |of: &dyn Fn(&str) -> Mean| -> Value {
+        metrics.iter().map(|metric| ((*metric).to_owned(), json!(of(metric)))).collect()
     };
-    fs::create_dir_all(folder).map_err(error(folder))?;
-    let json = json!({ "format_version": 1, "dataset": dataset, "task": schema.task, "models": evaluated });
-    let mut csv = csv::Writer::from_writer(Vec::new());
-    let mut row = |cells: &[String]| csv.write_record(cells).map_err(std::io::Error::other);
+    let of_group = |group: &Group| {
+        json!({
+            "group": group.name,
+            "distilled": group.runs[0].distilled,
+            "parameters": group.runs[0].parameters,
+            "runs": group.runs.len(),
+            "folds": group.folds(),
+            "metrics": means(&|metric| group.mean(metric)),
+        })
+    };
+    let content = json!({
+        "format_version": 1,
+        "dataset": dataset,
+        "task": task,
+        "models": runs,
+        "groups": groups.iter().map(of_group).collect::<Vec<_>>(),
+        "baseline": means(&|metric| graph_runs::baseline(runs, metric)),
+        "comparisons": comparisons,
+    });
+    let path = folder.join("graph_metrics.json");
+    let text = serde_json::to_vec_pretty(&content).map_err(|problem| file_error(&path)(problem.into()))?;
+    save(&path, &text)
+}
+
+fn write_csv(folder: &Path, runs: &[RunResult]) -> Result<(), StageError> {
     let path = folder.join("graph_metrics.csv");
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    let mut row = |cells: &[String]| csv.write_record(cells).map_err(io::Error::other);
     row(&["model", "group", "fold", "seed", "graphs", "metric", "value", "low", "high"].map(str::to_owned))
-        .map_err(error(&path))?;
-    for one in evaluated {
-        for metric in &one.metrics {
+        .map_err(file_error(&path))?;
+    for run in runs {
+        for metric in &run.metrics {
             let end = |at: usize| metric.interval.map_or(String::new(), |interval| interval[at].to_string());
-            let seed = one.seed.map_or(String::new(), |seed| seed.to_string());
-            let cells = [one.model.clone(), one.group.clone(), one.fold.clone(), seed, one.test_graphs.to_string()];
+            let seed = run.seed.map_or(String::new(), |seed| seed.to_string());
+            let cells = [run.model.clone(), run.group.clone(), run.fold.clone(), seed, run.test_graphs.to_string()];
             let values = [metric.name.clone(), metric.value.to_string(), end(0), end(1)];
-            row(&cells.into_iter().chain(values).collect::<Vec<_>>()).map_err(error(&path))?;
+            row(&cells.into_iter().chain(values).collect::<Vec<_>>()).map_err(file_error(&path))?;
         }
     }
-    let csv = csv.into_inner().map_err(|failed| error(&path)(std::io::Error::other(failed.to_string())))?;
-    let json = serde_json::to_vec_pretty(&json).map_err(|problem| error(&path)(problem.into()))?;
-    for (name, content) in [("graph_metrics.json", json), ("graph_metrics.csv", csv)] {
-        let path = folder.join(name);
-        files::write_atomically(&path, &content).map_err(error(&path))?;
-    }
-    Ok(())
+    let text = csv.into_inner().map_err(|failed| file_error(&path)(io::Error::other(failed.to_string())))?;
+    save(&path, &text)
+}
+
+fn save(path: &Path, content: &[u8]) -> Result<(), StageError> {
+    files::write_atomically(path, content).map_err(file_error(path))
+}
+
+fn file_error(path: &Path) -> impl Fn(io::Error) -> StageError {
+    let path = path.to_owned();
+    move |source| StageError::File { path: path.clone(), action: "write", source }
 }

@@ -10,6 +10,7 @@ mod error;
 mod evaluate;
 mod evaluate_graphs;
 mod export;
+mod foreign;
 mod fusion;
 mod fusion_models;
 mod fusion_report;

@@ -64,11 +64,17 @@ impl Outcome {
     pub fn print(&self, console: &mut Console, summary: &FitSummary) {
         let ending = match self.ending {
             Ending::MaxEpochs => "all epochs done",
+            Ending::EarlyStopping if summary.position.progress.best_score.is_some() => {
+                "early stopping: the validation metric no longer improves"
+            }
             Ending::EarlyStopping => "early stopping: the validation loss no longer falls",
             Ending::Interrupted => "interrupted (continue with --resume)",
         };
         let best = self.best_val_loss.map_or("no validation loss yet".to_owned(), |loss| {
-            format!("best validation loss {loss:.6} in epoch {}", self.best_epoch)
+            match summary.position.progress.best_score {
+                Some(_) => format!("best epoch {}, validation loss {loss:.6}", self.best_epoch),
+                None => format!("best validation loss {loss:.6} in epoch {}", self.best_epoch),
+            }
         });
         console.line(&format!("{ending} after {} epochs; {best}", self.epochs));
         if let Some(metrics) = &summary.best {

@@ -10,9 +10,9 @@ use super::outcome::Outcome;
 use super::resume;
 use super::setup::Data;
 use super::sizing::{Decided, Sizing};
-use super::teacher::{self, FoundTeacher};
+use super::teacher::{self, TeacherIdentity};
 use super::training::{self, Graphs, StagePlan};
-use crate::config::{self, Config, Stage};
+use crate::config::{self, Config, MonitorChoice, Stage};
 use crate::distill::Teacher;
 use crate::distill::objective::Student;
 use crate::distill::registry::Registry;
@@ -43,7 +43,7 @@ pub struct Run<'a> {
     /// For a resumed run: the sizes that it decided when it started.
     decided: Option<Decided>,
     teacher_digest: Option<String>,
-    /// The teacher's architecture.
+    /// The teacher's architecture; `None` if its outputs come from a file.
     teacher: Option<Architecture>,
 }
 
@@ -56,10 +56,11 @@ impl<'a> Run<'a> {
         config: &'a Config,
         stage: Stage,
         data: &'a Data,
-        teacher: Option<&FoundTeacher>,
+        teacher: Option<TeacherIdentity>,
         extra_inputs: Map<String, Value>,
     ) -> Result<Self, StageError> {
-        let teacher_digest = teacher.map(|teacher| teacher.weights.digest().to_owned());
+        let (teacher_digest, teacher) = teacher.map(|teacher| (teacher.digest, teacher.architecture)).unzip();
+        let teacher = teacher.flatten();
         let directory = training::run_directory(config, &data.dataset.name, stage)?;
         let resumes = config.output.resume && directory.file(LAST).exists();
         let decided = resumes.then(|| resume::check(config, stage, data, teacher_digest.as_deref(), &directory));
@@ -84,7 +85,6 @@ impl<'a> Run<'a> {
         inputs.insert("dataset".into(), json!(data.dataset));
         inputs.insert("teacher_digest".into(), json!(teacher_digest));
         inputs.extend(extra_inputs);
-        let teacher = teacher.map(|teacher| teacher.architecture.clone());
         Ok(Self { config, stage, data, directory, console, inputs, decided, teacher_digest, teacher })
     }
 
@@ -117,6 +117,11 @@ impl<'a> Run<'a> {
         let mut options = training::fit_options(self.config, self.data.device);
         // Some operations of graph networks are composed of libtorch's.
         options.uses_own_threads &= self.stage != Stage::Train;
+        if self.config.training.monitor == MonitorChoice::Metric
+            && let Some(metric) = student.metric()
+        {
+            options.monitor = metric;
+        }
         let sizing = Sizing {
             config: self.config,
             data: self.data,

@@ -247,7 +247,7 @@ impl Sizing<'_> {
         let all = sum(std::slice::from_ref(&graphs.training));
         let share = (burst * graphs.batch_graphs) as f64 / graphs.training.len().max(1) as f64;
         // A curriculum's first epoch is its smallest. With a node limit, batches are smaller than this estimate.
-        let share = if graphs.node_budget.is_some() { 0.0 } else { share.min(1.0) };
+        let share = if graphs.budget.is_some() { 0.0 } else { share.min(1.0) };
         let mean = times(larger(bursts, times(all, share)), 1.0 / burst as f64);
         let validation = graphs.validation_batches();
         let each = batches.iter().chain(&validation).map(|batch| sum(std::slice::from_ref(batch)));
@@ -384,7 +384,7 @@ impl Sizing<'_> {
     /// smaller and more numerous, so there is no such bound.
     fn burst(&self, student: &impl Student, graphs: &Graphs) -> usize {
         let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));
-        if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
+        if self.config.training.optimize_batch_size || graphs.budget.is_some() {
             return student.source().burst();
         }
         student.source().burst().min(batches(&graphs.training).max(batches(&graphs.validation)).max(1))
@@ -393,7 +393,7 @@ impl Sizing<'_> {
     /// Prefetched batches in addition to those of a burst. If the batch size is known, at most those left of an epoch.
     fn waiting_batches(&self, graphs: &Graphs, burst: usize) -> usize {
         let waiting = waiting_batches(self.config);
-        if self.config.training.optimize_batch_size || graphs.node_budget.is_some() {
+        if self.config.training.optimize_batch_size || graphs.budget.is_some() {
             return waiting;
         }
         let batches = |of: &[u64]| of.len().div_ceil(graphs.batch_graphs.max(1));

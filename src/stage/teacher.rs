@@ -37,6 +37,22 @@ pub struct FoundTeacher {
     pub asked: Asked,
 }
 
+/// The identity of a run's teacher.
+#[derive(Debug)]
+pub struct TeacherIdentity {
+    /// Digest of its weights, or of the file with its outputs.
+    pub digest: String,
+    /// Its architecture, if its weights are here.
+    pub architecture: Option<Architecture>,
+}
+
+impl FoundTeacher {
+    /// The teacher's identity.
+    pub fn identity(&self) -> TeacherIdentity {
+        TeacherIdentity { digest: self.weights.digest().to_owned(), architecture: Some(self.architecture.clone()) }
+    }
+}
+
 /// Finds the configured teacher, if any: by path, or the one registered for the dataset.
 pub fn find(config: &Config, stage: Stage, data: &Data) -> Result<Option<FoundTeacher>, StageError> {
     if !config.distillation.use_kd {
@@ -105,9 +121,14 @@ pub fn find_for_graphs(
             "the teacher {path} is a {kind} of CAN windows; train one with {command}"
         )));
     };
-    let columns = |config: &GnnConfig| format!("{} node features and {} outputs", config.node_features, config.outputs);
+    let columns = |config: &GnnConfig| {
+        let (nodes, edges) = (config.node_features, config.edge_features);
+        format!("{nodes} node features, {edges} edge features and {} outputs", config.outputs)
+    };
     let is_alike = |config: &GnnConfig| (config.node_features, config.outputs, config.target_scales.is_empty());
-    if is_alike(architecture) != is_alike(student) {
+    let edges = data.store.features().edge_features() as i64;
+    let reads_others = architecture.edge_features != 0 && architecture.edge_features != edges;
+    if reads_others || is_alike(architecture) != is_alike(student) {
         return Err(StageError::Input(format!(
             "the teacher {path} has {}, the data {}; train a teacher on this data with {command}",
             columns(architecture),

@@ -1,18 +1,21 @@
-//! Trains a network on graphs of any kind: a teacher alone, or a student that learns from a teacher.
+//! Trains a network on graphs of any kind: a teacher alone, or a student that learns from a teacher or from a file with its outputs.
 
 use serde_json::{Map, json};
 
 use super::StageError;
+use super::foreign;
 use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{self, Data};
-use super::teacher;
+use super::teacher::{self, FoundTeacher, TeacherIdentity};
 use super::training::{self, Graphs};
 use crate::config::{Config, ModelKind, PoolingChoice, Stage};
+use crate::distill::TargetName;
+use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::Hints;
-use crate::distill::objective::{GraphDistillation, GraphObjective};
+use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit};
-use crate::graph::{Schema, Store, Task};
+use crate::graph::{BatchBudget, GraphSize, Schema, Store, Task};
 use crate::memory::{Meter, retry_on_oom};
 use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Pooling, Scope, TargetScale,
@@ -24,8 +27,16 @@ const STAGE: Stage = Stage::Train;
 pub fn train(config: &Config) -> Result<Outcome, StageError> {
     let data = setup::open_graphs(config)?;
     let split = GraphSplit::of(&data.store, &fold_options(config))?;
-    let architecture = gnn_config(config, &data, &split)?;
-    let found = teacher::find_for_graphs(config, &data, &architecture, &split)?;
+    let foreign = foreign::find(config, &data)?;
+    let architecture = gnn_config(config, &data, &split, foreign.as_deref())?;
+    let (found, identity) = match &foreign {
+        Some(targets) => (None, Some(TeacherIdentity { digest: targets.digest().to_owned(), architecture: None })),
+        None => {
+            let found = teacher::find_for_graphs(config, &data, &architecture, &split)?;
+            let identity = found.as_ref().map(FoundTeacher::identity);
+            (found, identity)
+        }
+    };
     let mut inputs = Map::new();
     inputs.insert(
         "split".into(),
@@ -35,10 +46,11 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
             "graphs": [split.training.len(), split.validation.len(), split.test.len()],
         }),
     );
-    let run = Run::open(config, STAGE, &data, found.as_ref(), inputs)?;
+    let run = Run::open(config, STAGE, &data, identity, inputs)?;
     let mut graphs = Graphs {
         batch_graphs: training::batch_graphs(config, split.training.len()),
-        node_budget: training::node_budget(config, &data.store)?,
+        budget: budget(config, &data.store, &split)?,
+        packed: true,
         training: split.training,
         validation: split.validation,
         seed: config.training.seed,
@@ -49,13 +61,34 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
     let (parameters, model, distillation) = retry_on_oom(Meter::new(data.device), || {
         let mut parameters = FreshParameters::new(config.training.seed, data.device);
         let model = Gnn::new(Scope::root(&mut parameters), &architecture, training::attention_kernel(config))?;
-        let distillation =
-            found.as_ref().map(|found| distillation(config, &found.architecture, &mut parameters, &architecture));
-        Ok::<_, StageError>((parameters, model, distillation.transpose()?))
+        let distillation = match (&found, &foreign) {
+            (Some(found), _) => Some(distillation(config, &found.architecture, &mut parameters, &architecture)?),
+            (None, Some(targets)) => Some(foreign_distillation(config, targets, &architecture)),
+            (None, None) => None,
+        };
+        Ok::<_, StageError>((parameters, model, distillation))
     })?;
-    let teacher = teacher::start(config, found, &data, graphs.teacher_use())?;
+    let teacher = match foreign {
+        Some(targets) => TeacherLink::from_file(targets),
+        None => teacher::start(config, found, &data, graphs.teacher_use())?,
+    };
     let student = GraphObjective { model, task, teacher, distillation };
     run.train(student, Architecture::Graph(architecture), parameters, &mut graphs)
+}
+
+/// The configured limit of nodes and edges per batch.
+///
+/// # Errors
+/// If a graph alone exceeds it.
+fn budget(config: &Config, store: &Store, split: &GraphSplit) -> Result<Option<BatchBudget>, StageError> {
+    let Some(budget) = training::batch_budget(config, store)? else { return Ok(None) };
+    let graphs = [split.training.as_slice(), &split.validation].concat();
+    let Some((graph, GraphSize { nodes, edges })) = budget.too_large(&graphs) else { return Ok(Some(budget)) };
+    Err(StageError::Input(format!(
+        "graph {graph} (counted from 0) has {nodes} nodes and {edges} edges, more than the {} allowed for a batch; raise --batch-nodes to at \
+         least {nodes} and --batch-edges to at least {edges}, or remove the graph",
+        budget.describe()
+    )))
 }
 
 /// The configured division of the graphs.
@@ -75,7 +108,12 @@ pub fn schema(store: &Store) -> Result<&Schema, StageError> {
     store.schema().ok_or_else(missing)
 }
 
-fn gnn_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<GnnConfig, StageError> {
+fn gnn_config(
+    config: &Config,
+    data: &Data,
+    split: &GraphSplit,
+    foreign: Option<&ForeignTargets>,
+) -> Result<GnnConfig, StageError> {
     let (model, schema) = (&config.model, schema(&data.store)?);
     let kind = match model.model {
         ModelKind::Gcn => GnnKind::Gcn,
@@ -88,13 +126,15 @@ fn gnn_config(config: &Config, data: &Data, split: &GraphSplit) -> Result<GnnCon
     Ok(GnnConfig {
         kind,
         node_features: schema.node_columns() as i64,
+        edge_features: match kind {
+            GnnKind::Gin if config.graphs.edge_features => schema.edge_columns() as i64,
+            _ => 0,
+        },
         hidden: model.hidden.first().copied().unwrap_or(0) as i64,
         layers: model.layers as i64,
         heads: if kind == GnnKind::Gat { model.heads as i64 } else { 1 },
-        outputs: match schema.task {
-            Task::Classification => schema.targets[0].classes.len() as i64,
-            Task::MultiLabel | Task::Regression => schema.targets.len() as i64,
-        },
+        outputs: foreign::outputs(schema) as i64,
+        embedding_columns: foreign.and_then(|targets| targets.columns(TargetName::Embedding)).unwrap_or(0) as i64,
         pooling: match config.graphs.pooling {
             PoolingChoice::Sum => Pooling::Sum,
             PoolingChoice::Mean => Pooling::Mean,
@@ -138,8 +178,20 @@ fn distillation(
     };
     let options = &config.distillation;
     let loss = training::logit_loss(config);
-    let columns = [student.embedding_columns(), architecture.embedding_columns()];
+    let columns = [student.pooled_columns(), architecture.pooled_columns()];
     let hints = Hints::new(Scope::root(parameters), columns, options.kd_hint_weight)?;
     let teacher_scales = architecture.target_scales.clone();
-    Ok(GraphDistillation { loss, alpha: options.kd_alpha, teacher_scales, hints })
+    Ok(GraphDistillation { loss, alpha: options.kd_alpha, teacher_scales, hints, embedding: None })
+}
+
+/// Distillation of the outputs in a file. Its values are in the units of the targets.
+fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &GnnConfig) -> GraphDistillation {
+    let in_units = TargetScale { mean: 0.0, deviation: 1.0 };
+    GraphDistillation {
+        loss: training::logit_loss(config),
+        alpha: config.distillation.kd_alpha,
+        teacher_scales: vec![in_units; student.target_scales.len()],
+        hints: None,
+        embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),
+    }
 }

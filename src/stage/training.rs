@@ -11,18 +11,19 @@ use super::StageError;
 use super::setup::{self, Data};
 use super::teacher::TeacherUse;
 use crate::config::{
-    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, Precision,
+    self, AttentionChoice, CachePrecision, Config, Convolution, IdEncoding, KdLoss, MonitorChoice, Precision,
     Schedule as ScheduleChoice, Stage,
 };
 use crate::distill::losses::LogitLoss;
 use crate::graph::{
-    AssembleOptions, EdgeScaling, FeatureSet, Loader, LoaderOptions, NodeBudget, Shuffle, Split, Store, UnknownDrop,
+    AssembleOptions, BatchBudget, EdgeScaling, FeatureSet, Loader, LoaderOptions, Shuffle, Split, Store, UnknownDrop,
     Vocabulary,
 };
 use crate::nn::attention::Backend;
 use crate::nn::{IdHash, InputConfig};
 use crate::train::fit::{BatchPlan, FitOptions};
 use crate::train::optimizer::AdamOptions;
+use crate::train::options::Monitor;
 use crate::train::run_directory::RunDirectory;
 use crate::train::schedule::Schedule;
 
@@ -69,14 +70,22 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
             distillation.kd_vgae_recon_weight],
         "curriculum": config.curriculum,
     });
+    if training.monitor == MonitorChoice::Metric {
+        content["monitor"] = json!(training.monitor);
+    }
     if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
+        let embedding = [json!(distillation.kd_embedding_loss), json!(distillation.kd_embedding_temperature)];
+        content["embedding"] = json!([json!(embedding), json!(distillation.kd_embedding_weight)]);
     }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);
     }
     if let Some(nodes) = training.batch_nodes {
         content["batch_nodes"] = json!(nodes);
+    }
+    if let Some(edges) = training.batch_edges {
+        content["batch_edges"] = json!(edges);
     }
     // As above, these count only where they change something, so that older runs can be resumed.
     if training.cuda_graphs {
@@ -108,6 +117,7 @@ pub fn fit_options(config: &Config, device: Device) -> FitOptions {
     FitOptions {
         max_epochs: training.max_epochs as u64,
         patience: training.patience as u64,
+        monitor: Monitor::Loss,
         lr: training.lr,
         schedule,
         adam: AdamOptions {
@@ -201,17 +211,23 @@ pub struct Graphs {
     pub validation: Vec<u64>,
     /// Graphs per batch.
     pub batch_graphs: usize,
-    /// Maximum number of nodes per batch, if limited.
-    pub node_budget: Option<NodeBudget>,
+    /// Maximum number of nodes and edges per batch, if limited.
+    pub budget: Option<BatchBudget>,
+    /// True to pack graphs into batches in any order, so that the batches are fuller.
+    pub packed: bool,
     /// The run's seed.
     pub seed: u64,
     pub shuffle: Shuffle,
 }
 
-/// The configured maximum number of nodes per batch.
-pub fn node_budget(config: &Config, store: &Store) -> Result<Option<NodeBudget>, StageError> {
-    let budget = config.training.batch_nodes.map(|nodes| NodeBudget::new(nodes as u64, store));
-    Ok(budget.transpose()?)
+/// The configured maximum number of nodes and edges per batch.
+pub fn batch_budget(config: &Config, store: &Store) -> Result<Option<BatchBudget>, StageError> {
+    let [nodes, edges] =
+        [config.training.batch_nodes, config.training.batch_edges].map(|most| most.map(|most| most as u64));
+    if nodes.is_none() && edges.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(BatchBudget::new(nodes, edges, store)?))
 }
 
 /// The configured shuffling of graphs.
@@ -229,7 +245,7 @@ impl Graphs {
     /// Like [`Graphs::teacher_use`], with `epoch_graphs` training graphs per epoch.
     pub fn teacher_use_of(&self, epoch_graphs: usize) -> TeacherUse {
         let graphs: Vec<u64> = self.training.iter().chain(&self.validation).copied().collect();
-        let batch_graphs = match &self.node_budget {
+        let batch_graphs = match &self.budget {
             Some(budget) => (self.batch_graphs as f64).min(budget.graphs(&graphs)),
             None => self.batch_graphs as f64,
         };
@@ -247,9 +263,10 @@ impl Graphs {
         self.cut(self.shuffle.batches(graphs, self.batch_graphs, self.seed, epoch))
     }
 
-    /// Cuts the batches again, in the same order, if the number of nodes is limited.
+    /// Cuts the batches again, in the same order, or packs them, if the number of nodes or edges is limited.
     fn cut(&self, batches: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
-        match &self.node_budget {
+        match &self.budget {
+            Some(budget) if self.packed => budget.pack(&batches.concat(), self.batch_graphs),
             Some(budget) => budget.cut(&batches.concat(), self.batch_graphs),
             None => batches,
         }

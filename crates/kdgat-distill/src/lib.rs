@@ -9,6 +9,7 @@
 
 pub mod accelerator;
 pub mod cache;
+pub mod foreign;
 pub mod frozen;
 pub mod hints;
 pub mod losses;

@@ -151,6 +151,73 @@ fn label_and_rest(logits: &Tensor, label: &Tensor, others: &Tensor) -> Result<Te
     Ok(Tensor::f_cat(&[log_probabilities.f_gather(1, label, false)?, rest], 1)?)
 }
 
+/// Most rows of a batch that a loss compares in pairs.
+const MOST_PAIRED_ROWS: i64 = 1024;
+
+/// Loss between a student's embeddings of graphs and its teacher's, `[num_graphs, columns]` each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum EmbeddingLoss {
+    /// 1 − cos(student, teacher), mean over graphs.
+    Cosine,
+    /// Mean squared difference, over graphs and columns.
+    Distance,
+    /// [`contrastive`]
+    Contrastive {
+        /// τ: cosines are divided by it.
+        temperature: f64,
+    },
+    /// [`relational`]
+    Relational,
+}
+
+impl EmbeddingLoss {
+    /// Computes the loss of a batch.
+    pub fn of(self, student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
+        let student = &widened(student)?;
+        Ok(match self {
+            Self::Cosine => {
+                let cosines = unit_rows(student)?.f_mul(&unit_rows(teacher)?)?;
+                let cosines = cosines.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Float)?;
+                cosines.f_mean(Kind::Float)?.f_neg()?.f_add_scalar(1.0)?
+            }
+            Self::Distance => masked::squared_distance(student, teacher, None)?,
+            Self::Contrastive { temperature } => contrastive(student, teacher, temperature)?,
+            Self::Relational => relational(student, teacher)?,
+        })
+    }
+}
+
+/// Contrastive distillation (G-CRD, Joshi et al. 2022): the cross entropy of finding each graph's teacher row among those of the batch,
+/// by softmax(cos(student_i, teacher_j) / τ) over j; over the first 1,024 graphs of a larger batch.
+pub fn contrastive(student: &Tensor, teacher: &Tensor, temperature: f64) -> Result<Tensor, ModelError> {
+    let [student, teacher] = [first_rows(student)?, first_rows(teacher)?];
+    let cosines = unit_rows(&student)?.f_matmul(&unit_rows(&teacher)?.f_transpose(0, 1)?)?;
+    let own = Tensor::f_arange(cosines.size()[0], (Kind::Int64, cosines.device()))?;
+    let (ignored_label, smoothing) = (-100, 0.0);
+    let logits = cosines.f_div_scalar(temperature)?;
+    Ok(logits.f_cross_entropy_loss(&own, None::<&Tensor>, Reduction::Mean, ignored_label, smoothing)?)
+}
+
+/// Relational distillation (Park et al. 2019; Tung & Mori 2019): mean squared difference between the cosines of all pairs of graphs, by
+/// the student's rows and by the teacher's; over the first 1,024 graphs of a larger batch.
+pub fn relational(student: &Tensor, teacher: &Tensor) -> Result<Tensor, ModelError> {
+    let cosines = |rows: &Tensor| -> Result<Tensor, TchError> {
+        let rows = unit_rows(&first_rows(rows)?)?;
+        rows.f_matmul(&rows.f_transpose(0, 1)?)
+    };
+    Ok(cosines(student)?.f_mse_loss(&cosines(teacher)?, Reduction::Mean)?)
+}
+
+fn first_rows(rows: &Tensor) -> Result<Tensor, TchError> {
+    rows.f_narrow(0, 0, rows.size()[0].min(MOST_PAIRED_ROWS))
+}
+
+/// Rows divided by their lengths.
+fn unit_rows(rows: &Tensor) -> Result<Tensor, TchError> {
+    let (smallest, columns) = (1e-8, [1i64]);
+    rows.f_div(&rows.f_norm_scalaropt_dim(2.0, columns, true)?.f_clamp_min(smallest)?)
+}
+
 #[cfg(test)]
 mod tests {
     use tch::Device;
@@ -258,6 +325,38 @@ mod tests {
         let temperature = 3.0;
         for loss in [LogitLoss::SoftLabels { temperature }, LogitLoss::Decoupled { temperature }, LogitLoss::Distance] {
             assert!(loss.of(&both, &both, &labels, None).unwrap().double_value(&[]).abs() < 1e-12, "{loss:?}");
+        }
+    }
+
+    #[test]
+    fn losses_of_embeddings_equal_their_formulas() {
+        let [student, teacher] = [logits(5, 4, 8), logits(5, 4, 9)];
+        let dot = |one: &[f64], other: &[f64]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
+        let cos = |one: &[f64], other: &[f64]| dot(one, other) / (dot(one, one) * dot(other, other)).sqrt();
+        let graphs = || 0..5usize;
+        let pairs = || graphs().flat_map(|one| graphs().map(move |other| (one, other)));
+        let entropy = |graph: usize| {
+            let all = graphs().map(|other| (cos(&student[graph], &teacher[other]) / 0.5).exp()).sum::<f64>();
+            all.ln() - cos(&student[graph], &teacher[graph]) / 0.5
+        };
+        let difference = |(one, other): (usize, usize)| {
+            (cos(&student[one], &student[other]) - cos(&teacher[one], &teacher[other])).powi(2)
+        };
+        let expected = [
+            (
+                EmbeddingLoss::Cosine,
+                graphs().map(|graph| 1.0 - cos(&student[graph], &teacher[graph])).sum::<f64>() / 5.0,
+            ),
+            (EmbeddingLoss::Contrastive { temperature: 0.5 }, graphs().map(entropy).sum::<f64>() / 5.0),
+            (EmbeddingLoss::Relational, pairs().map(difference).sum::<f64>() / 25.0),
+        ];
+        let [student, teacher] = [&student, &teacher].map(|rows| Tensor::from_slice2(rows).to_kind(Kind::Float));
+        for (loss, expected) in expected {
+            let found = loss.of(&student, &teacher).unwrap().double_value(&[]);
+            assert!((found - expected).abs() < 1e-5, "{loss:?}: {found} instead of {expected}");
+        }
+        for loss in [EmbeddingLoss::Cosine, EmbeddingLoss::Distance, EmbeddingLoss::Relational] {
+            assert!(loss.of(&teacher, &teacher).unwrap().double_value(&[]).abs() < 1e-6, "{loss:?}");
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum TargetName {
     Logits,
     /// VGAE, for hints: the output of the encoder's last hidden layer, `[num_nodes, width]`.
     HiddenNodes,
+    /// From a file: an embedding of each graph, `[num_graphs, any width]`.
+    Embedding,
     /// GAT, for hints: the pooled outputs of all attention layers, `[num_graphs, hidden * heads * layers]`.
     HiddenGraphs,
 }
@@ -31,6 +33,7 @@ impl TargetName {
             Self::Latent => "latent",
             Self::Reconstruction => "reconstruction",
             Self::Logits => "logits",
+            Self::Embedding => "embedding",
             Self::HiddenNodes => "hidden layer of nodes",
             Self::HiddenGraphs => "hidden layer of graphs",
         }
@@ -40,7 +43,7 @@ impl TargetName {
     pub fn per(self) -> Per {
         match self {
             Self::Latent | Self::Reconstruction | Self::HiddenNodes => Per::Node,
-            Self::Logits | Self::HiddenGraphs => Per::Graph,
+            Self::Logits | Self::Embedding | Self::HiddenGraphs => Per::Graph,
         }
     }
 }

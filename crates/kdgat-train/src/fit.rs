@@ -398,7 +398,9 @@ impl LoopState {
         let mut row = metrics_row(&metrics);
         row.extend(fit.plan.values(metrics.epoch));
         self.logs.epoch(&row, metrics.epoch)?;
-        let improved = self.position.progress.record(metrics.epoch, metrics.val_loss, options.schedule);
+        let score = options.monitor.score(&metrics);
+        let progress = &mut self.position.progress;
+        let improved = progress.record_score(metrics.epoch, metrics.val_loss, score, options.schedule);
         if improved {
             retry_on_oom(self.meter, || Ok::<_, FitError>((fit.save_best)(fit.trainable, &self.position)?))?;
             self.best = Some(metrics.clone());

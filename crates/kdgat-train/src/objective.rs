@@ -9,6 +9,7 @@ use kdgat_torch::device::DeviceError;
 use tch::{TchError, Tensor};
 
 use super::logs::LogError;
+use super::options::Monitor;
 use super::timeline::Span;
 
 /// Error of an objective or of a batch plan. Higher layers (a teacher, a curriculum) convert their own errors into it and
@@ -116,6 +117,11 @@ impl Part {
 pub trait Objective {
     /// Names of the reported parts of the loss: columns of `metrics.csv`.
     fn parts(&self) -> &'static [&'static str];
+
+    /// The part that is the task's metric, which a run may monitor instead of the loss; `None` if there is no such part.
+    fn metric(&self) -> Option<Monitor> {
+        None
+    }
 
     /// Source of the targets of the loss.
     fn source(&self) -> &dyn TargetSource;

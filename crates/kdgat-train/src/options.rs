@@ -5,16 +5,45 @@ use std::time::Duration;
 use kdgat_nn::attention::Backend;
 use tch::{Device, Kind};
 
+use super::metrics::EpochMetrics;
 use super::optimizer::AdamOptions;
 use super::schedule::Schedule;
+
+/// The quantity of the validation set that chooses the best epoch and ends the training early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Monitor {
+    /// The loss.
+    Loss,
+    /// A part of the loss that is a metric.
+    Part {
+        /// Its position among the objective's parts.
+        index: usize,
+        /// True for a metric such as accuracy, false for one such as a mean error.
+        highest_is_best: bool,
+    },
+}
+
+/// Weight of the loss in the score of a metric: it decides between epochs of the same metric.
+const TIE_WEIGHT: f64 = 1e-9;
+
+impl Monitor {
+    /// The score of an epoch, the lowest of which is the best; `None` if the loss judges.
+    pub fn score(self, metrics: &EpochMetrics) -> Option<f64> {
+        let Self::Part { index, highest_is_best } = self else { return None };
+        let (.., value) = metrics.parts.get(index)?;
+        Some(if highest_is_best { -value } else { *value } + TIE_WEIGHT * metrics.val_loss)
+    }
+}
 
 /// Settings of the loop.
 #[derive(Debug, Clone)]
 pub struct FitOptions {
     /// Maximum number of epochs.
     pub max_epochs: u64,
-    /// Epochs without improvement of the validation loss before early stopping.
+    /// Epochs without improvement before early stopping.
     pub patience: u64,
+    /// The quantity that has to improve.
+    pub monitor: Monitor,
     /// Initial learning rate.
     pub lr: f64,
     /// Learning rate schedule.
@@ -56,6 +85,7 @@ impl FitOptions {
         Self {
             max_epochs,
             patience: max_epochs,
+            monitor: Monitor::Loss,
             lr,
             schedule: Schedule::Constant,
             adam: AdamOptions { weight_decay: 0.0, gradient_clip: 1.0, offload: false, kernel: Backend::Auto },

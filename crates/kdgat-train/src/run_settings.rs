@@ -1,5 +1,7 @@
 //! Settings of a run that influence its losses.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 /// Fields of `[training]` that do not influence the result, and the seed.
@@ -36,6 +38,12 @@ pub fn settings(config: &Value) -> Vec<Setting> {
     }
     if config["command"] == "curriculum" {
         add("curriculum", &|name| !matches!(name, "difficulty_chunk" | "difficulty_model"));
+    }
+    if config["command"] == "train" {
+        // Runs on the folds of one division repeat each other.
+        add("graphs", &|name| !matches!(name, "fold" | "folds_file"));
+        let file = sections["graphs"]["folds_file"].as_str().and_then(|file| Path::new(file).file_name());
+        found.extend(file.map(|name| ("folds_file".to_owned(), Value::from(name.to_string_lossy()))));
     }
     if let Some(data) = sections["data"].as_object() {
         // Runs from before there were synthetic attacks had none.
@@ -113,6 +121,19 @@ mod tests {
         let unknown = |digest: &str| of_run(&Value::Null, true, digest);
         assert_eq!(unknown("0123456789abcdef"), unknown("0123456789ab"));
         assert_ne!(unknown("0123456789abcdef"), unknown("1123456789abcdef"));
+    }
+
+    #[test]
+    fn folds_are_repetitions_and_other_pooling_is_not() {
+        let config = |fold: u64, pooling: &str| {
+            settings(
+                &json!({ "command": "train", "config": { "graphs": { "folds": 10, "fold": fold, "pooling": pooling } } }),
+            )
+        };
+        let one = config(0, "sum");
+        assert_eq!(one, config(1, "sum"));
+        let other = config(0, "mean");
+        assert_eq!(describe(&other, &distinguishing(&[&one, &other])), "pooling mean");
     }
 
     /// Runs of other data, or with another teacher, are not repetitions.

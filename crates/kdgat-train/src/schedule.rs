@@ -32,9 +32,12 @@ pub enum Schedule {
 /// State of the schedule and of early stopping, which depends on the losses so far; saved in checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Lowest validation loss so far.
+    /// Validation loss of the best epoch so far: the lowest one, unless the run monitors a metric.
     pub best_loss: Option<f64>,
-    /// Epoch of the lowest validation loss.
+    /// Score of the best epoch so far, if the run monitors a metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_score: Option<f64>,
+    /// The best epoch so far.
     pub best_epoch: u64,
     /// Epochs since then.
     pub epochs_since_best: u64,
@@ -47,8 +50,16 @@ pub struct Progress {
 impl Progress {
     /// Records the validation loss of an epoch; returns true if it is the best so far. A loss that is not finite never is.
     pub fn record(&mut self, epoch: u64, loss: f64, schedule: Schedule) -> bool {
-        let improved = self.best_loss.is_none_or(|best| loss < best) && loss.is_finite();
+        self.record_score(epoch, loss, None, schedule)
+    }
+
+    /// Records an epoch that a score judges instead of its validation loss: the lowest score is the best.
+    pub fn record_score(&mut self, epoch: u64, loss: f64, score: Option<f64>, schedule: Schedule) -> bool {
+        let (best, own) = if score.is_some() { (self.best_score, score) } else { (self.best_loss, Some(loss)) };
+        let own = own.filter(|own| own.is_finite() && loss.is_finite());
+        let improved = own.is_some_and(|own| best.is_none_or(|best| own < best));
         if improved {
+            self.best_score = score;
             (self.best_loss, self.best_epoch) = (Some(loss), epoch);
             (self.epochs_since_best, self.epochs_on_plateau) = (0, 0);
         } else {
@@ -108,6 +119,17 @@ mod tests {
             .collect();
         assert_eq!(factors, [1.0, 1.0, 1.0, 0.5, 0.5]);
         assert_eq!(progress.best_epoch, 4);
+    }
+
+    #[test]
+    fn a_score_judges_instead_of_the_loss() {
+        let mut progress = Progress::default();
+        let recorded = [(1.0, -0.5), (0.5, -0.5), (2.0, -0.7), (0.1, f64::NAN)].map(|(loss, score)| {
+            let epoch = progress.epochs_since_best + progress.best_epoch + 1;
+            progress.record_score(epoch, loss, Some(score), Schedule::Constant)
+        });
+        assert_eq!(recorded, [true, false, true, false]);
+        assert_eq!((progress.best_loss, progress.best_score), (Some(2.0), Some(-0.7)));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::needs::taught_by;
 use crate::can::catalogue;
 use crate::config::{Config, ModelKind};
 use crate::distill::registry::{Registered, Registry};
+use crate::graph::dataset;
 use crate::stage;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 
@@ -24,7 +25,7 @@ use crate::sweep::plan::{Plan, Task, TaskKind};
 pub fn bind(plan: &mut Plan) -> Result<()> {
     let mut contents = Contents::default();
     plan.bind(|task| {
-        let mut parts: Vec<String> = contents.of_data(&task.config)?.into_iter().collect();
+        let mut parts: Vec<String> = contents.of_data(task)?.into_iter().collect();
         parts.extend(contents.of_weights(task));
         Ok((!parts.is_empty()).then(|| parts.join(" ")))
     })
@@ -60,13 +61,20 @@ impl Contents {
         self.names.entry(path.clone()).or_insert_with(|| Some(open()?.name)).clone()
     }
 
-    /// The digest of the logs that a task reads.
-    fn of_data(&mut self, config: &Config) -> Result<Option<String>> {
-        let key = serde_json::to_string(&config.data)?;
+    /// The digest of the logs or graphs that a task reads.
+    fn of_data(&mut self, task: &Task) -> Result<Option<String>> {
+        let config = &task.config;
+        let key = serde_json::to_string(&(&config.data, task.kind == TaskKind::Train))?;
         if let Some(known) = self.data.get(&key) {
             return Ok(known.clone());
         }
-        let digest = if self.name(config).is_some() { stage::data_digest(config)? } else { None };
+        let digest = match &config.data.data {
+            Some(data) if task.kind == TaskKind::Train => {
+                dataset::is_dataset(data).then(|| dataset::source_digest(data)).transpose()?
+            }
+            _ if self.name(config).is_some() => stage::data_digest(config)?,
+            _ => None,
+        };
         self.data.insert(key, digest.clone());
         Ok(digest)
     }
@@ -87,6 +95,7 @@ impl Contents {
         let given = [
             ("teacher_path", &config.distillation.teacher_path),
             ("difficulty_model", &config.curriculum.difficulty_model),
+            ("targets_file", &config.distillation.targets_file),
             (FUSED[0].0, &config.fusion.fusion_vgae),
             (FUSED[1].0, &config.fusion.fusion_gat),
         ];

@@ -15,6 +15,7 @@ use crate::cli::exit::UsageError;
 use crate::config::{CurriculumKind, DeviceChoice, ModelKind};
 use crate::distill::RegistryError;
 use crate::distill::registry::Registry;
+use crate::graph::dataset;
 use crate::shell;
 use crate::sweep::plan::{Plan, Task, TaskKind};
 use crate::sweep::state::{Status, SweepFolder, settled};
@@ -25,6 +26,11 @@ pub fn expect(folder: &SweepFolder, plan: &Plan, retries: bool) -> Result<()> {
     let gpus = tch::Cuda::device_count() as usize;
     for task in open(folder, plan, retries)? {
         let data = task.config.data.data.as_deref();
+        if task.kind == TaskKind::Train {
+            expect_graphs(task, data)?;
+            expect_gpu(task, gpus)?;
+            continue;
+        }
         if let Entry::Vacant(place) = datasets.entry(data) {
             place.insert(name(data)?);
         }
@@ -67,6 +73,19 @@ fn name(data: Option<&Path>) -> Result<String> {
     }
 }
 
+/// Fails if a step that runs `train` has no dataset of graphs.
+fn expect_graphs(task: &Task, data: Option<&Path>) -> Result<()> {
+    let problem = match data {
+        None => "it needs a dataset of graphs: set data".to_owned(),
+        Some(data) if !data.exists() => format!("data = \"{}\": there is no such folder or file", data.display()),
+        Some(data) if !dataset::is_dataset(data) => {
+            format!("data = \"{}\": no dataset of graphs (see docs/graphs.md)", data.display())
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(UsageError(format!("step `{}`: {problem}", task.step)).into())
+}
+
 fn expect_gpu(task: &Task, gpus: usize) -> Result<()> {
     let computes = !matches!(task.kind, TaskKind::Store | TaskKind::Part(_));
     match task.config.training.device {
@@ -85,7 +104,8 @@ pub fn taught_by(task: &Task) -> Vec<ModelKind> {
     let made_before = |field: &str| task.inputs.iter().any(|input| input.field == field);
     let config = &task.config;
     let mut models = Vec::new();
-    let learns = task.kind.trains_on_graphs() || task.kind == TaskKind::Targets;
+    // A teacher of `train` belongs to a fold, which the training itself checks.
+    let learns = (task.kind.trains_on_graphs() && task.kind != TaskKind::Train) || task.kind == TaskKind::Targets;
     if learns
         && config.distillation.use_kd
         && config.distillation.teacher_path.is_none()

@@ -125,6 +125,14 @@ fn step_problems(file: &SweepFile) -> Vec<String> {
                 problems.push(format!("step `{name}` takes {field} from `{other}`; no step before it has this name"));
             }
         }
+        let is_train = |other: &str| before.iter().any(|step| step.name == other && step.command == StepCommand::Train);
+        let evaluated = step.from.get(RUNS).filter(|_| step.command == StepCommand::Evaluate);
+        if evaluated.is_some_and(|others| split(others).iter().any(|other| is_train(other))) {
+            problems.push(format!(
+                "step `{name}` evaluates a step that runs `train`; a sweep compares such runs by their validation, e.g. metric = \
+                 \"val_accuracy\", and `kdgat evaluate` scores them on their test graphs afterwards"
+            ));
+        }
         if step.command == StepCommand::Evaluate && !step.from.contains_key(RUNS) {
             problems.push(format!("step `{name}` has no runs to evaluate; add from = {{ runs = \"STEP\" }}"));
         }
@@ -209,18 +217,24 @@ impl Expansion<'_> {
             source,
         };
         let mut config = self.config(step, &chosen).map_err(failed)?;
-        let store = shared::store(&config);
-        let mut needs = vec![store.id.clone()];
+        let mut needs = Vec::new();
+        // `kdgat train` builds the store of its dataset itself, once for all trials, and has another teacher for each fold.
+        let is_of_can = step.command != StepCommand::Train;
+        if is_of_can {
+            let store = shared::store(&config);
+            needs.push(store.id.clone());
+            self.add(store);
+        }
         needs.extend(inputs.iter().map(|input| input.task.clone()));
-        self.add(store);
         let kind = match step.command {
             StepCommand::Autoencoder => TaskKind::Autoencoder,
             StepCommand::Normal => TaskKind::Normal,
             StepCommand::Curriculum => TaskKind::Curriculum,
+            StepCommand::Train => TaskKind::Train,
             StepCommand::Fusion => TaskKind::Fusion,
             StepCommand::Evaluate => TaskKind::Evaluate,
         };
-        if kind.trains_on_graphs() && shared::shares_targets(&mut config) {
+        if is_of_can && kind.trains_on_graphs() && shared::shares_targets(&mut config) {
             let teacher = inputs.iter().find(|input| input.field == "teacher_path");
             let targets = shared::targets(&config, &needs[0], teacher);
             needs.push(targets.id.clone());

@@ -87,6 +87,7 @@ pub enum StepCommand {
     Autoencoder,
     Normal,
     Curriculum,
+    Train,
     Fusion,
     Evaluate,
 }
@@ -98,6 +99,7 @@ impl StepCommand {
             Self::Autoencoder => Some(Stage::Autoencoder),
             Self::Normal => Some(Stage::Normal),
             Self::Curriculum => Some(Stage::Curriculum),
+            Self::Train => Some(Stage::Train),
             Self::Fusion => Some(Stage::Fusion),
             Self::Evaluate => None,
         }

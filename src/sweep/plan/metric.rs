@@ -31,7 +31,7 @@ pub fn default_of(command: Option<StepCommand>) -> (&'static str, Direction) {
     match command {
         Some(StepCommand::Evaluate) => (OF_VALIDATION, Direction::Maximize),
         Some(StepCommand::Fusion) | None => (VAL_LOSS, Direction::Minimize),
-        Some(StepCommand::Autoencoder | StepCommand::Normal | StepCommand::Curriculum) => {
+        Some(StepCommand::Autoencoder | StepCommand::Normal | StepCommand::Curriculum | StepCommand::Train) => {
             (VAL_TASK_LOSS, Direction::Minimize)
         }
     }
@@ -133,6 +133,7 @@ fn columns(command: StepCommand) -> Vec<String> {
     let parts: &[&str] = match command {
         StepCommand::Autoencoder => objective::VGAE_PARTS,
         StepCommand::Normal | StepCommand::Curriculum => objective::GAT_PARTS,
+        StepCommand::Train => objective::GRAPH_PARTS,
         StepCommand::Fusion => &fusion::fit::PARTS,
         StepCommand::Evaluate => return Vec::new(),
     };
@@ -162,6 +163,8 @@ mod tests {
             ("parameters", "normal"),
             ("curriculum_ratio", "curriculum"),
             ("val_reward", "fusion"),
+            ("val_accuracy", "train"),
+            ("val_mean_absolute_error", "train"),
             ("f1", "evaluate"),
             ("test_01_known_attack/roc_auc", "evaluate"),
             ("ms_per_graph_batch_1", "evaluate"),
@@ -193,6 +196,7 @@ mod tests {
             ("autoencoder", "val_task_loss", Direction::Minimize),
             ("normal", "val_task_loss", Direction::Minimize),
             ("curriculum", "val_task_loss", Direction::Minimize),
+            ("train", "val_task_loss", Direction::Minimize),
             ("fusion", "val_loss", Direction::Minimize),
             ("evaluate", "validation_roc_auc", Direction::Maximize),
         ] {

@@ -91,6 +91,7 @@ pub enum TaskKind {
     Autoencoder,
     Normal,
     Curriculum,
+    Train,
     Fusion,
     Evaluate,
 }
@@ -102,6 +103,7 @@ impl TaskKind {
             Self::Autoencoder => Some(Stage::Autoencoder),
             Self::Normal => Some(Stage::Normal),
             Self::Curriculum => Some(Stage::Curriculum),
+            Self::Train => Some(Stage::Train),
             Self::Fusion => Some(Stage::Fusion),
             Self::Store | Self::Part(_) | Self::Targets | Self::Evaluate => None,
         }
@@ -120,6 +122,7 @@ impl TaskKind {
             Self::Autoencoder => &["autoencoder"],
             Self::Normal => &["normal"],
             Self::Curriculum => &["curriculum"],
+            Self::Train => &["train"],
             Self::Fusion => &["fusion"],
             Self::Evaluate => &["evaluate"],
         }

@@ -71,7 +71,7 @@ impl FrozenModel for FrozenGraph {
         match self.asked {
             Asked::Outputs => layout,
             Asked::OutputsAndHints => {
-                layout.with_hidden(TargetName::HiddenGraphs, self.config.embedding_columns() as usize)
+                layout.with_hidden(TargetName::HiddenGraphs, self.config.pooled_columns() as usize)
             }
         }
     }
@@ -80,8 +80,7 @@ impl FrozenModel for FrozenGraph {
         let layer =
             |index| LayerSpec { name: format!("layer {index}"), tensors: GnnLayer::tensor_names(&self.config, index) };
         let mut layers: Vec<LayerSpec> = (0..self.config.layers).map(layer).collect();
-        let tensors = GnnHead::TENSORS.map(str::to_owned).to_vec();
-        layers.push(LayerSpec { name: "head".to_owned(), tensors });
+        layers.push(LayerSpec { name: "head".to_owned(), tensors: GnnHead::tensor_names(&self.config) });
         layers
     }
 

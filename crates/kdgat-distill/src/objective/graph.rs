@@ -2,15 +2,16 @@
 
 use tch::{Kind, Reduction, Tensor};
 
-use super::{Student, TeacherLink, absent, parts, target};
-use crate::TargetName;
+use super::{Student, TeacherLink, absent, target};
 use crate::hints::Hints;
-use crate::losses::{self, LogitLoss};
+use crate::losses::{self, EmbeddingLoss, LogitLoss};
+use crate::{TargetName, TargetRows};
 use kdgat_graph::{Batch, Task};
 use kdgat_nn::layers::Mode;
 use kdgat_nn::{Gnn, ModelError, TargetScale};
 use kdgat_torch::autocast::widened;
 use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
+use kdgat_train::options::Monitor;
 
 /// A graph network in training, with or without a teacher.
 pub struct GraphObjective {
@@ -35,14 +36,48 @@ pub struct GraphDistillation {
     pub teacher_scales: Vec<TargetScale>,
     /// The loss of a hidden layer, if hints are used.
     pub hints: Option<Hints>,
+    /// The loss of the embedding and its weight within the distillation, if the teacher's outputs have one.
+    pub embedding: Option<(EmbeddingLoss, f64)>,
 }
 
-/// Names of the parts of the loss of a classifier; the last only if hints are used.
-const OF_CLASSES: &[&str] = &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "hint_kd"];
-/// Names of the parts of the loss of several labels.
-const OF_LABELS: &[&str] = &["task_loss", "kd_loss", "label_accuracy", "teacher_agreement", "hint_kd"];
-/// Names of the parts of the loss of values.
-const OF_VALUES: &[&str] = &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "hint_kd"];
+/// A teacher's contribution to the loss of a batch; scalars.
+struct Taught {
+    /// The distillation loss.
+    kd: Tensor,
+    /// Agreement with the teacher's outputs, if it has any.
+    agreement: Option<Tensor>,
+    /// The distance of hidden layers or of embeddings, if either is compared.
+    extra: Option<Tensor>,
+}
+
+/// Position of the task's metric among the parts.
+const FIGURE: usize = 2;
+/// Names of the parts of a loss; the last only if hidden layers or embeddings are compared.
+const OF_CLASSES: [&[&str]; 2] = [
+    &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "hint_kd"],
+    &["task_loss", "kd_loss", "accuracy", "teacher_agreement", "embedding_kd"],
+];
+const OF_LABELS: [&[&str]; 2] = [
+    &["task_loss", "kd_loss", "label_accuracy", "teacher_agreement", "hint_kd"],
+    &["task_loss", "kd_loss", "label_accuracy", "teacher_agreement", "embedding_kd"],
+];
+const OF_VALUES: [&[&str]; 2] = [
+    &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "hint_kd"],
+    &["task_loss", "kd_loss", "mean_absolute_error", "teacher_distance", "embedding_kd"],
+];
+
+/// Names of all parts that a loss of any task may have.
+pub const ALL_PARTS: &[&str] = &[
+    "task_loss",
+    "kd_loss",
+    "accuracy",
+    "label_accuracy",
+    "mean_absolute_error",
+    "teacher_agreement",
+    "teacher_distance",
+    "hint_kd",
+    "embedding_kd",
+];
 
 impl GraphObjective {
     fn loss(&mut self, batch: &Batch, part: &Part, mode: Mode) -> Result<Losses, ObjectiveError> {
@@ -53,26 +88,54 @@ impl GraphObjective {
         self.teacher.read()?;
         let targets = self.teacher.rows_of(part)?;
         let figure = self.figure(&outputs, batch, &truth)?;
-        let (total, kd, agreement, hint) = match (&self.distillation, targets) {
-            (Some(distillation), Some(targets)) => {
-                let taught = target(&targets, TargetName::Logits)?.gathered()?;
-                let taught = self.on_own_scale(&taught, &distillation.teacher_scales)?;
-                let mut kd = self.kd_loss(distillation, &outputs, &taught, batch)?;
-                let mut distance = None;
-                if let Some(hints) = &distillation.hints {
-                    let hidden = target(&targets, TargetName::HiddenGraphs)?.gathered()?;
-                    let hint = hints.compare(&pooled, &hidden, None)?;
-                    kd = kd.f_add(&hint.weighted()?)?;
-                    distance = Some(hint.distance);
-                }
-                let total = losses::total(&kd, &task, distillation.alpha)?;
-                (total, kd, self.agreement(&outputs, &taught)?, distance)
-            }
-            _ => (task.shallow_clone(), absent(&task), absent(&task), None),
+        let (Some(distillation), Some(targets)) = (&self.distillation, targets) else {
+            let total = task.shallow_clone();
+            let (kd, agreement) = (absent(&task), absent(&task));
+            return Ok(Losses { total, parts: vec![task, kd, figure, agreement] });
         };
+        let Taught { kd, agreement, extra } = self.taught(distillation, &targets, [&pooled, &outputs], batch)?;
+        let total = losses::total(&kd, &task, distillation.alpha)?;
+        let agreement = agreement.unwrap_or_else(|| absent(&task));
         let mut parts = vec![task, kd, figure, agreement];
-        parts.extend(hint);
+        parts.extend(extra);
         Ok(Losses { total, parts })
+    }
+
+    /// The distillation loss: of the outputs, plus the weighted distances of hidden layers and of embeddings, whichever the teacher has.
+    fn taught(
+        &self,
+        distillation: &GraphDistillation,
+        targets: &TargetRows,
+        [pooled, outputs]: [&Tensor; 2],
+        batch: &Batch,
+    ) -> Result<Taught, ObjectiveError> {
+        let (mut kd, mut agreement, mut extra) = (None, None, None);
+        if let Some(taught) = targets.get(TargetName::Logits) {
+            let taught = self.on_own_scale(&taught.gathered()?, &distillation.teacher_scales)?;
+            agreement = Some(self.agreement(outputs, &taught)?);
+            kd = Some(self.kd_loss(distillation, outputs, &taught, batch)?);
+        }
+        let mut add = |term: Tensor| -> Result<(), ObjectiveError> {
+            kd = Some(match kd.take() {
+                Some(kd) => kd.f_add(&term)?,
+                None => term,
+            });
+            Ok(())
+        };
+        if let Some(hints) = &distillation.hints {
+            let hidden = target(targets, TargetName::HiddenGraphs)?.gathered()?;
+            let hint = hints.compare(pooled, &hidden, None)?;
+            add(hint.weighted()?)?;
+            extra = Some(hint.distance);
+        }
+        if let Some((loss, weight)) = distillation.embedding {
+            let taught = target(targets, TargetName::Embedding)?.gathered()?;
+            let own = self.model.embedding(pooled)?.ok_or("the student has no embedding")?;
+            let distance = loss.of(&own, &taught)?;
+            add(distance.f_mul_scalar(weight)?)?;
+            extra = Some(distance);
+        }
+        Ok(Taught { kd: kd.ok_or("the teacher returns nothing")?, agreement, extra })
     }
 
     /// Targets on the scale of the outputs, `[num_graphs, number of targets]`.
@@ -177,7 +240,16 @@ impl Objective for GraphObjective {
             Task::MultiLabel => OF_LABELS,
             Task::Regression => OF_VALUES,
         };
-        parts(names, self.distillation.as_ref().and_then(|distillation| distillation.hints.as_ref()))
+        let [with_hint, with_embedding] = names;
+        match &self.distillation {
+            Some(GraphDistillation { embedding: Some(_), .. }) => with_embedding,
+            Some(GraphDistillation { hints: Some(_), .. }) => with_hint,
+            _ => with_hint.split_last().map_or(&[], |(_, parts)| parts),
+        }
+    }
+
+    fn metric(&self) -> Option<Monitor> {
+        Some(Monitor::Part { index: FIGURE, highest_is_best: self.task != Task::Regression })
     }
 
     fn source(&self) -> &dyn TargetSource {

@@ -13,7 +13,7 @@ use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{Objective, ObjectiveError};
 
 pub use gat::{GatDistillation, GatObjective, WITH_HINT as GAT_PARTS};
-pub use graph::{GraphDistillation, GraphObjective};
+pub use graph::{ALL_PARTS as GRAPH_PARTS, GraphDistillation, GraphObjective};
 pub use teacher_link::TeacherLink;
 pub use vgae::{Translation, VgaeDistillation, VgaeObjective, WITH_HINT as VGAE_PARTS};
 

@@ -1,11 +1,15 @@
 //! Connects a loss to its teacher: batches go out, targets come back, and the logs get the teacher's counters.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use kdgat_graph::Batch;
 use kdgat_torch::rows::Rows;
 use kdgat_train::objective::{ObjectiveError, Part, TargetSource};
 use kdgat_train::timeline::Span;
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
+use crate::foreign::ForeignTargets;
 use crate::targets::Per;
 use crate::{StepReport, TargetName, TargetRows, Teacher, TeacherError};
 
@@ -22,9 +26,10 @@ const COLUMNS: &[&str] = &[
     "device_bytes_teacher",
 ];
 
-/// The connection to a teacher; without one, there are no targets.
+/// The connection to a teacher, or to a file with a teacher's outputs; without either, there are no targets.
 pub struct TeacherLink {
     teacher: Option<Teacher>,
+    file: Option<FromFile>,
     /// Batches per visit of the teacher.
     burst: usize,
     /// Targets of the current batch.
@@ -33,6 +38,12 @@ pub struct TeacherLink {
     of_epoch: StepReport,
     /// Work of the last epoch's validation, which the next row of the log includes.
     before_epoch: StepReport,
+}
+
+/// Targets from a file, and the batches whose targets will be asked for.
+struct FromFile {
+    targets: Arc<ForeignTargets>,
+    announced: VecDeque<(Arc<Vec<u64>>, Device)>,
 }
 
 enum Received {
@@ -46,7 +57,12 @@ impl TeacherLink {
     /// Connects to `teacher` and requests the targets of `burst` batches at a time.
     pub fn new(teacher: Option<Teacher>, burst: usize) -> Self {
         let (of_epoch, before_epoch) = Default::default();
-        Self { teacher, burst, received: Received::Nothing, of_epoch, before_epoch }
+        Self { teacher, file: None, burst, received: Received::Nothing, of_epoch, before_epoch }
+    }
+
+    /// Connects to a file with a teacher's outputs.
+    pub fn from_file(targets: Arc<ForeignTargets>) -> Self {
+        Self { file: Some(FromFile { targets, announced: VecDeque::new() }), ..Self::new(None, 1) }
     }
 
     /// Reads the targets of the current batch from the cache, if that has not happened yet.
@@ -75,6 +91,13 @@ impl TeacherLink {
 
     /// The decisions about the teacher and its cache with their numbers, as lines for the user.
     pub fn decisions(&self) -> Vec<String> {
+        if let Some(FromFile { targets, .. }) = &self.file {
+            return vec![format!(
+                "the teacher's outputs come from {}: {}",
+                targets.path().display(),
+                targets.describe()
+            )];
+        }
         self.teacher.as_ref().map(Teacher::decisions).unwrap_or_default()
     }
 
@@ -84,9 +107,10 @@ impl TeacherLink {
         cache.map_or(0, |cache| cache.bytes)
     }
 
-    /// Digest of the teacher's weights.
+    /// Digest of the teacher's weights, or of the file with its outputs.
     pub fn digest(&self) -> Option<&str> {
-        self.teacher.as_ref().map(Teacher::digest)
+        let file = self.file.as_ref().map(|file| file.targets.digest());
+        self.teacher.as_ref().map(Teacher::digest).or(file)
     }
 
     /// Returns the teacher, to be stopped.
@@ -110,6 +134,10 @@ impl TargetSource for TeacherLink {
     }
 
     fn announce(&mut self, batches: &[Batch]) -> Result<(), ObjectiveError> {
+        if let Some(file) = &mut self.file {
+            let request = |batch: &Batch| (Arc::clone(&batch.graph_index), batch.labels.device());
+            file.announced.extend(batches.iter().map(request));
+        }
         if let Some(teacher) = &mut self.teacher {
             teacher.submit(batches.iter().map(Batch::shallow_clone).collect());
         }
@@ -117,6 +145,12 @@ impl TargetSource for TeacherLink {
     }
 
     fn receive(&mut self) -> Result<(), ObjectiveError> {
+        if let Some(file) = &mut self.file {
+            self.received = Received::Nothing;
+            let (graphs, device) = file.announced.pop_front().ok_or("no batch was announced")?;
+            self.received = Received::Here(file.targets.targets(&graphs, device)?);
+            return Ok(());
+        }
         let Some(teacher) = &mut self.teacher else { return Ok(()) };
         // Targets come in order: those of the last batch are read even if no loss used them.
         if matches!(self.received, Received::Cached) {

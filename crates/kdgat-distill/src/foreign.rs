@@ -1,0 +1,417 @@
+//! Targets from a file: the outputs of a teacher that was trained elsewhere, one row for each graph of the dataset.
+//!
+//! | format | content |
+//! |---|---|
+//! | safetensors | tensors `logits` or `values` `[num_graphs, outputs]` and `embedding` `[num_graphs, any width]`, f32, f16 or bf16, in the order of the dataset's graphs |
+//! | CSV | columns `graph_id`, `logit_*` or `value_*`, and `embedding_*`, in any order of rows |
+//!
+//! A safetensors file is mapped, so that it may be larger than the memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csv::StringRecord;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use tch::{Device, TchError, Tensor};
+use thiserror::Error;
+
+use kdgat_torch::rows::Rows;
+
+use crate::{TargetName, TargetRows};
+
+/// An error of reading a file of targets.
+#[derive(Debug, Error)]
+pub enum ForeignError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// The content is not what the format requires.
+    #[error("{}: {found}; expected {expected}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        found: String,
+        /// The requirement.
+        expected: String,
+    },
+}
+
+/// Outputs of a teacher from elsewhere for all graphs of a dataset.
+#[derive(Debug)]
+pub struct ForeignTargets {
+    path: PathBuf,
+    digest: String,
+    matrices: Vec<Matrix>,
+}
+
+/// A target of all graphs, `[num_graphs, columns]`.
+#[derive(Debug)]
+struct Matrix {
+    name: TargetName,
+    columns: usize,
+    values: Values,
+}
+
+#[derive(Debug)]
+enum Values {
+    /// From a CSV file.
+    Read(Vec<f32>),
+    /// In a safetensors file, from this byte on.
+    Mapped { map: Arc<Mmap>, start: usize, element: Element },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// The graphs that a file must have rows for.
+#[derive(Clone, Copy)]
+pub struct ExpectedGraphs<'a> {
+    /// Names of the dataset's graphs, in their order; only a CSV file needs them.
+    pub ids: &'a dyn Fn() -> Result<Vec<String>, String>,
+    /// Number of graphs.
+    pub count: usize,
+    /// Number of outputs of the task: classes, labels or values.
+    pub outputs: usize,
+    /// True for regression: the file has `values` instead of `logits`.
+    pub are_values: bool,
+}
+
+impl ForeignTargets {
+    /// Opens a file of targets and checks every value.
+    ///
+    /// # Errors
+    /// A file that cannot be read, another number of graphs or outputs, an unknown name, or a value that is not finite.
+    pub fn open(path: &Path, graphs: ExpectedGraphs<'_>) -> Result<Self, ForeignError> {
+        let io = |source| ForeignError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Err(content(path, "it is empty", FORMATS));
+        }
+        let map = Arc::new(kdgat_torch::mapped::map(&file).map_err(io)?);
+        let digest = blake3::hash(&map).to_hex().to_string();
+        let matrices = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("safetensors") => from_safetensors(path, &map, graphs)?,
+            Some("csv") => from_csv(path, &map, graphs)?,
+            _ => return Err(content(path, "it has another ending", FORMATS)),
+        };
+        let targets = Self { path: path.to_owned(), digest, matrices };
+        targets.check(graphs)?;
+        Ok(targets)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Digest of the file's content.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Number of columns of a target; `None` if the file has none of this name.
+    pub fn columns(&self, name: TargetName) -> Option<usize> {
+        self.matrices.iter().find(|matrix| matrix.name == name).map(|matrix| matrix.columns)
+    }
+
+    /// The targets as text: `logits [graphs, 2] + embedding [graphs, 1536]`.
+    pub fn describe(&self) -> String {
+        let describe = |matrix: &Matrix| format!("{} [graphs, {}]", matrix.name, matrix.columns);
+        self.matrices.iter().map(describe).collect::<Vec<_>>().join(" + ")
+    }
+
+    /// Rows of a target for these graphs, one after another; empty if the file has none of this name.
+    pub fn rows(&self, name: TargetName, graphs: &[u64]) -> Vec<f32> {
+        let Some(matrix) = self.matrices.iter().find(|matrix| matrix.name == name) else { return Vec::new() };
+        let mut rows = Vec::with_capacity(graphs.len() * matrix.columns);
+        graphs.iter().for_each(|&graph| matrix.append_row(graph as usize, &mut rows));
+        rows
+    }
+
+    /// All targets of these graphs as tensors on `device`.
+    ///
+    /// # Errors
+    /// If memory is exhausted.
+    pub fn targets(&self, graphs: &[u64], device: Device) -> Result<TargetRows, TchError> {
+        let tensor = |matrix: &Matrix| -> Result<(TargetName, Rows), TchError> {
+            let rows = Tensor::f_from_slice(&self.rows(matrix.name, graphs))?;
+            let rows = rows.f_view([graphs.len() as i64, matrix.columns as i64])?.f_to_device(device)?;
+            Ok((matrix.name, Rows::Whole(rows)))
+        };
+        Ok(TargetRows { rows: self.matrices.iter().map(tensor).collect::<Result<_, _>>()? })
+    }
+
+    /// Checks widths and every value.
+    fn check(&self, graphs: ExpectedGraphs<'_>) -> Result<(), ForeignError> {
+        if self.matrices.is_empty() {
+            return Err(content(&self.path, "it has no target", FORMATS));
+        }
+        if let Some(columns) = self.columns(TargetName::Logits).filter(|&columns| columns != graphs.outputs) {
+            let expected = format!("{}, as the dataset has outputs", graphs.outputs);
+            return Err(content(&self.path, &format!("{columns} {} a graph", output_name(graphs)), &expected));
+        }
+        let mut row = Vec::new();
+        for matrix in &self.matrices {
+            for graph in 0..graphs.count {
+                row.clear();
+                matrix.append_row(graph, &mut row);
+                if let Some(column) = row.iter().position(|value| !value.is_finite()) {
+                    let found = format!("{} of graph {graph} has {} in column {column}", matrix.name, row[column]);
+                    return Err(content(&self.path, &found, "finite numbers"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The formats, for errors.
+const FORMATS: &str = "a .safetensors file with the tensors `logits` (or `values`) and `embedding`, or a .csv file with the columns \
+                       graph_id, logit_* (or value_*) and embedding_*";
+
+fn content(path: &Path, found: &str, expected: &str) -> ForeignError {
+    ForeignError::Content { path: path.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
+}
+
+/// Name of the outputs of the task in a file.
+fn output_name(graphs: ExpectedGraphs<'_>) -> &'static str {
+    if graphs.are_values { "values" } else { "logits" }
+}
+
+impl Matrix {
+    fn append_row(&self, graph: usize, row: &mut Vec<f32>) {
+        let columns = self.columns;
+        match &self.values {
+            Values::Read(values) => row.extend_from_slice(&values[graph * columns..(graph + 1) * columns]),
+            Values::Mapped { map, start, element } => {
+                let width = columns * element.bytes();
+                element.append(&map[start + graph * width..start + (graph + 1) * width], row);
+            }
+        }
+    }
+}
+
+impl Element {
+    fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Appends the numbers of little-endian bytes.
+    fn append(self, bytes: &[u8], values: &mut Vec<f32>) {
+        let pairs = || bytes.as_chunks::<2>().0.iter();
+        match self {
+            Self::F32 => values.extend(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+            Self::F16 => values.extend(pairs().map(|bytes| f16::from_le_bytes(*bytes).to_f32())),
+            Self::Bf16 => values.extend(pairs().map(|bytes| bf16::from_le_bytes(*bytes).to_f32())),
+        }
+    }
+}
+
+fn from_safetensors(path: &Path, map: &Arc<Mmap>, graphs: ExpectedGraphs<'_>) -> Result<Vec<Matrix>, ForeignError> {
+    let tensors = SafeTensors::deserialize(map)
+        .map_err(|error| content(path, &format!("damaged ({error})"), "a safetensors file; write it again"))?;
+    let mut names = tensors.names();
+    names.sort_unstable();
+    let mut matrices = Vec::new();
+    for name in names {
+        let target = match name {
+            "embedding" => TargetName::Embedding,
+            name if name == output_name(graphs) => TargetName::Logits,
+            other => {
+                let expected = format!("only tensors `{}` and `embedding`", output_name(graphs));
+                return Err(content(path, &format!("a tensor `{other}`"), &expected));
+            }
+        };
+        let tensor = tensors.tensor(name).map_err(|error| content(path, &error.to_string(), "a safetensors file"))?;
+        let element = match tensor.dtype() {
+            Dtype::F32 => Element::F32,
+            Dtype::F16 => Element::F16,
+            Dtype::BF16 => Element::Bf16,
+            other => return Err(content(path, &format!("tensor `{name}` of type {other:?}"), "F32, F16 or BF16")),
+        };
+        let &[rows, columns] = tensor.shape() else {
+            return Err(content(path, &format!("tensor `{name}` of shape {:?}", tensor.shape()), "[graphs, columns]"));
+        };
+        if rows != graphs.count || columns == 0 {
+            let expected = format!("{} rows, one for each graph of the dataset, and a column", graphs.count);
+            return Err(content(path, &format!("tensor `{name}` of shape [{rows}, {columns}]"), &expected));
+        }
+        // The tensor's bytes are a part of the map.
+        let start = tensor.data().as_ptr() as usize - map.as_ptr() as usize;
+        let values = Values::Mapped { map: Arc::clone(map), start, element };
+        matrices.push(Matrix { name: target, columns, values });
+    }
+    Ok(matrices)
+}
+
+/// The columns of a target in a CSV file.
+struct Columns {
+    name: TargetName,
+    positions: Vec<usize>,
+    values: Vec<f32>,
+}
+
+fn from_csv(path: &Path, bytes: &[u8], graphs: ExpectedGraphs<'_>) -> Result<Vec<Matrix>, ForeignError> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
+    let broken = |error: csv::Error| content(path, &error.to_string(), "comma-separated values in UTF-8");
+    let header = reader.headers().map_err(broken)?.clone();
+    let (id, mut targets) = csv_columns(path, &header, graphs)?;
+    let names = (graphs.ids)().map_err(|error| content(path, &error, "the names of the dataset's graphs"))?;
+    let positions: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
+    for target in &mut targets {
+        target.values = vec![f32::NAN; target.positions.len() * graphs.count];
+    }
+    let mut seen = vec![false; graphs.count];
+    let mut record = StringRecord::new();
+    while reader.read_record(&mut record).map_err(broken)? {
+        let line = record.position().map_or(0, csv::Position::line);
+        let at_line = |found: String, expected: &str| content(path, &format!("line {line}: {found}"), expected);
+        let name = record.get(id).unwrap_or("");
+        let graph = positions.get(name).copied();
+        let Some(graph) = graph.filter(|&graph| graph < graphs.count) else {
+            return Err(at_line(format!("'{name}'"), "a graph of the dataset"));
+        };
+        if std::mem::replace(&mut seen[graph], true) {
+            return Err(at_line(format!("'{name}' a second time"), "each graph once"));
+        }
+        for target in &mut targets {
+            let columns = target.positions.len();
+            for (column, &position) in target.positions.iter().enumerate() {
+                let text = record.get(position).unwrap_or("");
+                let value = text.parse::<f32>().ok().filter(|value| value.is_finite());
+                let value = value.ok_or_else(|| {
+                    at_line(format!("column '{}' has '{text}'", &header[position]), "a finite number")
+                })?;
+                target.values[graph * columns + column] = value;
+            }
+        }
+    }
+    if let Some(missing) = seen.iter().position(|seen| !seen) {
+        let found = format!("graph '{}' has no row", names.get(missing).map_or("", String::as_str));
+        return Err(content(path, &found, "a row for each graph of the dataset"));
+    }
+    let matrix = |target: Columns| {
+        let (columns, values) = (target.positions.len(), Values::Read(target.values));
+        Matrix { name: target.name, columns, values }
+    };
+    Ok(targets.into_iter().filter(|target| !target.positions.is_empty()).map(matrix).collect())
+}
+
+/// Position of the graphs' names, and of the columns of each target.
+fn csv_columns(
+    path: &Path,
+    header: &StringRecord,
+    graphs: ExpectedGraphs<'_>,
+) -> Result<(usize, [Columns; 2]), ForeignError> {
+    let singular = if graphs.are_values { "value_" } else { "logit_" };
+    let of = |name: TargetName| Columns { name, positions: Vec::new(), values: Vec::new() };
+    let mut targets = [of(TargetName::Logits), of(TargetName::Embedding)];
+    let mut id = None;
+    for (position, column) in header.iter().enumerate() {
+        match column.trim_start_matches('\u{feff}') {
+            "graph_id" => id = Some(position),
+            name if name.starts_with(singular) => targets[0].positions.push(position),
+            name if name.starts_with("embedding_") => targets[1].positions.push(position),
+            other => {
+                let expected = format!("graph_id, {singular}* and embedding_*");
+                return Err(content(path, &format!("line 1: a column '{other}'"), &expected));
+            }
+        }
+    }
+    let id = id.ok_or_else(|| content(path, "line 1: no column 'graph_id'", FORMATS))?;
+    Ok((id, targets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::tensor::TensorView;
+
+    fn expected(ids: &dyn Fn() -> Result<Vec<String>, String>) -> ExpectedGraphs<'_> {
+        ExpectedGraphs { ids, count: 3, outputs: 2, are_values: false }
+    }
+
+    fn ids() -> Result<Vec<String>, String> {
+        Ok(["a", "b", "c"].map(str::to_owned).to_vec())
+    }
+
+    fn open(path: &Path) -> Result<ForeignTargets, String> {
+        ForeignTargets::open(path, expected(&ids)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rows_are_those_of_the_file_in_every_precision() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("targets.safetensors");
+        let values: [f32; 6] = [1.0, -2.0, 0.5, 4.0, -0.25, 8.0];
+        let bytes = |element: Dtype| -> Vec<u8> {
+            match element {
+                Dtype::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+                Dtype::F16 => values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
+                _ => values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
+            }
+        };
+        for element in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            let data = bytes(element);
+            let view = TensorView::new(element, vec![3, 2], &data).unwrap();
+            safetensors::serialize_to_file([("embedding", view)], None, &path).unwrap();
+            let targets = open(&path).unwrap();
+            assert_eq!(targets.rows(TargetName::Embedding, &[2, 0]), [-0.25, 8.0, 1.0, -2.0], "{element:?}");
+            assert_eq!((targets.columns(TargetName::Embedding), targets.columns(TargetName::Logits)), (Some(2), None));
+            assert_eq!(targets.describe(), "embedding [graphs, 2]");
+        }
+        let data = bytes(Dtype::F32);
+        let view = |shape: Vec<usize>| TensorView::new(Dtype::F32, shape, &data).unwrap();
+        for (name, shape, error) in [
+            ("embedding", vec![2, 3], "[2, 3]; expected 3 rows"),
+            ("embedding", vec![6], "of shape [6]"),
+            ("values", vec![3, 2], "a tensor `values`; expected only tensors `logits`"),
+        ] {
+            safetensors::serialize_to_file([(name, view(shape))], None, &path).unwrap();
+            let found = open(&path).unwrap_err();
+            assert!(found.contains(error), "{found}");
+        }
+    }
+
+    #[test]
+    fn rows_of_tables_are_found_by_the_name_of_the_graph() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("targets.csv");
+        std::fs::write(&path, "embedding_0,graph_id,logit_0,logit_1\n9,c,1,2\n7,a,3,4\n8,b,5,6\n").unwrap();
+        let targets = open(&path).unwrap();
+        assert_eq!(targets.rows(TargetName::Logits, &[0, 1, 2]), [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]);
+        assert_eq!(targets.rows(TargetName::Embedding, &[1]), [8.0]);
+        for (text, error) in [
+            ("graph_id,logit_0,logit_1\na,1,2\nb,1,2\n", "graph 'c' has no row"),
+            ("graph_id,logit_0,logit_1\na,1,2\na,1,2\n", "line 3: 'a' a second time"),
+            ("graph_id,logit_0,logit_1\nd,1,2\n", "line 2: 'd'; expected a graph of the dataset"),
+            ("graph_id,logit_0,logit_1\na,1,inf\n", "line 2: column 'logit_1' has 'inf'"),
+            ("graph_id,logit_0\na,1\nb,1\nc,1\n", "1 logits a graph; expected 2"),
+            ("graph_id,x\na,1\n", "line 1: a column 'x'"),
+            ("graph_id\na\nb\nc\n", "it has no target"),
+            ("logit_0,logit_1\n1,2\n", "no column 'graph_id'"),
+            ("", "it is empty"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let found = open(&path).unwrap_err();
+            assert!(found.contains(error), "{found} lacks {error}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Learning on datasets of graphs: edge features, a teacher's outputs from a file, batches by nodes and edges, the monitored metric, sweeps.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use support::cli::Workplace;
+
+/// Numbers that look random.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A chain of nodes with equal features, whose bonds have a feature of 0 or 1. The class of a graph says whether more than half of its
+/// bonds are ones: only edges tell.
+struct Chain {
+    bonds: Vec<u64>,
+}
+
+fn chains(graphs: usize) -> Vec<Chain> {
+    let mut draw = Draw(7);
+    let mut chain = || {
+        let count = 3 + draw.below(5);
+        Chain { bonds: (0..count).map(|_| draw.below(2)).collect() }
+    };
+    (0..graphs).map(|_| chain()).collect()
+}
+
+fn write_chains(folder: &Path, chains: &[Chain]) {
+    let mut of_graphs = "graph_id,y,split\n".to_owned();
+    let mut nodes = "graph_id,node_id,x_one\n".to_owned();
+    let mut edges = "graph_id,source,target,e_kind\n".to_owned();
+    for (graph, Chain { bonds }) in chains.iter().enumerate() {
+        let class = if 2 * bonds.iter().sum::<u64>() > bonds.len() as u64 { "more" } else { "less" };
+        let split = ["train", "train", "train", "validation", "test"][graph % 5];
+        of_graphs += &format!("g{graph},{class},{split}\n");
+        nodes += &format!("g{graph},0,1\n");
+        for (bond, kind) in bonds.iter().enumerate() {
+            nodes += &format!("g{graph},{},1\n", bond + 1);
+            edges += &format!("g{graph},{bond},{},{kind}\n", bond + 1);
+        }
+    }
+    fs::create_dir_all(folder).unwrap();
+    let settings = "directed = false\n".to_owned();
+    let files =
+        [("graphs.csv", of_graphs), ("nodes.csv", nodes), ("edges.csv", edges), ("kdgat-graphs.toml", settings)];
+    for (name, text) in files {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// A workplace with the dataset `chains`.
+fn workplace(graphs: usize) -> (Workplace, Vec<Chain>) {
+    let place = Workplace::new();
+    let chains = chains(graphs);
+    write_chains(&place.path().join("chains"), &chains);
+    (place, chains)
+}
+
+/// Trains a small model; returns what the program says.
+fn train(place: &Workplace, preset: &str, epochs: &str, more: &[&str]) -> String {
+    let common =
+        ["train", "--data", "chains", "--preset", preset, "--hidden", "16", "--layers", "2", "--max-epochs", epochs];
+    let machine = ["--device", "cpu", "--threads", "1", "--batch-size", "32", "--lr", "0.01"];
+    place.success(&[&common[..], &machine, more].concat())
+}
+
+/// Rows of the evaluation's table, by model and metric.
+fn evaluated(place: &Workplace) -> HashMap<(String, String), f64> {
+    place.success(&["evaluate", "--data", "chains", "--device", "cpu", "--resamples", "0"]);
+    let path = place.path().join("runs/chains/evaluation/graph_metrics.csv");
+    let rows = csv::Reader::from_path(path).unwrap().into_deserialize::<HashMap<String, String>>();
+    let row =
+        |row: HashMap<String, String>| ((row["model"].clone(), row["metric"].clone()), row["value"].parse().unwrap());
+    rows.map(|found| row(found.unwrap())).collect()
+}
+
+#[test]
+fn edge_features_are_read_by_gin_and_its_teachers() {
+    let (place, _) = workplace(300);
+    train(&place, "gin,teacher", "30", &[]);
+    train(&place, "gin,student", "15", &["--offload-teacher"]);
+    train(&place, "gin,student", "15", &["--use-kd", "false", "--edge-features", "false", "--run-dir", "without"]);
+    let found = evaluated(&place);
+    let accuracy = |model: &str| found[&(model.to_owned(), "accuracy".to_owned())];
+    assert!(accuracy("gin_teacher_train/1") > 0.9, "{found:?}");
+    assert!(accuracy("gin_student_train_kd/1") > 0.9, "{found:?}");
+    // All nodes look alike to a model that does not read edges.
+    let text = place.success(&["evaluate", "without", "--data", "chains", "--device", "cpu", "--resamples", "0"]);
+    let line = text.lines().find(|line| line.starts_with("without")).unwrap();
+    let value = line.split_whitespace().nth(3).unwrap().parse::<f64>().unwrap();
+    assert!(value < 0.8, "{text}");
+    let refused = place.refused(&["train", "--data", "chains", "--preset", "mlp,student", "--edge-features", "true"]);
+    assert!(refused.contains("only a gin reads edge features"), "{refused}");
+}
+
+/// Embeddings of a teacher from elsewhere: the numbers of bonds of either kind, turned into 24 columns.
+fn embeddings(chains: &[Chain]) -> Vec<f32> {
+    let row = |Chain { bonds }: &Chain| {
+        let ones = bonds.iter().sum::<u64>() as f32;
+        let zeros = bonds.len() as f32 - ones;
+        (0..24).map(move |column| (0.7 * column as f32 * (ones + 0.37 * zeros)).sin())
+    };
+    chains.iter().flat_map(row).collect()
+}
+
+fn write_targets(path: &Path, tensors: &[(&str, Vec<usize>, &[f32])]) {
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|(.., values)| values.iter().flat_map(|value| value.to_le_bytes()).collect()).collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+        ((*name).to_owned(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+#[test]
+fn a_student_learns_the_embeddings_of_a_teacher_from_elsewhere() {
+    let (place, chains) = workplace(300);
+    let values = embeddings(&chains);
+    let path = place.path().join("chains/targets.safetensors");
+    write_targets(&path, &[("embedding", vec![300, 24], &values)]);
+    let text = train(&place, "gin,student", "40", &["--kd-embedding-loss", "contrastive", "--kd-alpha", "0.9"]);
+    assert!(
+        text.contains("the teacher's outputs come from chains/targets.safetensors: embedding [graphs, 24]"),
+        "{text}"
+    );
+    let header = fs::read_to_string(place.path().join("runs/chains/gin_student_train_kd/1/metrics.csv")).unwrap();
+    assert!(header.lines().next().unwrap().contains("embedding_kd"), "{header}");
+    for loss in ["cosine", "mse", "relational"] {
+        train(&place, "gin,student", "2", &["--kd-embedding-loss", loss]);
+    }
+    let found = evaluated(&place);
+    let of = |model: &str, metric: &str| found[&(model.to_owned(), metric.to_owned())];
+    let model = "gin_student_train_kd/1";
+    // Graphs with the same bonds share an embedding, so that the first place is shared. By chance, 10 of 60 rows would be among the first
+    // ten, and the median rank 30.5.
+    assert!(of(model, "embedding top-10") > 0.4 && of(model, "embedding median rank") < 12.0, "{found:?}");
+    assert!(of(model, "embedding cosine") > 0.1 && of(model, "accuracy") > 0.8, "{found:?}");
+
+    // The student, too, can be a teacher, by its weights.
+    let taught = ["--teacher-path", "runs/chains/gin_student_train_kd/1", "--offload-teacher"];
+    train(&place, "mlp,student", "1", &taught);
+
+    // Without the file there is nothing to compare the embeddings with, and the other metrics remain.
+    fs::remove_file(&path).unwrap();
+    let text =
+        place.success(&["evaluate", "runs/chains/gin_student_train_kd/1", "--data", "chains", "--device", "cpu"]);
+    assert!(text.contains("retrieval is not scored") && text.contains("accuracy"), "{text}");
+}
+
+#[test]
+fn outputs_of_a_teacher_from_elsewhere_are_distilled_and_resumed() {
+    let (place, chains) = workplace(120);
+    let logit = |Chain { bonds }: &Chain| {
+        let ones = bonds.iter().sum::<u64>() as f32;
+        let margin = 4.0 * (2.0 * ones - bonds.len() as f32);
+        // Classes are in the order of their names: less, more.
+        [-margin / 2.0, margin / 2.0]
+    };
+    let mut csv = "graph_id,logit_less,logit_more\n".to_owned();
+    for (graph, chain) in chains.iter().enumerate() {
+        let [less, more] = logit(chain);
+        csv += &format!("g{graph},{less},{more}\n");
+    }
+    fs::write(place.path().join("outputs.csv"), &csv).unwrap();
+    let with_file = ["--targets-file", "outputs.csv", "--kd-alpha", "0.9", "--schedule", "constant"];
+    train(&place, "gin,student", "8", &[&with_file[..], &["--run-dir", "whole"]].concat());
+    train(&place, "gin,student", "4", &[&with_file[..], &["--run-dir", "half"]].concat());
+    let config = fs::read_to_string(place.path().join("whole/config.json")).unwrap();
+    assert!(config.contains("outputs.csv"), "{config}");
+    let losses = |folder: &str| -> Vec<String> {
+        let text = fs::read_to_string(place.path().join(folder).join("metrics.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(6).collect::<Vec<_>>().join(",")).collect()
+    };
+    let (whole, half) = (losses("whole"), losses("half"));
+    assert_eq!(whole[..half.len()], half, "the same settings give the same losses");
+    let agreement = whole.last().unwrap().split(',').nth(5).unwrap().to_owned();
+    assert!(!agreement.is_empty(), "{whole:?}");
+
+    // What a teacher that computes would read is refused beside a file.
+    let refused = |more: &[&str], text: &str| {
+        let common = ["train", "--data", "chains", "--preset", "gin,student", "--targets-file", "outputs.csv"];
+        let said = place.refused(&[&common[..], more].concat());
+        assert!(said.contains(text), "{said} lacks {text}");
+    };
+    refused(&["--offload-teacher"], "no teacher computes");
+    refused(&["--kd-embedding-temperature", "0.2"], "only the contrastive loss has a temperature");
+    refused(&["--use-kd", "false"], "nothing is distilled");
+    fs::write(place.path().join("outputs.csv"), csv.replacen("g3,", "gx,", 1)).unwrap();
+    refused(&[], "outputs.csv: line 5: 'gx'; expected a graph of the dataset");
+    let values = [0.0; 240];
+    write_targets(&place.path().join("chains/targets.safetensors"), &[("logits", vec![119, 2], &values[..238])]);
+    let said = place.refused(&["train", "--data", "chains", "--preset", "gin,student"]);
+    assert!(said.contains("shape [119, 2]; expected 120 rows"), "{said}");
+}
+
+#[test]
+fn batches_are_limited_by_nodes_and_edges() {
+    let (place, _) = workplace(120);
+    let limited = ["--batch-nodes", "60", "--batch-edges", "100", "--log-every-n-steps", "1"];
+    train(&place, "gin,teacher", "2", &[&limited[..], &["--run-dir", "limited"]].concat());
+    let rows = csv::Reader::from_path(place.path().join("limited/steps.csv")).unwrap();
+    let rows: Vec<HashMap<String, String>> = rows.into_deserialize().map(Result::unwrap).collect();
+    let number = |row: &HashMap<String, String>, name: &str| row[name].parse::<u64>().unwrap();
+    let graphs: u64 = rows.iter().filter(|row| row["epoch"] == "0").map(|row| number(row, "graphs")).sum();
+    assert_eq!(graphs, 72, "every training graph once");
+    // Logged edges include a self-loop for each node.
+    let fits = |row: &HashMap<String, String>| {
+        let nodes = number(row, "nodes");
+        nodes <= 60 && number(row, "edges") - nodes <= 100
+    };
+    assert!(rows.iter().all(fits), "{rows:?}");
+    let said = place.refused(
+        &[&["train", "--data", "chains", "--preset", "gin,teacher", "--batch-edges", "9"][..], &["--device", "cpu"]]
+            .concat(),
+    );
+    assert!(said.contains("has 8 nodes and 14 edges, more than the 9 edges allowed for a batch"), "{said}");
+}
+
+#[test]
+fn a_run_may_monitor_the_metric_of_its_task() {
+    let (place, _) = workplace(120);
+    let text = train(&place, "gin,teacher", "12", &["--monitor", "metric", "--run-dir", "monitored"]);
+    assert!(text.contains("best epoch"), "{text}");
+    let rows = csv::Reader::from_path(place.path().join("monitored/metrics.csv")).unwrap();
+    let rows: Vec<HashMap<String, String>> = rows.into_deserialize().map(Result::unwrap).collect();
+    let value = |row: &HashMap<String, String>, name: &str| row[name].parse::<f64>().unwrap();
+    let best = rows
+        .iter()
+        .max_by(|one, other| {
+            let by_metric = value(one, "val_accuracy").total_cmp(&value(other, "val_accuracy"));
+            by_metric.then(value(other, "val_loss").total_cmp(&value(one, "val_loss")))
+        })
+        .unwrap();
+    let summary = fs::read_to_string(place.path().join("monitored/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["best_epoch"].as_u64().unwrap(), best["epoch"].parse::<u64>().unwrap() + 1, "{rows:?}");
+}
+
+#[test]
+fn a_sweep_trains_teachers_and_students_of_graphs() {
+    let (place, _) = workplace(60);
+    let step = |name: &str, preset: &str, more: &str| {
+        format!(
+            "[[step]]\nname = \"{name}\"\ncommand = \"train\"\npreset = \"{preset}\"\n\
+             set = {{ data = \"chains\", hidden = [8], layers = 2, max_epochs = 2, threads = 1, device = \"cpu\" }}\n{more}\n"
+        )
+    };
+    let file = format!(
+        "metric = \"val_accuracy\"\ndirection = \"maximize\"\n{}{}[[axis]]\nfield = \"seed\"\nvalues = [1, 2]\n",
+        step("teacher", "gin,teacher", ""),
+        step("student", "gin,student", "from = { teacher_path = \"teacher\" }"),
+    );
+    fs::write(place.path().join("graphs.toml"), &file).unwrap();
+    place.success(&["sweep", "graphs.toml"]);
+    let rows = csv::Reader::from_path(place.path().join("sweeps/graphs/sweep.csv")).unwrap();
+    let rows: Vec<HashMap<String, String>> = rows.into_deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row["state"] == "done" && row["metric"].parse::<f64>().is_ok()), "{rows:?}");
+    // Other graphs are other tasks: their results are not reused.
+    let graphs = place.path().join("chains/graphs.csv");
+    let text = fs::read_to_string(&graphs).unwrap();
+    fs::write(&graphs, text.replacen("more", "less", 1)).unwrap();
+    let said = place.success(&["sweep", "graphs.toml", "--dry-run"]);
+    assert!(said.contains("4 "), "{said}");
+    let evaluated = file + "[[step]]\nname = \"evaluate\"\ncommand = \"evaluate\"\nfrom = { runs = \"student\" }\n";
+    fs::write(place.path().join("evaluated.toml"), evaluated).unwrap();
+    let said = place.refused(&["sweep", "evaluated.toml"]);
+    assert!(said.contains("a sweep compares such runs by their validation"), "{said}");
+    fs::write(place.path().join("nowhere.toml"), step("teacher", "gin,teacher", "").replace("chains", "nowhere"))
+        .unwrap();
+    let said = place.refused(&["sweep", "nowhere.toml"]);
+    assert!(said.contains("step `teacher`: data = \"nowhere\": there is no such folder or file"), "{said}");
+}
