@@ -6,7 +6,7 @@ mod documents_support;
 #[path = "support/real_data.rs"]
 mod real_data;
 
-use documents_support::follow;
+use documents_support::{follow, follow_prepared, proteins};
 use real_data::candata;
 
 #[test]
@@ -17,6 +17,16 @@ fn the_tutorial_on_simulated_data() {
 #[test]
 fn the_tutorial_on_attack_free_traffic() {
     follow("docs/tutorial-attack-free.md", &[]);
+}
+
+/// Its own dataset is written by a script on the page; a made-up archive stands for PROTEINS.zip.
+#[test]
+fn the_tutorial_on_graphs() {
+    follow_prepared("docs/tutorial-graphs.md", &[], |place| {
+        let folder = place.join("graphs");
+        std::fs::create_dir(&folder).unwrap();
+        proteins::write(&folder.join("PROTEINS.zip"));
+    });
 }
 
 /// Trains for minutes, on data outside the repository.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::figures::{bytes, folder_words};
-use super::files::{Evaluation, Operator, Run};
+use super::files::{Evaluation, GraphEvaluation, Operator, Run, fold_words};
+use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, Mean, Over, RunResult};
 use crate::sweep::report::Table as SweepTable;
 
 /// A table that readers can sort.
@@ -22,6 +23,23 @@ pub struct Table {
 pub struct Cell {
     pub text: String,
     pub number: Option<f64>,
+}
+
+impl Table {
+    /// Removes the columns that no row fills.
+    fn without_empty_columns(mut self) -> Self {
+        let is_filled: Vec<bool> = (0..self.header.len())
+            .map(|column| self.rows.iter().any(|row| row.get(column).is_some_and(|cell| !cell.text.is_empty())))
+            .collect();
+        let keep = |column: usize| is_filled.get(column).copied().unwrap_or(true);
+        let mut column = 0..;
+        self.header.retain(|_| column.next().is_some_and(keep));
+        for row in &mut self.rows {
+            let mut column = 0..;
+            row.retain(|_| column.next().is_some_and(keep));
+        }
+        self
+    }
 }
 
 impl Cell {
@@ -61,6 +79,7 @@ pub fn of_runs(runs: &[Run]) -> Table {
             Cell::text(&run.name),
             Cell::text(run.what()),
             Cell::text(run.dataset()),
+            Cell::text(run.fold().unwrap_or_default()),
             Cell::text(ending),
             Cell::number(Some(run.metrics.len() as f64), 0),
             Cell::number(run.best().map(|best| best.0), 0),
@@ -73,13 +92,14 @@ pub fn of_runs(runs: &[Run]) -> Table {
             Cell::number(teacher["student_wait_ms"].as_f64().map(|wait| wait / 1e3), 1),
         ]
     };
-    Table {
+    let table = Table {
         title: "Runs".to_owned(),
         note: "Losses on the validation graphs in the best epoch, whose weights were saved.".to_owned(),
         header: header(&[
             "run",
             "kind",
             "dataset",
+            "fold",
             "ended",
             "epochs",
             "best epoch",
@@ -93,7 +113,8 @@ pub fn of_runs(runs: &[Run]) -> Table {
         ]),
         rows: runs.iter().map(row).collect(),
         sources: runs.iter().map(|run| run.metrics.path.clone()).collect(),
-    }
+    };
+    table.without_empty_columns()
 }
 
 /// Builds the table of an evaluation, one row per model, test folder and threshold.
@@ -158,6 +179,116 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Table {
         ]),
         rows,
         sources: vec![evaluation.folder.join("metrics.json")],
+    }
+}
+
+/// Builds the tables of an evaluation on a dataset of graphs: means of each kind of run, what a teacher adds, and all runs.
+pub fn of_graphs(evaluation: &GraphEvaluation) -> Vec<Table> {
+    let groups = graph_runs::groups(&evaluation.runs);
+    let comparisons = graph_runs::comparisons(&groups);
+    let tables = [of_graph_means(evaluation, &groups), of_comparisons(&comparisons), of_graph_runs(evaluation)];
+    let sources = vec![evaluation.path()];
+    tables.into_iter().map(|table| Table { sources: sources.clone(), ..table }).collect()
+}
+
+fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
+    let metrics = graph_runs::metric_names(&evaluation.runs);
+    let count = |count: usize| Cell::number(Some(count as f64), 0);
+    let cell = |mean: Mean| match mean.count {
+        0 => Cell::default(),
+        _ => Cell { text: mean.text(), number: Some(mean.mean) },
+    };
+    let row = |group: &Group| {
+        let first = vec![
+            Cell::text(&group.name),
+            count(group.runs[0].parameters),
+            count(group.runs.len()),
+            count(group.folds()),
+        ];
+        first.into_iter().chain(metrics.iter().map(|metric| cell(group.mean(metric)))).collect()
+    };
+    let simplest = metrics.iter().map(|metric| cell(graph_runs::baseline(&evaluation.runs, metric)));
+    let baseline = [Cell::text(BASELINE), count(0), Cell::default(), Cell::default()].into_iter().chain(simplest);
+    Table {
+        title: format!("Test results on {}", evaluation.dataset),
+        note: "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test graphs of its own fold. The last \
+               row always predicts the most frequent class, or the mean, of the training graphs."
+            .to_owned(),
+        header: [&header(&["model", "parameters", "runs", "folds"])[..], &header(&metrics)].concat(),
+        rows: groups.iter().map(row).chain([baseline.collect()]).collect(),
+        sources: Vec::new(),
+    }
+}
+
+fn of_comparisons(comparisons: &[Comparison]) -> Table {
+    let row = |found: &Comparison| {
+        let interval = match found.interval {
+            Some([low, high]) => Cell { text: format!("{low:+.4} to {high:+.4}"), number: Some(low) },
+            None => Cell::default(),
+        };
+        let over = match found.over {
+            Over::Folds => "folds",
+            Over::Seeds => "seeds",
+        };
+        vec![
+            Cell::text(&found.distilled),
+            Cell::text(&found.alone),
+            Cell::text(&found.metric),
+            Cell::number(Some(found.mean_distilled), 4),
+            Cell::number(Some(found.mean_alone), 4),
+            Cell { text: format!("{:+.4}", found.difference), number: Some(found.difference) },
+            interval,
+            Cell::text(format!("{} {over}", found.differences.len())),
+            Cell::text(found.verdict.words()),
+        ]
+    };
+    Table {
+        title: "Student with teacher \u{2212} student alone".to_owned(),
+        note: "Over runs with the same settings and seed on the same folds. The interval is Student's t with the variance of Nadeau and \
+               Bengio (2003), because the training sets of folds overlap; for a single fold, it is over seeds."
+            .to_owned(),
+        header: header(&[
+            "with teacher",
+            "alone",
+            "metric",
+            "with teacher (mean)",
+            "alone (mean)",
+            "difference",
+            "95 %",
+            "over",
+            "result",
+        ]),
+        rows: comparisons.iter().map(row).collect(),
+        sources: Vec::new(),
+    }
+}
+
+fn of_graph_runs(evaluation: &GraphEvaluation) -> Table {
+    let metrics = graph_runs::metric_names(&evaluation.runs);
+    let first_interval = |run: &RunResult| match run.metrics.first().and_then(|metric| metric.interval) {
+        Some([low, high]) => Cell { text: format!("{low:.4}\u{2013}{high:.4}"), number: Some(low) },
+        None => Cell::default(),
+    };
+    let row = |run: &RunResult| {
+        let mut cells = vec![
+            Cell::text(&run.model),
+            Cell::text(fold_words(&run.fold)),
+            Cell::number(run.seed.map(|seed| seed as f64), 0),
+            Cell::number(Some(run.test_graphs as f64), 0),
+        ];
+        cells.extend(metrics.iter().map(|metric| Cell::number(Some(run.value(metric)), 4)));
+        cells.insert(5.min(cells.len()), first_interval(run));
+        cells
+    };
+    let mut names = header(&["model", "fold", "seed", "test graphs"]);
+    names.extend(header(&metrics));
+    names.insert(5.min(names.len()), "95 %".to_owned());
+    Table {
+        title: "Runs on their test graphs".to_owned(),
+        note: "The first metric has a 95 % interval from resampled graphs if resamples were requested.".to_owned(),
+        header: names,
+        rows: evaluation.runs.iter().map(row).collect(),
+        sources: Vec::new(),
     }
 }
 

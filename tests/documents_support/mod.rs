@@ -6,6 +6,11 @@
 //! - `...` matches any text, and alone on a line any lines;
 //! - numbers with a decimal point, numbers before a unit, and digests are not compared, because they depend on the machine;
 //! - several blanks count as one.
+//!
+//! A block fenced with a language and the name of a file (`awk shapes.awk`) is written to that file, in the folder of the
+//! commands around it.
+
+pub mod proteins;
 
 use std::fmt::Write;
 use std::fs;
@@ -32,6 +37,11 @@ fn repository() -> &'static Path {
 /// Runs all commands of a page in one shell, which starts in a copy of the repository's layout. Panics if a command fails or
 /// prints something else. With the variable KDGAT_WRITE_TUTORIALS it writes the actual output into the page.
 pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
+    follow_prepared(page, variables, |_| {});
+}
+
+/// Like [`follow`], after `prepare` has written files into the folder above the repository's.
+pub fn follow_prepared(page: &str, variables: &[(&str, PathBuf)], prepare: impl FnOnce(&Path)) {
     let path = repository().join(page);
     let text = fs::read_to_string(&path).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -39,6 +49,7 @@ pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
     assert!(examples.len() >= 10, "{page}: only {} commands found", examples.len());
 
     let place = tempfile::tempdir().unwrap();
+    prepare(place.path());
     let printed = run(page, &examples, place.path(), variables);
     let writes = std::env::var_os("KDGAT_WRITE_TUTORIALS").is_some();
     let mut differences = String::new();
@@ -74,14 +85,37 @@ pub fn follow(page: &str, variables: &[(&str, PathBuf)]) {
     assert!(differences.is_empty(), "{differences}{advice}");
 }
 
-/// Commands of the fenced blocks.
+/// Content of a fenced block.
+#[derive(Clone, Copy, PartialEq)]
+enum Block {
+    Commands,
+    File,
+    Other,
+}
+
+/// Commands of the fenced blocks, with one that writes the file of a block with a name.
 fn examples(lines: &[String]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
-    let mut inside = false;
+    let mut block = None;
     for (number, line) in lines.iter().enumerate() {
-        if line.starts_with("```") {
-            inside = line == "```console";
-        } else if !inside {
+        if let Some(info) = line.strip_prefix("```") {
+            if block == Some(Block::File) {
+                examples.last_mut().unwrap().command += "\nEND_OF_FILE";
+            }
+            block = match (block, info, info.split_once(' ')) {
+                (Some(_), _, _) => None,
+                (None, "console", _) => Some(Block::Commands),
+                (None, _, Some((_, name))) => {
+                    let command = format!("cat > {name} <<'END_OF_FILE'");
+                    examples.push(Example { line: number + 1, command, output: number + 1..number + 1 });
+                    Some(Block::File)
+                }
+                (None, _, None) => Some(Block::Other),
+            };
+        } else if block == Some(Block::File) {
+            let file = &mut examples.last_mut().unwrap().command;
+            *file = format!("{file}\n{line}");
+        } else if block != Some(Block::Commands) {
             continue;
         } else if let Some(command) = line.strip_prefix("$ ") {
             let command = command.to_owned();
@@ -229,4 +263,14 @@ fn what_varies_is_not_compared_and_all_else_is() {
     assert_eq!(matched(&["a", "d"], &["a", "b", "d"], false), Err(1));
     assert_eq!(matched(&["a", "..."], &["a"], false), Ok(vec![Some(0), None]));
     assert!(matched(&["a"], &["a", "b"], false).is_err());
+}
+
+#[test]
+fn a_block_with_a_name_is_a_file() {
+    let page =
+        ["```awk a.awk", "$1 > 2", "```", "text", "```sh", "not run", "```", "```console", "$ ls", "a.awk", "```"];
+    let found = examples(&page.map(str::to_owned));
+    let commands: Vec<&str> = found.iter().map(|example| example.command.as_str()).collect();
+    assert_eq!(commands, ["cat > a.awk <<'END_OF_FILE'\n$1 > 2\nEND_OF_FILE", "ls"]);
+    assert_eq!(found[1].output, 9..10);
 }

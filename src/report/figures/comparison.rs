@@ -5,9 +5,9 @@ use crate::report::ReportError;
 use crate::report::chart::{LineChart, Series, palette};
 use crate::report::files::Run;
 use crate::report::html::slug;
-use crate::train::run_settings::{Setting, describe, distinguishing, settings};
+use crate::train::run_settings::{self, Setting, describe, distinguishing};
 
-/// Runs that differ only by seed, drawn as one line.
+/// Runs that differ only by seed or fold, drawn as one line.
 struct Group<'a> {
     /// Description with the settings that distinguish the group from others of its kind.
     name: String,
@@ -23,7 +23,7 @@ pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     // A fusion agent has no task loss.
     let trained = || runs.iter().filter(|run| run.stage() != "fusion");
     // Losses of different kinds cannot be compared.
-    let kind = |run: &'_ Run| [run.dataset(), run.model(), task_loss(run)].map(str::to_owned);
+    let kind = |run: &'_ Run| [run.dataset(), family(run), task_loss(run)].map(str::to_owned);
     let mut kinds: Vec<[String; 3]> = trained().map(kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -43,6 +43,21 @@ pub fn draw(runs: &[Run]) -> Result<Vec<Drawn>, ReportError> {
     Ok(drawn)
 }
 
+/// Family of runs of `kdgat train`.
+const GRAPH_NETWORKS: &str = "graph networks";
+
+/// Returns the models that share a task loss: those of one kind, or all networks on a dataset of graphs.
+fn family(run: &Run) -> &str {
+    if run.fold().is_some() { GRAPH_NETWORKS } else { run.model() }
+}
+
+/// Returns the settings that tell groups apart. Each fold has its own teacher, which is no other setting.
+fn settings(run: &Run) -> Vec<Setting> {
+    let mut settings = run_settings::settings(&run.config);
+    settings.retain(|(name, _)| run.fold().is_none() || name != "teacher");
+    settings
+}
+
 /// Returns the task loss of a classifier, such as `weighted`; empty for cross entropy and other models.
 fn task_loss(run: &Run) -> &str {
     match run.config["config"]["training"]["task_loss"].as_str() {
@@ -54,7 +69,7 @@ fn task_loss(run: &Run) -> &str {
 fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
-        let settings = settings(&run.config);
+        let settings = settings(run);
         // An unfinished run is not a repetition of finished ones.
         let name = if run.is_finished() { run.label.clone() } else { format!("{}, not finished", run.label) };
         match groups.iter_mut().find(|group| group.name == name && group.settings == settings) {
@@ -73,9 +88,17 @@ fn groups<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Group<'a>> {
 fn names(group: &Group, groups: &[Group]) -> (String, String) {
     let alike: Vec<&[Setting]> =
         groups.iter().filter(|other| other.name == group.name).map(|other| &other.settings[..]).collect();
-    let words = group.name.split_once(' ').map_or(group.name.as_str(), |(_, rest)| rest);
+    // The title names a model that all have.
+    let words = match group.name.split_once(' ').filter(|_| only_model(groups).is_some()) {
+        Some((_, rest)) => rest,
+        None => group.name.as_str(),
+    };
     let words = words.replace("student, curriculum", "curriculum");
     match describe(&group.settings, &distinguishing(&alike)) {
+        differing if differing.is_empty() && only_model(groups).is_none() => {
+            let short = words.replace(" student,", ",");
+            (words, short)
+        }
         differing if differing.is_empty() => (words.clone(), words),
         differing => {
             let name = format!("{words}, {differing}");
@@ -85,11 +108,22 @@ fn names(group: &Group, groups: &[Group]) -> (String, String) {
     }
 }
 
+/// Returns the model of all groups, if it is one.
+fn only_model<'a>(groups: &'a [Group]) -> Option<&'a str> {
+    let mut models = groups.iter().flat_map(|group| &group.runs).map(|run| run.model());
+    let first = models.next()?;
+    models.all(|model| model == first).then_some(first)
+}
+
 fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Option<Drawn>, ReportError> {
     let shown = groups.iter().take(palette::SERIES.len());
+    // The legend has little room: a number of runs that all groups have is told below the chart.
+    let all_of = groups[0].runs.len();
+    let all_of = if groups.iter().all(|group| group.runs.len() == all_of) { all_of } else { 1 };
     let series = shown.enumerate().map(|(color, group)| {
         let count = group.runs.len();
-        let name = if count > 1 { format!("{} (mean of {count})", group.short) } else { group.short.clone() };
+        let name =
+            if count > 1 && all_of == 1 { format!("{} (mean of {count})", group.short) } else { group.short.clone() };
         Series::new(name, color, mean(&group.runs))
     });
     let chart = LineChart {
@@ -100,6 +134,7 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
     }
     .logarithmic_if_wide();
     let Some(svg) = chart.draw()? else { return Ok(None) };
+    let mean_of = if all_of > 1 { format!(" Each line is the mean of {all_of} runs.") } else { String::new() };
     let scale = if chart.log_y { " Logarithmic scale." } else { "" };
     let best = |group: &Group| {
         let of_run =
@@ -116,13 +151,13 @@ fn one([dataset, model, task_loss]: &[String; 3], groups: &[Group]) -> Result<Op
             slug: slug(format!("comparison {dataset} {model} {task_loss}").trim_end()),
             title: format!(
                 "{} on {dataset}: lowest validation task loss{} \u{2013} {}",
-                model.to_uppercase(),
+                only_model(groups).map_or_else(|| "Graph networks".to_owned(), str::to_uppercase),
                 if task_loss.is_empty() { String::new() } else { format!(" ({task_loss})") },
                 lowest.join("; ")
             ),
             reading: format!(
                 "Teacher and students share the task loss; a distilled student also minimises the distillation loss. \
-                 Lower is better.{scale}{hidden}"
+                 Lower is better.{mean_of}{scale}{hidden}"
             ),
             sources: groups.iter().flat_map(|group| &group.runs).map(|run| run.metrics.path.clone()).collect(),
             svg,

@@ -5,6 +5,7 @@ pub mod confusion;
 pub mod curves;
 pub mod difficulty;
 pub mod fusion;
+pub mod graphs;
 pub mod intervals;
 pub mod losses;
 pub mod memory;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::trials::name_trials;
-use super::{Evaluation, Run};
+use super::{Evaluation, GraphEvaluation, Run};
 use crate::report::ReportError;
 use crate::sweep::state::SweepFolder;
 
@@ -21,6 +21,7 @@ pub const TASKS: &str = "tasks";
 pub struct Found {
     pub runs: Vec<Run>,
     pub evaluations: Vec<Evaluation>,
+    pub graph_evaluations: Vec<GraphEvaluation>,
     pub sweeps: Vec<SweepFolder>,
 }
 
@@ -45,7 +46,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Found, ReportError> {
         if search(folder, 0, &mut found, &mut seen)? == 0 {
             return Err(ReportError::input(
                 path,
-                "holds no run (metrics.csv, config.json), no evaluation (metrics.json) and no sweep (plan.json)",
+                "holds no run (metrics.csv, config.json), no evaluation (metrics.json, graph_metrics.json) and no sweep (plan.json)",
             ));
         }
     }
@@ -69,6 +70,12 @@ fn search(folder: &Path, depth: usize, found: &mut Found, seen: &mut HashSet<Pat
         count += 1;
         if is_new {
             found.evaluations.push(Evaluation::read(folder)?);
+        }
+    }
+    if GraphEvaluation::is_at(folder) {
+        count += 1;
+        if is_new {
+            found.graph_evaluations.push(GraphEvaluation::read(folder)?);
         }
     }
     if is_sweep(folder) {
@@ -118,13 +125,18 @@ fn add_evaluations_beside(found: &mut Found, seen: &HashSet<PathBuf>) -> Result<
     beside.sort();
     beside.dedup();
     for folder in beside {
-        if seen.contains(&folder) || !Evaluation::is_at(&folder)? {
+        if seen.contains(&folder) {
             continue;
         }
-        let mut evaluation = Evaluation::read(&folder)?;
-        evaluation.keep(&names);
-        if !evaluation.models.is_empty() {
-            found.evaluations.push(evaluation);
+        if Evaluation::is_at(&folder)? {
+            let mut evaluation = Evaluation::read(&folder)?;
+            evaluation.keep(&names);
+            found.evaluations.extend(Some(evaluation).filter(|evaluation| !evaluation.models.is_empty()));
+        }
+        if GraphEvaluation::is_at(&folder) {
+            let mut evaluation = GraphEvaluation::read(&folder)?;
+            evaluation.keep(&names);
+            found.graph_evaluations.extend(Some(evaluation).filter(|evaluation| !evaluation.runs.is_empty()));
         }
     }
     Ok(())

@@ -3,10 +3,12 @@
 mod columns;
 mod evaluation;
 mod find;
+mod graphs;
 mod run;
 mod trials;
 
 pub use columns::Columns;
 pub use evaluation::{Evaluation, Judged, Model, Operator};
 pub use find::{Found, find};
-pub use run::{Run, read_json};
+pub use graphs::GraphEvaluation;
+pub use run::{Run, fold_words, read_json};

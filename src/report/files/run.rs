@@ -96,6 +96,11 @@ impl Run {
         self.config["inputs"]["dataset"]["name"].as_str().unwrap_or("")
     }
 
+    /// Returns the division of the graphs of a run of `kdgat train`, such as `fold 0 of 10`; `None` for other runs.
+    pub fn fold(&self) -> Option<String> {
+        self.config["inputs"]["split"]["origin"].as_str().map(fold_words)
+    }
+
     /// Returns pairs of epoch (from 1) and value of a column of `metrics.csv`.
     pub fn by_epoch(&self, column: &str) -> Vec<(f64, f64)> {
         self.metrics.points("epoch", column).into_iter().map(|(epoch, value)| (epoch + 1.0, value)).collect()
@@ -110,6 +115,15 @@ impl Run {
     pub fn at_best(&self, column: &str) -> Option<f64> {
         let (best, _) = self.best()?;
         self.by_epoch(column).into_iter().find(|(epoch, _)| *epoch == best).map(|(_, value)| value)
+    }
+}
+
+/// Shortens the path of a file of folds to its name: `fold 3 of 10 of /home/me/folds.json` to `fold 3 of 10 of folds.json`.
+pub fn fold_words(origin: &str) -> String {
+    let mut parts = origin.splitn(3, " of ");
+    match (parts.next(), parts.next(), parts.next().map(|file| Path::new(file).file_name())) {
+        (Some(fold), Some(count), Some(Some(file))) => format!("{fold} of {count} of {}", file.to_string_lossy()),
+        _ => origin.to_owned(),
     }
 }
 
@@ -143,4 +157,16 @@ fn label(config: &Value) -> String {
         label += if config["config"]["distillation"]["use_kd"] == true { ", KD" } else { ", no KD" };
     }
     label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fold_does_not_tell_where_its_file_lies() {
+        assert_eq!(fold_words("fold 0 of 10"), "fold 0 of 10");
+        assert_eq!(fold_words("fold 3 of 10 of /home/me/folds of mine/a.json"), "fold 3 of 10 of a.json");
+        assert_eq!(fold_words("split of the dataset"), "split of the dataset");
+    }
 }
