@@ -31,10 +31,10 @@ use tch::{Device, Kind, Tensor};
 #[derive(Debug, Parser)]
 struct Options {
     what: What,
-    /// vgae or gat
+    /// vgae, gat, gin or sage
     #[arg(long, default_value = "vgae")]
     model: String,
-    /// student, teacher or teacher_xl
+    /// student, teacher or (vgae, gat) teacher_xl
     #[arg(long, default_value = "student")]
     size: String,
     /// Size of the teacher of kd and cached
@@ -97,11 +97,17 @@ fn measure(options: &Options, device: Device) -> Result<Value, Error> {
     let graphs = Graphs::open(options.graphs.as_deref())?;
     let count = (graphs.count() / options.batch).clamp(2, 12);
     let batches = graphs.batches(options.batch, count)?;
-    let batches: Vec<Batch> = batches.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?;
+    let mut batches: Vec<Batch> = batches.iter().map(|batch| batch.to_device(device)).collect::<Result<_, _>>()?;
     let vocabulary = graphs.vocabulary_size();
     // Only the VGAE scores difficulty.
     let model = if options.what == What::Score { "vgae" } else { &options.model };
     let student = architecture(model, &options.size, vocabulary)?;
+    if matches!(student, Architecture::Graph(_)) {
+        // Windows have labels, graphs of a schema have targets.
+        for batch in &mut batches {
+            batch.targets = Some(batch.labels.f_to_kind(Kind::Float)?.f_unsqueeze(1)?);
+        }
+    }
     let forward = forward_work(&student, &batches[0], false);
     let (work, parameters, times) = match options.what {
         What::Infer | What::Score => {

@@ -82,6 +82,10 @@ def rows(quick):
         for size in ("student", "teacher", "teacher_xl"):
             found.append(Row(f"inference, {model} {size}", "infer", model, size))
         found.append(one(model))
+    for model in ("gin", "sage"):
+        for size in ("student", "teacher"):
+            found.append(Row(f"training, {model} {size}", "train", model, size))
+        found.append(Row(f"cached KD, {model} student", "cached", model, "student"))
     found.append(Row("scoring against one graph at a time", "score", "vgae", "student", batch=500, peer_batch=1))
     found.append(Row("scoring against batches of 500", "score", "vgae", "student", batch=500))
     return found

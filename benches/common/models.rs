@@ -3,7 +3,9 @@
 use kdgat::distill::Weights;
 use kdgat::graph::{Batch, NODE_FEATURES};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, FreshParameters, Gat, GatConfig, Gnn, Scope, Vgae, VgaeConfig};
+use kdgat::nn::{
+    Architecture, FreshParameters, Gat, GatConfig, Gnn, GnnConfig, GnnKind, Pooling, Scope, Vgae, VgaeConfig,
+};
 use tch::{Device, Tensor};
 
 use super::Error;
@@ -38,6 +40,22 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
         };
         Architecture::Gat(config)
     };
+    let gnn = |hidden, layers| {
+        Architecture::Graph(GnnConfig {
+            kind: if model == "sage" { GnnKind::Sage } else { GnnKind::Gin },
+            node_features: NODE_FEATURES as i64,
+            edge_features: 0,
+            hidden,
+            layers,
+            heads: 1,
+            outputs: 2,
+            embedding_columns: 0,
+            pooling: Pooling::Sum,
+            dropout: 0.1,
+            target_scales: Vec::new(),
+            input: Default::default(),
+        })
+    };
     Ok(match (model, size) {
         ("vgae", "student") => vgae(&[80, 40], 16, 1, 4),
         ("vgae", "teacher") => vgae(&[480, 240], 48, 4, 32),
@@ -45,10 +63,13 @@ pub fn architecture(model: &str, size: &str, vocabulary_size: i64) -> Result<Arc
         ("gat", "student") => gat(24, 2, 4, 8, 3),
         ("gat", "teacher") => gat(48, 3, 8, 16, 2),
         ("gat", "teacher_xl") => gat(64, 5, 8, 32, 3),
+        ("gin" | "sage", "student") => gnn(32, 3),
+        ("gin" | "sage", "teacher") => gnn(256, 4),
         _ => {
-            return Err(
-                format!("no {model} of size {size}; expected vgae or gat, student, teacher or teacher_xl").into()
-            );
+            return Err(format!(
+                "no {model} of size {size}; expected vgae, gat, gin or sage; student, teacher or teacher_xl"
+            )
+            .into());
         }
     })
 }
@@ -110,6 +131,12 @@ impl Work {
         Self { bytes: products.bytes + 4.0 * rows * 2.0 * output as f64, ..products }
     }
 
+    /// Work of summing neighbours and of a linear layer over the sums.
+    fn messages(rows: f64, input: i64, output: i64) -> Self {
+        let products = Self::linear(rows, input, output);
+        Self { bytes: products.bytes + 4.0 * rows * 2.0 * input as f64, ..products }
+    }
+
     /// Sum of both.
     pub fn and(self, other: Self) -> Self {
         Self { operations: self.operations + other.operations, bytes: self.bytes + other.bytes }
@@ -149,8 +176,18 @@ pub fn forward_work(architecture: &Architecture, batch: &Batch, is_teacher: bool
                 }
             }
         }
-        // No benchmark divides the work of these models.
-        Architecture::Graph(_) => {}
+        Architecture::Graph(config) => {
+            let mut input = config.node_features;
+            for _ in 0..config.layers {
+                // Both kinds have two linear layers: GIN one after the other, GraphSAGE side by side.
+                let second = if config.kind == GnnKind::Sage { input } else { config.width() };
+                add(Work::messages(nodes, input, config.width()));
+                add(Work::linear(nodes, second, config.width()));
+                input = config.width();
+            }
+            add(Work::linear(graphs, config.pooled_columns(), config.width()));
+            add(Work::linear(graphs, config.width(), config.outputs));
+        }
         Architecture::Gat(config) => {
             let width = config.hidden * config.heads;
             for layer in 0..config.layers {

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use kdgat::distill::frozen::{self, Asked, TeacherVocabulary};
 use kdgat::distill::losses::{LogitLoss, Projection, VgaeWeights};
-use kdgat::distill::objective::{GatDistillation, GatObjective, TeacherLink, VgaeDistillation, VgaeObjective};
+use kdgat::distill::objective::{
+    GatDistillation, GatObjective, GraphDistillation, GraphObjective, TeacherLink, VgaeDistillation, VgaeObjective,
+};
 use kdgat::distill::{CacheMode, CacheOptions, Residency, StoreShape, Teacher, TeacherOptions, Weights};
-use kdgat::graph::Batch;
+use kdgat::graph::{Batch, Task};
 use kdgat::nn::attention::Backend;
-use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Scope, Vgae};
+use kdgat::nn::{Architecture, ClassLoss, FreshParameters, Gat, Gnn, Scope, Vgae};
 use kdgat::random::{self, Purpose};
 use kdgat::train::console::Console;
 use kdgat::train::objective::Objective;
@@ -102,7 +104,18 @@ impl Training {
                 };
                 Box::new(VgaeObjective { model, teacher: link, distillation })
             }
-            Architecture::Graph(_) => return Err("this benchmark trains models of CAN windows".into()),
+            Architecture::Graph(config) => {
+                let model = Gnn::new(Scope::root(&mut parameters), config, Backend::Auto)?;
+                let loss = LogitLoss::SoftLabels { temperature: TEMPERATURE };
+                let distillation = taught_by.map(|_| GraphDistillation {
+                    loss,
+                    alpha: VGAE_WEIGHTS.alpha,
+                    teacher_scales: Vec::new(),
+                    hints: None,
+                    embedding: None,
+                });
+                Box::new(GraphObjective { model, task: Task::Classification, teacher: link, distillation })
+            }
             Architecture::Gat(config) => {
                 let mut model = Gat::new(Scope::root(&mut parameters), config, Backend::Auto)?;
                 model.set_checkpointing(recomputes);

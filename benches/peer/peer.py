@@ -20,6 +20,7 @@ VGAE = dict(student=dict(hidden=[80, 40], latent=16, heads=1, emb=4),
 GAT = dict(student=dict(hidden=24, layers=2, heads=4, emb=8, fc=3),
            teacher=dict(hidden=48, layers=3, heads=8, emb=16, fc=2),
            teacher_xl=dict(hidden=64, layers=5, heads=8, emb=32, fc=3))
+GNN = dict(student=dict(hidden=32, layers=3), teacher=dict(hidden=256, layers=4))
 NUM_IDS, CONT = 40, 10
 
 
@@ -84,6 +85,29 @@ class Gat(nn.Module):
         return F.cross_entropy(o, b.y)
 
 
+class Gnn(nn.Module):
+    """GIN or GraphSAGE: each layer with batch norm, the sums over nodes of all layers, and two linear layers."""
+    def __init__(self, kind, hidden, layers, dropout=0.1):
+        super().__init__()
+        from torch_geometric.nn import GINConv, SAGEConv, MLP
+        conv = (lambda i: GINConv(MLP([i, hidden, hidden]))) if kind == 'gin' else (lambda i: SAGEConv(i, hidden))
+        self.drop = dropout
+        self.convs = nn.ModuleList(conv(CONT if i == 0 else hidden) for i in range(layers))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(layers))
+        self.head = nn.Sequential(nn.Linear(hidden * layers, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 2))
+
+    def forward(self, b):
+        from torch_geometric.nn import global_add_pool
+        x, xs = b.cont, []
+        for c, n in zip(self.convs, self.norms):
+            x = F.dropout(F.relu(n(c(x, b.other_edges))), self.drop, self.training)
+            xs.append(global_add_pool(x, b.batch, size=b.num_graphs))
+        return self.head(torch.cat(xs, 1))
+
+    def task(self, b, o):
+        return F.cross_entropy(o, b.y)
+
+
 class Batch:
     pass
 
@@ -102,6 +126,7 @@ def load_batches(size, count, path):
             bi.append(torch.full((n1 - n0,), g)); off += n1 - n0
         x = torch.cat(xs)
         b.ids, b.cont, b.edge_index, b.batch = x[:, 0].long(), x[:, 1:].contiguous(), torch.cat(es, 1), torch.cat(bi)
+        b.other_edges = b.edge_index[:, b.edge_index[0] != b.edge_index[1]]
         b.y, b.num_graphs = t['y'][pick].long(), size
         out.append(b)
     return out
@@ -161,7 +186,8 @@ def main():
         s = time.perf_counter(); frames, graphs = build(a.csv); t = time.perf_counter() - s
         r |= dict(seconds=t, frames_per_second=frames / t, graphs=graphs)
     else:
-        make = (lambda s: Vgae(**VGAE[s])) if a.model == 'vgae' or a.what == 'score' else (lambda s: Gat(**GAT[s]))
+        make = (lambda s: Vgae(**VGAE[s])) if a.model == 'vgae' or a.what == 'score' else \
+            (lambda s: Gat(**GAT[s])) if a.model == 'gat' else (lambda s: Gnn(a.model, **GNN[s]))
         m = make(a.size); opt = torch.optim.Adam(m.parameters(), lr=2e-3, weight_decay=1e-4)
         batches = load_batches(a.batch, max(2, min(12, 6000 // a.batch)), a.graphs)
         teacher = make(a.teacher).eval().requires_grad_(False) if a.what in ('kd', 'cached') else None
