@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch_geometric.nn import (
-    MLP, BatchNorm, GATConv, GCNConv, GINConv, GINEConv, SAGEConv, global_add_pool, global_mean_pool,
+    MLP, AttentionalAggregation, BatchNorm, GATConv, GCNConv, GINConv, GINEConv, SAGEConv, global_add_pool, global_max_pool,
+    global_mean_pool,
 )
 
 FEATURES, EDGE_FEATURES, HIDDEN, LAYERS, OUTPUTS, HEADS = 5, 3, 8, 3, 4, 2
-POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
+POOLS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
 
 
 def conv(kind, columns):
@@ -36,7 +37,10 @@ class Network(nn.Module):
     def __init__(self, kind, pool):
         super().__init__()
         width = HIDDEN * (HEADS if kind == "gat" else 1)
-        self.pool = POOLS[pool]
+        attends = pool == "attention"
+        pools = [AttentionalAggregation(nn.Linear(width, 1)) for _ in range(LAYERS)] if attends else []
+        self.pools = nn.ModuleList(pools)
+        self.pool_of = (lambda layer: self.pools[layer]) if attends else (lambda layer: POOLS[pool])
         self.reads_edges = kind == "gine"
         self.convs = nn.ModuleList(conv(kind, FEATURES if layer == 0 else width) for layer in range(LAYERS))
         self.norms = nn.ModuleList(BatchNorm(width) for _ in range(LAYERS))
@@ -44,10 +48,10 @@ class Network(nn.Module):
 
     def forward(self, x, edge_index, edge_attr, batch):
         pooled = []
-        for layer, norm in zip(self.convs, self.norms):
+        for number, (layer, norm) in enumerate(zip(self.convs, self.norms)):
             edges = (edge_index, edge_attr) if self.reads_edges else (edge_index,)
             x = norm(layer(x, *edges)).relu()
-            pooled.append(self.pool(x, batch))
+            pooled.append(self.pool_of(number)(x, batch))
         return self.head(torch.cat(pooled, 1))
 
 
@@ -84,7 +88,9 @@ def main():
     x, edge_index, batch = graphs()
     edge_attr = torch.randn(edge_index.shape[1], EDGE_FEATURES, generator=torch.Generator().manual_seed(2))
     tensors = {"x": x, "edge_index": edge_index, "edge_attr": edge_attr, "batch": batch}
-    for kind, pool in [("gin", "sum"), ("gine", "sum"), ("gcn", "mean"), ("sage", "sum"), ("gat", "mean")]:
+    networks = [("gin", "gin", "sum"), ("gine", "gine", "sum"), ("gcn", "gcn", "mean"), ("sage", "sage", "sum"), ("gat", "gat", "mean"),
+                ("max", "sage", "max"), ("attention", "gin", "attention")]
+    for name, kind, pool in networks:
         torch.manual_seed(0)
         network = Network(kind, pool)
         for norm in [module for module in network.modules() if isinstance(module, nn.BatchNorm1d)]:
@@ -92,16 +98,16 @@ def main():
             nn.init.uniform_(norm.bias, -0.5, 0.5)
             nn.init.uniform_(norm.running_mean, -0.5, 0.5)
             nn.init.uniform_(norm.running_var, 0.5, 1.5)
-        for name, tensor in network.state_dict().items():
-            if not name.endswith("eps"):
-                tensors[f"{kind}.state.{name}"] = tensor.clone()
+        for path, tensor in network.state_dict().items():
+            if not path.endswith("eps"):
+                tensors[f"{name}.state.{path}"] = tensor.clone()
         network.eval()
-        tensors[f"{kind}.evaluation"] = network(x, edge_index, edge_attr, batch)
+        tensors[f"{name}.evaluation"] = network(x, edge_index, edge_attr, batch)
         network.train()
         outputs = network(x, edge_index, edge_attr, batch)
         outputs.square().mean().backward()
-        tensors[f"{kind}.training"] = outputs
-        tensors |= {f"{kind}.gradient.{name}": parameter.grad for name, parameter in network.named_parameters()}
+        tensors[f"{name}.training"] = outputs
+        tensors |= {f"{name}.gradient.{path}": parameter.grad for path, parameter in network.named_parameters()}
     save(sys.argv[1], tensors)
 
 

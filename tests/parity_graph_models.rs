@@ -80,6 +80,8 @@ fn graph_networks_equal_pytorch_geometric() {
         ("gcn", GnnKind::Gcn, Pooling::Mean),
         ("sage", GnnKind::Sage, Pooling::Sum),
         ("gat", GnnKind::Gat, Pooling::Mean),
+        ("max", GnnKind::Sage, Pooling::Max),
+        ("attention", GnnKind::Gin, Pooling::Attention),
     ] {
         let heads = if kind == GnnKind::Gat { 2 } else { 1 };
         let config = GnnConfig {

@@ -37,16 +37,12 @@ fn of_graphs(path: &Path, json: bool) -> Result<ExitCode> {
 fn describe_graphs(summary: &Summary) -> String {
     let Summary { name, schema, graphs, nodes, edges, left_out, .. } = summary;
     let sizes = |[least, mean, most]: [f64; 3]| format!("{least:.0} to {most:.0}, {mean:.1} on average");
-    let columns = |features: &[Feature]| match features {
-        [] => "none".to_owned(),
-        features => features.iter().map(describe_feature).collect::<Vec<_>>().join(", "),
-    };
     let direction = if summary.undirected { "each with its reverse" } else { "directed" };
     let mut text = format!("{name}: {graphs} graphs, {}\n\n", schema.task.as_str());
     text += &format!("nodes          {}\n", sizes(*nodes));
     text += &format!("edges          {}, {direction}\n", sizes(*edges));
-    text += &format!("node features  {}\n", columns(&schema.node_features));
-    text += &format!("edge features  {}\n", columns(&schema.edge_features));
+    text += &format!("node features  {}\n", describe_features(&schema.node_features));
+    text += &format!("edge features  {}\n", describe_features(&schema.edge_features));
     for (target, values) in schema.targets.iter().zip(&summary.target_values) {
         text += &format!("target {:<7} {}\n", target.name, describe_target(&target.classes, values));
     }
@@ -62,10 +58,29 @@ fn describe_graphs(summary: &Summary) -> String {
         }
     }
     if !schema.edge_features.is_empty() {
-        text += "note: edge features are not used by the models yet\n";
+        text += "note: only the model gin reads edge features\n";
     }
     summary.warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
     text
+}
+
+/// Lists features; numbered ones, such as those of a radial basis, by the first and the last.
+fn describe_features(features: &[Feature]) -> String {
+    let numbered = |feature: &Feature, prefix: &str, number: usize| {
+        feature.values.is_none() && feature.name.strip_prefix(prefix) == Some(number.to_string().as_str())
+    };
+    let mut texts = Vec::new();
+    let mut rest = features;
+    while let Some(first) = rest.first() {
+        let prefix = first.name.strip_suffix('0').unwrap_or(&first.name);
+        let run = rest.iter().enumerate().take_while(|(number, feature)| numbered(feature, prefix, *number)).count();
+        match run {
+            3.. => texts.push(format!("{} to {}", first.name, rest[run - 1].name)),
+            _ => texts.push(describe_feature(first)),
+        }
+        rest = &rest[if run >= 3 { run } else { 1 }..];
+    }
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 fn describe_feature(feature: &Feature) -> String {

@@ -215,6 +215,9 @@ config_fields! {
         pooling: PoolingChoice = PoolingChoice::Sum;
         /// Read edge features if the dataset has any: a gin becomes GIN-E.
         edge_features: bool = true;
+        /// Part of regression targets that is fitted to the training graphs before training. `linear` needs 10 training graphs for each node
+        /// feature, and at most 512 features; otherwise it is the mean.
+        target_reference: TargetReference = TargetReference::Linear;
         /// Number of folds that the graphs are divided into if the dataset does not say which graphs are for testing; one fold is the test
         /// set. Folds have the classes in equal shares and do not depend on the seed.
         folds: usize = 10, Between(2.0, 1e6);

@@ -196,7 +196,7 @@ pub const RULES: &[Rule] = &[
         remedy: "give it to `kdgat evaluate`, or drop it",
     },
     Rule {
-        fields: &["pooling", "edge_features", "folds", "fold", "folds_file", "monitor"],
+        fields: &["pooling", "edge_features", "target_reference", "folds", "fold", "folds_file", "monitor"],
         is_read: |_, stage| stage == Stage::Train,
         because: "only `kdgat train` reads it",
         remedy: "use `kdgat train` or drop it",

@@ -262,6 +262,17 @@ choices! {
         Sum = "sum",
         /// Their mean
         Mean = "mean",
+        /// Their maximum in each column
+        Max = "max",
+        /// Their mean, weighted by attention (Li et al. 2016)
+        Attention = "attention",
+    }
+    /// The part of regression targets that is fitted before training.
+    TargetReference {
+        /// Least squares on the sums of each graph's node features; the network learns the rest
+        Linear = "linear",
+        /// The mean
+        Mean = "mean",
     }
     /// The learning algorithm of the fusion agent.
     FusionKind {

@@ -42,6 +42,9 @@ pub struct RunResult {
     /// The same metrics for always predicting the most frequent class, or the mean.
     #[serde(default)]
     pub baseline: Vec<Metric>,
+    /// The same metrics for a model that is linear in the sums of node features; empty if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub linear: Vec<Metric>,
 }
 
 impl RunResult {
@@ -165,7 +168,16 @@ pub fn groups(runs: &[RunResult]) -> Vec<Group<'_>> {
 
 /// Mean of a metric of the simplest baseline: every fold counts once.
 pub fn baseline(runs: &[RunResult], metric: &str) -> Mean {
-    let of_run = runs.iter().map(|run| (run.fold.as_str(), value(&run.baseline, metric)));
+    over_folds(runs, |run| value(&run.baseline, metric))
+}
+
+/// Mean of a metric of the linear model: every fold counts once.
+pub fn linear(runs: &[RunResult], metric: &str) -> Mean {
+    over_folds(runs, |run| value(&run.linear, metric))
+}
+
+fn over_folds(runs: &[RunResult], value: impl Fn(&RunResult) -> f64) -> Mean {
+    let of_run = runs.iter().map(|run| (run.fold.as_str(), value(run)));
     // Not every run of a fold has all metrics.
     let of_fold: BTreeMap<&str, f64> = of_run.filter(|(_, value)| value.is_finite()).collect();
     Mean::of(&of_fold.into_values().collect::<Vec<_>>())
@@ -173,6 +185,8 @@ pub fn baseline(runs: &[RunResult], metric: &str) -> Mean {
 
 /// Name of the simplest baseline.
 pub const BASELINE: &str = "most frequent or mean";
+/// Name of the linear model.
+pub const LINEAR: &str = "linear in node features";
 
 /// What the differences of a comparison are taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -379,6 +393,7 @@ mod tests {
             settings: settings.as_object().unwrap().clone(),
             metrics: vec![metric(accuracy)],
             baseline: vec![metric(0.5 + fold as f64)],
+            linear: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::figures::{bytes, folder_words};
 use super::files::{Evaluation, GraphEvaluation, Operator, Run, fold_words};
-use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, Mean, Over, RunResult};
+use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, Over, RunResult};
 use crate::sweep::report::Table as SweepTable;
 
 /// A table that readers can sort.
@@ -207,15 +207,21 @@ fn of_graph_means(evaluation: &GraphEvaluation, groups: &[Group<'_>]) -> Table {
         ];
         first.into_iter().chain(metrics.iter().map(|metric| cell(group.mean(metric)))).collect()
     };
-    let simplest = metrics.iter().map(|metric| cell(graph_runs::baseline(&evaluation.runs, metric)));
-    let baseline = [Cell::text(BASELINE), count(0), Cell::default(), Cell::default()].into_iter().chain(simplest);
+    let baseline = |name: &str, mean: fn(&[RunResult], &str) -> Mean| -> Vec<Cell> {
+        let cells = metrics.iter().map(|metric| cell(mean(&evaluation.runs, metric)));
+        [Cell::text(name), count(0), Cell::default(), Cell::default()].into_iter().chain(cells).collect()
+    };
+    let has_linear = evaluation.runs.iter().any(|run| !run.linear.is_empty());
+    let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
+    let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear);
     Table {
         title: format!("Test results on {}", evaluation.dataset),
-        note: "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test graphs of its own fold. The last \
-               row always predicts the most frequent class, or the mean, of the training graphs."
+        note: "Mean \u{b1} standard deviation over runs that differ by fold or seed, each on the test graphs of its own fold. \
+               Baselines: always the most frequent class, or the mean, of the training graphs; for values also least squares on the sums \
+               of each graph's node features."
             .to_owned(),
         header: [&header(&["model", "parameters", "runs", "folds"])[..], &header(&metrics)].concat(),
-        rows: groups.iter().map(row).chain([baseline.collect()]).collect(),
+        rows: groups.iter().map(row).chain(baselines).collect(),
         sources: Vec::new(),
     }
 }

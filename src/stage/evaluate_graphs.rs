@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::train::schema;
+use super::train::{schema, summed_features, target_scales};
 use super::{EvaluateOptions, StageError, foreign, setup, training};
-use crate::config::Config;
+use crate::config::{Config, TargetReference};
 use crate::distill::TargetName;
-use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, Mean, RunResult};
+use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, RunResult};
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{EvaluateError, TrainedModel, models, retrieval};
 use crate::files;
@@ -22,6 +22,7 @@ use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{AssembleOptions, Batch, Loader, LoaderOptions, Schema, Store, Task, Vocabulary};
 use crate::memory::{Meter, by_halves};
 use crate::nn::layers::Mode;
+use crate::nn::target_scale;
 use crate::nn::{Architecture, GivenTensors, Gnn, ModelError, Scope, weights};
 
 /// Graphs per batch.
@@ -171,6 +172,7 @@ fn evaluate_one(
     let tested = Tested { outputs, targets: truth(&split.test)? };
     let simplest = baseline(schema, &truth(&split.training)?, &tested.targets);
     let seed = config.training.seed;
+    let linear = linear_model(schema, store, &split)?.map_or_else(Vec::new, |linear| linear.metrics(schema, 0, seed));
     let mut metrics = tested.metrics(schema, options.resamples, seed);
     let mut of_simplest = simplest.metrics(schema, 0, seed);
     let taught = taught_embedding(config, (model, recorded), store, &split.test)?;
@@ -191,7 +193,27 @@ fn evaluate_one(
         settings: model.settings.iter().cloned().collect(),
         metrics,
         baseline: of_simplest,
+        linear,
     })
+}
+
+/// Predictions for the test graphs of a model that is linear in the sums of node features, for values; `None` for other tasks, or if there
+/// are too few training graphs.
+fn linear_model(schema: &Schema, store: &Store, split: &GraphSplit) -> Result<Option<Tested>, StageError> {
+    if schema.task != Task::Regression {
+        return Ok(None);
+    }
+    let scales = target_scales(store, &split.training, schema.targets.len(), TargetReference::Linear)?;
+    if scales.iter().any(|scale| scale.weights.is_empty()) {
+        return Ok(None);
+    }
+    let (mut outputs, mut targets) = (Vec::new(), Vec::new());
+    for &graph in &split.test {
+        let (summed, values) = summed_features(store, graph)?;
+        outputs.push(scales.iter().map(|scale| scale.linear_prediction(&summed)).collect());
+        targets.push(values);
+    }
+    Ok(Some(Tested { outputs, targets }))
 }
 
 /// The teacher's embeddings of these graphs, `[num_graphs, columns]`, if the model predicts them and the file is still there.
@@ -256,11 +278,6 @@ fn answers(
         })?;
         all.extend(rows);
     }
-    let scales = &network.config().target_scales;
-    for row in &mut all {
-        let values = row.outputs.iter_mut().zip(scales);
-        values.for_each(|(value, scale)| *value = *value * scale.deviation + scale.mean);
-    }
     let embeddings: Vec<&Tensor> = all.iter().filter_map(|row| row.embedding.as_ref()).collect();
     let embedding = if embeddings.is_empty() { None } else { Some(Tensor::f_stack(&embeddings, 0)?) };
     Ok(Answers { outputs: all.into_iter().map(|row| row.outputs).collect(), embedding })
@@ -268,7 +285,7 @@ fn answers(
 
 /// A model's answer for a graph.
 struct GraphAnswer {
-    /// Probabilities or standardised values.
+    /// Probabilities, or values in the units of the targets.
     outputs: Vec<f64>,
     /// `[embedding_columns]`
     embedding: Option<Tensor>,
@@ -280,7 +297,7 @@ fn answers_of_batch(network: &Gnn, task: Task, batch: &Batch) -> Result<Vec<Grap
     let outputs = match task {
         Task::Classification => outputs.f_softmax(-1, Kind::Double)?,
         Task::MultiLabel => outputs.f_sigmoid()?,
-        Task::Regression => outputs,
+        Task::Regression => target_scale::in_units(&outputs, &network.config().target_scales, batch)?,
     };
     let embedding = network.embedding(&pooled)?.map(|rows| rows.f_to_device(Device::Cpu)).transpose()?;
     let columns = outputs.size()[1].max(1) as usize;
@@ -322,14 +339,17 @@ fn text(dataset: &str, runs: &[RunResult], groups: &[Group<'_>], comparisons: &[
         count: group.runs.len().to_string(),
         cells: metrics.iter().map(|metric| group.mean(metric).text()).collect(),
     };
-    let simplest = Line {
-        name: BASELINE.to_owned(),
+    let baseline = |name: &str, mean: fn(&[RunResult], &str) -> Mean| Line {
+        name: name.to_owned(),
         parameters: "0".to_owned(),
         count: String::new(),
-        cells: metrics.iter().map(|metric| graph_runs::baseline(runs, metric).text()).collect(),
+        cells: metrics.iter().map(|metric| mean(runs, metric).text()).collect(),
     };
+    let has_linear = runs.iter().any(|run| !run.linear.is_empty());
+    let linear = has_linear.then(|| baseline(LINEAR, graph_runs::linear));
+    let baselines = [baseline(BASELINE, graph_runs::baseline)].into_iter().chain(linear);
     let every: Vec<Line> = [head("graphs")].into_iter().chain(runs.iter().map(of_run)).collect();
-    let means = groups.iter().map(of_group).chain([simplest]);
+    let means = groups.iter().map(of_group).chain(baselines);
     let means: Vec<Line> = [head("runs")].into_iter().chain(means).collect();
     let width = every.iter().chain(&means).map(|line| line.name.chars().count()).max().unwrap_or(0);
     let mut text = format!("{dataset}\n\n{}", aligned(&every, width));
@@ -395,6 +415,7 @@ fn write_json(
         "models": runs,
         "groups": groups.iter().map(of_group).collect::<Vec<_>>(),
         "baseline": means(&|metric| graph_runs::baseline(runs, metric)),
+        "linear": means(&|metric| graph_runs::linear(runs, metric)),
         "comparisons": comparisons,
     });
     let path = folder.join("graph_metrics.json");

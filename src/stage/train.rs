@@ -9,7 +9,7 @@ use super::run::Run;
 use super::setup::{self, Data};
 use super::teacher::{self, FoundTeacher, TeacherIdentity};
 use super::training::{self, Graphs};
-use crate::config::{Config, ModelKind, PoolingChoice, Stage};
+use crate::config::{Config, ModelKind, PoolingChoice, Stage, TargetReference};
 use crate::distill::TargetName;
 use crate::distill::foreign::ForeignTargets;
 use crate::distill::hints::Hints;
@@ -17,6 +17,7 @@ use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{BatchBudget, GraphSize, Schema, Store, Task};
 use crate::memory::{Meter, retry_on_oom};
+use crate::nn::target_scale::{GRAPHS_PER_FEATURE, LinearFit, MOST_LINEAR_FEATURES};
 use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Pooling, Scope, TargetScale,
 };
@@ -138,28 +139,66 @@ fn gnn_config(
         pooling: match config.graphs.pooling {
             PoolingChoice::Sum => Pooling::Sum,
             PoolingChoice::Mean => Pooling::Mean,
+            PoolingChoice::Max => Pooling::Max,
+            PoolingChoice::Attention => Pooling::Attention,
         },
         dropout: model.dropout,
         target_scales: match schema.task {
-            Task::Regression => target_scales(&data.store, &split.training, schema.targets.len())?,
+            Task::Regression => {
+                target_scales(&data.store, &split.training, schema.targets.len(), config.graphs.target_reference)?
+            }
             Task::Classification | Task::MultiLabel => Vec::new(),
         },
         input: InputConfig::default(),
     })
 }
 
-/// Mean and standard deviation of each target over the training graphs.
-fn target_scales(store: &Store, graphs: &[u64], targets: usize) -> Result<Vec<TargetScale>, StageError> {
+/// Scale of each target over the training graphs, with a linear part if it is configured and there are enough graphs.
+pub fn target_scales(
+    store: &Store,
+    graphs: &[u64],
+    targets: usize,
+    reference: TargetReference,
+) -> Result<Vec<TargetScale>, StageError> {
+    let features = store.features().node_features();
+    let is_linear = reference == TargetReference::Linear
+        && features <= MOST_LINEAR_FEATURES
+        && graphs.len() >= GRAPHS_PER_FEATURE * features;
+    let mut weights = vec![Vec::new(); targets];
+    if is_linear {
+        let mut fit = LinearFit::new(features, targets);
+        for &graph in graphs {
+            let (summed, values) = summed_features(store, graph)?;
+            fit.add(&summed, &values);
+        }
+        weights = fit.weights();
+    }
     let mut scales = Vec::with_capacity(targets);
-    for target in 0..targets {
-        let values = graphs.iter().map(|&graph| Ok(f64::from(store.try_graph(graph)?.targets_of_graph[target])));
-        let values = values.collect::<Result<Vec<f64>, StageError>>()?;
-        let count = values.len().max(1) as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
-        scales.push(TargetScale { mean, deviation: if variance > 0.0 { variance.sqrt() } else { 1.0 } });
+    for (target, weights) in weights.into_iter().enumerate() {
+        let linear = TargetScale { weights, ..TargetScale::of_units() };
+        let mut residuals = Vec::with_capacity(graphs.len());
+        for &graph in graphs {
+            let (summed, values) = summed_features(store, graph)?;
+            residuals.push(values[target] - linear.linear_prediction(&summed));
+        }
+        let count = residuals.len().max(1) as f64;
+        let mean = residuals.iter().sum::<f64>() / count;
+        let variance = residuals.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+        let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+        scales.push(TargetScale { mean, deviation, ..linear });
     }
     Ok(scales)
+}
+
+/// Sums of a graph's node features, and its targets.
+pub fn summed_features(store: &Store, graph: u64) -> Result<(Vec<f64>, Vec<f64>), StageError> {
+    let view = store.try_graph(graph)?;
+    let features = store.features().node_features();
+    let mut summed = vec![0.0; features];
+    for node in view.node_features.chunks_exact(features.max(1)) {
+        summed.iter_mut().zip(node).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    Ok((summed, view.targets_of_graph.iter().map(|&value| f64::from(value)).collect()))
 }
 
 fn distillation(
@@ -186,11 +225,10 @@ fn distillation(
 
 /// Distillation of the outputs in a file. Its values are in the units of the targets.
 fn foreign_distillation(config: &Config, targets: &ForeignTargets, student: &GnnConfig) -> GraphDistillation {
-    let in_units = TargetScale { mean: 0.0, deviation: 1.0 };
     GraphDistillation {
         loss: training::logit_loss(config),
         alpha: config.distillation.kd_alpha,
-        teacher_scales: vec![in_units; student.target_scales.len()],
+        teacher_scales: vec![TargetScale::of_units(); student.target_scales.len()],
         hints: None,
         embedding: targets.columns(TargetName::Embedding).map(|_| foreign::embedding_loss(config)),
     }

@@ -1,7 +1,7 @@
 //! Graph networks for graphs of any kind: GIN (Xu et al. 2019), with edge features GIN-E (Hu et al. 2020), GCN (Kipf & Welling 2017),
 //! GraphSAGE with the mean aggregator (Hamilton et al. 2017), GAT, and an MLP on node features and degrees, which sends no messages.
 //!
-//! Node features → layers, each with batch norm, ReLU and dropout → sum or mean over each graph's nodes of every layer's output,
+//! Node features → layers, each with batch norm, ReLU and dropout → [pooling](Pooling) of each graph's nodes of every layer's output,
 //! concatenated → head of two linear layers → one number for each class or target; with `embedding_columns`, a linear layer also maps the
 //! pooled rows to an embedding of the graph. The layers and the names of their tensors are those of
 //! PyTorch Geometric's `GINConv` and `GINEConv` with an `MLP`, `GCNConv`, `SAGEConv` and `GATConv`.
@@ -14,8 +14,11 @@ use super::attention::Backend;
 use super::description::expect_sizes;
 use super::fused::edge_messages::edge_message_sum;
 use super::fused::neighbours::neighbour_sum;
-use super::layers::{BatchNorm, Linear, Mode, matmul_transposed, pool_layers, relu_dropout};
+use super::graph_pooling::GraphPool;
+pub use super::graph_pooling::Pooling;
+use super::layers::{BatchNorm, Linear, Mode, matmul_transposed, relu_dropout};
 use super::parameters::{Init, Scope};
+use super::target_scale::TargetScale;
 use super::{GatConv, InputConfig, ModelError};
 
 /// The layers of a graph network.
@@ -45,25 +48,6 @@ impl GnnKind {
             Self::Mlp => "mlp",
         }
     }
-}
-
-/// Pooling of the nodes of a graph to one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// Their sum.
-    Sum,
-    /// Their mean.
-    Mean,
-}
-
-/// Mean and standard deviation of a regression target over the training graphs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TargetScale {
-    /// Mean.
-    pub mean: f64,
-    /// Standard deviation; 1 for a constant target.
-    pub deviation: f64,
 }
 
 /// Architecture of a graph network.
@@ -150,12 +134,15 @@ impl GnnConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             return refuse("dropout", self.dropout.to_string(), "must be at least 0 and below 1");
         }
-        let usable =
-            |scale: &TargetScale| scale.mean.is_finite() && scale.deviation.is_finite() && scale.deviation > 0.0;
+        let usable = |scale: &TargetScale| scale.is_usable(self.node_features);
         let fits = self.target_scales.is_empty() || self.target_scales.len() as i64 == self.outputs;
         if !fits || !self.target_scales.iter().all(usable) {
             let found = format!("{:?}", self.target_scales);
-            return refuse("target_scales", found, "one finite mean and positive deviation for each output, or none");
+            return refuse(
+                "target_scales",
+                found,
+                "one finite mean and positive deviation for each output, with a weight for each node feature or none",
+            );
         }
         Ok(())
     }
@@ -196,7 +183,7 @@ impl Gnn {
         let mut pooled = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             x = layer.forward(&x, batch, &self.config, self.kernel, mode)?;
-            pooled.push(pool(&x, batch, self.config.pooling, self.kernel)?);
+            pooled.push(layer.pool(&x, batch, self.kernel)?);
         }
         Ok(Tensor::f_cat(&pooled, 1)?)
     }
@@ -256,23 +243,12 @@ fn degrees(adjacency: &Adjacency) -> Result<Tensor, ModelError> {
     Ok(counts.f_to_kind(Kind::Float)?.f_unsqueeze(1)?)
 }
 
-/// Rows of each graph from its nodes, `[num_nodes, columns]` → `[num_graphs, columns]`.
-pub fn pool(x: &Tensor, batch: &Batch, pooling: Pooling, kernel: Backend) -> Result<Tensor, ModelError> {
-    let means = pool_layers(&[x], batch, kernel)?;
-    match pooling {
-        Pooling::Mean => Ok(means),
-        Pooling::Sum => {
-            let counts = batch.node_pointers.f_diff(1, -1, None::<Tensor>, None::<Tensor>)?;
-            Ok(means.f_mul(&counts.f_to_kind(means.f_kind()?)?.f_unsqueeze(1)?)?)
-        }
-    }
-}
-
-/// A layer with its normalisation.
+/// A layer with its normalisation, and the pooling of its output.
 #[derive(Debug)]
 pub struct GnnLayer {
     conv: GnnConv,
     norm: BatchNorm,
+    pool: GraphPool,
 }
 
 #[derive(Debug)]
@@ -325,7 +301,8 @@ impl GnnLayer {
             GnnKind::Gat => GnnConv::Gat(GatConv::new(conv, input, config.hidden, config.heads)?),
             GnnKind::Mlp => GnnConv::Mlp(Linear::new(conv.sub("lin"), input, width)?),
         };
-        Ok(Self { conv, norm: BatchNorm::new(scope.sub("norms").sub(index).sub("module"), width)? })
+        let norm = BatchNorm::new(scope.sub("norms").sub(index).sub("module"), width)?;
+        Ok(Self { conv, norm, pool: GraphPool::new(scope.sub("pools").sub(index), config.pooling, width)? })
     }
 
     /// Names of the tensors of layer `index`.
@@ -349,7 +326,13 @@ impl GnnLayer {
             names.extend(norm(&format!("convs.{index}.nn.norms.0")));
         }
         names.extend(norm(&format!("norms.{index}")));
+        names.extend(GraphPool::tensors(config.pooling).iter().map(|name| format!("pools.{index}.{name}")));
         names
+    }
+
+    /// Pools the layer's output: `[num_nodes, width]` → `[num_graphs, width]`.
+    pub fn pool(&self, x: &Tensor, batch: &Batch, kernel: Backend) -> Result<Tensor, ModelError> {
+        self.pool.forward(x, batch, kernel)
     }
 
     /// Applies the layer: `[num_nodes, input]` → `[num_nodes, width]`.
@@ -481,6 +464,13 @@ mod tests {
     }
 
     fn config(kind: GnnKind, edge_features: i64) -> GnnConfig {
+        // Each pooling is that of a kind.
+        let pooling = match kind {
+            GnnKind::Gin => Pooling::Sum,
+            GnnKind::Gcn => Pooling::Mean,
+            GnnKind::Sage => Pooling::Max,
+            GnnKind::Gat | GnnKind::Mlp => Pooling::Attention,
+        };
         GnnConfig {
             kind,
             node_features: 2,
@@ -490,7 +480,7 @@ mod tests {
             heads: if kind == GnnKind::Gat { 2 } else { 1 },
             outputs: 3,
             embedding_columns: 5,
-            pooling: Pooling::Sum,
+            pooling,
             dropout: 0.0,
             target_scales: Vec::new(),
             input: InputConfig::default(),

@@ -3,7 +3,7 @@
 use kdgat_graph::Batch;
 use kdgat_nn::Scope;
 use kdgat_nn::attention::Backend;
-use kdgat_nn::gnn::{GnnConfig, GnnHead, GnnLayer, node_input, pool};
+use kdgat_nn::gnn::{GnnConfig, GnnHead, GnnLayer, node_input};
 use kdgat_nn::layers::Mode;
 use tch::Tensor;
 
@@ -50,7 +50,7 @@ impl FrozenGraph {
             };
             let layer = GnnLayer::new(&mut scope, config, layer as i64)?;
             let x = layer.forward(&x, batch, config, kernel, Mode::Evaluation)?;
-            state.push(pool(&x, batch, config.pooling, kernel)?);
+            state.push(layer.pool(&x, batch, kernel)?);
             state.push(x);
             return Ok(state);
         }

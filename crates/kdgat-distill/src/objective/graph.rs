@@ -8,6 +8,7 @@ use crate::losses::{self, EmbeddingLoss, LogitLoss};
 use crate::{TargetName, TargetRows};
 use kdgat_graph::{Batch, Task};
 use kdgat_nn::layers::Mode;
+use kdgat_nn::target_scale;
 use kdgat_nn::{Gnn, ModelError, TargetScale};
 use kdgat_torch::autocast::widened;
 use kdgat_train::objective::{Backward, Losses, Objective, ObjectiveError, Part, TargetSource};
@@ -111,7 +112,7 @@ impl GraphObjective {
     ) -> Result<Taught, ObjectiveError> {
         let (mut kd, mut agreement, mut extra) = (None, None, None);
         if let Some(taught) = targets.get(TargetName::Logits) {
-            let taught = self.on_own_scale(&taught.gathered()?, &distillation.teacher_scales)?;
+            let taught = self.on_own_scale(&taught.gathered()?, &distillation.teacher_scales, batch)?;
             agreement = Some(self.agreement(outputs, &taught)?);
             kd = Some(self.kd_loss(distillation, outputs, &taught, batch)?);
         }
@@ -145,26 +146,16 @@ impl GraphObjective {
         if scales.is_empty() {
             return Ok(targets.shallow_clone());
         }
-        let row = |value: fn(&TargetScale) -> f64| -> Result<Tensor, ModelError> {
-            let values: Vec<f32> = scales.iter().map(|scale| value(scale) as f32).collect();
-            Ok(Tensor::f_from_slice(&values)?.f_to_device(targets.device())?)
-        };
-        Ok(targets.f_sub(&row(|scale| scale.mean)?)?.f_div(&row(|scale| scale.deviation)?)?)
+        Ok(target_scale::standardised(targets, scales, batch)?)
     }
 
     /// The teacher's standardised values on the student's scale.
-    fn on_own_scale(&self, taught: &Tensor, scales: &[TargetScale]) -> Result<Tensor, ModelError> {
+    fn on_own_scale(&self, taught: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, ModelError> {
         let own = &self.model.config().target_scales;
         if self.task != Task::Regression || own == scales {
             return Ok(taught.shallow_clone());
         }
-        let pairs = || own.iter().zip(scales);
-        let factors: Vec<f32> = pairs().map(|(own, other)| (other.deviation / own.deviation) as f32).collect();
-        let offsets: Vec<f32> = pairs().map(|(own, other)| ((other.mean - own.mean) / own.deviation) as f32).collect();
-        let row = |values: &[f32]| -> Result<Tensor, ModelError> {
-            Ok(Tensor::f_from_slice(values)?.f_to_device(taught.device())?)
-        };
-        Ok(taught.f_mul(&row(&factors)?)?.f_add(&row(&offsets)?)?)
+        Ok(target_scale::standardised(&target_scale::in_units(taught, scales, batch)?, own, batch)?)
     }
 
     /// Cross entropy, binary cross entropy of each label, or mean squared error of standardised values.

@@ -1,0 +1,230 @@
+//! Scales of regression targets: a network predicts a target's residual, standardised over the training graphs.
+//!
+//! The residual of a graph is its value minus a part that is linear in the sums of its node features, w·Σ_i x_i. For molecules whose
+//! features are their elements, w has the energies of single atoms, by which total energies differ most.
+
+use kdgat_graph::Batch;
+use serde::{Deserialize, Serialize};
+use tch::{Kind, TchError, Tensor};
+
+use super::segments;
+
+/// Largest number of node features with a linear part: its matrix has their square.
+pub const MOST_LINEAR_FEATURES: usize = 512;
+/// Smallest number of training graphs for each feature with which a linear part is fitted.
+pub const GRAPHS_PER_FEATURE: usize = 10;
+/// Weight of the squared length of w, relative to the mean square of a feature: it decides between features that sum up to the same.
+const RIDGE: f64 = 1e-9;
+
+/// Scale of a regression target over the training graphs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetScale {
+    /// Mean of the residual.
+    pub mean: f64,
+    /// Standard deviation of the residual; 1 for a constant one.
+    pub deviation: f64,
+    /// w, one number for each node feature; empty without a linear part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<f64>,
+}
+
+impl TargetScale {
+    /// The scale of values in their own units.
+    pub fn of_units() -> Self {
+        Self { mean: 0.0, deviation: 1.0, weights: Vec::new() }
+    }
+
+    /// True if an architecture with this scale can be built for nodes with `features` features.
+    pub(super) fn is_usable(&self, features: i64) -> bool {
+        let fits = self.weights.is_empty() || self.weights.len() as i64 == features;
+        let all_finite = self.weights.iter().chain([&self.mean, &self.deviation]).all(|value| value.is_finite());
+        fits && all_finite && self.deviation > 0.0
+    }
+
+    /// Prediction of the linear model alone, from the sums of a graph's node features.
+    pub fn linear_prediction(&self, summed: &[f64]) -> f64 {
+        self.mean + self.weights.iter().zip(summed).map(|(weight, value)| weight * value).sum::<f64>()
+    }
+}
+
+/// Values in the units of the targets from a network's outputs, `[num_graphs, number of targets]`, f64.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn in_units(outputs: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, TchError> {
+    let outputs = outputs.f_to_kind(Kind::Double)?;
+    let values = outputs.f_mul(&row(scales, |scale| scale.deviation, batch)?)?;
+    let values = values.f_add(&row(scales, |scale| scale.mean, batch)?)?;
+    match linear_parts(scales, batch)? {
+        Some(linear) => values.f_add(&linear),
+        None => Ok(values),
+    }
+}
+
+/// Standardised residuals of values in the units of the targets, `[num_graphs, number of targets]`, f32.
+///
+/// # Errors
+/// Those of libtorch.
+pub fn standardised(values: &Tensor, scales: &[TargetScale], batch: &Batch) -> Result<Tensor, TchError> {
+    let mut values = values.f_to_kind(Kind::Double)?;
+    if let Some(linear) = linear_parts(scales, batch)? {
+        values = values.f_sub(&linear)?;
+    }
+    let centred = values.f_sub(&row(scales, |scale| scale.mean, batch)?)?;
+    centred.f_div(&row(scales, |scale| scale.deviation, batch)?)?.f_to_kind(Kind::Float)
+}
+
+/// One number for each target, `[number of targets]`, f64.
+fn row(scales: &[TargetScale], value: fn(&TargetScale) -> f64, batch: &Batch) -> Result<Tensor, TchError> {
+    let values: Vec<f64> = scales.iter().map(value).collect();
+    Tensor::f_from_slice(&values)?.f_to_device(batch.continuous.device())
+}
+
+/// w·Σ_i x_i of each graph and target, `[num_graphs, number of targets]`, f64; `None` if no target has a linear part.
+fn linear_parts(scales: &[TargetScale], batch: &Batch) -> Result<Option<Tensor>, TchError> {
+    let Some(features) = scales.iter().map(|scale| scale.weights.len()).find(|features| *features > 0) else {
+        return Ok(None);
+    };
+    let weights: Vec<f64> = scales
+        .iter()
+        .flat_map(|scale| if scale.weights.is_empty() { vec![0.0; features] } else { scale.weights.clone() })
+        .collect();
+    let weights = Tensor::f_from_slice(&weights)?.f_view([scales.len() as i64, features as i64])?;
+    let weights = weights.f_to_device(batch.continuous.device())?.f_transpose(0, 1)?;
+    let of_nodes = batch.continuous.f_to_kind(Kind::Double)?.f_matmul(&weights)?;
+    segments::sums(&of_nodes, &batch.node_pointers, &batch.graph_of_node).map(Some)
+}
+
+/// Least squares of targets on the sums of node features, with an intercept.
+#[derive(Debug, Clone)]
+pub struct LinearFit {
+    features: usize,
+    count: f64,
+    /// Σ x and Σ y over the graphs.
+    sums: [Vec<f64>; 2],
+    /// Σ x xᵀ, `[features, features]`.
+    squares: Vec<f64>,
+    /// Σ x yᵀ, `[features, number of targets]`.
+    products: Vec<f64>,
+}
+
+impl LinearFit {
+    /// A fit of `targets` targets on `features` features.
+    pub fn new(features: usize, targets: usize) -> Self {
+        Self {
+            features,
+            count: 0.0,
+            sums: [vec![0.0; features], vec![0.0; targets]],
+            squares: vec![0.0; features * features],
+            products: vec![0.0; features * targets],
+        }
+    }
+
+    /// Adds a graph: the sums of its node features, and its targets.
+    pub fn add(&mut self, summed: &[f64], values: &[f64]) {
+        self.count += 1.0;
+        let [sum_x, sum_y] = &mut self.sums;
+        sum_x.iter_mut().zip(summed).for_each(|(sum, value)| *sum += value);
+        sum_y.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        for (feature, &value) in summed.iter().enumerate().filter(|(_, value)| **value != 0.0) {
+            let row = &mut self.squares[feature * self.features..(feature + 1) * self.features];
+            row.iter_mut().zip(summed).for_each(|(sum, other)| *sum += value * other);
+            let row = &mut self.products[feature * values.len()..(feature + 1) * values.len()];
+            row.iter_mut().zip(values).for_each(|(sum, target)| *sum += value * target);
+        }
+    }
+
+    /// w of each target.
+    pub fn weights(&self) -> Vec<Vec<f64>> {
+        let (features, targets) = (self.features, self.sums[1].len());
+        let [mean_x, mean_y] =
+            self.sums.each_ref().map(|sums| sums.iter().map(|sum| sum / self.count.max(1.0)).collect::<Vec<f64>>());
+        let mut matrix = self.squares.clone();
+        for (place, value) in matrix.iter_mut().enumerate() {
+            let (row, column) = (place / features, place % features);
+            *value -= self.count * mean_x[row] * mean_x[column];
+        }
+        let trace: f64 = (0..features).map(|feature| self.squares[feature * features + feature]).sum();
+        let ridge = RIDGE * trace / features.max(1) as f64 + f64::MIN_POSITIVE;
+        (0..features).for_each(|feature| matrix[feature * features + feature] += ridge);
+        let factor = cholesky(matrix, features);
+        let of_target = |target: usize| {
+            let centred = |feature: usize| {
+                self.products[feature * targets + target] - self.count * mean_x[feature] * mean_y[target]
+            };
+            solve(&factor, (0..features).map(centred).collect())
+        };
+        (0..targets).map(of_target).collect()
+    }
+}
+
+/// The lower factor L of a positive definite matrix L Lᵀ, `[size, size]`.
+fn cholesky(mut matrix: Vec<f64>, size: usize) -> Vec<f64> {
+    for column in 0..size {
+        for row in column..size {
+            let (upper, lower) = (column * size, row * size);
+            let known: f64 = (0..column).map(|k| matrix[lower + k] * matrix[upper + k]).sum();
+            let rest = matrix[lower + column] - known;
+            // Rounding may leave a pivot of a column that others determine at or below 0.
+            matrix[lower + column] =
+                if row == column { rest.max(f64::MIN_POSITIVE).sqrt() } else { rest / matrix[upper + column] };
+        }
+    }
+    matrix
+}
+
+/// x of L Lᵀ x = `right`.
+fn solve(factor: &[f64], mut right: Vec<f64>) -> Vec<f64> {
+    let size = right.len();
+    for row in 0..size {
+        let known: f64 = (0..row).map(|k| factor[row * size + k] * right[k]).sum();
+        right[row] = (right[row] - known) / factor[row * size + row];
+    }
+    for row in (0..size).rev() {
+        let known: f64 = (row + 1..size).map(|k| factor[k * size + row] * right[k]).sum();
+        right[row] = (right[row] - known) / factor[row * size + row];
+    }
+    right
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_linear_target_is_found(
+            weights in prop::collection::vec(-5.0f64..5.0, 3),
+            offset in -1000.0f64..1000.0,
+            rows in prop::collection::vec(prop::collection::vec(0u8..9, 3), 12..40),
+        ) {
+            let mut fit = LinearFit::new(3, 2);
+            let value = |row: &[f64]| offset + row.iter().zip(&weights).map(|(x, w)| x * w).sum::<f64>();
+            let rows: Vec<Vec<f64>> = rows.iter().map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect();
+            rows.iter().for_each(|row| fit.add(row, &[value(row), 7.0]));
+            let [found, constant] = &fit.weights()[..] else { panic!("two targets") };
+            prop_assert!(constant.iter().all(|weight| weight.abs() < 1e-6), "{constant:?}");
+            // Differences between graphs are explained, whether or not the features determine each weight.
+            for row in &rows {
+                let change = |weights: &[f64]| {
+                    row.iter().zip(&rows[0]).zip(weights).map(|((x, first), w)| (x - first) * w).sum::<f64>()
+                };
+                prop_assert!((change(found) - change(&weights)).abs() < 1e-4, "{found:?} {weights:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_feature_that_others_determine_does_no_harm() {
+        let mut fit = LinearFit::new(3, 1);
+        for graph in 0..20 {
+            let (one, other) = (f64::from(graph % 4), f64::from(graph % 7));
+            // The last feature is the sum of the others.
+            fit.add(&[one, other, one + other], &[2.0 * one - other]);
+        }
+        let weights = &fit.weights()[0];
+        let prediction = |one: f64, other: f64| weights[0] * one + weights[1] * other + weights[2] * (one + other);
+        assert!((prediction(3.0, 1.0) - prediction(0.0, 0.0) - 5.0).abs() < 1e-4, "{weights:?}");
+    }
+}
