@@ -212,7 +212,7 @@ fn a_model_is_trained_on_an_xyz_file() {
     fs::write(place.path().join("water.xyz"), water(40)).unwrap();
     let text = place.success(&["data", "check", "--data", "water.xyz"]);
     for part in
-        ["water: 40 graphs, regression", "species (2 values)", "distance_0, distance_1", "each with its reverse"]
+        ["water: 40 graphs, regression", "species (2 values)", "distance_0 to distance_15", "each with its reverse"]
     {
         assert!(text.contains(part), "{text}");
     }
