@@ -539,8 +539,10 @@ mod tests {
             let of = |kernel: Backend| {
                 let mut parameters = FreshParameters::new(5, Device::Cpu);
                 let model = Gnn::new(Scope::root(&mut parameters), &config(kind, edge_features), kernel).unwrap();
-                let outputs = model.forward(&batch, Mode::Training).unwrap();
-                outputs.square().sum(Kind::Float).backward();
+                let pooled = model.embed(&batch, Mode::Training).unwrap();
+                let outputs = model.classify(&pooled, Mode::Training).unwrap();
+                let embedding = model.embedding(&pooled).unwrap().unwrap();
+                (outputs.square().sum(Kind::Float) + embedding.square().sum(Kind::Float)).backward();
                 let tensors = parameters.into_tensors();
                 let gradients: Vec<Tensor> = tensors
                     .iter()
