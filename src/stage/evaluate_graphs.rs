@@ -1,5 +1,7 @@
 //! Scores models of `kdgat train` on the test graphs of their own folds.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write;
 use std::fs;
 use std::io;
@@ -10,10 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::train::{schema, summed_features, target_scales};
+use super::train::schema;
 use super::{EvaluateOptions, StageError, foreign, setup, training};
-use crate::config::{Config, TargetReference};
+use crate::config::Config;
 use crate::distill::TargetName;
+use crate::distill::foreign::ForeignTargets;
 use crate::evaluate::graph_runs::{self, BASELINE, Comparison, Group, LINEAR, Mean, RunResult};
 use crate::evaluate::graphs::{Metric, Tested, baseline};
 use crate::evaluate::{EvaluateError, TrainedModel, models, retrieval};
@@ -60,16 +63,17 @@ pub fn evaluate_graphs(config: &Config, options: &EvaluateOptions) -> Result<(St
         )));
     }
     let schema = schema(&store)?.clone();
+    let mut scorer = Scorer { config, options, store, schema, device, linear: Vec::new(), taught: BTreeMap::new() };
     let mut evaluated = Vec::new();
     for (model, recorded) in &runs {
         eprintln!("scoring with {}", model.name);
-        evaluated.push(evaluate_one(config, options, (model, recorded), &store, &schema, device)?);
+        evaluated.push(scorer.score(model, recorded)?);
     }
     let folder = options.output.clone().unwrap_or_else(|| config.output.runs_dir.join(&dataset).join("evaluation"));
     let groups = graph_runs::groups(&evaluated);
     let comparisons = graph_runs::comparisons(&groups);
     fs::create_dir_all(&folder).map_err(file_error(&folder))?;
-    write_json(&folder, &dataset, schema.task, &evaluated, &groups, &comparisons)?;
+    write_json(&folder, &dataset, scorer.schema.task, &evaluated, &groups, &comparisons)?;
     write_csv(&folder, &evaluated)?;
     Ok((text(&dataset, &evaluated, &groups, &comparisons), folder))
 }
@@ -136,119 +140,143 @@ fn records_of(model: &TrainedModel) -> Result<Option<Recorded>, StageError> {
     }))
 }
 
-fn evaluate_one(
-    config: &Config,
-    options: &EvaluateOptions,
-    (model, recorded): (&TrainedModel, &Recorded),
-    store: &Arc<Store>,
-    schema: &Schema,
+/// Scores runs on one dataset; keeps what several of them need.
+struct Scorer<'a> {
+    config: &'a Config,
+    options: &'a EvaluateOptions,
+    store: Arc<Store>,
+    schema: Schema,
     device: Device,
-) -> Result<RunResult, StageError> {
-    let Architecture::Graph(architecture) = &model.description.architecture else {
-        return Err(StageError::Input(format!(
-            "{} is a model of CAN windows, not of {}",
-            model.name,
-            store.manifest().dataset
-        )));
-    };
-    if model.description.dataset.digest != store.digest() {
-        tracing::warn!("{} was trained on other graphs than {} has now", model.name, store.manifest().dataset);
-    }
-    let split = GraphSplit::of(store, &recorded.division)?;
-    if split.test.is_empty() {
-        return Err(StageError::Input(format!("{}: no graph is left for testing ({})", model.name, split.origin)));
-    }
-    let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(device)?));
-    let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
-    let mut given = GivenTensors::new(tensors);
-    let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(config))?;
-    given.check_all_used(|_| false)?;
-    let truth = |graphs: &[u64]| -> Result<Vec<Vec<f64>>, StageError> {
-        let of =
-            |&graph: &u64| Ok(store.try_graph(graph)?.targets_of_graph.iter().map(|&value| f64::from(value)).collect());
-        graphs.iter().map(of).collect()
-    };
-    let Answers { outputs, embedding } = answers(&network, schema, store, &split.test, device)?;
-    let tested = Tested { outputs, targets: truth(&split.test)? };
-    let simplest = baseline(schema, &truth(&split.training)?, &tested.targets);
-    let seed = config.training.seed;
-    let linear = linear_model(schema, store, &split)?.map_or_else(Vec::new, |linear| linear.metrics(schema, 0, seed));
-    let mut metrics = tested.metrics(schema, options.resamples, seed);
-    let mut of_simplest = simplest.metrics(schema, 0, seed);
-    let taught = taught_embedding(config, (model, recorded), store, &split.test)?;
-    if let (Some(embedding), Some(taught)) = (embedding, taught) {
-        let ranks = retrieval::ranks(&embedding, &taught)?;
-        metrics.extend(retrieval::metrics(&ranks));
-        of_simplest.extend(retrieval::chance(ranks.len()));
-    }
-    Ok(RunResult {
-        model: model.name.clone(),
-        group: model.group.clone(),
-        distilled: model.distilled,
-        parameters: model.num_parameters(),
-        fold: split.origin,
-        seed: model.seed,
-        seen_graphs: split.training.len() + split.validation.len(),
-        test_graphs: split.test.len(),
-        settings: model.settings.iter().cloned().collect(),
-        metrics,
-        baseline: of_simplest,
-        linear,
-    })
+    /// Metrics of the linear model of each division.
+    linear: Vec<(FoldOptions, Vec<Metric>)>,
+    /// Files with a teacher's outputs.
+    taught: BTreeMap<PathBuf, ForeignTargets>,
 }
 
-/// Predictions for the test graphs of a model that is linear in the sums of node features, for values; `None` for other tasks, or if there
-/// are too few training graphs.
-fn linear_model(schema: &Schema, store: &Store, split: &GraphSplit) -> Result<Option<Tested>, StageError> {
-    if schema.task != Task::Regression {
-        return Ok(None);
-    }
-    let scales = target_scales(store, &split.training, schema.targets.len(), TargetReference::Linear)?;
-    if scales.iter().any(|scale| scale.weights.is_empty()) {
-        return Ok(None);
-    }
-    let (mut outputs, mut targets) = (Vec::new(), Vec::new());
-    for &graph in &split.test {
-        let (summed, values) = summed_features(store, graph)?;
-        outputs.push(scales.iter().map(|scale| scale.linear_prediction(&summed)).collect());
-        targets.push(values);
-    }
-    Ok(Some(Tested { outputs, targets }))
-}
-
-/// The teacher's embeddings of these graphs, `[num_graphs, columns]`, if the model predicts them and the file is still there.
-fn taught_embedding(
-    config: &Config,
-    (model, recorded): (&TrainedModel, &Recorded),
-    store: &Store,
-    graphs: &[u64],
-) -> Result<Option<Tensor>, StageError> {
-    let Architecture::Graph(architecture) = &model.description.architecture else { return Ok(None) };
-    let (true, Some(source)) = (architecture.embedding_columns > 0, &config.data.data) else { return Ok(None) };
-    let path = foreign::path_for(recorded.targets_file.as_deref(), source).filter(|path| path.is_file());
-    let Some(path) = path else {
-        tracing::warn!(
-            "{}: the file with its teacher's embeddings is not there, so retrieval is not scored",
-            model.name
-        );
-        return Ok(None);
-    };
-    let targets = foreign::open(&path, source, store)?;
-    if model.description.teacher_digest.as_deref() != Some(targets.digest()) {
-        tracing::warn!("{}: {} has changed since the model was trained with it", model.name, path.display());
-    }
-    match targets.columns(TargetName::Embedding) {
-        Some(columns) if columns as i64 == architecture.embedding_columns => {
-            let rows = Tensor::f_from_slice(&targets.rows(TargetName::Embedding, graphs))?;
-            Ok(Some(rows.f_view([graphs.len() as i64, columns as i64])?))
+impl Scorer<'_> {
+    fn score(&mut self, model: &TrainedModel, recorded: &Recorded) -> Result<RunResult, StageError> {
+        let Architecture::Graph(architecture) = &model.description.architecture else {
+            return Err(StageError::Input(format!(
+                "{} is a model of CAN windows, not of {}",
+                model.name,
+                self.store.manifest().dataset
+            )));
+        };
+        if model.description.dataset.digest != self.store.digest() {
+            let dataset = &self.store.manifest().dataset;
+            tracing::warn!("{} was trained on other graphs than {dataset} has now", model.name);
         }
-        found => Err(StageError::Input(format!(
-            "{}: {} has an embedding of {} columns, the model predicts {}; train it again",
-            model.name,
-            path.display(),
-            found.unwrap_or(0),
-            architecture.embedding_columns
-        ))),
+        let split = GraphSplit::of(&self.store, &recorded.division)?;
+        if split.test.is_empty() {
+            return Err(StageError::Input(format!("{}: no graph is left for testing ({})", model.name, split.origin)));
+        }
+        let on_device = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.f_to_device(self.device)?));
+        let tensors = model.state.iter().map(on_device).collect::<Result<Vec<_>, ModelError>>()?;
+        let mut given = GivenTensors::new(tensors);
+        let network = Gnn::new(Scope::root(&mut given), architecture, training::attention_kernel(self.config))?;
+        given.check_all_used(|_| false)?;
+        let Answers { outputs, embedding } = answers(&network, &self.schema, &self.store, &split.test, self.device)?;
+        let tested = Tested { outputs, targets: self.truth(&split.test)? };
+        let simplest = baseline(&self.schema, &self.truth(&split.training)?, &tested.targets);
+        let seed = self.config.training.seed;
+        let mut metrics = tested.metrics(&self.schema, self.options.resamples, seed);
+        let mut of_simplest = simplest.metrics(&self.schema, 0, seed);
+        if let Some(embedding) = embedding
+            && let Some(taught) = self.taught_embedding(model, recorded, &split.test, embedding.size()[1])?
+        {
+            let ranks = retrieval::ranks(&embedding, &taught)?;
+            metrics.extend(retrieval::metrics(&ranks));
+            of_simplest.extend(retrieval::chance(ranks.len()));
+        }
+        Ok(RunResult {
+            model: model.name.clone(),
+            group: model.group.clone(),
+            distilled: model.distilled,
+            parameters: model.num_parameters(),
+            seed: model.seed,
+            seen_graphs: split.training.len() + split.validation.len(),
+            test_graphs: split.test.len(),
+            settings: model.settings.iter().cloned().collect(),
+            metrics,
+            baseline: of_simplest,
+            linear: self.linear_metrics(&recorded.division, &split)?,
+            fold: split.origin,
+        })
+    }
+
+    fn truth(&self, graphs: &[u64]) -> Result<Vec<Vec<f64>>, StageError> {
+        let of = |&graph: &u64| {
+            let targets = self.store.try_graph(graph)?.targets_of_graph;
+            Ok(targets.iter().map(|&value| f64::from(value)).collect())
+        };
+        graphs.iter().map(of).collect()
+    }
+
+    /// Metrics on the test graphs of a model that is linear in the sums of node features, for values; none for other tasks, or if there are
+    /// too few training graphs.
+    fn linear_metrics(&mut self, division: &FoldOptions, split: &GraphSplit) -> Result<Vec<Metric>, StageError> {
+        if let Some((_, metrics)) = self.linear.iter().find(|(known, _)| known == division) {
+            return Ok(metrics.clone());
+        }
+        let metrics = match self.schema.task {
+            Task::Regression => self.linear_model(split)?,
+            Task::Classification | Task::MultiLabel => None,
+        };
+        let metrics =
+            metrics.map_or_else(Vec::new, |tested| tested.metrics(&self.schema, 0, self.config.training.seed));
+        self.linear.push((division.clone(), metrics.clone()));
+        Ok(metrics)
+    }
+
+    fn linear_model(&self, split: &GraphSplit) -> Result<Option<Tested>, StageError> {
+        let scales = target_scale::with_linear_part(&self.store, &split.training)?;
+        if scales.iter().any(|scale| scale.weights.is_empty()) {
+            return Ok(None);
+        }
+        let (mut outputs, mut targets) = (Vec::new(), Vec::new());
+        for &graph in &split.test {
+            let (summed, values) = target_scale::summed_features(&self.store, graph)?;
+            outputs.push(scales.iter().map(|scale| scale.linear_prediction(&summed)).collect());
+            targets.push(values);
+        }
+        Ok(Some(Tested { outputs, targets }))
+    }
+
+    /// The teacher's embeddings of these graphs, `[num_graphs, columns]`; `None` if the file with them is no longer there.
+    fn taught_embedding(
+        &mut self,
+        model: &TrainedModel,
+        recorded: &Recorded,
+        graphs: &[u64],
+        columns: i64,
+    ) -> Result<Option<Tensor>, StageError> {
+        let Some(source) = &self.config.data.data else { return Ok(None) };
+        let path = foreign::path_for(recorded.targets_file.as_deref(), source).filter(|path| path.is_file());
+        let Some(path) = path else {
+            let missing = "the file with its teacher's embeddings is not there, so retrieval is not scored";
+            tracing::warn!("{}: {missing}", model.name);
+            return Ok(None);
+        };
+        let targets = match self.taught.entry(path) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let opened = foreign::open(place.key(), source, &self.store)?;
+                place.insert(opened)
+            }
+        };
+        let path = targets.path().display();
+        if model.description.teacher_digest.as_deref() != Some(targets.digest()) {
+            tracing::warn!("{}: {path} has changed since the model was trained with it", model.name);
+        }
+        let found = targets.columns(TargetName::Embedding).unwrap_or(0) as i64;
+        if found != columns {
+            return Err(StageError::Input(format!(
+                "{}: {path} has an embedding of {found} columns, the model predicts {columns}; train it again",
+                model.name,
+            )));
+        }
+        let rows = Tensor::f_from_slice(&targets.rows(TargetName::Embedding, graphs))?;
+        Ok(Some(rows.f_view([graphs.len() as i64, columns])?))
     }
 }
 

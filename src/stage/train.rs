@@ -17,9 +17,9 @@ use crate::distill::objective::{GraphDistillation, GraphObjective, TeacherLink};
 use crate::graph::dataset::{FoldOptions, GraphSplit};
 use crate::graph::{BatchBudget, GraphSize, Schema, Store, Task};
 use crate::memory::{Meter, retry_on_oom};
-use crate::nn::target_scale::{GRAPHS_PER_FEATURE, LinearFit, MOST_LINEAR_FEATURES};
 use crate::nn::{
     Architecture, FreshParameters, Gnn, GnnConfig, GnnKind, InputConfig, ModelError, Pooling, Scope, TargetScale,
+    target_scale,
 };
 
 const STAGE: Stage = Stage::Train;
@@ -43,7 +43,7 @@ pub fn train(config: &Config) -> Result<Outcome, StageError> {
         "split".into(),
         json!({
             "origin": split.origin,
-        "test_digest": split.test_digest(),
+            "test_digest": split.test_digest(),
             "graphs": [split.training.len(), split.validation.len(), split.test.len()],
         }),
     );
@@ -143,62 +143,15 @@ fn gnn_config(
             PoolingChoice::Attention => Pooling::Attention,
         },
         dropout: model.dropout,
-        target_scales: match schema.task {
-            Task::Regression => {
-                target_scales(&data.store, &split.training, schema.targets.len(), config.graphs.target_reference)?
+        target_scales: match (schema.task, config.graphs.target_reference) {
+            (Task::Regression, TargetReference::Linear) => {
+                target_scale::with_linear_part(&data.store, &split.training)?
             }
-            Task::Classification | Task::MultiLabel => Vec::new(),
+            (Task::Regression, TargetReference::Mean) => target_scale::of_mean(&data.store, &split.training)?,
+            (Task::Classification | Task::MultiLabel, _) => Vec::new(),
         },
         input: InputConfig::default(),
     })
-}
-
-/// Scale of each target over the training graphs, with a linear part if it is configured and there are enough graphs.
-pub fn target_scales(
-    store: &Store,
-    graphs: &[u64],
-    targets: usize,
-    reference: TargetReference,
-) -> Result<Vec<TargetScale>, StageError> {
-    let features = store.features().node_features();
-    let is_linear = reference == TargetReference::Linear
-        && features <= MOST_LINEAR_FEATURES
-        && graphs.len() >= GRAPHS_PER_FEATURE * features;
-    let mut weights = vec![Vec::new(); targets];
-    if is_linear {
-        let mut fit = LinearFit::new(features, targets);
-        for &graph in graphs {
-            let (summed, values) = summed_features(store, graph)?;
-            fit.add(&summed, &values);
-        }
-        weights = fit.weights();
-    }
-    let mut scales = Vec::with_capacity(targets);
-    for (target, weights) in weights.into_iter().enumerate() {
-        let linear = TargetScale { weights, ..TargetScale::of_units() };
-        let mut residuals = Vec::with_capacity(graphs.len());
-        for &graph in graphs {
-            let (summed, values) = summed_features(store, graph)?;
-            residuals.push(values[target] - linear.linear_prediction(&summed));
-        }
-        let count = residuals.len().max(1) as f64;
-        let mean = residuals.iter().sum::<f64>() / count;
-        let variance = residuals.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
-        let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-        scales.push(TargetScale { mean, deviation, ..linear });
-    }
-    Ok(scales)
-}
-
-/// Sums of a graph's node features, and its targets.
-pub fn summed_features(store: &Store, graph: u64) -> Result<(Vec<f64>, Vec<f64>), StageError> {
-    let view = store.try_graph(graph)?;
-    let features = store.features().node_features();
-    let mut summed = vec![0.0; features];
-    for node in view.node_features.chunks_exact(features.max(1)) {
-        summed.iter_mut().zip(node).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    Ok((summed, view.targets_of_graph.iter().map(|&value| f64::from(value)).collect()))
 }
 
 fn distillation(

@@ -3,16 +3,16 @@
 //! The residual of a graph is its value minus a part that is linear in the sums of its node features, w·Σ_i x_i. For molecules whose
 //! features are their elements, w has the energies of single atoms, by which total energies differ most.
 
-use kdgat_graph::Batch;
+use kdgat_graph::{Batch, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, TchError, Tensor};
 
 use super::segments;
 
 /// Largest number of node features with a linear part: its matrix has their square.
-pub const MOST_LINEAR_FEATURES: usize = 512;
+const MOST_LINEAR_FEATURES: usize = 512;
 /// Smallest number of training graphs for each feature with which a linear part is fitted.
-pub const GRAPHS_PER_FEATURE: usize = 10;
+const GRAPHS_PER_FEATURE: usize = 10;
 /// Weight of the squared length of w, relative to the mean square of a feature: it decides between features that sum up to the same.
 const RIDGE: f64 = 1e-9;
 
@@ -95,9 +95,69 @@ fn linear_parts(scales: &[TargetScale], batch: &Batch) -> Result<Option<Tensor>,
     segments::sums(&of_nodes, &batch.node_pointers, &batch.graph_of_node).map(Some)
 }
 
+/// The scale of each target of a store over these graphs, without a linear part.
+///
+/// # Errors
+/// A damaged shard.
+pub fn of_mean(store: &Store, graphs: &[u64]) -> Result<Vec<TargetScale>, StoreError> {
+    of_residuals(store, graphs, vec![Vec::new(); store.features().targets()])
+}
+
+/// The scale of each target of a store over these graphs, with a linear part fitted to them; without one if the graphs are fewer than ten
+/// for each node feature, or the features more than 512.
+///
+/// # Errors
+/// A damaged shard.
+pub fn with_linear_part(store: &Store, graphs: &[u64]) -> Result<Vec<TargetScale>, StoreError> {
+    let features = store.features().node_features();
+    if features > MOST_LINEAR_FEATURES || graphs.len() < GRAPHS_PER_FEATURE * features {
+        return of_mean(store, graphs);
+    }
+    let mut fit = LinearFit::new(features, store.features().targets());
+    for &graph in graphs {
+        let (summed, values) = summed_features(store, graph)?;
+        fit.add(&summed, &values);
+    }
+    of_residuals(store, graphs, fit.weights())
+}
+
+/// The scales of the residuals that these weights leave.
+fn of_residuals(store: &Store, graphs: &[u64], weights: Vec<Vec<f64>>) -> Result<Vec<TargetScale>, StoreError> {
+    let mut scales: Vec<TargetScale> =
+        weights.into_iter().map(|weights| TargetScale { weights, ..TargetScale::of_units() }).collect();
+    let mut residuals = vec![Vec::with_capacity(graphs.len()); scales.len()];
+    for &graph in graphs {
+        let (summed, values) = summed_features(store, graph)?;
+        for ((residuals, scale), value) in residuals.iter_mut().zip(&scales).zip(values) {
+            residuals.push(value - scale.linear_prediction(&summed));
+        }
+    }
+    for (scale, residuals) in scales.iter_mut().zip(residuals) {
+        let count = residuals.len().max(1) as f64;
+        scale.mean = residuals.iter().sum::<f64>() / count;
+        let variance = residuals.iter().map(|value| (value - scale.mean).powi(2)).sum::<f64>() / count;
+        scale.deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+    }
+    Ok(scales)
+}
+
+/// Sums of a graph's node features, and its targets.
+///
+/// # Errors
+/// A damaged shard.
+pub fn summed_features(store: &Store, graph: u64) -> Result<(Vec<f64>, Vec<f64>), StoreError> {
+    let view = store.try_graph(graph)?;
+    let features = store.features().node_features();
+    let mut summed = vec![0.0; features];
+    for node in view.node_features.chunks_exact(features.max(1)) {
+        summed.iter_mut().zip(node).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    Ok((summed, view.targets_of_graph.iter().map(|&value| f64::from(value)).collect()))
+}
+
 /// Least squares of targets on the sums of node features, with an intercept.
 #[derive(Debug, Clone)]
-pub struct LinearFit {
+struct LinearFit {
     features: usize,
     count: f64,
     /// Σ x and Σ y over the graphs.
@@ -110,7 +170,7 @@ pub struct LinearFit {
 
 impl LinearFit {
     /// A fit of `targets` targets on `features` features.
-    pub fn new(features: usize, targets: usize) -> Self {
+    fn new(features: usize, targets: usize) -> Self {
         Self {
             features,
             count: 0.0,
@@ -121,7 +181,7 @@ impl LinearFit {
     }
 
     /// Adds a graph: the sums of its node features, and its targets.
-    pub fn add(&mut self, summed: &[f64], values: &[f64]) {
+    fn add(&mut self, summed: &[f64], values: &[f64]) {
         self.count += 1.0;
         let [sum_x, sum_y] = &mut self.sums;
         sum_x.iter_mut().zip(summed).for_each(|(sum, value)| *sum += value);
@@ -135,7 +195,7 @@ impl LinearFit {
     }
 
     /// w of each target.
-    pub fn weights(&self) -> Vec<Vec<f64>> {
+    fn weights(&self) -> Vec<Vec<f64>> {
         let (features, targets) = (self.features, self.sums[1].len());
         let [mean_x, mean_y] =
             self.sums.each_ref().map(|sums| sums.iter().map(|sum| sum / self.count.max(1.0)).collect::<Vec<f64>>());

@@ -1,9 +1,10 @@
 //! A graph network as teacher: its outputs for each graph, and the pooled outputs of its layers if hints are used.
 
 use kdgat_graph::Batch;
+use kdgat_nn::GnnConfig;
 use kdgat_nn::Scope;
 use kdgat_nn::attention::Backend;
-use kdgat_nn::gnn::{GnnConfig, GnnHead, GnnLayer, node_input};
+use kdgat_nn::gnn::{GnnHead, GnnLayer, node_input};
 use kdgat_nn::layers::Mode;
 use tch::Tensor;
 

@@ -1,0 +1,135 @@
+//! Architecture of a graph network: the kind of its layers, and their sizes.
+
+use serde::{Deserialize, Serialize};
+
+use super::description::expect_sizes;
+use super::graph_pooling::Pooling;
+use super::target_scale::TargetScale;
+use super::{InputConfig, ModelError};
+
+/// The layers of a graph network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GnnKind {
+    /// Graph isomorphism network.
+    Gin,
+    /// Graph convolutional network.
+    Gcn,
+    /// GraphSAGE, mean aggregator.
+    Sage,
+    /// Graph attention network.
+    Gat,
+    /// Multilayer perceptron on each node, without messages.
+    Mlp,
+}
+
+impl GnnKind {
+    /// Its name in configurations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gin => "gin",
+            Self::Gcn => "gcn",
+            Self::Sage => "sage",
+            Self::Gat => "gat",
+            Self::Mlp => "mlp",
+        }
+    }
+}
+
+/// Architecture of a graph network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GnnConfig {
+    /// Kind of the layers.
+    pub kind: GnnKind,
+    /// Number of features of a node.
+    pub node_features: i64,
+    /// Number of features of an edge that the layers read; 0: none. Only for GIN, which becomes GIN-E.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edge_features: i64,
+    /// Columns of a layer's output; for GAT, of each head.
+    pub hidden: i64,
+    /// Number of layers.
+    pub layers: i64,
+    /// Heads of a GAT layer, concatenated; 1 for the other kinds.
+    pub heads: i64,
+    /// Number of outputs: classes, or targets.
+    pub outputs: i64,
+    /// Columns of the embedding of a graph that the model predicts besides its outputs; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub embedding_columns: i64,
+    /// Pooling of nodes to a graph's row.
+    pub pooling: Pooling,
+    /// Dropout probability of activations in training.
+    pub dropout: f64,
+    /// Scales of regression targets, one for each output; empty for other tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_scales: Vec<TargetScale>,
+    /// The node input of CAN models, which is not used here.
+    #[serde(skip)]
+    pub input: InputConfig,
+}
+
+fn is_zero(value: &i64) -> bool {
+    *value == 0
+}
+
+impl GnnConfig {
+    /// Columns of a layer's output.
+    pub fn width(&self) -> i64 {
+        self.hidden * self.heads
+    }
+
+    /// Columns of a graph's pooled row.
+    pub fn pooled_columns(&self) -> i64 {
+        self.width() * self.layers
+    }
+
+    /// Columns of the input of layer `index`.
+    pub(super) fn input_columns(&self, index: i64) -> i64 {
+        match (index, self.kind) {
+            // The degree is a feature there.
+            (0, GnnKind::Mlp) => self.node_features + 1,
+            (0, _) => self.node_features,
+            _ => self.width(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        expect_sizes(&[
+            ("node_features", self.node_features),
+            ("hidden", self.hidden),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("outputs", self.outputs),
+        ])?;
+        let refuse = |field, found: String, expected| Err(ModelError::Architecture { field, found, expected });
+        if self.heads != 1 && self.kind != GnnKind::Gat {
+            return refuse("heads", self.heads.to_string(), "must be 1 for all kinds but gat");
+        }
+        if self.edge_features != 0 && (self.kind != GnnKind::Gin || !(1..=1_000_000).contains(&self.edge_features)) {
+            return refuse("edge_features", self.edge_features.to_string(), "must be 0 for all kinds but gin");
+        }
+        if !(0..=1_000_000).contains(&self.embedding_columns) {
+            let found = self.embedding_columns.to_string();
+            return refuse("embedding_columns", found, "must be from 0 to 1000000");
+        }
+        if self.pooled_columns() > 1_000_000 {
+            let found = format!("{} with {} heads in {} layers", self.hidden, self.heads, self.layers);
+            return refuse("hidden", found, "the product of the three must be at most 1000000");
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return refuse("dropout", self.dropout.to_string(), "must be at least 0 and below 1");
+        }
+        let usable = |scale: &TargetScale| scale.is_usable(self.node_features);
+        let fits = self.target_scales.is_empty() || self.target_scales.len() as i64 == self.outputs;
+        if !fits || !self.target_scales.iter().all(usable) {
+            let found = format!("{:?}", self.target_scales);
+            return refuse(
+                "target_scales",
+                found,
+                "one finite mean and positive deviation for each output, with a weight for each node feature or none",
+            );
+        }
+        Ok(())
+    }
+}
