@@ -13,26 +13,17 @@ pub struct Rule {
     pub remedy: &'static str,
 }
 
+/// Fields of the distillation losses and of a file with a teacher's outputs.
 const DISTILLATION_FIELDS: &[&str] = &[
-    "teacher_path",
     "kd_temperature",
     "kd_alpha",
     "kd_vgae_latent_weight",
     "kd_vgae_recon_weight",
-    "kd_hint_weight",
     "kd_loss",
     "targets_file",
     "kd_embedding_weight",
     "kd_embedding_loss",
     "kd_embedding_temperature",
-    "offload_teacher",
-    "teacher_residency",
-    "teacher_burst",
-    "teacher_layer_slots",
-    "use_teacher_cache",
-    "teacher_cache",
-    "teacher_cache_precision",
-    "teacher_cache_dir",
 ];
 
 /// Fields of a teacher that computes, which a file with its outputs replaces.
@@ -181,6 +172,16 @@ fn eager(stage: Stage, fusion: FusionKind) -> Config {
     config
 }
 
+/// The rule of fields that only distillation reads.
+const fn distilled(fields: &'static [&'static str]) -> Rule {
+    Rule {
+        fields,
+        is_read: |config, _| config.distillation.use_kd,
+        because: "nothing is distilled while use_kd is false",
+        remedy: "add --use-kd or drop it",
+    }
+}
+
 /// All rules. The first one that fails gives the reason.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -249,12 +250,8 @@ pub const RULES: &[Rule] = &[
         because: "it belongs to the bandit, and fusion is dqn",
         remedy: "add --fusion bandit or drop it",
     },
-    Rule {
-        fields: DISTILLATION_FIELDS,
-        is_read: |config, _| config.distillation.use_kd,
-        because: "nothing is distilled while use_kd is false",
-        remedy: "add --use-kd or drop it",
-    },
+    distilled(DISTILLATION_FIELDS),
+    distilled(COMPUTING_TEACHER_FIELDS),
     Rule {
         fields: &["kd_temperature", "kd_loss", "task_loss", "focal_gamma", "layers", "fc_layers", "foreign_ids"],
         is_read: |config, stage| config.model.model == ModelKind::Gat || stage == Stage::Train,

@@ -188,7 +188,7 @@ pub const BASELINE: &str = "most frequent or mean";
 /// Name of the linear model.
 pub const LINEAR: &str = "linear in node features";
 
-/// What the differences of a comparison are taken over.
+/// The unit of the differences of a comparison: folds, or the seeds of one fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Over {

@@ -75,8 +75,11 @@ pub fn identity(config: &Config, stage: Stage, batch_graphs: usize, data: &Data,
     }
     if stage == Stage::Train {
         content["graphs"] = json!(config.graphs);
-        let embedding = [json!(distillation.kd_embedding_loss), json!(distillation.kd_embedding_temperature)];
-        content["embedding"] = json!([json!(embedding), json!(distillation.kd_embedding_weight)]);
+        content["embedding"] = json!({
+            "loss": distillation.kd_embedding_loss,
+            "temperature": distillation.kd_embedding_temperature,
+            "weight": distillation.kd_embedding_weight,
+        });
     }
     if distillation.kd_hint_weight > 0.0 {
         content["hints"] = json!(distillation.kd_hint_weight);

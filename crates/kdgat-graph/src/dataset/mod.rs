@@ -27,6 +27,9 @@ pub use summary::{Summary, TargetValues};
 
 use source_files::SourceFiles;
 
+/// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
+pub const TARGETS: &str = "targets.safetensors";
+
 /// True if `path` is a dataset of graphs in a known format: a zip archive, an XYZ file, or a folder with the files of one.
 pub fn is_dataset(path: &Path) -> bool {
     let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
@@ -58,9 +61,6 @@ pub fn read(path: &Path) -> Result<GraphSet, DatasetError> {
     graph_set::expect_few_edges(path, &set)?;
     Ok(set)
 }
-
-/// File with the outputs of a teacher from elsewhere, in a dataset's folder. The dataset does not depend on it.
-pub const TARGETS: &str = "targets.safetensors";
 
 /// Digest of the names and contents of a dataset's files.
 ///

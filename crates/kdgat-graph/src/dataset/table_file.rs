@@ -1,5 +1,7 @@
 //! A file of the tabular format, CSV or Parquet: named columns, and errors with file and line or row.
 
+use std::str::FromStr;
+
 use csv::{ReaderBuilder, StringRecord, Trim};
 
 use super::error::{DatasetError, Origin, Place};
@@ -136,20 +138,18 @@ impl Row<'_> {
 
     /// The cell of a column as a finite number.
     pub fn number(&self, column: usize) -> Result<f32, DatasetError> {
-        let text = self.text(column)?;
-        match text.parse::<f32>() {
-            Ok(value) if value.is_finite() => Ok(value),
-            _ => Err(self.error(column, &format!("'{text}'"), "a finite number")),
-        }
+        self.finite(column, "a finite number")
     }
 
     /// The cell of a column as a finite coordinate.
     pub fn coordinate(&self, column: usize) -> Result<f64, DatasetError> {
+        self.finite(column, "a finite coordinate")
+    }
+
+    fn finite<T: FromStr + Into<f64> + Copy>(&self, column: usize, expected: &str) -> Result<T, DatasetError> {
         let text = self.text(column)?;
-        match text.parse::<f64>() {
-            Ok(value) if value.is_finite() => Ok(value),
-            _ => Err(self.error(column, &format!("'{text}'"), "a finite coordinate")),
-        }
+        let parsed = text.parse::<T>().ok().filter(|value| (*value).into().is_finite());
+        parsed.ok_or_else(|| self.error(column, &format!("'{text}'"), expected))
     }
 
     /// The place of the row, for errors.
