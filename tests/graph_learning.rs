@@ -267,11 +267,18 @@ fn a_sweep_trains_teachers_and_students_of_graphs() {
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| row["state"] == "done" && row["metric"].parse::<f64>().is_ok()), "{rows:?}");
     // Other graphs are other tasks: their results are not reused.
+    let tasks = || -> Vec<String> {
+        let said = place.success(&["sweep", "graphs.toml", "--dry-run"]);
+        let words = said.split_whitespace();
+        words.filter(|word| word.starts_with("teacher-") || word.starts_with("student-")).map(str::to_owned).collect()
+    };
+    let before = tasks();
     let graphs = place.path().join("chains/graphs.csv");
     let text = fs::read_to_string(&graphs).unwrap();
     fs::write(&graphs, text.replacen("more", "less", 1)).unwrap();
-    let said = place.success(&["sweep", "graphs.toml", "--dry-run"]);
-    assert!(said.contains("4 "), "{said}");
+    let after = tasks();
+    assert_eq!((before.len(), after.len()), (4, 4), "{before:?} {after:?}");
+    assert!(after.iter().all(|task| !before.contains(task)), "{before:?} {after:?}");
     let evaluated = file + "[[step]]\nname = \"evaluate\"\ncommand = \"evaluate\"\nfrom = { runs = \"student\" }\n";
     fs::write(place.path().join("evaluated.toml"), evaluated).unwrap();
     let said = place.refused(&["sweep", "evaluated.toml"]);
